@@ -1,7 +1,6 @@
 //! Checks for the fuzz targets in `fuzz/`. Not part of the public API.
 //!
-//! Each function takes any bytes and panics if an invariant does not hold. Output is compared as bytes, because NaN is
-//! not equal to itself.
+//! Each function takes any bytes and panics if an invariant fails. Output is compared as bytes, because of NaN.
 
 use crate::{
     json_form,
@@ -29,12 +28,7 @@ pub fn frames(sizes: &[u8], bytes: &[u8]) {
     });
     assert_eq!(whole, replay::read(&endpoint, pieces), "pieces are read differently");
     // Bounds the bytes sent for the bytes received: each frame has at least eight bytes.
-    assert!(
-        whole.sent.len() <= bytes.len() * 16,
-        "{} bytes received cause {} bytes sent",
-        bytes.len(),
-        whole.sent.len()
-    );
+    assert!(whole.sent.len() <= bytes.len() * 16, "{} bytes cause {} sent", bytes.len(), whole.sent.len());
     replay::handshake(&endpoint, bytes);
 }
 
@@ -98,8 +92,7 @@ pub fn table(bytes: &[u8]) {
     assert_eq!(restored_bytes, written, "{json}");
 }
 
-/// Checks that a URI is parsed or refused, that its displayed form names the same endpoint, and that the password is in
-/// neither.
+/// Checks that a URI is parsed or refused, that its displayed form is equal, and that neither shows the password.
 pub fn uri(text: &str) {
     /// Occurs in no message about URIs.
     const SECRET: &str = "x7Qz9Kw2";

@@ -68,7 +68,6 @@ impl AckTracker {
         self.pending
     }
 
-    /// Tag of the latest delivery.
     pub(crate) fn last_tag(&self) -> u64 {
         self.forgotten + self.states.len() as u64
     }
@@ -85,7 +84,6 @@ impl AckTracker {
         self.states.iter().skip(from).filter(|state| **state != State::Acked).count()
     }
 
-    /// Number of deliveries that are not done.
     #[cfg(test)]
     pub(crate) fn unfinished(&self) -> usize {
         self.states.iter().filter(|state| **state == State::Open).count()
@@ -175,8 +173,7 @@ mod tests {
     }
 
     proptest! {
-        /// Model: a broker as a set of outstanding tags. No ack covers an unfinished delivery, none is sent twice, and
-        /// in the end all are acknowledged.
+        /// Model broker: no ack covers an unfinished delivery, none is sent twice, and in the end all are acknowledged.
         #[test]
         fn acks_match_a_model_broker(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
             let mut acks = AckTracker::default();

@@ -41,8 +41,7 @@ impl AdaptivePrefetch {
         self.bytes = Some(self.bytes.map_or(bytes, |mean| mean + (bytes - mean) * SIZE_WEIGHT));
     }
 
-    /// Updates the handler duration from the number and mean duration of all attempts so far; only the latest attempts
-    /// count.
+    /// Updates the handler duration from the number and mean duration of all attempts; only the latest count.
     pub(crate) fn measure(&mut self, count: u64, mean: Duration) {
         let total = mean.as_nanos() * u128::from(count);
         let (count_before, total_before) = self.measured;

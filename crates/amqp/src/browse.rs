@@ -1,7 +1,6 @@
 //! Takes messages from a queue one by one with `basic.get`: to show, move or return them.
 //!
-//! Owns the open requests and their bound. A message that is not acknowledged returns to its queue when the channel
-//! closes.
+//! Owns the open requests. A message that is not acknowledged returns to its queue when the channel closes.
 
 use crate::{
     delivery::Delivery,
@@ -13,15 +12,12 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Maximum bytes of bodies in flight.
 const MAX_BYTES: usize = 16 << 20;
-/// Maximum number of open requests.
 const MAX_REQUESTS: usize = 200;
-/// Time that the broker gets to process the last acknowledgements. It forgets those of a quorum queue that are still
-/// waiting when the channel closes.
+/// Time for the broker to process the last acknowledgements, because closing the channel drops those still queued.
 const ACK_SETTLE_TIME: Duration = Duration::from_millis(250);
 /// Maximum wait for the broker to confirm the end of the channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes messages from one queue.
 pub(crate) struct Browser {
     channel: Channel,
     queue: Arc<str>,
@@ -47,12 +43,10 @@ impl Browser {
         }
     }
 
-    /// Number of open requests.
     pub(crate) fn requested(&self) -> usize {
         self.requested
     }
 
-    /// Requests one message.
     pub(crate) fn request(&mut self) {
         self.requested += 1;
         self.channel.send(&Outgoing::Get { queue: &self.queue });

@@ -158,8 +158,7 @@ impl ClientBuilder {
         let (endpoints, _, configs) = self.resolve()?;
         let nodes = endpoints.len();
         let endpoints: Arc<[Endpoint]> = endpoints.into();
-        // Two connections: a broker that is short of memory stops reading from connections that publish, and
-        // acknowledgements must still reach it.
+        // Two connections: a broker short of memory stops reading from publishers, and acknowledgements must reach it.
         let publishing = ManagedConnection::start(
             Arc::clone(&endpoints),
             format!("{} (publishing)", self.name),
@@ -311,8 +310,7 @@ impl Client {
         topology::depth(&mut channel, queue).await
     }
 
-    /// Returns for each consumer the offset of the last message in its stream; none for an empty stream and for queues
-    /// of other kinds.
+    /// Returns for each consumer the offset of the last message in its stream; none if empty or not a stream.
     pub async fn stream_ends(&self) -> Result<Vec<Option<u64>>, Error> {
         let (connection, _) = self.consuming.connected().await?;
         let mut ends = Vec::with_capacity(self.consumers.len());
@@ -359,8 +357,7 @@ impl Client {
         }
     }
 
-    /// Stops consuming, finishes running handlers until the deadline, acknowledges them, and requeues the rest. Returns
-    /// the final statistics.
+    /// Stops consuming, finishes running handlers until the deadline, and requeues the rest. Returns the statistics.
     pub async fn shutdown(mut self, deadline: Duration) -> ClientStats {
         for consumer in &mut self.consumers {
             if let Some(stop) = consumer.stop.take() {

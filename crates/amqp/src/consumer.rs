@@ -98,8 +98,8 @@ pub const DEFAULT_RETRY: Retry =
 pub const DEFAULT_RETRY_IN_PLACE: Retry = Retry::exponential(5, Duration::from_secs(1));
 /// Default delays between probes of a failing sink, first and longest.
 const PROBE_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Default limit of starts, below the 20 deliveries after which RabbitMQ 4 drops a message of a quorum queue: here it
-/// becomes a dead letter.
+/// Default limit of starts, below the 20 at which RabbitMQ 4 drops a message of a quorum queue: here it becomes a dead
+/// letter.
 const MAX_STARTS: u32 = 15;
 /// Default `consumer_timeout` of RabbitMQ.
 const DEFAULT_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -149,8 +149,7 @@ impl Consumer {
         self
     }
 
-    /// Like [`handle`](Self::handle), with the payload decoded from JSON. A payload that cannot be decoded becomes a
-    /// dead letter at once.
+    /// Like [`handle`](Self::handle), with the payload decoded from JSON. If that fails it is a dead letter at once.
     pub fn handle_json<T, F, Fut>(self, handler: F) -> Self
     where
         T: DeserializeOwned + Send,
@@ -217,18 +216,16 @@ impl Consumer {
         self
     }
 
-    /// States how long the broker waits for an acknowledgement: its `consumer_timeout` or that of the queue, 30 minutes
-    /// by default; `None` if it waits without limit. The broker cannot be queried for it. A longer
-    /// [timeout](Self::timeout) causes a warning, and so does, once, a message that is unacknowledged after two thirds
-    /// of it.
+    /// States the broker's `consumer_timeout`, or that of the queue: how long it waits for an acknowledgement, 30
+    /// minutes by default; `None` for no limit. It cannot be queried. A longer [timeout](Self::timeout) causes a
+    /// warning, and so does, once, a message that is unacknowledged after two thirds of it.
     pub fn consumer_timeout(mut self, limit: Option<Duration>) -> Self {
         self.consumer_timeout = limit;
         self
     }
 
     /// Sets the retry policy: [`DEFAULT_RETRY`] by default, or [`DEFAULT_RETRY_IN_PLACE`] where order is kept. Delays
-    /// are rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds, because each is a queue at the broker. They hold no worker and
-    /// have no jitter.
+    /// are rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds, each a queue at the broker, and have no jitter.
     pub fn retry(mut self, policy: Retry) -> Self {
         self.retry = Some(policy);
         self
@@ -240,22 +237,19 @@ impl Consumer {
         self
     }
 
-    /// Sets when a message probes a failing sink: after `first`, then after twice as long each time, at most `longest`.
-    /// The defaults are 1 second and 1 minute.
+    /// Sets the delays between probes of a failing sink: `first`, doubled up to `longest`; 1 s and 1 min by default.
     ///
     /// Consuming pauses when a handler fails with [`TaskError::unavailable`](gristmill_pool::TaskError::unavailable),
     /// or several in a row with [`TaskError::dependency_failed`](gristmill_pool::TaskError::dependency_failed):
-    /// messages keep their places and their attempts, and one at a time is tried until one is handled. A message for
-    /// which alone the sink fails, while others are handled, uses its attempts. When a pause has lasted for `longest`,
-    /// waiting messages go back to the queue for other consumers, and one is kept for probes; where order is kept, all
-    /// stay.
+    /// messages keep their places and attempts, and one at a time is tried until one is handled. A message for which
+    /// alone the sink fails, while others are handled, uses its attempts. After a pause of `longest`, waiting messages
+    /// go back to the queue for other consumers, and one is kept for probes; where order is kept, all stay.
     pub fn probe_delay(mut self, first: Duration, longest: Duration) -> Self {
         self.probe_delay = (first.max(Duration::from_millis(1)), longest.max(first));
         self
     }
 
-    /// Sets where dead letters are published. By default a fanout exchange and a queue are declared for them, both
-    /// named `QUEUE.dead`.
+    /// Sets where dead letters are published. The default is a fanout exchange and a queue, both named `QUEUE.dead`.
     pub fn dead_letters(mut self, exchange: impl Into<String>, key: impl Into<String>) -> Self {
         self.dead_letter_target = Some((exchange.into(), key.into()));
         self
@@ -290,8 +284,7 @@ impl Consumer {
     }
 
     /// Sets where to begin in a stream; [`Offset::Next`] by default. After a lost connection the consumer resumes where
-    /// it was. The broker is asked whether an existing queue is a stream; if it does not say, setting an offset
-    /// declares that it is.
+    /// it was. The broker is asked whether an existing queue is a stream; if it does not say, an offset declares that.
     pub fn offset(mut self, offset: Offset) -> Self {
         self.offset = Some(offset);
         self
@@ -311,8 +304,7 @@ impl Consumer {
         self
     }
 
-    /// Excludes other consumers of the queue. Only for classic queues: the broker ignores it for others, which have the
-    /// argument `x-single-active-consumer`.
+    /// Excludes other consumers of a classic queue. The broker ignores it for others; use `x-single-active-consumer`.
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
         self
@@ -328,9 +320,7 @@ impl Consumer {
             return invalid("no handler; set one with handle or handle_blocking");
         };
         if (self.dedup_window.is_some() || self.store_dead_letters) && !has_store {
-            return invalid(
-                "dedup_window and store_dead_letters need a store; set one with ClientBuilder::store",
-            );
+            return invalid("dedup_window and store_dead_letters need a store (ClientBuilder::store)");
         }
         if self.timeout.is_some_and(|limit| limit.is_zero()) {
             return invalid("timeout is 0; omit it for no timeout");
@@ -350,20 +340,17 @@ impl Consumer {
         }
         let Some(queue) = topology.queue(&self.queue) else {
             return invalid(&format!(
-                "queue {} is not declared; declare it, or add it with Queue::existing",
+                "queue {} is not declared; declare it or use Queue::existing",
                 self.queue
             ));
         };
         if let Some(kind) = queue.kind().filter(|kind| self.rewind && *kind != "stream") {
-            return invalid(&format!("--rewind needs a stream, but queue {} is a {kind} queue", self.queue));
+            return invalid(&format!("--rewind needs a stream; queue {} is a {kind} queue", self.queue));
         }
         let is_stream = match (queue.kind(), &self.offset) {
             (Some("stream"), _) => true,
             (Some(kind), Some(_)) => {
-                return invalid(&format!(
-                    "an offset needs a stream, but queue {} is a {kind} queue",
-                    self.queue
-                ));
+                return invalid(&format!("an offset needs a stream; queue {} is a {kind} queue", self.queue));
             }
             (Some(_), None) => false,
             (None, offset) => offset.is_some(),
@@ -432,13 +419,7 @@ impl Consumer {
     /// Logs warnings about doubtful settings, at the start.
     pub(crate) fn warn(&self, config: &ConsumerConfig) {
         Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
-            tracing::warn!(
-                consumer = self.name,
-                what,
-                asked,
-                given,
-                "value above the maximum; the maximum is used"
-            );
+            tracing::warn!(consumer = self.name, what, asked, given, "above the maximum; clamped");
         });
         if config.kind.is_none() && !config.is_stream {
             tracing::warn!(
@@ -524,8 +505,7 @@ impl ConsumerConfig {
         is_ordered && !self.is_stream && !self.exclusive && !self.single_active
     }
 
-    /// Whether the prefetch is fixed for the life of a channel: during a change another consumer could become the
-    /// active or the exclusive one.
+    /// Whether the prefetch is fixed for a channel: a change could make another consumer the active or exclusive one.
     pub(crate) fn has_fixed_prefetch(&self) -> bool {
         self.order.is_some()
             || self.sizing.workers == 1

@@ -47,8 +47,7 @@ pub mod header {
     pub const USER: &str = "x-gristmill-user-id";
     /// True on a message whose own headers were dropped, because they left no room for these.
     pub const HEADERS_DROPPED: &str = "x-gristmill-headers-dropped";
-    /// The `x-death` header from before the message was in a retry queue: with it, the broker would drop a message that
-    /// has expired in its queue before.
+    /// The original `x-death` header: with it, the broker would drop a message that has expired in its queue before.
     pub const DEATH: &str = "x-gristmill-x-death";
     /// W3C trace context of the message.
     pub const TRACEPARENT: &str = "traceparent";
@@ -215,8 +214,7 @@ impl Delivery {
         self.0.is_duplicate.load(Relaxed)
     }
 
-    /// Message id for deduplication. An id that is not UTF-8 is marked, so that it differs from the text it is shown
-    /// as.
+    /// Message id for deduplication. An id that is not UTF-8 is marked, so that it differs from the text it shows.
     pub fn identity(&self) -> Option<String> {
         let id = self.message_id()?;
         Some(if self.0.received.properties.has_non_utf8_id() { format!("\u{1a}{id}") } else { id.to_owned() })

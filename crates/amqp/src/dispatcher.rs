@@ -75,7 +75,6 @@ pub(crate) struct Dispatcher {
     follow_ups: FollowUps,
     /// Whether the sink works, and the messages that wait for it.
     pause: Pause<InFlight>,
-    /// Runs whose channel was lost.
     orphans: Orphans<RunPlace, RunOutcome>,
     starts: Starts,
     /// Of a stream: unfinished offsets, and the next offset.
@@ -85,7 +84,7 @@ pub(crate) struct Dispatcher {
     /// When handler durations were last measured.
     measured_at: Instant,
     /// Other consumers of the queue: the smallest count seen when a channel was opened.
-    other_consumers: Option<u32>,
+    others: Option<u32>,
     position_writer: Option<PositionWriter>,
     /// Cancelled when the consumer stops: no more runs start.
     stopping: CancelToken,
@@ -157,12 +156,11 @@ impl Dispatcher {
             adaptive_prefetch,
             ack_timeout,
             measured_at: Instant::now(),
-            other_consumers: None,
+            others: None,
             stopping: CancelToken::default(),
         }
     }
 
-    /// Handles a new delivery.
     fn on_delivery(&mut self, received: Box<Received>) -> Result<(), Error> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tag = received.tag;
@@ -280,21 +278,16 @@ impl Dispatcher {
         job(&self.config, message.delivery.clone(), cancel, gate, start, self.dedup.as_ref())
     }
 
-    /// Handles the result of a run.
     fn settle(&mut self, outcome: Outcome<HandlerOutcome>) {
+        use HandlerOutcome::{AlreadyDone, Done, Duplicate, InProgress, OverLimit, Skipped};
         let number = outcome.task.id.get();
         let Some(mut message) = self.in_pool.remove(&number) else { return };
         self.suspects.ended(&message);
         match &outcome.result {
-            Ok(HandlerOutcome::Done { started } | HandlerOutcome::Duplicate { started }) => {
+            Ok(Done { started } | Duplicate { started }) => {
                 self.sink_worked(number, Some(*started));
             }
-            Ok(
-                HandlerOutcome::AlreadyDone
-                | HandlerOutcome::InProgress
-                | HandlerOutcome::Skipped
-                | HandlerOutcome::OverLimit(_),
-            ) => self.pause.run_skipped(number),
+            Ok(AlreadyDone | InProgress | Skipped | OverLimit(_)) => self.pause.run_skipped(number),
             Err(failure) => {
                 if is_timeout(&failure.error) {
                     self.counters.timed_out.fetch_add(1, Relaxed);
@@ -305,18 +298,12 @@ impl Dispatcher {
             }
         }
         match outcome.result {
-            Ok(HandlerOutcome::Skipped) => self.skipped(message, number),
-            Ok(HandlerOutcome::InProgress) if self.will_be_redelivered(&message) => {
-                self.skipped(message, number)
-            }
-            Ok(HandlerOutcome::InProgress) => self.wait_in_place(message, IN_PROGRESS_DELAY, None::<fn()>),
-            Ok(HandlerOutcome::OverLimit(starts)) => self.over_limit(message, number, starts),
-            Ok(
-                ran @ (HandlerOutcome::Done { .. }
-                | HandlerOutcome::Duplicate { .. }
-                | HandlerOutcome::AlreadyDone),
-            ) => {
-                let is_done = matches!(ran, HandlerOutcome::Done { .. });
+            Ok(Skipped) => self.skipped(message, number),
+            Ok(InProgress) if self.will_be_redelivered(&message) => self.skipped(message, number),
+            Ok(InProgress) => self.wait_in_place(message, IN_PROGRESS_DELAY, None::<fn()>),
+            Ok(OverLimit(starts)) => self.over_limit(message, number, starts),
+            Ok(outcome @ (Done { .. } | Duplicate { .. } | AlreadyDone)) => {
+                let is_done = matches!(outcome, Done { .. });
                 let counter = if is_done { &self.counters.done } else { &self.counters.skipped };
                 counter.fetch_add(1, Relaxed);
                 self.keep_outcome(&message, RunPlace::Worker(number), || RunOutcome::Done);
@@ -443,8 +430,7 @@ impl Dispatcher {
         self.start_follow_up(message, FollowUp::DeadLetter { reason, why });
     }
 
-    /// Handles the loss of the channel: waiting messages are redelivered by the broker, running ones continue and are
-    /// matched to their redelivery.
+    /// Handles a lost channel: the broker redelivers waiting messages; running ones continue and are matched to theirs.
     fn on_channel_lost(&mut self, error: &Error) {
         let Some(session) = self.session.take() else { return };
         session.cancel.cancel();
@@ -465,8 +451,7 @@ impl Dispatcher {
             self.release(&message);
         }
         let starts = &mut self.starts;
-        self.keyed_queue
-            .discard_waiting(|message| message.key.clone(), |message| starts.release_row(message.run));
+        self.keyed_queue.clear(|message| message.key.clone(), |message| starts.release_row(message.run));
     }
 
     fn update_gauges(&self) {

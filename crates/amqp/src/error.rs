@@ -88,8 +88,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a later attempt may succeed: a network error, a broker that restarts. Other errors need a change by the
-    /// user.
+    /// Whether a later attempt may succeed: a network error, a broker that restarts. The user must fix other errors.
     pub fn is_transient(&self) -> bool {
         match self {
             // An untrusted certificate stays untrusted.

@@ -45,7 +45,6 @@ pub(crate) enum HandlerPool {
     Threads(Pool<HandlerOutcome>),
 }
 
-/// A message prepared for a worker.
 pub(crate) enum Job {
     Task(Task<HandlerOutcome, gristmill_pool::TokioTasks>),
     Thread(Task<HandlerOutcome>),
@@ -98,8 +97,7 @@ impl Deduplicator {
         }
     }
 
-    /// Releases the claims that could not be released before. Holds the lock, so that no claim is made meanwhile.
-    /// Blocks.
+    /// Releases the claims that could not be released before; holds the lock, so no claim is made meanwhile. Blocks.
     pub(crate) fn release_pending(&self) -> Result<(), gristmill_store::Error> {
         let mut unreleased = self.unreleased();
         while let Some(id) = unreleased.last() {
@@ -121,7 +119,6 @@ struct ClaimedId {
 }
 
 impl ClaimedId {
-    /// Records the id of a message that was handled.
     fn complete(mut self) -> TaskResult<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
         let recorded = self.dedup.store.processed_ids().record(&self.dedup.scope, vec![id.clone()]);
@@ -201,7 +198,6 @@ impl HandlerPool {
         }
     }
 
-    /// Waits for running handlers until the deadline.
     pub(crate) async fn shutdown(self, deadline: Duration) {
         match self {
             Self::Tasks(pool) => {
@@ -270,8 +266,8 @@ pub(crate) fn job(
                 }
                 let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
                 let span = span(&config, &delivery, context.worker());
-                // The closure that makes the future is part of the handler: it runs inside the span, and only if the
-                // handler runs.
+                // The closure that makes the future is part of the handler: it runs inside the span, if the handler
+                // runs.
                 let handler = async { handler(delivery.clone()).await };
                 let result = match access {
                     None => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),
@@ -423,9 +419,7 @@ mod tests {
         let dedup = || Arc::new(Deduplicator::new(store.clone(), "q".to_owned(), Duration::from_secs(60)));
         let (dedup, other) = (dedup(), dedup());
         let claim = |dedup: &Arc<Deduplicator>, id: &str| dedup.claim(id.to_owned()).unwrap();
-        let (Ok(first), Ok(second)) = (claim(&dedup, "1"), claim(&dedup, "2")) else {
-            panic!("both are free")
-        };
+        let (Ok(first), Ok(second)) = (claim(&dedup, "1"), claim(&dedup, "2")) else { panic!("ids in use") };
         // The store fails when the messages are completed.
         std::fs::rename(&file, &elsewhere).unwrap();
         assert!(first.complete().is_err() && second.complete().is_err());

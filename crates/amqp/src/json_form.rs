@@ -1,5 +1,4 @@
-//! Formats messages as JSON with every property, and every header with its type, so that a stored message can be
-//! published again.
+//! Formats messages as JSON with every property and header type, so that they can be published again.
 //!
 //! `properties` has those that are set, by their AMQP names. `headers` is a list of `{"name", "type", "value"}`, in the
 //! order of the message. The body is `payload` if it is text, else `payload_hex`. Text that is not UTF-8 is `{"hex":
@@ -321,10 +320,7 @@ mod tests {
         for (json, expected) in [
             (json!({}), "neither payload"),
             (json!({"payload_hex": "f"}), "not hexadecimal"),
-            (
-                json!({"payload": "", "properties": {"priority": 256}}),
-                "property priority has the invalid value 256",
-            ),
+            (json!({"payload": "", "properties": {"priority": 256}}), "invalid value 256"),
             (json!({"payload": "", "properties": {"colour": "red"}}), "property colour"),
             (json!({"payload": "", "headers": [{"name": "a", "type": "int8", "value": 200}]}), "200"),
             (json!({"payload": "", "headers": [{"type": "void"}]}), "no name"),

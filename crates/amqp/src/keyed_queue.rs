@@ -39,7 +39,6 @@ impl<T> KeyedQueue<T> {
         }
     }
 
-    /// Takes the next message to start.
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.ready.pop_front()
     }
@@ -81,11 +80,7 @@ impl<T> KeyedQueue<T> {
     }
 
     /// Drops all messages in the queue and calls `discard` with each. Keys of running messages stay in use.
-    pub(crate) fn discard_waiting(
-        &mut self,
-        key_of: impl Fn(&T) -> Option<Key>,
-        mut discard: impl FnMut(&T),
-    ) {
+    pub(crate) fn clear(&mut self, key_of: impl Fn(&T) -> Option<Key>, mut discard: impl FnMut(&T)) {
         for waiting_items in self.blocked.values_mut() {
             waiting_items.drain(..).for_each(|item| discard(&item));
         }
@@ -132,7 +127,7 @@ mod tests {
         queue.push(key(2), ("ready", 2));
         queue.push(key(1), ("behind", 1));
         queue.pop();
-        queue.discard_waiting(|(_, name)| key(*name), |_| {});
+        queue.clear(|(_, name)| key(*name), |_| {});
         assert_eq!(queue.len(), 0);
         queue.push(key(1), ("again", 1));
         queue.push(key(2), ("again", 2));

@@ -1,10 +1,9 @@
-//! Consumes and publishes RabbitMQ messages: handlers run on worker pools, and a message is acknowledged only after its
-//! handler has finished.
+//! Consumes and publishes RabbitMQ messages: handlers run on worker pools, and finished messages are acknowledged.
 //!
 //! A [`Client`] declares exchanges, queues and bindings ([`Exchange`], [`Queue`], [`Binding`]), runs a [`Consumer`] for
-//! each queue, and publishes through a [`Publisher`]. A message whose handler fails is retried later; one that cannot
-//! be handled becomes a dead letter with the reason. After a lost connection the client reconnects, declares and
-//! consumes again.
+//! each queue, and publishes through a [`Publisher`]. A message is acknowledged after its handler has succeeded. One
+//! whose handler fails is retried later; one that cannot be handled becomes a dead letter. A lost connection is
+//! restored.
 //!
 //! ```no_run
 //! use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, Queue};

@@ -34,7 +34,7 @@ use tokio::{
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    _close_on_drop: Arc<CloseOnDrop>,
+    _guard: Arc<CloseOnDrop>,
 }
 
 /// Ends the connection when dropped. The two tasks hold only `Shared`.
@@ -82,13 +82,11 @@ struct OutBuffer {
 /// State of a channel number.
 enum ChannelEntry {
     Open(mpsc::UnboundedSender<Event>, SendGate),
-    /// Closed here; the number is free when the broker has confirmed. Dropping this sender tells the channel that it
-    /// is.
+    /// Closed here; the number is free when the broker has confirmed, and dropping this sender tells the channel.
     Closing {
         _events: mpsc::UnboundedSender<Event>,
     },
-    /// Closed by the broker; the number is free only when its owner has seen that, or the owner's next method would
-    /// reach another channel.
+    /// Closed by the broker; the number is free when its owner has seen that, so that nothing reaches another channel.
     ClosedByBroker,
 }
 
@@ -132,10 +130,7 @@ impl Connection {
         match tokio::time::timeout(limit, opening).await {
             Ok(opened) => opened,
             Err(_) => {
-                let source = std::io::Error::new(
-                    std::io::ErrorKind::TimedOut,
-                    "no answer within the connection timeout",
-                );
+                let source = std::io::Error::new(std::io::ErrorKind::TimedOut, "connection timed out");
                 Err(Error::Io { to: endpoint.to_string(), source })
             }
         }
@@ -150,7 +145,7 @@ impl Connection {
         let (read, write) = tokio::io::split(stream);
         tokio::spawn(reader::run(Arc::clone(&shared), read, rest));
         tokio::spawn(writer::run(Arc::clone(&shared), write));
-        Ok(Self { _close_on_drop: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared })
+        Ok(Self { _guard: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared })
     }
 
     /// Waits for the end of the connection, and returns the reason.

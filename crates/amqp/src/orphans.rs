@@ -1,5 +1,4 @@
-//! Keeps runs whose channel was lost, with their outcomes: the next delivery of the same message takes the run over
-//! instead of starting another.
+//! Keeps runs whose channel was lost, and their outcomes, for the redelivery of their messages.
 //!
 //! Pure data. Equal messages are interchangeable: each run is taken over by at most one delivery.
 
@@ -53,13 +52,7 @@ impl<P: PartialEq, E> Orphans<P, E> {
     }
 
     /// Records that a run ended before a delivery took it over. Without an outcome the run is forgotten.
-    pub(crate) fn run_ended(
-        &mut self,
-        fingerprint: &Fingerprint,
-        place: &P,
-        outcome: Option<E>,
-        now: Instant,
-    ) {
+    pub(crate) fn ended(&mut self, fingerprint: &Fingerprint, place: &P, outcome: Option<E>, now: Instant) {
         let Some(orphans) = self.0.get_mut(fingerprint) else { return };
         let is_it = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Running(running) if running == place);
         let Some(at) = orphans.iter().position(is_it) else { return };
@@ -122,8 +115,8 @@ mod tests {
     fn each_run_is_taken_over_once_and_ended_runs_first() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.detach([(ONE, 1), (ONE, 2), (TWO, 3)].into_iter());
-        orphans.run_ended(&ONE, &2, Some("done"), now);
-        orphans.run_ended(&TWO, &3, None, now);
+        orphans.ended(&ONE, &2, Some("done"), now);
+        orphans.ended(&TWO, &3, None, now);
         assert!(orphans.has_outcomes(now) && !orphans.has_outcomes(now + OUTCOME_RETENTION));
         let all: Vec<_> = (0..3).map(|_| shown(&orphans.adopt(&ONE))).collect();
         assert_eq!(all, ["ended done", "running 1", "none"]);
@@ -135,7 +128,7 @@ mod tests {
     fn outcomes_expire_and_running_runs_do_not() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
-        orphans.run_ended(&ONE, &1, Some("done"), now);
+        orphans.ended(&ONE, &1, Some("done"), now);
         assert!(orphans.take_expired(now).is_empty());
         assert_eq!(orphans.take_expired(now + OUTCOME_RETENTION), ["done"]);
         assert_eq!(shown(&orphans.adopt(&ONE)), "none");
@@ -146,7 +139,7 @@ mod tests {
     fn second_loss_keeps_outcomes_and_adds_each_run_once() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
-        orphans.run_ended(&ONE, &1, Some("done"), now);
+        orphans.ended(&ONE, &1, Some("done"), now);
         orphans.detach([(TWO, 2)].into_iter());
         assert_eq!(shown(&orphans.adopt(&ONE)), "ended done");
         assert_eq!(

@@ -126,7 +126,7 @@ pub(crate) async fn declare(
     for config in consumers {
         let unknown = topology.declares_nothing() && !may_declare_retry_queues(config, connection).await?;
         if unknown || topology.is_restricted() {
-            missing.extend(missing_for_consumer(config, connection).await?);
+            missing.extend(lacking(config, connection).await?);
         }
     }
     match missing.is_empty() {
@@ -162,12 +162,8 @@ pub(crate) fn error(
     }))
 }
 
-/// Finds what a consumer lacks besides its queue: retry queues, and permissions to publish to them and to the dead
-/// letters.
-async fn missing_for_consumer(
-    config: &ConsumerConfig,
-    connection: &Connection,
-) -> Result<Vec<MissingPermission>, Error> {
+/// Finds what a consumer lacks besides its queue: retry queues, and permissions to publish to its exchanges.
+async fn lacking(config: &ConsumerConfig, connection: &Connection) -> Result<Vec<MissingPermission>, Error> {
     let mut missing = Vec::new();
     if !config.in_place {
         let topology = Topology { queues: retry_queues(config), ..Topology::default() };
@@ -184,8 +180,7 @@ async fn missing_for_consumer(
     Ok(missing)
 }
 
-/// Whether the user may declare a consumer's retry queues. Tested by a declaration with an invalid argument, which the
-/// broker checks after the permission.
+/// Whether the user may declare retry queues. Tested with an invalid argument, which is checked after the permission.
 async fn may_declare_retry_queues(config: &ConsumerConfig, connection: &Connection) -> Result<bool, Error> {
     let Some(queue) = retry_queues(config).into_iter().next().filter(|_| !config.in_place) else {
         return Ok(true);
@@ -198,8 +193,7 @@ async fn may_declare_retry_queues(config: &ConsumerConfig, connection: &Connecti
     }
 }
 
-/// Whether the user may publish to an exchange. Tested by a message with an invalid expiration, which the broker checks
-/// after the permission.
+/// Whether the user may publish to an exchange. Tested with an invalid expiration, checked after the permission.
 async fn may_write(connection: &Connection, exchange: &str) -> Result<bool, Error> {
     let mut channel = Channel::open(connection).await?;
     let refused = Properties { expiration: Some("-".to_owned()), ..Properties::default() };
@@ -218,8 +212,7 @@ async fn may_write(connection: &Connection, exchange: &str) -> Result<bool, Erro
     }
 }
 
-/// Whether an error is about a permission. The broker uses the same code for a queue that is exclusive to another
-/// connection.
+/// Whether an error is about a permission. The broker uses the same code for another connection's exclusive queue.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Channel { code: 403, text } if text.contains("refused for user"))
 }

@@ -24,8 +24,7 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Wait without a message before the broker is asked whether the stream is empty.
 const EMPTY_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// Number of rechecks, and interval between them, for a position past the end: a replica on another node may not have
-/// all messages yet.
+/// Number of rechecks, and interval between them, for a position past the end: a replica may lack messages.
 const END_RECHECKS: u32 = 2;
 const END_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for writing the last position.
@@ -40,7 +39,6 @@ struct PositionStore {
     consumer: String,
 }
 
-/// Writes the positions of one consumer.
 pub(crate) struct PositionWriter {
     position: watch::Sender<Option<u64>>,
     task: JoinHandle<()>,

@@ -26,7 +26,6 @@ pub(crate) struct Postponed {
     /// Identifies this run of the consumer in the header.
     run: String,
     last: AtomicU64,
-    /// Whether no message is outstanding.
     is_empty: AtomicBool,
     outstanding: Mutex<Outstanding>,
 }
@@ -73,8 +72,7 @@ impl Default for Postponed {
 }
 
 impl Postponed {
-    /// Marks a message that is moved and expects it back after `delay`. Returns its number for
-    /// [`cancel`](Self::cancel).
+    /// Marks a message that is moved and expects it back after `delay`. Returns its number, for `cancel`.
     pub(crate) fn mark(&self, headers: &mut Headers, delay: Duration) -> u64 {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         headers.set(header::POSTPONED, format!("{}:{number}", self.run));
@@ -134,7 +132,6 @@ mod tests {
             one.received(headers);
             assert_eq!(one.count(), (2, 0));
         }
-        // A second copy is ignored.
         one.received(&first);
         one.received(&first);
         assert_eq!(one.count(), (1, 0));

@@ -111,8 +111,7 @@ struct PublisherTask {
     closed: bool,
     /// Number of messages to be sent one by one: one of them closed a channel, and it is unknown which.
     one_by_one: usize,
-    /// Maximum number of unconfirmed messages on this channel. Small after a closed channel, because all unconfirmed
-    /// ones are sent twice.
+    /// Maximum number of unconfirmed messages; small after a closed channel, because all of them are sent twice.
     window: usize,
 }
 
@@ -178,9 +177,8 @@ impl PublisherTask {
         self.closed && self.pending.iter().all(|pending| pending.request.is_none())
     }
 
-    /// Fails the messages that closed the channel. The broker names only the missing exchange, in its text: messages to
-    /// it fail and the others are sent again. If the text names none, all are sent again one by one to find the
-    /// culprit.
+    /// Fails the messages that closed the channel. The broker's text names only a missing exchange: messages to it fail
+    /// and the others are sent again. If it names none, all are sent again one by one to find the culprit.
     fn fail_culprit(&mut self, error: &Error) {
         let Error::Channel { code, text } = error else { return };
         self.window = REDUCED_WINDOW;
@@ -279,8 +277,8 @@ impl PublisherTask {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            // A returned message comes before its confirmation and without its tag. Any pending message that is equal
-            // to it will do.
+            // A returned message comes before its confirmation and without its tag; an equal pending message is as
+            // good.
             Event::Returned(returned) => {
                 let sent = self.sent;
                 let find = |same: fn(&Message, &Received) -> bool| {

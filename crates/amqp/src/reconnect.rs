@@ -23,8 +23,7 @@ pub(crate) enum ConnectionState {
     Connected(Connection, u64),
 }
 
-/// Back-off from 100 ms to 5 s, with jitter because many consumers reconnect at once. A broker that is back is found
-/// within seconds.
+/// Back-off from 100 ms to 5 s, with jitter because many consumers reconnect at once.
 pub(crate) const BACKOFF: Retry =
     Retry::exponential(u32::MAX, Duration::from_millis(100)).max_delay(Duration::from_secs(5));
 /// A connection that lasted this long resets the back-off.
@@ -40,14 +39,10 @@ pub(crate) enum StartupErrors {
 }
 
 impl ManagedConnection {
-    pub(crate) fn start(
-        endpoints: Arc<[Endpoint]>,
-        connection_name: String,
-        startup_errors: StartupErrors,
-    ) -> Self {
+    pub(crate) fn start(endpoints: Arc<[Endpoint]>, connection_name: String, startup: StartupErrors) -> Self {
         let (state, watching) = watch::channel(ConnectionState::Disconnected(None, 0, 0));
         let (stop, stopped) = watch::channel(());
-        tokio::spawn(reconnect_loop(endpoints, connection_name, startup_errors, state, stopped));
+        tokio::spawn(reconnect_loop(endpoints, connection_name, startup, state, stopped));
         Self { state: watching, stop: Arc::new(stop) }
     }
 
@@ -88,12 +83,10 @@ impl ManagedConnection {
         }
     }
 
-    /// Returns the current state.
     pub(crate) fn state(&self) -> ConnectionState {
         self.state.borrow().clone()
     }
 
-    /// Ends the reconnect task.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(());
     }
@@ -113,7 +106,7 @@ pub(crate) fn deadline_after(wait: Duration) -> tokio::time::Instant {
 async fn reconnect_loop(
     endpoints: Arc<[Endpoint]>,
     connection_name: String,
-    startup_errors: StartupErrors,
+    startup: StartupErrors,
     state: watch::Sender<ConnectionState>,
     mut stopped: watch::Receiver<()>,
 ) {
@@ -151,8 +144,7 @@ async fn reconnect_loop(
         let wait = BACKOFF.delay(failed + 1);
         failed = failed.saturating_add(1);
         // Before the first connection, an error that is not transient is returned at once by `first`.
-        let is_returned =
-            connected == 0 && (startup_errors == StartupErrors::Return || !error.is_transient());
+        let is_returned = connected == 0 && (startup == StartupErrors::Return || !error.is_transient());
         // Warn once, and then at every 20th failure.
         if (!is_warned && !is_returned) || failed.is_multiple_of(20) {
             is_warned = true;

@@ -1,7 +1,6 @@
 //! Republishes messages of a consumer: to a retry queue, or to the dead letters.
 //!
-//! The copy is published and confirmed before the original is acknowledged, so a failure in between leaves two copies
-//! and never none.
+//! The copy is confirmed before the original is acknowledged, so a failure in between leaves two copies, never none.
 
 use crate::{
     consumer::ConsumerConfig,
@@ -86,8 +85,7 @@ const SLOW_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_ERROR_BYTES: usize = 2000;
 
 impl Republisher {
-    /// Publishes a message to a retry queue. Returns false if the message's channel was lost meanwhile: the broker
-    /// delivers it again.
+    /// Publishes a message to a retry queue. Returns false if its channel was lost: the broker redelivers it.
     pub(crate) async fn retry_later(
         &self,
         delivery: &Delivery,
@@ -143,8 +141,7 @@ impl Republisher {
         }
     }
 
-    /// Publishes a message as a dead letter, after storing it if that is configured. Returns false if its channel was
-    /// lost.
+    /// Publishes a dead letter, after storing it if that is configured. Returns false if its channel was lost.
     pub(crate) async fn dead_letter(
         &self,
         delivery: &Delivery,
@@ -282,12 +279,11 @@ impl Republisher {
         cancel: &CancelToken,
     ) -> bool {
         let Some(store) = self.store.clone().filter(|_| self.config.store_dead_letters) else { return true };
-        let new_dead_letter = new_dead_letter(&store, delivery, reason, why, failed);
+        let dead_letter = dead_letter(&store, delivery, reason, why, failed);
         let mut tries = 0;
         loop {
-            let (store, new_dead_letter) = (store.clone(), new_dead_letter.clone());
-            let kept =
-                tokio::task::spawn_blocking(move || store.dead_letters().insert(new_dead_letter)).await;
+            let (store, dead_letter) = (store.clone(), dead_letter.clone());
+            let kept = tokio::task::spawn_blocking(move || store.dead_letters().insert(dead_letter)).await;
             let error = match kept {
                 Ok(Ok(_)) => return true,
                 Ok(Err(error)) => error.to_string(),
@@ -303,13 +299,7 @@ impl Republisher {
     }
 }
 
-fn new_dead_letter(
-    store: &Store,
-    delivery: &Delivery,
-    reason: Reason,
-    why: &str,
-    failed: i64,
-) -> NewDeadLetter {
+fn dead_letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewDeadLetter {
     let now = store.now();
     let details = serde_json::json!({ "reason": reason.as_str(), "error": why });
     NewDeadLetter {
@@ -363,9 +353,8 @@ pub(crate) fn longest_retry_queue_name(queue: &str) -> String {
     retry_queue(queue, round_up_delay(Duration::MAX)).name
 }
 
-/// Retry queue that dead-letters expired messages back to `queue`. Each delay has its own queue, because a message
-/// with a long delay would block those behind it. The broker dead-letters with confirmation (`at-least-once`), so a
-/// crash in between loses none.
+/// Retry queue that dead-letters expired messages back to `queue`. Each delay has its own queue, because a long delay
+/// would block messages behind it. The broker dead-letters with confirmation (`at-least-once`), so a crash loses none.
 fn retry_queue(queue: &str, milliseconds: u64) -> Queue {
     Queue::quorum(format!("{queue}.retry.{milliseconds}"))
         .argument("x-message-ttl", milliseconds as i64)

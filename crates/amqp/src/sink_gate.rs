@@ -1,5 +1,4 @@
-//! Shared by the runs of a consumer: whether they may start, and a clock that advances when a run fails because of the
-//! sink.
+//! Shared by the runs of a consumer: whether they may start, and a clock that advances when the sink fails.
 //!
 //! A run that starts at or after the end time of a failed run started after that failure. The order of submission or of
 //! reading results does not show that, because both wait in queues.

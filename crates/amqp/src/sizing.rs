@@ -1,13 +1,10 @@
 //! Defaults and bounds of the number of workers and the prefetch.
 
-/// Maximum number of workers.
 pub(crate) const MAX_WORKERS: usize = 200;
 /// Maximum default prefetch.
 const MAX_DEFAULT_PREFETCH: usize = 500;
-/// Maximum prefetch.
 pub(crate) const MAX_PREFETCH: usize = 1000;
 
-/// Resolved sizes of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizing {
     pub(crate) workers: usize,
@@ -20,8 +17,7 @@ pub(crate) struct Sizing {
 }
 
 impl Sizing {
-    /// Resolves the sizes; 0 means the default. Calls `clamped` with the requested and the used value where they
-    /// differ.
+    /// Resolves the sizes; 0 means the default. Calls `clamped` with requested and used values that differ.
     pub(crate) fn of(
         workers: usize,
         prefetch: usize,
@@ -60,13 +56,13 @@ mod tests {
         cores: usize,
         asked: (usize, usize),
         given: (usize, u16, usize),
-        expected_clamps: &[(&str, usize, usize)],
+        clamps: &[(&str, usize, usize)],
     ) {
         let mut clamped = Vec::new();
         let sizing =
             Sizing::of(asked.0, asked.1, cores, |what, asked, given| clamped.push((what, asked, given)));
         assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), given, "{cores} cores, {asked:?}");
-        assert_eq!(clamped, expected_clamps, "{cores} cores, {asked:?}");
+        assert_eq!(clamped, clamps, "{cores} cores, {asked:?}");
     }
 
     #[test]

@@ -191,7 +191,6 @@ pub(crate) struct Starts {
     ended: Vec<RunKey>,
     ended_since: Option<Instant>,
     interrupted: Vec<RunKey>,
-    /// Completed deletions.
     deletions: (UnboundedSender<Deletion>, UnboundedReceiver<Deletion>),
     /// After a failed deletion the next waits for its interval, whatever the number of rows.
     has_failed: bool,
@@ -241,7 +240,6 @@ impl Starts {
         }
     }
 
-    /// Number of failed attempts of a message.
     pub(crate) fn failed(&self, key: Option<RunKey>) -> u32 {
         key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.failed)
     }
@@ -253,8 +251,7 @@ impl Starts {
         Some(age.saturating_add(then.elapsed()))
     }
 
-    /// Whether a message may have crashed its process: a committed start did not finish. With a limit of one start,
-    /// every redelivered message is a suspect.
+    /// Whether a message may have crashed its process: a committed start did not finish, or the limit is one start.
     pub(crate) fn is_suspect(&self, key: Option<RunKey>) -> bool {
         let starts = key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.starts);
         let limit = self.store.as_ref().map_or(u32::MAX, |store| store.limit);

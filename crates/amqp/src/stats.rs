@@ -68,8 +68,7 @@ pub struct ConsumerStats {
     pub expired: u64,
     /// Number of handler runs that panicked.
     pub panicked: u64,
-    /// Handler runs that timed out, by the consumer's timeout or by their own: an [`std::io::Error`] of the kind
-    /// `TimedOut`.
+    /// Handler runs that timed out, by the consumer's timeout or with an [`std::io::Error`] of the kind `TimedOut`.
     pub timed_out: u64,
     /// Number of times that its channel was lost.
     pub interrupted: u64,
@@ -121,7 +120,6 @@ impl StatsHandle {
     }
 }
 
-/// Counters of one consumer.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) consuming: AtomicBool,
@@ -247,15 +245,9 @@ impl ClientStats {
         metric("redelivered_total", "counter", "Redeliveries.", &|one| Some(one.redelivered as f64));
         metric("done_total", "counter", "Messages handled.", &|one| Some(one.done as f64));
         metric("acks_total", "counter", "Messages acknowledged.", &|one| Some(one.acknowledged as f64));
-        metric("retries_total", "counter", "Failed attempts that are retried.", &|one| {
-            Some(one.retried as f64)
-        });
-        metric("rejects_total", "counter", "Messages that became dead letters.", &|one| {
-            Some(one.rejected as f64)
-        });
-        metric("skipped_total", "counter", "Messages skipped because they were handled before.", &|one| {
-            Some(one.skipped as f64)
-        });
+        metric("retries_total", "counter", "Retried attempts.", &|one| Some(one.retried as f64));
+        metric("rejects_total", "counter", "Dead letters.", &|one| Some(one.rejected as f64));
+        metric("skipped_total", "counter", "Skipped duplicates.", &|one| Some(one.skipped as f64));
         metric("paused", "gauge", "Whether consuming is paused because the sink fails.", &|one| {
             Some(f64::from(u8::from(one.paused.is_some())))
         });
@@ -275,12 +267,8 @@ impl ClientStats {
         metric("overdue", "gauge", "Messages that did not return from a retry queue in time.", &|one| {
             Some(one.overdue as f64)
         });
-        metric("in_flight", "gauge", "Messages with a worker or being republished.", &|one| {
-            Some(one.in_flight as f64)
-        });
-        metric("waiting", "gauge", "Delivered messages that wait for a worker.", &|one| {
-            Some(one.waiting as f64)
-        });
+        metric("in_flight", "gauge", "Messages in flight.", &|one| Some(one.in_flight as f64));
+        metric("waiting", "gauge", "Messages waiting for a worker.", &|one| Some(one.waiting as f64));
         metric("lag", "gauge", "Messages ready in the queue.", &|one| one.lag.map(|lag| lag as f64));
         metric(
             "handler_seconds_p50",

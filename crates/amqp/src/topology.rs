@@ -37,8 +37,7 @@ impl Exchange {
         Self::new(name, "direct")
     }
 
-    /// Topic exchange: routes to queues whose binding matches the routing key, with `*` for one word and `#` for any
-    /// number.
+    /// Topic exchange: routes by patterns of the routing key, with `*` for one word and `#` for any number.
     pub fn topic(name: impl Into<String>) -> Self {
         Self::new(name, "topic")
     }
@@ -327,8 +326,7 @@ impl Topology {
         self
     }
 
-    /// Declares each item separately, so that a failure does not prevent the others. For connections after the first;
-    /// at the first, the caller gets the error.
+    /// Declares each item separately: a failure does not prevent the others. For reconnects, where no caller waits.
     pub(crate) async fn declare_each(&self, connection: &Connection) {
         let mut alone: Vec<Self> = Vec::new();
         let empty = || Self { refused: self.refused.clone(), ..Self::default() };
@@ -354,10 +352,7 @@ impl Topology {
         for exchange in &self.exchanges {
             check_name("exchange", &exchange.name)?;
             if exchange.name.starts_with("amq.") && exchange.flags & flag::PASSIVE == 0 {
-                return Err(format!(
-                    "exchange {}: names that begin with amq. are reserved by the broker",
-                    exchange.name
-                ));
+                return Err(format!("exchange {}: the prefix amq. is reserved", exchange.name));
             }
         }
         for queue in &self.queues {
@@ -401,7 +396,6 @@ impl Topology {
         exchanges.chain(self.queues.iter().map(|queue| queue.flags)).all(|flags| flags & flag::PASSIVE != 0)
     }
 
-    /// Whether the broker refused a declaration.
     pub(crate) fn is_restricted(&self) -> bool {
         !self.refused.names().is_empty()
     }

@@ -46,8 +46,7 @@ pub struct Transferred {
     pub cancelled: bool,
 }
 
-/// Maximum number of messages that do not match and are held unacknowledged. Each costs the broker some hundred bytes
-/// of memory.
+/// Maximum number of held messages that do not match. Each costs the broker some hundred bytes of memory.
 const MAX_HELD: u64 = 1_000_000;
 /// Maximum number of connections lost in a row without a message moved.
 const MAX_INTERRUPTIONS: u32 = 5;
@@ -85,7 +84,6 @@ impl Transfer {
     }
 }
 
-/// Runs one transfer through one connection and its publisher.
 pub(crate) struct TransferRun<'a> {
     pub(crate) broker: &'a ManagedConnection,
     pub(crate) publisher: &'a Publisher,
@@ -115,7 +113,7 @@ impl<'a> TransferRun<'a> {
             self.depth(target).await?;
             self.depth(source).await
         };
-        let Some(at_start) = unless_cancelled(cancelled.as_mut(), at_start).await else {
+        let Some(at_start) = unless(cancelled.as_mut(), at_start).await else {
             return self.cancel();
         };
         let mut left = at_start?;
@@ -136,7 +134,7 @@ impl<'a> TransferRun<'a> {
                 return Err(self.fault.take().unwrap_or(lost));
             }
             tracing::warn!(error = %lost, source, target, "the move was interrupted; it continues");
-            let Some(depth) = unless_cancelled(cancelled.as_mut(), self.depth_after_loss()).await else {
+            let Some(depth) = unless(cancelled.as_mut(), self.depth_after_loss()).await else {
                 return self.cancel();
             };
             left = depth?.min(self.progress.at_start);
@@ -195,7 +193,7 @@ impl<'a> TransferRun<'a> {
         mut cancelled: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Error> {
         let opening = async { Browser::open(&self.broker.connected().await?.0, &self.transfer.source).await };
-        let Some(browser) = unless_cancelled(cancelled.as_mut(), opening).await else { return self.cancel() };
+        let Some(browser) = unless(cancelled.as_mut(), opening).await else { return self.cancel() };
         let mut browser = browser?;
         let mut publications: JoinSet<(u64, Result<(), Error>)> = JoinSet::new();
         let (mut left, mut held) = (left, 0);
@@ -241,7 +239,7 @@ impl<'a> TransferRun<'a> {
         if let Some(error) = lost {
             // Messages being published still arrive, and stay in the source too.
             let arriving = async { while publications.join_next().await.is_some() {} };
-            if !self.progress.cancelled && unless_cancelled(cancelled, arriving).await.is_none() {
+            if !self.progress.cancelled && unless(cancelled, arriving).await.is_none() {
                 self.progress.cancelled = true;
             }
             return Err(error);
@@ -284,7 +282,7 @@ impl<'a> TransferRun<'a> {
 }
 
 /// Returns the output of `work`, or none if it is cancelled first.
-async fn unless_cancelled<T>(
+async fn unless<T>(
     cancelled: Pin<&mut impl Future<Output = ()>>,
     work: impl Future<Output = T>,
 ) -> Option<T> {

@@ -40,7 +40,6 @@ pub(crate) struct TlsFiles {
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Known query parameters.
 const PARAMETERS: [&str; 8] = [
     "heartbeat",
     "connection_timeout",
@@ -128,7 +127,7 @@ fn parse(given: &str) -> Result<Endpoint, String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         // An unknown name may be part of a password that should have been escaped.
         let known = PARAMETERS.iter().find(|known| **known == name).copied();
-        set_parameter(&mut endpoint, &mut tls, name, &decode(value, known.unwrap_or("a parameter"))?)?;
+        apply(&mut endpoint, &mut tls, name, &decode(value, known.unwrap_or("a parameter"))?)?;
     }
     if tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
         return Err("certfile and keyfile must be given together".into());
@@ -155,16 +154,11 @@ fn split_host_port(host_port: &str) -> Result<(String, Option<&str>), String> {
     Ok((host, port))
 }
 
-fn set_parameter(
-    endpoint: &mut Endpoint,
-    tls: &mut Option<TlsFiles>,
-    name: &str,
-    value: &str,
-) -> Result<(), String> {
+fn apply(endpoint: &mut Endpoint, tls: &mut Option<TlsFiles>, name: &str, value: &str) -> Result<(), String> {
     let number = || value.parse::<u64>().map_err(|_| format!("{name} is not a whole number"));
-    let needs_tls = |tls: &mut Option<TlsFiles>, set_parameter: fn(&mut TlsFiles, String)| match tls {
+    let needs_tls = |tls: &mut Option<TlsFiles>, assign: fn(&mut TlsFiles, String)| match tls {
         Some(tls) => {
-            set_parameter(tls, value.to_owned());
+            assign(tls, value.to_owned());
             Ok(())
         }
         None => Err(format!("{name} needs amqps://")),

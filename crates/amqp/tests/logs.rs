@@ -75,7 +75,7 @@ fn logs_have_worker_and_trace_and_never_a_password() {
         until("the number of consumers known", || two.stats().consumers.iter().all(|one| one.lag.is_some()))
             .await;
         two.shutdown(SECONDS).await;
-        let _ = Client::builder(broker.uri().replace(broker.user(), "nobody")).start().await;
+        let _ = Client::builder(broker.uri().replace(broker.user(), "unknown")).start().await;
         // The retry keeps the trace context.
         assert_eq!(*log.lock().unwrap(), [Some(trace.to_owned()), Some(trace.to_owned())]);
     });

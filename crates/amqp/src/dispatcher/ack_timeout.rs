@@ -1,24 +1,22 @@
 //! Warns about a message that is still unacknowledged when two thirds of the broker's `consumer_timeout` have passed.
 //!
-//! Delivery tags are sequential, and the latest tag is noted with the time at intervals, so that no delivery needs its
-//! own timestamp.
+//! Delivery tags are sequential, so the latest tag is sampled with the time, and no delivery needs a timestamp.
 
 use super::Dispatcher;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
-/// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Fraction of the `consumer_timeout` after which a message is reported.
 const WARN_FRACTION: f64 = 2.0 / 3.0;
-/// Approximate number of observations within the limit.
-const OBSERVATIONS_PER_LIMIT: u32 = 8;
+/// Approximate number of samples within the limit.
+const SAMPLES_PER_LIMIT: u32 = 8;
 
 pub(super) struct AckTimeout {
     /// Age at which a message is reported; none if the broker waits without limit.
     limit: Option<Duration>,
     /// Latest delivery tag of the current channel at these times.
-    observations: VecDeque<(Instant, u64)>,
+    samples: VecDeque<(Instant, u64)>,
     observed: Option<Instant>,
     is_reported: bool,
 }
@@ -26,12 +24,12 @@ pub(super) struct AckTimeout {
 impl AckTimeout {
     pub(super) fn new(consumer_timeout: Option<Duration>) -> Self {
         let limit = consumer_timeout.map(|timeout| timeout.mul_f64(WARN_FRACTION));
-        Self { limit, observations: VecDeque::new(), observed: None, is_reported: false }
+        Self { limit, samples: VecDeque::new(), observed: None, is_reported: false }
     }
 
-    /// Clears the observations, because a new channel numbers its deliveries from 1.
+    /// Clears the samples, because a new channel numbers its deliveries from 1.
     pub(super) fn restart(&mut self) {
-        self.observations.clear();
+        self.samples.clear();
     }
 
     /// Whether the next check is due.
@@ -48,29 +46,23 @@ impl AckTimeout {
     /// Whether the oldest unfinished delivery is to be reported, which happens once. `last` is the latest delivery.
     fn observe(&mut self, now: Instant, last: u64, oldest: Option<u64>) -> bool {
         let Some(limit) = self.limit.filter(|_| !self.is_reported) else { return false };
-        if self
-            .observations
-            .back()
-            .is_none_or(|(then, _)| now.duration_since(*then) >= limit / OBSERVATIONS_PER_LIMIT)
+        if self.samples.back().is_none_or(|(then, _)| now.duration_since(*then) >= limit / SAMPLES_PER_LIMIT)
         {
-            self.observations.push_back((now, last));
+            self.samples.push_back((now, last));
         }
-        // The latest observation that is old enough counts.
+        // The latest sample that is old enough counts.
         let is_old = |(then, _): &(Instant, u64)| now.duration_since(*then) >= limit;
-        while self.observations.get(1).is_some_and(is_old) {
-            self.observations.pop_front();
+        while self.samples.get(1).is_some_and(is_old) {
+            self.samples.pop_front();
         }
-        let observed_tag =
-            self.observations.front().filter(|observation| is_old(observation)).map(|(_, tag)| *tag);
-        self.is_reported =
-            observed_tag.zip(oldest).is_some_and(|(observed_tag, oldest)| oldest <= observed_tag);
+        let sampled_tag = self.samples.front().filter(|sample| is_old(sample)).map(|(_, tag)| *tag);
+        self.is_reported = sampled_tag.zip(oldest).is_some_and(|(sampled_tag, oldest)| oldest <= sampled_tag);
         self.is_reported
     }
 }
 
 impl Dispatcher {
-    /// Warns about a message whose handler has run for two thirds of the consumer timeout. While paused no handler
-    /// runs.
+    /// Warns about a message whose handler has run for two thirds of the consumer timeout, unless consuming is paused.
     pub(super) fn warn_before_ack_timeout(&mut self) {
         let now = Instant::now();
         if !self.ack_timeout.is_due(now) || self.pause.is_paused() {
@@ -105,20 +97,19 @@ mod tests {
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(count * 60);
         // At each minute: the latest delivery, and the oldest unfinished one.
-        for (observations, expected) in [
+        for (samples, expected) in [
             (vec![(0, 1, Some(1)), (19, 1, Some(1))], 0),
             (vec![(0, 1, Some(1)), (20, 1, Some(1)), (21, 1, Some(1)), (50, 1, Some(1))], 1),
-            // Delivered after the observation.
+            // Delivered after the sample.
             (vec![(0, 1, Some(1)), (10, 5, Some(2)), (20, 5, Some(2)), (29, 9, Some(2))], 0),
             (vec![(0, 1, Some(1)), (10, 5, Some(2)), (20, 5, Some(2)), (30, 9, Some(2))], 1),
             // Other messages are delivered and finished meanwhile.
             (vec![(0, 1, Some(1)), (10, 500, Some(400)), (20, 900, Some(890)), (30, 1_000, None)], 0),
         ] {
             let mut ack_timeout = AckTimeout::new(Some(Duration::from_secs(30 * 60)));
-            let reported = observations
-                .iter()
-                .filter(|(at, last, oldest)| ack_timeout.observe(minutes(*at), *last, *oldest));
-            assert_eq!(reported.count(), expected, "{observations:?}");
+            let reported =
+                samples.iter().filter(|(at, last, oldest)| ack_timeout.observe(minutes(*at), *last, *oldest));
+            assert_eq!(reported.count(), expected, "{samples:?}");
         }
         let mut unlimited = AckTimeout::new(None);
         assert!(!unlimited.observe(minutes(0), 1, Some(1)) && !unlimited.observe(minutes(900), 1, Some(1)));

@@ -9,8 +9,7 @@ pub(super) fn error_text(error: &TaskError) -> String {
     error_text.unwrap_or_else(|_| "the handler's error panicked while it was formatted".to_owned())
 }
 
-/// Whether a handler reports a timeout: an [`std::io::Error`] of the kind `TimedOut` is its error or a source of it.
-/// The pool counts its own timeouts.
+/// Whether the error, or a source of it, is an [`std::io::Error`] of the kind `TimedOut`. The pool counts its own.
 pub(super) fn is_timeout(error: &TaskError) -> bool {
     let Cause::Error(error) = error.cause() else { return false };
     let has_timed_out = || {

@@ -1,7 +1,6 @@
 //! Follow-ups after a handler: a message is republished, or waits in place for another attempt.
 //!
-//! Each follow-up is a task that knows only its number. The message stays here, where a redelivery can replace its
-//! delivery.
+//! Each follow-up is a task that knows its number. The message stays here, where a redelivery can take its place.
 
 use super::{
     Dispatcher, InFlight,
@@ -72,7 +71,6 @@ impl FollowUps {
         }
     }
 
-    /// Messages of all follow-ups, by number.
     pub(super) fn messages(&mut self) -> impl Iterator<Item = (u64, &mut InFlight)> {
         self.messages.iter_mut().map(|(number, (message, _))| (*number, message))
     }
@@ -101,7 +99,6 @@ impl FollowUps {
 }
 
 impl Dispatcher {
-    /// Starts a follow-up.
     pub(super) fn start_follow_up(&mut self, message: InFlight, follow_up: FollowUp) {
         self.follow_ups.last += 1;
         let number = self.follow_ups.last;
@@ -181,7 +178,6 @@ impl Dispatcher {
         });
     }
 
-    /// Handles the end of a follow-up.
     pub(super) fn on_follow_up_end(&mut self, end: FollowUpEnd) {
         let FollowUpEnd { number, confirmed } = end;
         let Some((message, follow_up)) = self.follow_ups.messages.remove(&number) else { return };

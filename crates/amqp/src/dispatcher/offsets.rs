@@ -28,7 +28,6 @@ impl Offsets {
         Self { next, ..Self::default() }
     }
 
-    /// Whether reading has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.since.is_some()
     }
@@ -70,8 +69,7 @@ impl Offsets {
 }
 
 impl Dispatcher {
-    /// Restarts at offset 0 of a stream that was deleted and recreated: its messages are different ones at the same
-    /// offsets.
+    /// Restarts at offset 0 of a stream that was deleted and recreated, whose offsets are different messages.
     pub(super) fn restart_stream(&mut self) {
         self.offsets = Offsets { since: self.offsets.since, ..Offsets::from(Some(0)) };
         self.orphans = Orphans::default();

@@ -37,8 +37,7 @@ use gristmill_pool::{Breaker, Dependency, TaskError, breaker::BreakerState, brea
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
-/// Consecutive failures of the sink, also of one message, after which consuming pauses. The first ones may be the fault
-/// of their messages.
+/// Consecutive failures after which consuming pauses. The first ones may be the fault of their messages.
 const PAUSE_AFTER_FAILURES: usize = 5;
 /// Failures of one message after which, in a pause, others are tried first, and one that failed alone is at fault.
 const MAX_PROBES: u32 = 3;
@@ -53,8 +52,7 @@ pub(super) struct Pause<T> {
     waiting: VecDeque<T>,
     /// Number and permit of the probe that runs.
     probe: Option<(u64, Permit)>,
-    /// End times of consecutive failures, the latest [`PAUSE_AFTER_FAILURES`]: the sink has worked for no run that
-    /// started later.
+    /// End times of consecutive failures, at most [`PAUSE_AFTER_FAILURES`]: no later run has succeeded.
     consecutive_failures: VecDeque<u64>,
     /// Whether the sink was unavailable in this pause: then only a probe ends it.
     was_unavailable: bool,
@@ -94,7 +92,6 @@ impl SinkFailures {
         self.failed_alone
     }
 
-    /// Time since the first failure.
     pub(super) fn lasted(&self) -> Option<Duration> {
         self.first.as_ref().map(|first| first.at.elapsed())
     }
@@ -136,7 +133,6 @@ pub(super) enum Fault {
 pub(super) enum Change {
     None,
     Paused,
-    /// Consuming resumes.
     Resumed,
 }
 
@@ -188,7 +184,6 @@ impl<T> Pause<T> {
         self.waiting.push_back(item);
     }
 
-    /// Takes out all waiting messages.
     pub(super) fn take_waiting(&mut self) -> VecDeque<T> {
         std::mem::take(&mut self.waiting)
     }
@@ -227,7 +222,6 @@ impl<T> Pause<T> {
         }
     }
 
-    /// Sets the run that is the probe.
     pub(super) fn set_probe(&mut self, number: u64, permit: Permit) {
         self.probe = Some((number, permit));
     }
@@ -239,8 +233,7 @@ impl<T> Pause<T> {
         }
     }
 
-    /// Notes that the sink worked for a run that started at this time. Without a time, the run failed by itself or the
-    /// pool ended it, and it is no evidence.
+    /// Notes that the sink worked for a run that started at this time. A run without a time is no evidence.
     pub(super) fn worked(&mut self, number: u64, started: Option<u64>) -> Change {
         if let Some(started) = started {
             self.last_worked = self.last_worked.max(number);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 const MEASURE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Dispatcher {
-    /// Prefetch of the next channel.
     pub(super) fn initial_prefetch(&self) -> u16 {
         match self.config.is_stream {
             true => self.config.sizing.prefetch,
@@ -21,8 +20,7 @@ impl Dispatcher {
 
     /// Requests another prefetch where it is much better.
     pub(super) fn adapt_prefetch(&mut self) {
-        // In a pause one message may be held. Changing the prefetch would requeue more, and they would return as if
-        // none had failed.
+        // In a pause one message may be held; a change would requeue it, and it would return as if it had not failed.
         if self.config.is_stream || self.in_pool.is_empty() || self.pause.is_paused() {
             return;
         }

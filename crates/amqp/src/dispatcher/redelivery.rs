@@ -37,8 +37,7 @@ impl InFlight {
 impl Dispatcher {
     /// Matches a delivery to an earlier one of the same message. Returns none if a run takes it over.
     pub(super) fn match_redelivery(&mut self, mut message: InFlight) -> Option<InFlight> {
-        // A stream does not mark redeliveries: each of the first deliveries may have been in flight when a process
-        // ended.
+        // A stream does not mark redeliveries: the first deliveries may have been in flight when a process ended.
         let is_known = match message.offset {
             Some(_) => !self.orphans.is_empty() || message.tag <= u64::from(self.config.sizing.prefetch),
             None => message.delivery.is_redelivered(),
@@ -114,8 +113,7 @@ impl Dispatcher {
     fn fail_redelivered(&mut self, run: InFlight, message: InFlight, error: &TaskError) {
         let mut message = InFlight { tag: message.tag, cancel: message.cancel, suspect: false, ..run };
         if message.key.as_ref().is_some_and(|key| !self.keyed_queue.reserve_key(key)) {
-            // Another message of its key runs already. Only another attempt in place needs the key, and it waits until
-            // the key is free.
+            // Another message of its key runs already. Only a retry in place needs the key, and waits until it is free.
             let failed = message.delivery.failed().saturating_add(1);
             if self.config.in_place && failed < self.config.retry.max_attempts() {
                 message.delivery = message.delivery.with_failures(failed);
@@ -126,8 +124,7 @@ impl Dispatcher {
         self.failed(message, error);
     }
 
-    /// Keeps the outcome of a run whose channel was lost for the redelivery of its message. Returns false if its
-    /// channel is not lost.
+    /// Keeps the outcome of a run whose channel was lost for its redelivery. Returns false if the channel is not lost.
     pub(super) fn keep_outcome(
         &mut self,
         message: &InFlight,
@@ -136,7 +133,7 @@ impl Dispatcher {
     ) -> bool {
         let is_lost = message.cancel.is_cancelled();
         if is_lost && let Some(fingerprint) = &message.fingerprint {
-            self.orphans.run_ended(fingerprint, &place, Some(outcome()), Instant::now());
+            self.orphans.ended(fingerprint, &place, Some(outcome()), Instant::now());
         }
         is_lost
     }
@@ -144,7 +141,7 @@ impl Dispatcher {
     /// Forgets a run without an outcome: the redelivery of its message starts a new run.
     pub(super) fn forget_run(&mut self, message: &InFlight, place: RunPlace) {
         if let Some(fingerprint) = &message.fingerprint {
-            self.orphans.run_ended(fingerprint, &place, None, Instant::now());
+            self.orphans.ended(fingerprint, &place, None, Instant::now());
         }
     }
 

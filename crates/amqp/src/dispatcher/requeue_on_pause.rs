@@ -1,9 +1,8 @@
 //! Returns messages to the queue that would only wait while consuming is paused.
 //!
 //! In a long pause a consumer holds one message, for its probes. Other consumers can receive the rest, and the broker's
-//! `consumer_timeout` does not run for them. The channel is closed, which returns everything to its place in the queue,
-//! and another is opened with a prefetch of one. Where order is kept the messages stay, because no other consumer may
-//! handle them.
+//! `consumer_timeout` does not run for them. The channel is closed, which requeues everything in place, and another is
+//! opened with a prefetch of one. Where order is kept the messages stay, because no other consumer may handle them.
 
 use super::{Dispatcher, session::Session};
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};

@@ -72,7 +72,7 @@ impl Dispatcher {
                         self.ack_timeout.restart();
                         self.counters.prefetch.store(session.prefetch.into(), Relaxed);
                         // Keep the smallest count: another consumer may have been about to end.
-                        self.other_consumers = Some(self.other_consumers.map_or(session.other_consumers, |other_consumers| other_consumers.min(session.other_consumers)));
+                        self.others = Some(self.others.map_or(session.others, |others| others.min(session.others)));
                         self.session = Some(session);
                         self.counters.consuming.store(true, Relaxed);
                         tracing::info!(
@@ -119,9 +119,9 @@ impl Dispatcher {
             broker: self.broker.clone(),
             topology: Arc::clone(&self.topology),
             resume: self.offsets.resume(),
-            was_open_before: self.offsets.has_begun(),
+            is_reopen: self.offsets.has_begun(),
             prefetch: self.initial_prefetch(),
-            other_consumers: self.other_consumers,
+            others: self.others,
             failed,
         };
         let starts = self.starts.store().cloned();

@@ -35,7 +35,7 @@ pub(super) struct Session {
     /// Last delivery tag of the previous consumer of this channel.
     last_of_previous: u64,
     /// Other consumers of the queue when this one began.
-    pub(super) other_consumers: u32,
+    pub(super) others: u32,
     /// The position is past the end of the stream, which was deleted and recreated: it is read from its beginning.
     pub(super) was_recreated: bool,
 }
@@ -59,10 +59,10 @@ pub(super) struct SessionOptions {
     pub(super) topology: Arc<Topology>,
     pub(super) resume: Option<Resume>,
     /// Whether this consumer had a channel before.
-    pub(super) was_open_before: bool,
+    pub(super) is_reopen: bool,
     pub(super) prefetch: u16,
     /// Other consumers of the queue: the smallest count seen when a channel was opened.
-    pub(super) other_consumers: Option<u32>,
+    pub(super) others: Option<u32>,
     /// Number of failed attempts to open; with any, it waits first.
     pub(super) failed: u32,
 }
@@ -71,8 +71,7 @@ pub(super) struct SessionOptions {
 const ACK_INTERVAL: Duration = Duration::from_millis(5);
 /// Acknowledgements that are sent without waiting; fewer with a small prefetch.
 const ACK_BATCH: usize = 64;
-/// Maximum time that acknowledgements are held back for a prefetch change, and interval before they are held back
-/// again.
+/// Maximum time that acknowledgements are held back for a prefetch change, and interval between such holds.
 const MAX_ACK_HOLD: Duration = Duration::from_millis(20);
 const PREFETCH_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between queries whether the broker has noticed a lost connection.
@@ -81,16 +80,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 impl Session {
     /// Opens a channel and consumes through it.
     pub(super) async fn open(options: SessionOptions) -> Result<Self, Error> {
-        let SessionOptions {
-            config,
-            broker,
-            topology,
-            mut resume,
-            was_open_before,
-            prefetch,
-            other_consumers,
-            failed,
-        } = options;
+        let SessionOptions { config, broker, topology, mut resume, is_reopen, prefetch, others, failed } =
+            options;
         if failed > 0 {
             tokio::time::sleep(BACKOFF.delay(failed)).await;
         }
@@ -98,14 +89,12 @@ impl Session {
         // Each time, because a queue may have been deleted, and its bindings with it.
         topology.declare(&connection).await?;
         let mut channel = Channel::open(&connection).await?;
-        let other_consumers = match config.waits_for_old_consumer() {
-            true => {
-                wait_for_old_consumer(&config, &mut channel, other_consumers, connection.heartbeat()).await?
-            }
+        let others = match config.waits_for_old_consumer() {
+            true => wait_for_old_consumer(&config, &mut channel, others, connection.heartbeat()).await?,
             false => 0,
         };
         let mut was_recreated = false;
-        if let Some(Resume::At(position @ 1..)) = resume.filter(|_| config.is_stream && was_open_before) {
+        if let Some(Resume::At(position @ 1..)) = resume.filter(|_| config.is_stream && is_reopen) {
             was_recreated = positions::is_past_end(&config, position, &connection).await?;
             resume = resume.map(|resume| if was_recreated { Resume::At(0) } else { resume });
         }
@@ -141,7 +130,7 @@ impl Session {
             change: Change::None,
             generation: 0,
             last_of_previous: 0,
-            other_consumers,
+            others,
             was_recreated,
         })
     }
@@ -219,15 +208,15 @@ impl Session {
 async fn wait_for_old_consumer(
     config: &ConsumerConfig,
     channel: &mut Channel,
-    other_consumers: Option<u32>,
+    others: Option<u32>,
     heartbeat: Duration,
 ) -> Result<u32, Error> {
     // A broker closes a connection after two heartbeats without data.
     let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
     loop {
         let (_, consumers) = topology::depth(channel, &config.queue).await?;
-        let Some(other_consumers) = other_consumers else { return Ok(consumers) };
-        if consumers <= other_consumers {
+        let Some(others) = others else { return Ok(consumers) };
+        if consumers <= others {
             return Ok(consumers);
         }
         if Instant::now() >= until {

@@ -1,5 +1,4 @@
-//! Acknowledges runs that end while the consumer stops and whose channel is lost, by the broker's `consumer_timeout` or
-//! with the connection.
+//! Acknowledges runs that end while the consumer stops and whose channel the broker closed or the network lost.
 //!
 //! The broker redelivers their messages. Without a channel they would not be acknowledged, and the next consumer would
 //! handle them again, so another channel is opened briefly after everything has ended. It is not opened earlier,
@@ -17,8 +16,7 @@ use tokio::time::Instant;
 const REDELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
-    /// Settles a delivery that arrives while the consumer stops, if it belongs to a known run. Others go back to the
-    /// queue.
+    /// Settles a delivery that arrives while the consumer stops, if it belongs to a known run. Others are requeued.
     pub(super) fn settle_if_known_run(&mut self, message: InFlight) {
         let is_redelivered = message.delivery.is_redelivered() || message.offset.is_some();
         if is_redelivered && !self.orphans.is_empty() {

@@ -113,8 +113,7 @@ impl Dispatcher {
         (fault != Fault::Message).then_some(fault)
     }
 
-    /// Makes a message wait until the sink works. It keeps its attempts, and its start is undone because its run has
-    /// ended.
+    /// Makes a message wait for the sink. It keeps its attempts, and its start is undone because its run has ended.
     pub(super) fn wait_for_sink(&mut self, message: InFlight, number: u64, fault: Fault, error: &TaskError) {
         tracing::debug!(
             consumer = self.config.name,

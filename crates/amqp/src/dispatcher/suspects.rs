@@ -1,7 +1,6 @@
 //! Runs messages that may have crashed their process one at a time, so that the next crash identifies the culprit.
 //!
-//! Other messages run in parallel. A message that is running in two crashes becomes a suspect itself, and then runs
-//! while no other suspect does.
+//! Other messages run in parallel. One that is running in two crashes becomes a suspect itself.
 
 use super::InFlight;
 use crate::keyed_queue::KeyedQueue;
@@ -14,7 +13,6 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// Takes the next message to start.
     pub(super) fn next(&mut self, keyed_queue: &mut KeyedQueue<InFlight>) -> Option<InFlight> {
         if self.running == 0
             && let Some(message) = self.waiting.pop_front()
@@ -42,7 +40,6 @@ impl Suspects {
         self.waiting.len()
     }
 
-    /// Takes out all waiting suspects.
     pub(super) fn clear(&mut self) -> Vec<InFlight> {
         self.waiting.drain(..).collect()
     }

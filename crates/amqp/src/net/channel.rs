@@ -22,7 +22,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Channel {
     number: u16,
     shared: Arc<Shared>,
-    _close_on_drop: Arc<CloseOnDrop>,
+    _guard: Arc<CloseOnDrop>,
     events: mpsc::UnboundedReceiver<Event>,
     /// Events that came while a reply was waited for.
     queued: VecDeque<Event>,
@@ -31,7 +31,6 @@ pub(crate) struct Channel {
     closed: bool,
 }
 
-/// Events of a channel.
 #[derive(Debug)]
 pub(crate) enum Event {
     Message(Box<Received>),
@@ -49,7 +48,6 @@ pub(crate) struct Returned {
     pub(crate) message: Received,
 }
 
-/// A received message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) tag: u64,
@@ -82,16 +80,9 @@ impl Channel {
             channels.insert(number, ChannelEntry::Open(sender, gate.clone()));
             number
         };
-        let last = Arc::clone(&connection._close_on_drop);
-        let mut channel = Self {
-            number,
-            shared,
-            _close_on_drop: last,
-            events,
-            queued: VecDeque::new(),
-            gate,
-            closed: false,
-        };
+        let guard = Arc::clone(&connection._guard);
+        let mut channel =
+            Self { number, shared, _guard: guard, events, queued: VecDeque::new(), gate, closed: false };
         channel.call(&Outgoing::ChannelOpen).await?;
         Ok(channel)
     }

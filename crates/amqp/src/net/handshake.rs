@@ -35,9 +35,9 @@ where
     match handshake.read().await? {
         Incoming::Start { mechanisms } if mechanisms.split(' ').any(|one| one == mechanism) => {}
         Incoming::Start { mechanisms } => {
-            return Err(handshake.protocol_error(format!(
-                "it offers the authentication mechanisms {mechanisms}, not {mechanism}"
-            )));
+            return Err(
+                handshake.protocol_error(format!("it authenticates by {mechanisms}, not by {mechanism}"))
+            );
         }
         other => return Err(handshake.unexpected(&other)),
     }

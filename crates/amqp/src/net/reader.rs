@@ -21,9 +21,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// long would otherwise hold a whole buffer.
 const MAX_COPIED_BODY: usize = 4096;
 
-/// Maximum frame size accepted. Larger than negotiated, because RabbitMQ adds headers to messages (`x-death`) without
-/// checking that they still fit.
-const MAX_FRAME_BYTES: usize = 16 << 20;
+/// Maximum frame size accepted. Larger than negotiated, because RabbitMQ adds headers (`x-death`) without checking.
+const MAX_FRAME: usize = 16 << 20;
 
 pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R, mut buffer: BytesMut) {
     let silence_timeout = shared.tune.heartbeat * 2;
@@ -57,7 +56,6 @@ pub(super) struct Reader {
     partial: Vec<(u16, PartialMessage)>,
 }
 
-/// A message of which parts are missing.
 struct PartialMessage {
     received: Box<Received>,
     /// Reason, if the broker returns it to its publisher.
@@ -74,9 +72,7 @@ impl Reader {
     }
 
     pub(super) fn read_frames(&mut self, buffer: &mut BytesMut) -> Result<(), Error> {
-        while let Some(frame) =
-            frame::cut(buffer, MAX_FRAME_BYTES).map_err(|malformed| self.protocol_error(&malformed))?
-        {
+        while let Some(frame) = frame::cut(buffer, MAX_FRAME).map_err(|error| self.protocol_error(&error))? {
             self.on_frame(frame)?;
         }
         Ok(())
@@ -90,7 +86,7 @@ impl Reader {
         match frame.content {
             Content::Heartbeat => Ok(()),
             Content::Method(payload) => {
-                let method = Incoming::read(&payload).map_err(|malformed| self.protocol_error(&malformed))?;
+                let method = Incoming::read(&payload).map_err(|error| self.protocol_error(&error))?;
                 match frame.channel {
                     0 => self.connection(method),
                     channel => {
@@ -121,9 +117,7 @@ impl Reader {
             Content::Body(payload) => {
                 if let Some((at, partial)) = self.partial(frame.channel) {
                     let Some(missing) = partial.missing.checked_sub(payload.len() as u64) else {
-                        return Err(
-                            self.protocol_error(&Malformed("body: longer than announced in the header"))
-                        );
+                        return Err(self.protocol_error(&Malformed("body: longer than announced")));
                     };
                     partial.missing = missing;
                     partial.add(payload);
@@ -243,13 +237,7 @@ impl PartialMessage {
             }
             other => return Err(other),
         };
-        Ok(PartialMessage {
-            received: Box::new(received),
-            returned,
-            has_header: false,
-            missing: 0,
-            parts: None,
-        })
+        Ok(Self { received: Box::new(received), returned, has_header: false, missing: 0, parts: None })
     }
 
     fn add(&mut self, part: Bytes) {

@@ -15,7 +15,6 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Number of open channels.
 const CHANNELS: u16 = 3;
 
 /// Events of the channels in order, bytes sent to the broker, and why the connection ended, if it did.
@@ -56,14 +55,14 @@ pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8
 }
 
 /// Performs the handshake with a broker that sends these bytes. Returns whether it succeeded.
-pub(crate) fn handshake(endpoint: &Endpoint, said: &[u8]) -> bool {
-    let mut said = ScriptedBroker(said);
-    let mut shaking = pin!(handshake::perform(&mut said, endpoint, "replay"));
+pub(crate) fn handshake(endpoint: &Endpoint, sent: &[u8]) -> bool {
+    let mut broker = ScriptedBroker(sent);
+    let mut handshake = pin!(handshake::perform(&mut broker, endpoint, "replay"));
     let mut context = Context::from_waker(Waker::noop());
     loop {
         // The stream is always ready; pending only means that the task has used its time budget.
-        if let Poll::Ready(shaken) = shaking.as_mut().poll(&mut context) {
-            return shaken.is_ok();
+        if let Poll::Ready(result) = handshake.as_mut().poll(&mut context) {
+            return result.is_ok();
         }
     }
 }

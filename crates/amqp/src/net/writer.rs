@@ -14,7 +14,7 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: W) {
     let mut buffer = BytesMut::with_capacity(64 << 10);
-    let mut over = shared.ended.subscribe();
+    let mut connection_ended = shared.ended.subscribe();
     loop {
         let idle = tokio::time::timeout(shared.tune.heartbeat / 2, shared.written.notified()).await.is_err();
         let ended = {
@@ -35,7 +35,7 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: 
         let written = tokio::select! {
             biased;
             written = &mut write => written,
-            () = async { drop(over.wait_for(Option::is_some).await) } => {
+            () = async { drop(connection_ended.wait_for(Option::is_some).await) } => {
                 tokio::time::timeout(FINAL_WRITE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             }
         };

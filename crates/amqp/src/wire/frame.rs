@@ -68,8 +68,7 @@ pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>
     Ok(Some(Frame { channel, content }))
 }
 
-/// Reads a content header: the properties and the length of the body. Properties that cannot be read are an error of
-/// the message and not of the connection.
+/// Reads a content header: properties and body length. Unreadable properties are an error of the message only.
 pub(crate) fn header(
     payload: &[u8],
     properties: &mut Properties,

@@ -1,7 +1,6 @@
 //! Methods of AMQP 0-9-1 that Gristmill uses, and RabbitMQ's extensions.
 //!
-//! Defines their numbers and layout. Methods without a use here are read as [`Incoming::Other`], so that a newer broker
-//! does not break an older consumer.
+//! Defines numbers and layout. Methods of newer brokers are read as [`Incoming::Other`].
 
 use super::table::{Cursor, Headers, Malformed, put_long, put_short, put_table};
 use bytes::{BufMut, BytesMut};

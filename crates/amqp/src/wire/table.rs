@@ -1,7 +1,6 @@
 //! Field tables, which headers and arguments consist of, and the basic values of the protocol.
 //!
-//! Any bytes are read as a value or as [`Malformed`], without a panic and without allocating more memory than the input
-//! backs.
+//! Any bytes are read as a value or as [`Malformed`], without a panic and with memory bounded by the input.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use std::{borrow::Cow, fmt};
@@ -370,8 +369,7 @@ pub(crate) fn to_latin1(text: &str) -> Option<Vec<u8>> {
     text.chars().map(|character| u8::try_from(character).ok()).collect()
 }
 
-/// Writes text of up to 255 bytes. Longer text is refused where names are checked; here it is cut, because it would
-/// break the frame.
+/// Writes text of up to 255 bytes. Longer text is refused where names are checked, and cut here.
 pub(crate) fn put_short(out: &mut BytesMut, text: &str) {
     put_short_bytes(out, text.as_bytes());
 }

@@ -184,7 +184,6 @@ fn invalid_frames_are_refused_with_the_reason() {
     check(&[9, 0, 0, 0, 0, 0, 0, 0xce], "unknown type");
 }
 
-/// Value nested in this number of arrays or tables.
 fn nested(depth: usize, is_table: bool) -> FieldValue {
     (0..depth).fold(FieldValue::Int(7), |inner, _| match is_table {
         true => FieldValue::Table(Headers::new().with("in", inner)),

@@ -82,14 +82,14 @@ async fn message_is_republished_once_while_the_broker_blocks() {
     drop(alarm);
     until("it was moved", async || client.stats().consumers[0].acknowledged == 2).await;
     // After everything sent before.
-    until("it is no more blocked", async || publish(&spare).await.is_ok()).await;
+    until("publishing to be unblocked", async || publish(&spare).await.is_ok()).await;
     until("it waits", async || client.queue_depth(&waiting).await.is_ok_and(|(depth, _)| depth >= 2)).await;
     assert_eq!(client.queue_depth(&waiting).await.unwrap().0, 2);
     assert_eq!(log.all(), [1, 1]);
     client.shutdown(SECONDS).await;
 }
 
-/// Regression: a blocked broker does not read, and the failed writes were taken for a dead connection after two
+/// Regression: a blocked broker does not read, and the failed writes counted as a dead connection after two
 /// heartbeats; everything in flight was sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocked_connection_outlives_its_heartbeats() {

@@ -59,14 +59,14 @@ async fn refused(uri: &str, queue: Queue, consumer: Consumer) -> String {
 async fn missing_permissions_are_named_at_start_with_the_command_that_grants_them() {
     let orders = name("no-rights");
     let helper = builder().queue(Queue::quorum(&orders)).start().await.unwrap();
-    let uri = user("nobody", ["^$", "^$", ".*"]);
+    let uri = user("unprivileged", ["^$", "^$", ".*"]);
     let text = refused(&uri, Queue::existing(&orders), failing(&orders)).await;
     for expected in [
         format!("configure on exchange {orders}.dead, which does not exist"),
         format!("configure on queue {orders}.dead, which does not exist"),
         format!("configure on queue {orders}.retry.125, which does not exist"),
         "write on exchange amq.default".to_owned(),
-        "rabbitmqctl set_permissions -p '/' 'nobody-".to_owned(),
+        "rabbitmqctl set_permissions -p '/' 'unprivileged-".to_owned(),
         format!(
             "'^({orders}\\.dead|{orders}\\.retry\\.125)$' '^(amq\\.default|{orders}\\.dead)$' '^({orders}|"
         ),

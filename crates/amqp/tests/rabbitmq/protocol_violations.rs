@@ -25,7 +25,7 @@ async fn unexpected_delivery_tags_close_only_the_channel() {
     }
 }
 
-/// Regression: an unexpected close-ok was taken for the end of our own close, and the client never reconnected.
+/// Regression: an unexpected close-ok was read as the reply to a close of the client, and the client never reconnected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unexpected_close_ok_is_a_lost_connection() {
     let gate = Gate::default();
@@ -52,7 +52,7 @@ async fn unreadable_message_makes_one_dead_letter_when_its_channel_is_lost() {
         confirms: confirms.clone(),
     };
     let client = client_of_peer(behavior).await;
-    until("it comes again", async || client.stats().consumers[0].received == 2).await;
+    until("the redelivery", async || client.stats().consumers[0].received == 2).await;
     confirms.open(10);
     until("it is acknowledged", async || client.stats().consumers[0].acknowledged == 1).await;
     assert_eq!(published.len(), 1);

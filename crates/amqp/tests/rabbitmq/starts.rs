@@ -66,7 +66,7 @@ async fn crash_until_dead_lettered(
         let crashes_before = crashes.len();
         let builder = builder().queue(queue.clone()).consumer(configure(consumer)).store(database.store());
         let client = builder.start().await.unwrap();
-        until("message 0 started or given up", async || {
+        until("message 0 started or dead-lettered", async || {
             crashes.len() > crashes_before || dead_letters(&client, orders).await > 0
         })
         .await;
@@ -148,7 +148,7 @@ async fn connection_cuts_do_not_count_as_starts() {
         }
         all_here(18).await;
         gate.open(10_000);
-        until("all done or given up", async || {
+        until("all handled or dead-lettered", async || {
             let stats = consuming.stats().consumers.remove(0);
             stats.consuming && stats.done + stats.rejected >= 60 && stats.in_flight + stats.waiting == 0
         })
@@ -176,7 +176,7 @@ async fn peeking_at_a_message_does_not_count_as_a_start() {
     depth_is(&client().await, &orders, 1).await;
     let consuming = builder().queue(queue).consumer(recording(&orders, &log)).store(Database::new().store());
     let consuming = consuming.start().await.unwrap();
-    until("done or given up", async || {
+    until("handled or dead-lettered", async || {
         let stats = consuming.stats().consumers.remove(0);
         stats.acknowledged == 1
     })
@@ -194,7 +194,7 @@ async fn delivery_count_set_by_a_publisher_does_not_count() {
         let consuming =
             builder().queue(queue.clone()).consumer(recording(&orders, &log)).store(database.store());
         let consuming = consuming.start().await.unwrap();
-        until("done or given up", async || consuming.stats().consumers[0].acknowledged == 1).await;
+        until("handled or dead-lettered", async || consuming.stats().consumers[0].acknowledged == 1).await;
         assert_eq!(log.all(), [0], "{queue:?}");
         consuming.shutdown(SECONDS).await;
     }

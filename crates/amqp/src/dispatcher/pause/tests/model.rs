@@ -262,8 +262,7 @@ proptest! {
         prop_assert!(model.unsettled().is_empty(), "{:?}", model.unsettled());
     }
 
-    /// No message is at fault while the sink is down, also if it has failed by itself, and all are handled once it
-    /// works.
+    /// No message is at fault while the sink is down, also if it failed by itself, and all are handled once it works.
     #[test]
     fn messages_keep_their_attempts_while_the_sink_is_down(
         fails_first in prop::collection::vec(prop::bool::ANY, 1..40),
