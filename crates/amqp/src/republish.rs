@@ -89,13 +89,13 @@ impl Republisher {
     pub(crate) async fn retry_later(
         &self,
         delivery: &Delivery,
-        wait: RetryRequest,
+        request: RetryRequest,
         cancel: &CancelToken,
     ) -> bool {
-        let RetryRequest { why, delay, failed, sink_failed_since, failed_alone } = wait;
-        let wait = round_up_delay(delay);
-        let waiting = retry_queue(&self.config.queue, wait);
-        let mut message = self.with_failure_headers(delivery, "", &waiting.name, &why);
+        let RetryRequest { why, delay, failed, sink_failed_since, failed_alone } = request;
+        let delay_ms = round_up_delay(delay);
+        let queue = retry_queue(&self.config.queue, delay_ms);
+        let mut message = self.with_failure_headers(delivery, "", &queue.name, &why);
         message.properties.headers.set(header::FAILED, i64::from(failed));
         if failed_alone {
             message.properties.headers.set(header::FAILED_ALONE, 1);
@@ -111,8 +111,8 @@ impl Republisher {
         if let Some(at) = delivery.expires_at() {
             message.properties.headers.set(header::EXPIRES_AT, i64::try_from(at).unwrap_or(i64::MAX));
         }
-        let topology = Topology { queues: vec![waiting], ..Topology::default() };
-        self.declare_retry_queue(&topology, wait).await;
+        let topology = Topology { queues: vec![queue], ..Topology::default() };
+        self.declare_retry_queue(&topology, delay_ms).await;
         // Before it is published, because it may return before the confirmation.
         let number = self.postponed.mark(&mut message.properties.headers, delay);
         let confirmed = self.publish_until_confirmed(message, &topology, cancel).await;
@@ -124,20 +124,19 @@ impl Republisher {
 
     /// Declares a retry queue once and waits until it works. RabbitMQ 3.10 does not dead-letter messages that a queue
     /// took in its first moments: 3 of 175 new queues kept their messages until they were inspected.
-    async fn declare_retry_queue(&self, topology: &Topology, wait: u64) {
-        let mut declared_retry_queues = self.declared_retry_queues.lock().await;
-        if declared_retry_queues.contains(&wait) {
+    async fn declare_retry_queue(&self, topology: &Topology, delay_ms: u64) {
+        let mut declared = self.declared_retry_queues.lock().await;
+        if declared.contains(&delay_ms) {
             return;
         }
         // The shortest retry queue exists whenever another does; see `derived_queue_names`.
         let shortest =
             Topology { queues: vec![retry_queue(&self.config.queue, MIN_DELAY_MS)], ..Topology::default() };
-        let has_shortest = wait == MIN_DELAY_MS
-            || declared_retry_queues.contains(&MIN_DELAY_MS)
-            || self.declare(&shortest).await;
+        let has_shortest =
+            delay_ms == MIN_DELAY_MS || declared.contains(&MIN_DELAY_MS) || self.declare(&shortest).await;
         if has_shortest && self.declare(topology).await {
             tokio::time::sleep(QUEUE_START_DELAY).await;
-            declared_retry_queues.insert(wait);
+            declared.insert(delay_ms);
         }
     }
 

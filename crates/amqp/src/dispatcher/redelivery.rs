@@ -72,7 +72,7 @@ impl Dispatcher {
             Some(Orphan::Running(place)) => return self.attach_to_run(place, message),
             Some(Orphan::Ended(RunOutcome::Done, _)) => self.finish(&InFlight { key: None, ..message }),
             Some(Orphan::Ended(RunOutcome::Failed(run, error), _)) => {
-                self.fail_redelivered(*run, message, &error)
+                self.fail_redelivered(*run, message, &error);
             }
             None => return Some(message),
         }

@@ -116,22 +116,22 @@ impl Channel {
             Some(event) => Some(event),
             None => self.events.recv().await,
         };
-        self.into_result(event)
+        self.check_event(event)
     }
 
     /// Returns the next event if there is one.
     pub(crate) fn try_next(&mut self) -> Option<Result<Event, Error>> {
         if let Some(event) = self.queued.pop_front() {
-            return Some(self.into_result(Some(event)));
+            return Some(self.check_event(Some(event)));
         }
         match self.events.try_recv() {
-            Ok(event) => Some(self.into_result(Some(event))),
+            Ok(event) => Some(self.check_event(Some(event))),
             Err(mpsc::error::TryRecvError::Empty) => None,
-            Err(mpsc::error::TryRecvError::Disconnected) => Some(self.into_result(None)),
+            Err(mpsc::error::TryRecvError::Disconnected) => Some(self.check_event(None)),
         }
     }
 
-    fn into_result(&mut self, event: Option<Event>) -> Result<Event, Error> {
+    fn check_event(&mut self, event: Option<Event>) -> Result<Event, Error> {
         match event {
             Some(Event::Closed { code, text }) => Err(Error::Channel { code, text }),
             Some(event) => Ok(event),
