@@ -58,7 +58,7 @@ pub struct ClientBuilder {
     store: Option<Store>,
     connect_timeout: Duration,
     confirm_timeout: Duration,
-    in_flight: usize,
+    max_in_flight: usize,
 }
 
 /// Maximum number of messages that one consumer republishes at a time.
@@ -80,7 +80,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Declares an exchange.
+    /// Declares an exchange that bindings can name.
     pub fn exchange(mut self, exchange: Exchange) -> Self {
         self.topology.exchanges.push(exchange);
         self
@@ -125,7 +125,7 @@ impl ClientBuilder {
 
     /// Sets how many published messages may be unconfirmed at a time; 1,000 by default.
     pub fn max_in_flight(mut self, count: usize) -> Self {
-        self.in_flight = count;
+        self.max_in_flight = count;
         self
     }
 
@@ -138,7 +138,7 @@ impl ClientBuilder {
         let endpoints = self.uris.iter().map(|uri| uri.parse()).collect::<Result<Vec<_>, _>>()?;
         let mut topology = self.topology.clone();
         topology.check()?;
-        if self.in_flight == 0 {
+        if self.max_in_flight == 0 {
             return Err(Error::Declaration("max_in_flight is 0; expected: at least 1".to_owned()));
         }
         let mut configs = Vec::with_capacity(self.consumers.len());
@@ -176,7 +176,7 @@ impl ClientBuilder {
         let (_, topology, configs) = self.resolve()?;
         permissions::declare(&topology, &configs, &connection).await?;
         self.consumers.iter().zip(&configs).for_each(|(consumer, config)| consumer.warn(config));
-        let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_timeout);
+        let publisher = Publisher::start(publishing.clone(), self.max_in_flight, self.confirm_timeout);
         let mut client =
             Client { consuming, publishing, publisher, consumers: Vec::new(), background: Vec::new() };
         let mut ready_signals = Vec::new();
@@ -224,7 +224,7 @@ impl Client {
             store: None,
             connect_timeout: Duration::from_secs(30),
             confirm_timeout: Duration::from_secs(30),
-            in_flight: 1000,
+            max_in_flight: 1000,
         }
     }
 

@@ -221,13 +221,13 @@ async fn reply(mut connection: RawConnection, behavior: Behavior, consume_count:
         let number = |at: usize| u16::from_be_bytes([payload[at], payload[at + 1]]);
         match (number(0), number(2)) {
             (10, 11) => {
-                connection.send_method(0, method(10, 30).number16(100).number32(131_072).number16(60)).await
+                connection.send_method(0, method(10, 30).number16(100).number32(131_072).number16(60)).await;
             }
             (10, 31) | (20, 41) | (60, 80) => {}
             (10, 40) => connection.send_method(0, method(10, 41).byte(0)).await,
             (20, 10) => connection.send_method(channel, method(20, 11).number32(0)).await,
             (50, 10) => {
-                connection.send_method(channel, method(50, 11).short(b"q").number32(0).number32(0)).await
+                connection.send_method(channel, method(50, 11).short(b"q").number32(0).number32(0)).await;
             }
             (60, 20) => {
                 connection.send_method(channel, method(60, 21).short(b"t")).await;
