@@ -56,7 +56,7 @@ impl AckTracker {
         if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
             *state = State::Acked;
         }
-        // `drain` does not run where every delivery is rejected.
+        // `drain` returns early where every delivery is rejected.
         while self.states.front() == Some(&State::Acked) {
             self.states.pop_front();
             self.forgotten += 1;

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 /// Maximum bytes of bodies in flight.
 const MAX_BYTES: usize = 16 << 20;
 const MAX_REQUESTS: usize = 200;
-/// Time for the broker to process the last acknowledgements, because closing the channel drops those still queued.
+/// Time for a quorum queue to process the last acknowledgements: closing the channel drops those still waiting.
 const ACK_SETTLE_TIME: Duration = Duration::from_millis(250);
 /// Maximum wait for the broker to confirm the end of the channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -92,7 +92,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Declares a binding between declared items.
+    /// Declares a binding of an exchange to a queue or to another exchange.
     pub fn bind(mut self, binding: Binding) -> Self {
         self.topology.bindings.push(binding);
         self

@@ -98,8 +98,8 @@ pub const DEFAULT_RETRY: Retry =
 pub const DEFAULT_RETRY_IN_PLACE: Retry = Retry::exponential(5, Duration::from_secs(1));
 /// Default delays between probes of a failing sink, first and longest.
 const PROBE_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Default limit of starts, below the 20 at which RabbitMQ 4 drops a message of a quorum queue: here it becomes a dead
-/// letter.
+/// Default limit of starts, below the 20 deliveries after which RabbitMQ 4 itself drops a message of a quorum queue;
+/// here it becomes a dead letter.
 const MAX_STARTS: u32 = 15;
 /// Default `consumer_timeout` of RabbitMQ.
 const DEFAULT_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);

@@ -425,7 +425,7 @@ impl Dispatcher {
             attempt = message.delivery.attempt(),
             ?reason,
             error = why,
-            "a message failed permanently; it becomes a dead letter"
+            "a message cannot be handled; it becomes a dead letter"
         );
         self.start_follow_up(message, FollowUp::DeadLetter { reason, why });
     }

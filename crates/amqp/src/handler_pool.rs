@@ -266,8 +266,7 @@ pub(crate) fn job(
                 }
                 let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
                 let span = span(&config, &delivery, context.worker());
-                // The closure that makes the future is part of the handler: it runs inside the span, if the handler
-                // runs.
+                // The closure that makes the future is part of the handler: it runs in the span, if the handler runs.
                 let handler = async { handler(delivery.clone()).await };
                 let result = match access {
                     None => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),

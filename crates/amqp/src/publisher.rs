@@ -277,8 +277,7 @@ impl PublisherTask {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            // A returned message comes before its confirmation and without its tag; an equal pending message is as
-            // good.
+            // A returned message comes before its confirmation, without its tag; an equal pending message is as good.
             Event::Returned(returned) => {
                 let sent = self.sent;
                 let find = |same: fn(&Message, &Received) -> bool| {

@@ -233,7 +233,8 @@ impl<T> Pause<T> {
         }
     }
 
-    /// Notes that the sink worked for a run that started at this time. A run without a time is no evidence.
+    /// Notes that the sink worked for a run that started at this time. Without a time, the run failed by itself or the
+    /// pool ended it, and it is no evidence.
     pub(super) fn worked(&mut self, number: u64, started: Option<u64>) -> Change {
         if let Some(started) = started {
             self.last_worked = self.last_worked.max(number);

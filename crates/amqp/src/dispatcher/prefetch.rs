@@ -20,7 +20,7 @@ impl Dispatcher {
 
     /// Requests another prefetch where it is much better.
     pub(super) fn adapt_prefetch(&mut self) {
-        // In a pause one message may be held; a change would requeue it, and it would return as if it had not failed.
+        // In a pause one message is enough; more would be requeued, and return as if none had failed.
         if self.config.is_stream || self.in_pool.is_empty() || self.pause.is_paused() {
             return;
         }

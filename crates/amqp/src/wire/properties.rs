@@ -25,7 +25,7 @@ pub struct Properties {
     /// Must be the connected user, or the broker refuses the message.
     pub user_id: Option<String>,
     pub app_id: Option<String>,
-    /// Reserved since AMQP 0-9; the broker passes it on.
+    /// Defined by AMQP 0-8; the broker passes it on.
     pub cluster_id: Option<String>,
     /// Flags of the texts that came as bytes that are not UTF-8: they are written as they came.
     pub(crate) latin: u16,
