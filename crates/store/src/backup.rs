@@ -15,11 +15,11 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::paths::{beside, display_path};
+use crate::paths::{display_path, with_suffix};
 use crate::private;
 
 /// So many pages between two words about the progress; 4 MiB with the usual page.
-const STRIDE: i32 = 1_024;
+const PAGES_PER_STEP: i32 = 1_024;
 
 /// A copy that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,7 +51,7 @@ impl Store {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<BackupReport> {
         check_target(self.path(), target, existing)?;
-        let draft = Draft::beside(target)?;
+        let draft = Draft::create(target)?;
         let source = self.0.file.open_reader()?;
         copy(self.path(), &source, &draft.path, &mut progress)?;
         drop(source);
@@ -76,10 +76,10 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
         )));
     }
     if existing == ExistingFile::Keep && fs::symlink_metadata(target).is_ok() {
-        return Err(already_there(target));
+        return Err(already_exists(target));
     }
     // A log beside it would be played into the copy by the first one to open it.
-    for log in ["-wal", "-journal"].map(|ending| beside(target, ending)) {
+    for log in ["-wal", "-journal"].map(|ending| with_suffix(target, ending)) {
         if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
             return Err(Error::Conflict(format!(
                 "{} exists: somebody has {} open as a database, or died with it. Name another file",
@@ -91,24 +91,24 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
     Ok(())
 }
 
-fn already_there(target: &Path) -> Error {
+fn already_exists(target: &Path) -> Error {
     Error::Conflict(format!("{} is there already, and was left as it is", display_path(target)))
 }
 
 /// Copies at one moment: the transaction that is held on the source keeps others' commits out of it, so the
 /// copy never begins anew.
 fn copy(path: &Path, source: &Connection, draft: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-    let of_source = |error: rusqlite::Error| Error::sqlite(path, &error);
-    let of_draft = |error: rusqlite::Error| Error::sqlite(draft, &error);
-    let moment = source.unchecked_transaction().map_err(of_source)?;
-    moment.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(of_source)?;
-    let mut target = Connection::open(draft).map_err(of_draft)?;
+    let source_error = |error: rusqlite::Error| Error::sqlite(path, &error);
+    let draft_error = |error: rusqlite::Error| Error::sqlite(draft, &error);
+    let snapshot = source.unchecked_transaction().map_err(source_error)?;
+    snapshot.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(source_error)?;
+    let mut target = Connection::open(draft).map_err(draft_error)?;
     // The file is synced once, when it is complete.
-    target.pragma_update(None, "synchronous", "OFF").map_err(of_draft)?;
+    target.pragma_update(None, "synchronous", "OFF").map_err(draft_error)?;
     {
-        let backup = Backup::new(&moment, &mut target).map_err(of_draft)?;
+        let backup = Backup::new(&snapshot, &mut target).map_err(draft_error)?;
         loop {
-            let step = backup.step(STRIDE).map_err(of_draft)?;
+            let step = backup.step(PAGES_PER_STEP).map_err(draft_error)?;
             let at = backup.progress();
             let total = u64::try_from(at.pagecount).unwrap_or(0);
             progress(total - u64::try_from(at.remaining).unwrap_or(0).min(total), total);
@@ -123,8 +123,8 @@ fn copy(path: &Path, source: &Connection, draft: &Path, progress: &mut dyn FnMut
     // The copy says that it has a log, as its source does. One file is easier to carry.
     let mode: rusqlite::Result<String> =
         target.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
-    mode.map_err(of_draft)?;
-    target.close().map_err(|(_, error)| of_draft(error))
+    mode.map_err(draft_error)?;
+    target.close().map_err(|(_, error)| draft_error(error))
 }
 
 /// A copy under a name of its own; gone when it is dropped.
@@ -133,14 +133,14 @@ struct Draft {
 }
 
 impl Draft {
-    fn beside(target: &Path) -> Result<Self> {
+    fn create(target: &Path) -> Result<Self> {
         let Some(name) = target.file_name() else {
             return Err(Error::Invalid(format!("{} does not name a file", display_path(target))));
         };
         let mut draft = std::ffi::OsString::from(".");
         draft.push(name);
         draft.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
-        let path = folder_of(target).join(draft);
+        let path = parent_folder(target).join(draft);
         private::create_new(&path).map_err(|error| cannot_write(target, &error))?;
         Ok(Draft { path })
     }
@@ -149,12 +149,12 @@ impl Draft {
     fn check(&self) -> Result<BackupReport> {
         let failed = |error: rusqlite::Error| Error::sqlite(&self.path, &error);
         let conn = Connection::open(&self.path).map_err(failed)?;
-        let verdict: String =
+        let check_result: String =
             conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
         let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(failed)?;
         conn.close().map_err(|(_, error)| failed(error))?;
-        if verdict != "ok" {
-            return Err(Error::Corrupt(self.path.clone(), format!("the copy is not sound: {verdict}")));
+        if check_result != "ok" {
+            return Err(Error::Corrupt(self.path.clone(), format!("the copy is not sound: {check_result}")));
         }
         let bytes = fs::metadata(&self.path).map_err(|error| cannot_write(&self.path, &error))?.len();
         Ok(BackupReport { pages: pages.unsigned_abs(), bytes })
@@ -166,17 +166,17 @@ impl Draft {
         File::open(&self.path).and_then(|file| file.sync_all()).map_err(failed)?;
         match existing {
             ExistingFile::Replace => fs::rename(&self.path, target).map_err(failed)?,
-            ExistingFile::Keep => self.name_if_free(target)?,
+            ExistingFile::Keep => self.link_or_rename(target)?,
         }
-        sync_folder(folder_of(target)).map_err(failed)
+        sync_folder(parent_folder(target)).map_err(failed)
     }
 
     /// A link does not replace what came meanwhile, as a rename would. Some file systems have no links.
-    fn name_if_free(&self, target: &Path) -> Result<()> {
+    fn link_or_rename(&self, target: &Path) -> Result<()> {
         match fs::hard_link(&self.path, target) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(already_there(target)),
-            Err(_) if fs::symlink_metadata(target).is_ok() => Err(already_there(target)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(already_exists(target)),
+            Err(_) if fs::symlink_metadata(target).is_ok() => Err(already_exists(target)),
             Err(_) => fs::rename(&self.path, target).map_err(|error| cannot_write(target, &error)),
         }
     }
@@ -187,12 +187,12 @@ impl Drop for Draft {
         // After a rename it is gone already; and what cannot be removed, nobody else could either.
         let _ = fs::remove_file(&self.path);
         for ending in ["-journal", "-wal", "-shm"] {
-            let _ = fs::remove_file(beside(&self.path, ending));
+            let _ = fs::remove_file(with_suffix(&self.path, ending));
         }
     }
 }
 
-fn folder_of(target: &Path) -> &Path {
+fn parent_folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -23,7 +23,7 @@ pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, HashedFile, Read
 pub use known::{KnownEntries, KnownFile, KnownFolder};
 pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
 pub use maintenance::{Check, Purged};
-pub(crate) use record::unscanned_folder;
+pub(crate) use record::mark_folder_unscanned;
 pub use skipped::Skipped;
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 
@@ -31,11 +31,11 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use self::record::{GONE, Recorded};
+use self::record::{Recorded, SET_MISSING};
 use crate::Store;
 use crate::error::Result;
 use crate::paths;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// What the file system says about a file. When all of it is as it was, so is the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,10 +138,10 @@ pub enum ListingStatus {
 
 impl Listing {
     /// Nothing yet of a folder.
-    pub fn new(scan: i64, place: FolderRef) -> Self {
+    pub fn new(scan: i64, folder: FolderRef) -> Self {
         Listing {
             scan,
-            folder: place,
+            folder,
             new_files: Vec::new(),
             contents: Vec::new(),
             changed_files: Vec::new(),
@@ -209,11 +209,11 @@ pub struct Written {
     /// How many files that were new to the walk had a row all the same. What was read of those is not written.
     pub conflicts: usize,
     /// The rows of each listing's new files, in their order.
-    pub ids: Ids,
+    pub ids: NewFileIds,
 }
 
 /// Rows of new files, by the number of their listing.
-pub type Ids = HashMap<u64, Vec<i64>>;
+pub type NewFileIds = HashMap<u64, Vec<i64>>;
 
 /// The catalog of a store.
 #[derive(Clone, Copy, Debug)]
@@ -240,13 +240,13 @@ impl Catalog<'_> {
     }
 
     /// The number of a filesystem, which is given to it when it is first seen.
-    pub fn filesystem(self, identity: &str) -> Result<i64> {
+    pub fn filesystem_id(self, identity: &str) -> Result<i64> {
         let number = "SELECT id FROM filesystems WHERE identity = ?1";
         if let Some(id) = self.0.read(|db| db.first(number, [identity], |row| row.get(0)))? {
             return Ok(id);
         }
         let identity = identity.to_owned();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             db.execute("INSERT INTO filesystems (identity) VALUES (?1) ON CONFLICT DO NOTHING", [&identity])?;
             db.number(number, [&identity])
         })
@@ -254,24 +254,24 @@ impl Catalog<'_> {
 
     /// Writes what a scan found, all in one transaction.
     pub fn write(self, batch: Batch) -> Result<Written> {
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let mut written = Written::default();
             // A scan that is stopped from now on leaves rows that the last complete one has not compared.
             if batch.changes_files() {
-                crate::scans::unsettle(db)?;
+                crate::scans::clear_settled(db)?;
             }
             for (number, listing) in &batch.listings {
-                let Recorded { missing, excluded, known_to_others, ids } = record::listing(db, listing)?;
-                written.conflicts += known_to_others;
+                let Recorded { missing, excluded, conflicts, ids } = record::write_listing(db, listing)?;
+                written.conflicts += conflicts;
                 written.missing += missing;
                 written.excluded += excluded;
                 written.ids.insert(*number, ids);
             }
-            for reading in &batch.hashes {
-                written.missing += hashes::settle(db, reading, &written.ids)?;
+            for hashed in &batch.hashes {
+                written.missing += hashes::record_hash(db, hashed, &written.ids)?;
             }
             for file in &batch.shared {
-                hashes::share(db, *file, &written.ids)?;
+                hashes::mark_shared(db, *file, &written.ids)?;
             }
             Ok(written)
         })
@@ -296,17 +296,18 @@ impl Catalog<'_> {
     }
 
     /// Files that another program recorded and a complete walk has not seen are gone. Says how many.
-    pub fn unseen(self, root: i64) -> Result<usize> {
+    pub fn mark_unseen_missing(self, root: i64) -> Result<usize> {
         // The plus keeps SQLite from looking through all files of the root for one without a folder: by its folder
         // there is mostly none to look at.
-        let some = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
-        if self.0.read(|db| db.number(some, [root]))? == 0 {
+        let has_unplaced =
+            "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
+        if self.0.read(|db| db.number(has_unplaced, [root]))? == 0 {
             return Ok(0);
         }
-        self.0.write(Shape::Compound, move |db| {
-            crate::scans::unsettle(db)?;
+        self.0.write(WriteKind::Compound, move |db| {
+            crate::scans::clear_settled(db)?;
             let sql = format!(
-                "UPDATE library_files SET {GONE} WHERE folder_id IS NULL AND +library_id = ?2 AND is_missing = 0"
+                "UPDATE library_files SET {SET_MISSING} WHERE folder_id IS NULL AND +library_id = ?2 AND is_missing = 0"
             );
             db.execute(&sql, (db.now(), root))
         })
@@ -351,7 +352,7 @@ impl Catalog<'_> {
             AND error_status IS NOT NULL AND error_status <> ?3 AND removed_at IS NULL AND excluded_at IS NULL
             ORDER BY relative_path LIMIT ?2";
         self.0.read(|db| {
-            db.rows(sql, (root, crate::as_limit(limit), record::UNSCANNED), |row| {
+            db.rows(sql, (root, crate::sql_limit(limit), record::UNSCANNED), |row| {
                 Ok((paths::from_text(&row.get::<_, String>(0)?).into(), row.get(1)?))
             })
         })

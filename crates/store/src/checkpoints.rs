@@ -10,12 +10,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::Store;
-use crate::db::{Db, some_time};
+use crate::db::{Db, required_time};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
 use crate::time::UtcTime;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// What a task noted at one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +37,7 @@ impl Checkpoints<'_> {
     pub fn save(self, task: i64, token: &Token, step: &str, data: &str) -> Result<()> {
         json::check(&format!("the checkpoint of step {step:?}"), data)?;
         let (token, step, data) = (token.clone(), step.to_owned(), data.to_owned());
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
                 SELECT id, ?3, ?4, ?5, ?5 FROM tasks WHERE id = ?1 AND status = 'running' AND worker_id = ?2
                 ON CONFLICT (task_id, step) DO UPDATE SET data = excluded.data, updated_at = excluded.updated_at";
@@ -49,25 +49,25 @@ impl Checkpoints<'_> {
     }
 
     /// What a task noted, oldest first.
-    pub fn of(self, task: i64) -> Result<Vec<Checkpoint>> {
+    pub fn list(self, task: i64) -> Result<Vec<Checkpoint>> {
         self.0.read(|db| {
             let sql = "SELECT step, data, updated_at FROM task_checkpoints WHERE task_id = ?1 ORDER BY created_at, step";
             db.rows(sql, [task], |row| {
-                Ok(Checkpoint { step: row.get(0)?, data: row.get(1)?, updated_at: some_time(row, "updated_at")? })
+                Ok(Checkpoint { step: row.get(0)?, data: row.get(1)?, updated_at: required_time(row, "updated_at")? })
             })
         })
     }
 
     /// What a task noted, oldest first, for its owner. [`Error::Conflict`] when the task is not the owner's any more: the
     /// next owner may have completed it, and then its checkpoints are gone.
-    pub fn of_claim(self, task: i64, token: &Token) -> Result<Vec<Checkpoint>> {
+    pub fn list_for_claim(self, task: i64, token: &Token) -> Result<Vec<Checkpoint>> {
         self.0.read(|db| {
             let sql = "SELECT step, data, task_checkpoints.updated_at FROM tasks
                 LEFT JOIN task_checkpoints ON task_id = tasks.id
                 WHERE tasks.id = ?1 AND status = 'running' AND worker_id = ?2 ORDER BY task_checkpoints.created_at, step";
             let found = db.rows(sql, params![task, token.as_str()], |row| {
                 let Some(step) = row.get(0)? else { return Ok(None) };
-                Ok(Some(Checkpoint { step, data: row.get(1)?, updated_at: some_time(row, "updated_at")? }))
+                Ok(Some(Checkpoint { step, data: row.get(1)?, updated_at: required_time(row, "updated_at")? }))
             })?;
             match found.is_empty() {
                 true => Err(not_owned(task)),
@@ -77,9 +77,9 @@ impl Checkpoints<'_> {
     }
 
     /// Forgets checkpoints last written before a time whose task will not come back for them. Says how many.
-    pub fn clean(self, before: UtcTime) -> Result<usize> {
-        self.0.write(Shape::Statement, move |db| {
-            let sql = format!("DELETE FROM task_checkpoints WHERE updated_at <= ?1 AND {ORPHANED}");
+    pub fn delete_orphans(self, before: UtcTime) -> Result<usize> {
+        self.0.write(WriteKind::Statement, move |db| {
+            let sql = format!("DELETE FROM task_checkpoints WHERE updated_at <= ?1 AND {IS_ORPHANED}");
             db.execute(&sql, [before.to_string()])
         })
     }
@@ -89,22 +89,22 @@ fn not_owned(task: i64) -> Error {
     Error::Conflict(format!("task {task} is not this worker's any more"))
 }
 
-const ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id
+const IS_ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id
     AND status IN ('pending', 'scheduled', 'running'))";
 
 /// How many belong to no task, or to one that is finished.
-pub(crate) fn orphans(db: &Db<'_>) -> Result<i64> {
-    db.number(&format!("SELECT count(*) FROM task_checkpoints WHERE {ORPHANED}"), [])
+pub(crate) fn count_orphans(db: &Db<'_>) -> Result<i64> {
+    db.number(&format!("SELECT count(*) FROM task_checkpoints WHERE {IS_ORPHANED}"), [])
 }
 
-pub(crate) fn forget(db: &Db<'_>, task: i64) -> Result<()> {
+pub(crate) fn delete(db: &Db<'_>, task: i64) -> Result<()> {
     db.execute("DELETE FROM task_checkpoints WHERE task_id = ?1", [task]).map(drop)
 }
 
 /// Gives a task the checkpoints that a dead letter kept, an object of steps. Their texts are taken as they are:
 /// SQLite's own reading of JSON would change numbers and booleans.
-pub(crate) fn restore(db: &Db<'_>, task: i64, kept: &str) -> Result<()> {
-    let steps: BTreeMap<String, Box<RawValue>> = serde_json::from_str(kept).map_err(|error| {
+pub(crate) fn restore(db: &Db<'_>, task: i64, saved: &str) -> Result<()> {
+    let steps: BTreeMap<String, Box<RawValue>> = serde_json::from_str(saved).map_err(|error| {
         Error::Invalid(format!("the letter's checkpoint is not an object of steps: {error}"))
     })?;
     let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)

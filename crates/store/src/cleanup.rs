@@ -9,18 +9,18 @@ use rusqlite::{Row, params};
 use serde::Serialize;
 
 use crate::Store;
-use crate::db::{Db, some_time, time};
+use crate::db::{Db, required_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, HeldLeases, Leased, Token, moment};
+use crate::lease::{DueRows, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::string_enum::string_enum;
 use crate::thumbnails;
 use crate::time::UtcTime;
-use crate::values::values;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// What a clean-up that failed is marked with.
 pub const THUMB_CLEANUP_FAILED: &str = "THUMB_CLEANUP_FAILED";
 
-values! {
+string_enum! {
     "a clean-up's status",
     /// Where a clean-up is in its life.
     pub enum CleanupStatus {
@@ -59,25 +59,25 @@ impl CleanupRow {
             id: row.get("id")?,
             group_key: row.get("group_key")?,
             status: CleanupStatus::read(row, "status")?,
-            execute_after: some_time(row, "execute_after")?,
+            execute_after: required_time(row, "execute_after")?,
             worker_id: row.get("worker_id")?,
             worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
             lease_expires_at: time(row, "lease_expires_at")?,
             error_code: row.get("error_code")?,
             error_message: row.get("error_message")?,
-            created_at: some_time(row, "created_at")?,
-            updated_at: some_time(row, "updated_at")?,
+            created_at: required_time(row, "created_at")?,
+            updated_at: required_time(row, "updated_at")?,
             finished_at: time(row, "finished_at")?,
         })
     }
 }
 
-static LEASED: Leased = Leased {
+static LEASE_RULES: LeaseRules = LeaseRules {
     table: "thumbnail_cleanup_jobs",
-    our_times: false,
-    only: "",
+    canonical_times: false,
+    row_filter: "",
     on_claim: ", finished_at = NULL, updated_at = ?1",
-    on_beat: ", updated_at = ?1",
+    on_heartbeat: ", updated_at = ?1",
     on_expiry: "status = 'pending', error_code = 'LEASE_EXPIRED',
         error_message = 'Lease expired and requeued', finished_at = NULL, updated_at = ?1",
     renews_expired: true,
@@ -97,8 +97,8 @@ impl Cleanups<'_> {
                 "the group key {group_key:?} is not legal: 1 to 256 bytes are"
             )));
         }
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            LEASED.recover(db)?;
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
             let sql = "INSERT INTO thumbnail_cleanup_jobs (group_key, status, execute_after, created_at, updated_at)
                 VALUES (?1, 'pending', ?2, ?3, ?3)
                 ON CONFLICT (group_key) DO UPDATE SET status = 'pending', execute_after = excluded.execute_after,
@@ -107,7 +107,7 @@ impl Cleanups<'_> {
                 WHERE status IN ('pending', 'completed', 'failed')";
             match db.execute(sql, params![group_key, execute_after.to_string(), db.now()])? {
                 0 => Err(Error::Conflict(format!("the group {group_key} is being cleaned up right now"))),
-                _ => of_group(db, &group_key),
+                _ => row_by_group(db, &group_key),
             }
         })
     }
@@ -116,16 +116,16 @@ impl Cleanups<'_> {
     /// whose lease has run out wait again first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<CleanupRow>> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
-            LEASED.recover(db)?;
-            let due = moment("execute_after");
+        self.0.write(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
+            let due = sortable_time("execute_after");
             let ids = format!(
                 "SELECT id FROM thumbnail_cleanup_jobs WHERE status = 'pending' AND {due} <= ?1 AND NOT {}
                  ORDER BY {due}, id",
                 thumbnails::unfinished_in_group("thumbnail_cleanup_jobs.group_key")
             );
-            let due = Due { ids: &ids, params: &[], limit: 1 };
-            Ok(LEASED.claim(db, (&token, lease), &due, "*", CleanupRow::read)?.pop())
+            let due = DueRows { ids: &ids, params: &[], limit: 1 };
+            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", CleanupRow::read)?.pop())
         })
     }
 
@@ -136,11 +136,11 @@ impl Cleanups<'_> {
     /// the rows stand, nobody makes these files anew. Once they are gone, a file of the same name may be another's.
     pub fn remove_finished_thumbnails(self, id: i64, token: &Token) -> Result<Vec<String>> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let sql = "SELECT count(*) FROM thumbnail_cleanup_jobs
                 WHERE id = ?1 AND status = 'running' AND worker_id = ?2";
-            let ours = db.number(sql, rusqlite::params![id, token.as_str()])? == 1;
-            let cleanup = owned(db, ours, id, &token)?;
+            let is_owner = db.number(sql, rusqlite::params![id, token.as_str()])? == 1;
+            let cleanup = require_owned(db, is_owner, id, &token)?;
             thumbnails::remove_finished(db, &cleanup.group_key)
         })
     }
@@ -148,55 +148,55 @@ impl Cleanups<'_> {
     /// Says how a clean-up ended: well, or with an error for people.
     pub fn finish(self, id: i64, token: &Token, outcome: Result<(), String>) -> Result<CleanupRow> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let (status, code, message) = match &outcome {
                 Ok(()) => (CleanupStatus::Completed, None, None),
                 Err(message) => (CleanupStatus::Failed, Some(THUMB_CLEANUP_FAILED), Some(message)),
             };
             let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
-            let done = LEASED.finish(db, &id, &token, sets, &[&status.as_str(), &code, &message])?;
-            owned(db, done, id, &token)
+            let done = LEASE_RULES.finish(db, &id, &token, sets, &[&status.as_str(), &code, &message])?;
+            require_owned(db, done, id, &token)
         })
     }
 
     /// Gives a clean-up back undone, so that another worker can have it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<CleanupRow> {
         let token = token.clone();
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            let done = LEASED.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
-            owned(db, done, id, &token)
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            require_owned(db, done, id, &token)
         })
     }
 
     /// Has clean-ups whose lease has run out wait for a worker again. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, |db| LEASED.recover(db))
+        self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
+        self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// The clean-up of a group, as it stands.
     pub fn get(self, group_key: &str) -> Result<CleanupRow> {
-        self.0.read(|db| of_group(db, group_key))
+        self.0.read(|db| row_by_group(db, group_key))
     }
 }
 
-pub(crate) fn leased() -> &'static Leased {
-    &LEASED
+pub(crate) fn lease_rules() -> &'static LeaseRules {
+    &LEASE_RULES
 }
 
-fn of_group(db: &Db<'_>, group_key: &str) -> Result<CleanupRow> {
+fn row_by_group(db: &Db<'_>, group_key: &str) -> Result<CleanupRow> {
     let sql = "SELECT * FROM thumbnail_cleanup_jobs WHERE group_key = ?1";
     let found = db.first(sql, [group_key], CleanupRow::read)?;
     found.ok_or_else(|| Error::not_found("clean-up of the group", group_key))
 }
 
 /// The row after its owner's write, or why that was refused.
-fn owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<CleanupRow> {
+fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<CleanupRow> {
     let found = db.first("SELECT * FROM thumbnail_cleanup_jobs WHERE id = ?1", [id], CleanupRow::read)?;
     let cleanup = found.ok_or_else(|| Error::not_found("clean-up", id))?;
     if done {

@@ -10,49 +10,52 @@ use crate::error::Result;
 use crate::{StoreOptions, read_only};
 
 /// Tables whose rows no scan finds again, and what the rows are called.
-const KEPT: &[(&str, &str)] = &[
+const IRREPLACEABLE_TABLES: &[(&str, &str)] = &[
     ("tasks", "tasks"),
     ("dead_letter_queue", "dead letters"),
     ("jobs", "jobs"),
     ("seen_messages", "ids of messages"),
 ];
 
-const DELETE: &str =
+const DELETE_ADVICE: &str =
     "delete it, with its -wal and -shm if they are there, and scan again (`gristmill scan FOLDER`)";
-const RESTORE: &str = "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
+const RESTORE_ADVICE: &str =
+    "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
 
 /// What to do about the damaged file at `path`, as a sentence without a full stop.
 pub fn advice(path: &Path) -> String {
-    match kept(path) {
-        Ok(kept) if kept.is_empty() => format!("it holds only what scans found: {DELETE}"),
-        Ok(kept) => format!(
-            "{RESTORE}: it holds {} besides what scans found. Without a backup these are lost: {DELETE}",
-            kept.join(", ")
+    match irreplaceable(path) {
+        Ok(irreplaceable) if irreplaceable.is_empty() => {
+            format!("it holds only what scans found: {DELETE_ADVICE}")
+        }
+        Ok(irreplaceable) => format!(
+            "{RESTORE_ADVICE}: it holds {} besides what scans found. Without a backup these are lost: {DELETE_ADVICE}",
+            irreplaceable.join(", ")
         ),
         Err(_) => format!(
-            "if it holds only what scans found, {DELETE}; if it holds tasks or dead letters, too, {RESTORE}"
+            "if it holds only what scans found, {DELETE_ADVICE}; if it holds tasks or dead letters, too, {RESTORE_ADVICE}"
         ),
     }
 }
 
 /// The rows that no scan finds again, counted by table.
-fn kept(path: &Path) -> Result<Vec<String>> {
+fn irreplaceable(path: &Path) -> Result<Vec<String>> {
     let file = StoreOptions::default().file(path);
     let (file, conn) = read_only::open(&file)?;
-    count(&file.db(&conn))
+    count_rows(&file.db(&conn))
 }
 
-fn count(db: &Db<'_>) -> Result<Vec<String>> {
-    let mut kept = Vec::new();
-    for (table, rows) in KEPT {
-        let is_there = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        if db.number(is_there, [table])? == 0 {
+fn count_rows(db: &Db<'_>) -> Result<Vec<String>> {
+    let mut irreplaceable = Vec::new();
+    for (table, rows) in IRREPLACEABLE_TABLES {
+        let exists = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        if db.number(exists, [table])? == 0 {
             continue;
         }
         let number = db.number(&format!("SELECT count(*) FROM {table}"), [])?;
         if number > 0 {
-            kept.push(format!("{rows} ({number})"));
+            irreplaceable.push(format!("{rows} ({number})"));
         }
     }
-    Ok(kept)
+    Ok(irreplaceable)
 }

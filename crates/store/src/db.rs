@@ -15,7 +15,7 @@ use crate::read_only::immutable_uri;
 use crate::time::{UtcTime, WallClock};
 
 /// Before this version two processes that checkpoint at one moment can corrupt the database.
-const OLDEST: i32 = 3_051_003;
+const MIN_SQLITE_VERSION: i32 = 3_051_003;
 
 /// How safe a commit is when the power goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,20 +28,20 @@ pub enum Durability {
     Normal,
 }
 
-fn refuse_old(number: i32, version: &str) -> Result<()> {
-    if number < OLDEST { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
+fn check_sqlite_version(number: i32, version: &str) -> Result<()> {
+    if number < MIN_SQLITE_VERSION { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
 }
 
 /// After so many pages the log is brought home. A checkpoint writes each page once, however often it changed: with 64 MiB
 /// between two of them, instead of SQLite's 4, the hot pages of a busy queue, or of a first scan, are written less often.
-pub(crate) const LOG_PAGES: i32 = 16_384;
+pub(crate) const CHECKPOINT_PAGES: i32 = 16_384;
 
 /// Where the file is and how it is used.
 #[derive(Clone, Debug)]
-pub(crate) struct File {
+pub(crate) struct DbFile {
     pub(crate) path: PathBuf,
     pub(crate) durability: Durability,
-    pub(crate) busy: Duration,
+    pub(crate) busy_timeout: Duration,
     pub(crate) clock: WallClock,
     pub(crate) access: Access,
 }
@@ -57,7 +57,7 @@ pub(crate) enum Access {
     Immutable,
 }
 
-impl File {
+impl DbFile {
     pub(crate) fn error(&self, error: &rusqlite::Error) -> Error {
         Error::sqlite(&self.path, error)
     }
@@ -66,7 +66,7 @@ impl File {
     pub(crate) fn open_writer(&self) -> Result<Connection> {
         private::create_if_absent(&self.path);
         let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
-        let set = || -> rusqlite::Result<()> {
+        let configure = || -> rusqlite::Result<()> {
             conn.pragma_update(None, "foreign_keys", true)?;
             let synchronous = match self.durability {
                 Durability::Full => "FULL",
@@ -76,11 +76,11 @@ impl File {
             // What a group undoes of one caller's write is kept in memory, not in a file.
             conn.pragma_update(None, "temp_store", "MEMORY")?;
             conn.pragma_update(None, "cache_size", -32_768)?;
-            conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
+            conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
             conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(())
         };
-        set().map_err(|error| self.error(&error))?;
+        configure().map_err(|error| self.error(&error))?;
         Ok(conn)
     }
 
@@ -99,7 +99,7 @@ impl File {
 
     /// Undoes what a process was writing when it was killed before the file had a write-ahead log: the while in which it is
     /// made. A connection that can only read cannot, and would take the file for read-only for ever.
-    pub(crate) fn roll_back(&self) -> Result<()> {
+    pub(crate) fn roll_back_journal(&self) -> Result<()> {
         let mut journal = self.path.clone().into_os_string();
         journal.push("-journal");
         if !std::fs::metadata(&journal).is_ok_and(|found| found.len() > 0) {
@@ -116,7 +116,7 @@ impl File {
     }
 
     fn open(&self, mode: OpenFlags) -> Result<Connection> {
-        refuse_old(rusqlite::version_number(), rusqlite::version())?;
+        check_sqlite_version(rusqlite::version_number(), rusqlite::version())?;
         // A path is a path, whatever it looks like: no SQLITE_OPEN_URI unless we make the address.
         let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || -> rusqlite::Result<Connection> {
@@ -127,7 +127,7 @@ impl File {
                 }
                 Access::ReadWrite | Access::ReadOnly => Connection::open_with_flags(&self.path, flags)?,
             };
-            conn.busy_timeout(self.busy)?;
+            conn.busy_timeout(self.busy_timeout)?;
             conn.set_prepared_statement_cache_capacity(128);
             Ok(conn)
         };
@@ -142,7 +142,7 @@ impl File {
 /// A connection inside a transaction or a single statement, at one moment.
 pub(crate) struct Db<'a> {
     pub(crate) conn: &'a Connection,
-    pub(crate) file: &'a File,
+    pub(crate) file: &'a DbFile,
     pub(crate) now: UtcTime,
     text: OnceCell<String>,
 }
@@ -198,18 +198,19 @@ impl Db<'_> {
 /// Reads a time. A text that is none is an error that says so: a lease must not be guessed.
 pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTime>> {
     let text: Option<String> = row.get(column)?;
-    text.map(|text| UtcTime::parse(&text).ok_or_else(|| bad(row, column, &text, "a UTC time"))).transpose()
+    text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time")))
+        .transpose()
 }
 
 /// Reads a time that must be there.
-pub(crate) fn some_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
-    time(row, column)?.ok_or_else(|| bad(row, column, "NULL", "a UTC time"))
+pub(crate) fn required_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
+    time(row, column)?.ok_or_else(|| invalid_value(row, column, "NULL", "a UTC time"))
 }
 
 /// A value that the protocol does not allow.
-pub(crate) fn bad(row: &Row<'_>, column: &str, found: &str, wanted: &str) -> rusqlite::Error {
+pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: &str) -> rusqlite::Error {
     let index = row.as_ref().column_index(column).unwrap_or(0);
-    let text = format!("column {column} holds {found:?}, which is not {wanted}");
+    let text = format!("column {column} holds {found:?}, which is not {expected}");
     rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, text.into())
 }
 
@@ -220,9 +221,13 @@ mod tests {
     #[test]
     fn a_library_that_can_corrupt_is_refused() {
         for (number, version) in [(3_040_001, "3.40.1"), (3_051_002, "3.51.2")] {
-            assert_eq!(refuse_old(number, version), Err(Error::OldLibrary(version.to_owned())));
+            assert_eq!(check_sqlite_version(number, version), Err(Error::OldLibrary(version.to_owned())));
         }
-        assert_eq!(refuse_old(3_051_003, "3.51.3"), Ok(()));
-        assert_eq!(refuse_old(rusqlite::version_number(), rusqlite::version()), Ok(()), "the bundled one");
+        assert_eq!(check_sqlite_version(3_051_003, "3.51.3"), Ok(()));
+        assert_eq!(
+            check_sqlite_version(rusqlite::version_number(), rusqlite::version()),
+            Ok(()),
+            "the bundled one"
+        );
     }
 }

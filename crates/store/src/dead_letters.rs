@@ -9,20 +9,20 @@ use rusqlite::{Row, params};
 use serde::Serialize;
 
 use crate::checkpoints;
-use crate::db::{Db, some_time};
+use crate::db::{Db, required_time};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, NewTask, TaskFailure};
 use crate::time::UtcTime;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 use crate::{Page, Store};
 
 /// The longest checkpoint of a message, in bytes: the largest message that a broker takes, in base64, and what is said
 /// about it. What could not be buried would come back for ever.
-const LARGEST: usize = 256 << 20;
+const MAX_CHECKPOINT_BYTES: usize = 256 << 20;
 
 /// Which rows are letters of messages.
-const OF_MESSAGE: &str = "queue IS NOT NULL AND payload IS NULL";
+const IS_MESSAGE: &str = "queue IS NOT NULL AND payload IS NULL";
 
 /// A message that is given up: it came from a queue that is not in this database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,8 @@ impl NewDeadLetter {
             ));
         }
         let checkpoint = self.checkpoint.as_deref();
-        checkpoint.map_or(Ok(()), |text| json::check_up_to("the letter's checkpoint", text, LARGEST))
+        checkpoint
+            .map_or(Ok(()), |text| json::check_up_to("the letter's checkpoint", text, MAX_CHECKPOINT_BYTES))
     }
 }
 
@@ -92,11 +93,11 @@ impl DeadLetter {
             document_id: row.get("document_id")?,
             failure_reason: row.get("failure_reason")?,
             attempt_count: row.get("attempt_count")?,
-            first_failure: some_time(row, "first_failure")?,
-            last_failure: some_time(row, "last_failure")?,
+            first_failure: required_time(row, "first_failure")?,
+            last_failure: required_time(row, "last_failure")?,
             error_details: row.get("error_details")?,
             checkpoint: row.get("checkpoint")?,
-            created_at: some_time(row, "created_at")?,
+            created_at: required_time(row, "created_at")?,
             queue: row.get("queue")?,
             payload: row.get("payload")?,
             priority: row.get("priority")?,
@@ -160,11 +161,11 @@ impl DeadLetters<'_> {
         limit: usize,
     ) -> Result<Page<DeadLetter>> {
         let from = after.unwrap_or(i64::MAX);
-        let letters = self.0.read(|db| {
+        let rows = self.0.read(|db| {
             let sql = format!(
                 "SELECT * FROM dead_letter_queue WHERE id < ?1 AND (?2 IS NULL OR task_type = ?2)
                     AND (?3 IS NULL OR document_id = ?3) AND (?4 IS NULL OR instr(failure_reason, ?4) > 0)
-                    AND (?5 IS NULL OR (task_id = ?5 AND NOT ({OF_MESSAGE})))
+                    AND (?5 IS NULL OR (task_id = ?5 AND NOT ({IS_MESSAGE})))
                  ORDER BY id DESC LIMIT ?6"
             );
             db.rows(
@@ -175,36 +176,36 @@ impl DeadLetters<'_> {
                     filter.document_id,
                     filter.reason,
                     filter.task_id,
-                    crate::one_more(limit)
+                    crate::limit_plus_one(limit)
                 ],
                 DeadLetter::read,
             )
         })?;
-        Ok(Page::cut(letters, limit, |letter| letter.id.to_string()))
+        Ok(Page::from_rows(rows, limit, |dead_letter| dead_letter.id.to_string()))
     }
 
     /// A letter.
     pub fn get(self, id: i64) -> Result<DeadLetter> {
-        self.0.read(|db| letter(db, id))
+        self.0.read(|db| row(db, id))
     }
 
     /// Gives a message up, and says which letter it is. When this returns, it is on disk. A message that was given up
     /// before (the same id, from the same queue, of the same kind) has one letter, which then tells of the last time: its
     /// first failure is the earliest, its last failure the latest, and its attempts are the most that were told.
-    pub fn insert(self, letter: NewDeadLetter) -> Result<i64> {
-        letter.check()?;
-        self.0.write(Shape::Compound, move |db| match known(db, &letter)? {
-            Some(id) => update(db, id, &letter).map(|()| id),
-            None => insert(db, &letter),
+    pub fn insert(self, dead_letter: NewDeadLetter) -> Result<i64> {
+        dead_letter.check()?;
+        self.0.write(WriteKind::Compound, move |db| match find_existing(db, &dead_letter)? {
+            Some(id) => update(db, id, &dead_letter).map(|()| id),
+            None => insert_message(db, &dead_letter),
         })
     }
 
     /// Puts `task` in with the letter's checkpoints, and throws the letter away.
     pub fn retry(self, id: i64, task: NewTask) -> Result<Enqueued> {
         task.check()?;
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            let letter = letter(db, id)?;
-            letter.require_task()?;
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let dead_letter = row(db, id)?;
+            dead_letter.require_task()?;
             let enqueued = tasks::insert(db, &task)?;
             if !enqueued.created {
                 return Err(Error::Conflict(format!(
@@ -213,8 +214,8 @@ impl DeadLetters<'_> {
                     task.unique_key.as_deref().unwrap_or_default()
                 )));
             }
-            if let Some(kept) = &letter.checkpoint {
-                checkpoints::restore(db, enqueued.id, kept)?;
+            if let Some(saved) = &dead_letter.checkpoint {
+                checkpoints::restore(db, enqueued.id, saved)?;
             }
             remove(db, id)?;
             Ok(enqueued)
@@ -223,20 +224,21 @@ impl DeadLetters<'_> {
 
     /// Throws a letter away.
     pub fn discard(self, id: i64) -> Result<()> {
-        self.0.write(Shape::Compound, move |db| {
-            letter(db, id)?;
+        self.0.write(WriteKind::Compound, move |db| {
+            row(db, id)?;
             remove(db, id)
         })
     }
 
     /// Removes the letter of a message that was published again, and says so. It stays if the message has failed again
     /// since the letter was read.
-    pub fn remove_published(self, letter: &DeadLetter) -> Result<bool> {
-        let (id, last, attempts) = (letter.id, letter.last_failure.to_string(), letter.attempt_count);
-        self.0.write(Shape::Statement, move |db| {
+    pub fn remove_published(self, dead_letter: &DeadLetter) -> Result<bool> {
+        let (id, last, attempts) =
+            (dead_letter.id, dead_letter.last_failure.to_string(), dead_letter.attempt_count);
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = format!(
                 "DELETE FROM dead_letter_queue WHERE id = ?1 AND last_failure = ?2 AND attempt_count = ?3
-                    AND {OF_MESSAGE}"
+                    AND {IS_MESSAGE}"
             );
             Ok(db.execute(&sql, params![id, last, attempts])? > 0)
         })
@@ -248,7 +250,7 @@ impl DeadLetters<'_> {
         self.0.read(|db| {
             let sql = "SELECT * FROM dead_letter_queue WHERE cleaned_at IS NULL AND payload IS NOT NULL
                 AND task_type IN (SELECT value FROM json_each(?1)) ORDER BY id LIMIT ?2";
-            db.rows(sql, params![kinds, crate::as_limit(limit)], DeadLetter::read)
+            db.rows(sql, params![kinds, crate::sql_limit(limit)], DeadLetter::read)
         })
     }
 
@@ -262,7 +264,7 @@ impl DeadLetters<'_> {
 
     /// Notes that the workload has cleaned up after a letter's task.
     pub fn mark_cleaned_up(self, id: i64) -> Result<()> {
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE dead_letter_queue SET cleaned_at = ?2 WHERE id = ?1";
             db.execute(sql, params![id, db.now()]).map(drop)
         })
@@ -275,7 +277,7 @@ impl DeadLetters<'_> {
     }
 }
 
-fn letter(db: &Db<'_>, id: i64) -> Result<DeadLetter> {
+fn row(db: &Db<'_>, id: i64) -> Result<DeadLetter> {
     let found = db.first("SELECT * FROM dead_letter_queue WHERE id = ?1", [id], DeadLetter::read)?;
     found.ok_or_else(|| Error::not_found("dead letter", id))
 }
@@ -285,15 +287,15 @@ fn remove(db: &Db<'_>, id: i64) -> Result<()> {
 }
 
 /// The letter that a message has already. One without an id may be any: it never has.
-fn known(db: &Db<'_>, new: &NewDeadLetter) -> Result<Option<i64>> {
+fn find_existing(db: &Db<'_>, new: &NewDeadLetter) -> Result<Option<i64>> {
     let sql = format!(
         "SELECT id FROM dead_letter_queue WHERE task_id = ?1 AND ?1 <> '' AND task_type = ?2 AND queue = ?3
-            AND {OF_MESSAGE} ORDER BY id LIMIT 1"
+            AND {IS_MESSAGE} ORDER BY id LIMIT 1"
     );
     db.first(&sql, params![new.message_id, new.kind, new.queue], |row| row.get(0))
 }
 
-fn insert(db: &Db<'_>, new: &NewDeadLetter) -> Result<i64> {
+fn insert_message(db: &Db<'_>, new: &NewDeadLetter) -> Result<i64> {
     let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
             first_failure, last_failure, error_details, checkpoint, created_at, queue)
         VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
@@ -319,7 +321,7 @@ fn update(db: &Db<'_>, id: i64, new: &NewDeadLetter) -> Result<()> {
         "UPDATE dead_letter_queue SET failure_reason = ?2, attempt_count = max(attempt_count, ?3),
             first_failure = min(first_failure, ?4), last_failure = max(last_failure, ?5), error_details = ?6,
             checkpoint = ?7
-        WHERE id = ?1 AND {OF_MESSAGE}"
+        WHERE id = ?1 AND {IS_MESSAGE}"
     );
     let (first, last) = (new.first_failure.to_string(), new.last_failure.to_string());
     let params = params![id, new.reason, new.attempts, first, last, new.details, new.checkpoint];
@@ -327,7 +329,7 @@ fn update(db: &Db<'_>, id: i64, new: &NewDeadLetter) -> Result<()> {
 }
 
 /// Writes the letter of a task that was just given up. Its checkpoints go into the letter.
-pub(crate) fn bury(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<i64> {
+pub(crate) fn insert_for_task(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<i64> {
     let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
             first_failure, last_failure, error_details, checkpoint, created_at, queue, payload, priority,
             max_attempts, unique_key)
@@ -338,7 +340,7 @@ pub(crate) fn bury(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<i64>
             max_attempts, unique_key
         FROM tasks WHERE id = ?1";
     db.execute(sql, params![task, failure.reason, db.now(), failure.details])?;
-    let letter = db.conn.last_insert_rowid();
-    checkpoints::forget(db, task)?;
-    Ok(letter)
+    let dead_letter = db.conn.last_insert_rowid();
+    checkpoints::delete(db, task)?;
+    Ok(dead_letter)
 }

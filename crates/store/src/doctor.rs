@@ -12,26 +12,26 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde::Serialize;
 
-use crate::db::{Access, Db, File};
+use crate::db::{Access, Db, DbFile};
 use crate::error::{Error, Result};
-use crate::lease::{self, moment};
-use crate::writer::Shape;
+use crate::lease::{self, sortable_time};
+use crate::writer::WriteKind;
 use crate::{Durability, Store, StoreOptions, checkpoints, damage, migrations, read_only};
 
 /// More lines than this from one check would not be read.
-const MOST_LINES: usize = 100;
+const MAX_INTEGRITY_LINES: usize = 100;
 
 /// A log is cut back to this when it is reset; a longer one has not been for a while.
-const LONG_LOG: u64 = 64 << 20;
+const MAX_WAL_BYTES: u64 = 64 << 20;
 
 /// Clocks of several machines may differ by this much without anybody being wrong.
-const SKEW: Duration = Duration::from_secs(60);
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
 /// Checkpoints whose task is finished are left alone for so long.
-const ORPHANS_KEPT: Duration = Duration::from_secs(86_400);
+const ORPHAN_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// Tables whose rows have a status, and were made at some time.
-const WITH_STATUS: &[&str] =
+const STATUS_TABLES: &[&str] =
     &["tasks", "jobs", "thumbnails", "thumbnail_cleanup_jobs", "wal_maintenance_jobs"];
 
 /// How bad a finding is.
@@ -111,16 +111,20 @@ impl Checkup {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 
-    fn find(&mut self, severity: Severity, what: impl Into<String>, next: impl Into<String>) {
+    fn add_finding(&mut self, severity: Severity, what: impl Into<String>, next: impl Into<String>) {
         self.findings.push(Finding { severity, what: what.into(), next: next.into() });
     }
 
     /// What a check could not read is damage; other troubles end the checkup.
-    fn unless_damaged(&mut self, result: Result<()>) -> Result<bool> {
+    fn record_damage(&mut self, result: Result<()>) -> Result<bool> {
         match result {
             Ok(()) => Ok(true),
             Err(Error::Corrupt(_, detail)) => {
-                self.find(Severity::Damage, format!("a part cannot be read: {detail}"), TO_ADVISE);
+                self.add_finding(
+                    Severity::Damage,
+                    format!("a part cannot be read: {detail}"),
+                    ADVICE_PENDING,
+                );
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -129,7 +133,7 @@ impl Checkup {
 }
 
 /// Stands for what to do about damage until all of the file has been looked at.
-const TO_ADVISE: &str = "";
+const ADVICE_PENDING: &str = "";
 
 impl StoreOptions {
     /// Looks at a file and changes nothing. `lease`: the longest lease that workers take. An error means that
@@ -148,25 +152,27 @@ impl StoreOptions {
                 Durability::Normal => "normal",
             },
             file_bytes: found.len(),
-            wal_bytes: fs::metadata(log_of(path)).map_or(0, |log| log.len()),
+            wal_bytes: fs::metadata(wal_path(path)).map_or(0, |log| log.len()),
             ..Checkup::default()
         };
         let mut file = file;
-        let looked = match migrations::look_at(&file) {
-            Err(error) if read_only::may_be(&error, path) => read_only::open(&file).map(|(found, _)| {
-                file = found;
-                let what = "the file, or its folder, is read-only: it can be read, and not be changed";
-                checkup.find(Severity::Note, what, "nothing, if that is meant to be so");
-            }),
-            looked => looked.map(drop),
+        let inspected = match migrations::inspect(&file) {
+            Err(error) if read_only::may_be_read_only(&error, path) => {
+                read_only::open(&file).map(|(found, _)| {
+                    file = found;
+                    let what = "the file, or its folder, is read-only: it can be read, and not be changed";
+                    checkup.add_finding(Severity::Note, what, "nothing, if that is meant to be so");
+                })
+            }
+            inspected => inspected.map(drop),
         };
-        if checkup.unless_damaged(looked)? {
+        if checkup.record_damage(inspected)? {
             let conn = file.open_reader()?;
             Examination { db: file.db(&conn), lease, checkup: &mut checkup }.run()?;
         }
-        if checkup.findings.iter().any(|finding| finding.next == TO_ADVISE) {
+        if checkup.findings.iter().any(|finding| finding.next == ADVICE_PENDING) {
             let advice = damage::advice(path);
-            let damaged = checkup.findings.iter_mut().filter(|finding| finding.next == TO_ADVISE);
+            let damaged = checkup.findings.iter_mut().filter(|finding| finding.next == ADVICE_PENDING);
             damaged.for_each(|finding| finding.next.clone_from(&advice));
         }
         checkup.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -188,18 +194,18 @@ impl StoreOptions {
         }
         let store = self.clone().open(path)?;
         free_leases(&store, max_crashes, &mut done)?;
-        let forgotten = store.checkpoints().clean(store.now().minus(ORPHANS_KEPT))?;
-        if forgotten > 0 {
-            done.push(format!("forgot {}", plural(forgotten, "orphaned checkpoint")));
+        let deleted = store.checkpoints().delete_orphans(store.now().minus(ORPHAN_RETENTION))?;
+        if deleted > 0 {
+            done.push(format!("forgot {}", plural(deleted, "orphaned checkpoint")));
         }
         drop(store);
-        tidy(&file, &mut done)?;
+        truncate_wal_and_optimize(&file, &mut done)?;
         Ok(done)
     }
 
-    pub(crate) fn file(&self, path: &Path) -> File {
-        let StoreOptions { durability, busy, clock, .. } = self.clone();
-        File { path: path.to_path_buf(), durability, busy, clock, access: Access::ReadWrite }
+    pub(crate) fn file(&self, path: &Path) -> DbFile {
+        let StoreOptions { durability, busy_timeout, clock, .. } = self.clone();
+        DbFile { path: path.to_path_buf(), durability, busy_timeout, clock, access: Access::ReadWrite }
     }
 }
 
@@ -222,7 +228,7 @@ impl Examination<'_> {
         ];
         for check in checks {
             let result = check(&mut self);
-            self.checkup.unless_damaged(result)?;
+            self.checkup.record_damage(result)?;
         }
         Ok(())
     }
@@ -235,7 +241,7 @@ impl Examination<'_> {
         Ok(self.db.number(sql, params)?.unsigned_abs())
     }
 
-    fn has(&self, table: &str) -> Result<bool> {
+    fn has_table(&self, table: &str) -> Result<bool> {
         let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
         Ok(self.db.number(sql, [table])? > 0)
     }
@@ -248,9 +254,9 @@ impl Examination<'_> {
         self.checkup.page_bytes = self.pragma("page_size")?;
         self.checkup.pages = self.pragma("page_count")?;
         self.checkup.free_pages = self.pragma("freelist_count")?;
-        if self.checkup.wal_bytes > LONG_LOG {
+        if self.checkup.wal_bytes > MAX_WAL_BYTES {
             let what = format!("the log has grown to {} MiB", self.checkup.wal_bytes >> 20);
-            self.checkup.find(
+            self.checkup.add_finding(
                 Severity::Warning,
                 what,
                 "`gristmill doctor --repair` cuts it back; if it stays, some process holds an old read open",
@@ -260,15 +266,15 @@ impl Examination<'_> {
     }
 
     fn integrity(&mut self) -> Result<()> {
-        let sql = format!("PRAGMA integrity_check({MOST_LINES})");
+        let sql = format!("PRAGMA integrity_check({MAX_INTEGRITY_LINES})");
         let lines: Vec<String> = self.db.rows(&sql, [], |row| row.get(0))?;
-        let mut of_indexes = 0;
+        let mut index_lines = 0;
         let mut others = Vec::new();
         // What is wrong with a tree comes as many lines in one row.
         for line in lines.iter().flat_map(|row| row.lines()).filter(|line| *line != "ok") {
-            match index_of(line) {
+            match repairable_index(line) {
                 Some(index) => {
-                    of_indexes += 1;
+                    index_lines += 1;
                     if !self.checkup.broken_indexes.iter().any(|known| known == index) {
                         self.checkup.broken_indexes.push(index.to_owned());
                     }
@@ -276,19 +282,23 @@ impl Examination<'_> {
                 None => others.push(line),
             }
         }
-        if of_indexes > 0 {
+        if index_lines > 0 {
             let names = self.checkup.broken_indexes.join(", ");
-            let what = format!("indexes do not agree with their tables ({of_indexes} places): {names}");
-            self.checkup.find(Severity::Damage, what, "`gristmill doctor --repair` makes them anew");
+            let what = format!("indexes do not agree with their tables ({index_lines} places): {names}");
+            self.checkup.add_finding(Severity::Damage, what, "`gristmill doctor --repair` makes them anew");
         }
         for line in others {
-            let breach =
+            let is_constraint_violation =
                 line.starts_with("NULL value in ") || line.starts_with("CHECK constraint failed in ");
-            if breach {
+            if is_constraint_violation {
                 let next = "another program wrote it; correct the row there";
-                self.checkup.find(Severity::Warning, format!("a row is not legal: {line}"), next);
+                self.checkup.add_finding(Severity::Warning, format!("a row is not legal: {line}"), next);
             } else {
-                self.checkup.find(Severity::Damage, format!("the file is damaged: {line}"), TO_ADVISE);
+                self.checkup.add_finding(
+                    Severity::Damage,
+                    format!("the file is damaged: {line}"),
+                    ADVICE_PENDING,
+                );
             }
         }
         Ok(())
@@ -299,7 +309,7 @@ impl Examination<'_> {
         let broken: Vec<(String, String, i64)> =
             self.db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         for (table, parent, count) in broken {
-            self.checkup.find(
+            self.checkup.add_finding(
                 Severity::Warning,
                 format!("{count} rows of {table} refer to rows of {parent} that are not there"),
                 "another program wrote without foreign keys; correct the rows there",
@@ -309,7 +319,7 @@ impl Examination<'_> {
     }
 
     fn schema(&mut self) -> Result<()> {
-        if self.has("schema_migrations")? {
+        if self.has_table("schema_migrations")? {
             let sql = "SELECT max(version) FROM schema_migrations WHERE version > 1000";
             self.checkup.schema_version = self.db.first(sql, [], |row| row.get(0))?.flatten();
         }
@@ -319,7 +329,7 @@ impl Examination<'_> {
                 Some(version) => format!("the schema is at {version}, and {latest} is the latest"),
                 None => "the file has never been opened by this program".to_owned(),
             };
-            self.checkup.find(
+            self.checkup.add_finding(
                 Severity::Note,
                 what,
                 "nothing: the next worker or command brings it up to date",
@@ -329,27 +339,27 @@ impl Examination<'_> {
     }
 
     fn statuses(&mut self) -> Result<()> {
-        for &table in WITH_STATUS {
-            if !self.has(table)? {
+        for &table in STATUS_TABLES {
+            if !self.has_table(table)? {
                 continue;
             }
             let sql = format!("SELECT status, count(*) FROM {table} GROUP BY status ORDER BY status");
             let rows: Vec<(String, i64)> = self.db.rows(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
             let counts = rows.into_iter().map(|(status, count)| (status, count.unsigned_abs())).collect();
             self.checkup.counts.insert(table, counts);
-            self.future(table)?;
+            self.future_rows(table)?;
         }
         Ok(())
     }
 
     /// Rows from the future say that the clock went back.
-    fn future(&mut self, table: &str) -> Result<()> {
-        let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", moment("created_at"));
-        let count = self.count(&sql, [self.db.now.plus(SKEW).to_string()])?;
+    fn future_rows(&mut self, table: &str) -> Result<()> {
+        let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", sortable_time("created_at"));
+        let count = self.count(&sql, [self.db.now.plus(MAX_CLOCK_SKEW).to_string()])?;
         if count > 0 {
-            self.checkup.find(
+            self.checkup.add_finding(
                 Severity::Warning,
-                are(count, "row", &format!(" of {table}"), "made in the future"),
+                count_phrase(count, "row", &format!(" of {table}"), "made in the future"),
                 format!("compare the clocks of all machines; here it is {} UTC", self.db.now),
             );
         }
@@ -357,30 +367,32 @@ impl Examination<'_> {
     }
 
     fn leases(&mut self) -> Result<()> {
-        let far = self.db.now.plus(self.lease.saturating_mul(2)).plus(SKEW).to_string();
-        for of in lease::tables() {
-            let table = of.table;
-            if !self.has(table)? {
+        let far = self.db.now.plus(self.lease.saturating_mul(2)).plus(MAX_CLOCK_SKEW).to_string();
+        for rules in lease::leased_tables() {
+            let table = rules.table;
+            if !self.has_table(table)? {
                 continue;
             }
-            let (leased, stale) = of.leased_and_stale(&self.db)?;
-            let ends = moment("lease_expires_at");
-            let sql =
-                format!("SELECT count(*) FROM {table} WHERE status = 'running' AND {ends} > ?1{}", of.only);
+            let (leased, stale) = rules.leased_and_stale(&self.db)?;
+            let ends = sortable_time("lease_expires_at");
+            let sql = format!(
+                "SELECT count(*) FROM {table} WHERE status = 'running' AND {ends} > ?1{}",
+                rules.row_filter
+            );
             let far_ahead = self.count(&sql, [&far])?;
             let (leased, stale) = (leased.unsigned_abs(), stale.unsigned_abs());
             self.checkup.leases.push(LeaseCount { table, leased, stale, far_ahead });
             if stale > 0 {
-                self.checkup.find(
+                self.checkup.add_finding(
                     Severity::Warning,
-                    are(stale, "row", &format!(" of {table}"), "held by a worker that is gone"),
+                    count_phrase(stale, "row", &format!(" of {table}"), "held by a worker that is gone"),
                     "`gristmill jobs recover` frees them, and so does any worker that starts",
                 );
             }
             if far_ahead > 0 {
-                self.checkup.find(
+                self.checkup.add_finding(
                     Severity::Warning,
-                    are(
+                    count_phrase(
                         far_ahead,
                         "row",
                         &format!(" of {table}"),
@@ -395,24 +407,24 @@ impl Examination<'_> {
     }
 
     fn leftovers(&mut self) -> Result<()> {
-        if self.has("task_checkpoints")? {
-            let orphans = checkpoints::orphans(&self.db)?.unsigned_abs();
+        if self.has_table("task_checkpoints")? {
+            let orphans = checkpoints::count_orphans(&self.db)?.unsigned_abs();
             self.checkup.orphaned_checkpoints = orphans;
             if orphans > 0 {
-                self.checkup.find(
+                self.checkup.add_finding(
                     Severity::Warning,
-                    are(orphans, "checkpoint", "", "left behind by tasks that are finished"),
+                    count_phrase(orphans, "checkpoint", "", "left behind by tasks that are finished"),
                     "`gristmill doctor --repair` forgets those older than a day",
                 );
             }
         }
-        if self.has("dead_letter_queue")? {
-            let letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
-            self.checkup.dead_letters = letters;
-            if letters > 0 {
-                let what = are(letters, "dead letter", "", "kept of what was given up");
+        if self.has_table("dead_letter_queue")? {
+            let dead_letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
+            self.checkup.dead_letters = dead_letters;
+            if dead_letters > 0 {
+                let what = count_phrase(dead_letters, "dead letter", "", "kept of what was given up");
                 let next = "`gristmill dead list` shows them; `gristmill dead retry` tries tasks again";
-                self.checkup.find(Severity::Note, what, next);
+                self.checkup.add_finding(Severity::Note, what, next);
             }
         }
         Ok(())
@@ -420,13 +432,13 @@ impl Examination<'_> {
 }
 
 /// The index a line of integrity_check is about, if making it anew mends what the line says.
-fn index_of(line: &str) -> Option<&str> {
+fn repairable_index(line: &str) -> Option<&str> {
     ["missing from index ", "wrong # of entries in index ", "values differ from index "]
         .iter()
         .find_map(|words| line.split_once(words).map(|(_, index)| index.trim()))
 }
 
-fn reindex(file: &File, indexes: &[String], done: &mut Vec<String>) -> Result<()> {
+fn reindex(file: &DbFile, indexes: &[String], done: &mut Vec<String>) -> Result<()> {
     let conn = file.open_writer()?;
     let db = file.db(&conn);
     for index in indexes {
@@ -446,18 +458,18 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
         done.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
     }
     // Tasks have been seen to: their crashes are counted.
-    for of in lease::tables().into_iter().filter(|of| of.table != "tasks") {
-        let freed = store.write(Shape::Compound, move |db| of.recover(db))?;
+    for rules in lease::leased_tables().into_iter().filter(|rules| rules.table != "tasks") {
+        let freed = store.write(WriteKind::Compound, move |db| rules.recover(db))?;
         if freed > 0 {
-            done.push(format!("freed {} of {}", plural(freed, "stale lease"), of.table));
+            done.push(format!("freed {} of {}", plural(freed, "stale lease"), rules.table));
         }
     }
     Ok(())
 }
 
 /// Cuts the log back and refreshes what the query planner knows.
-fn tidy(file: &File, done: &mut Vec<String>) -> Result<()> {
-    let length = || fs::metadata(log_of(&file.path)).map_or(0, |log| log.len());
+fn truncate_wal_and_optimize(file: &DbFile, done: &mut Vec<String>) -> Result<()> {
+    let length = || fs::metadata(wal_path(&file.path)).map_or(0, |log| log.len());
     let before = length();
     let conn: Connection = file.open_writer()?;
     let db = file.db(&conn);
@@ -470,7 +482,7 @@ fn tidy(file: &File, done: &mut Vec<String>) -> Result<()> {
     db.rows("PRAGMA optimize", [], |_| Ok(())).map(drop)
 }
 
-fn log_of(path: &Path) -> std::path::PathBuf {
+fn wal_path(path: &Path) -> std::path::PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()
@@ -481,7 +493,7 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 /// "1 row of tasks is held", "2 rows of tasks are held".
-fn are(count: u64, noun: &str, of: &str, what: &str) -> String {
+fn count_phrase(count: u64, noun: &str, rules: &str, what: &str) -> String {
     let (ending, verb) = if count == 1 { ("", "is") } else { ("s", "are") };
-    format!("{count} {noun}{ending}{of} {verb} {what}")
+    format!("{count} {noun}{ending}{rules} {verb} {what}")
 }

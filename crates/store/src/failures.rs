@@ -6,16 +6,16 @@ use rusqlite::params;
 use serde::Serialize;
 
 use crate::Store;
-use crate::db::{Db, some_time};
+use crate::db::{Db, required_time};
 use crate::error::Result;
 use crate::tasks::TaskFailure;
 use crate::time::UtcTime;
 
 /// The latest failed attempts that are kept of one task.
-const MAX_KEPT: i64 = 20;
+const MAX_ATTEMPTS_KEPT: i64 = 20;
 
 /// The longest output that is kept of one attempt, in bytes.
-const MAX_OUTPUT: usize = 8 << 10;
+const MAX_OUTPUT_BYTES: usize = 8 << 10;
 
 /// A failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,14 +38,14 @@ pub struct Failures<'a>(pub(crate) &'a Store);
 
 impl Failures<'_> {
     /// The latest failed attempts of a task, oldest first; at most 20 are kept.
-    pub fn of(self, task: i64) -> Result<Vec<FailedAttempt>> {
+    pub fn list(self, task: i64) -> Result<Vec<FailedAttempt>> {
         self.0.read(|db| {
             let sql = "SELECT attempt, failed_at, reason, step, output FROM task_failures WHERE task_id = ?1
                 ORDER BY attempt";
             db.rows(sql, [task], |row| {
                 Ok(FailedAttempt {
                     attempt: row.get(0)?,
-                    failed_at: some_time(row, "failed_at")?,
+                    failed_at: required_time(row, "failed_at")?,
                     reason: row.get(2)?,
                     step: row.get(3)?,
                     output: row.get(4)?,
@@ -63,12 +63,12 @@ pub(crate) fn record(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<()
     db.execute(sql, params![task, db.now(), failure.reason, failure.step, output])?;
     let sql = "DELETE FROM task_failures WHERE task_id = ?1
         AND attempt <= (SELECT max(attempt) FROM task_failures WHERE task_id = ?1) - ?2";
-    db.execute(sql, (task, MAX_KEPT)).map(drop)
+    db.execute(sql, (task, MAX_ATTEMPTS_KEPT)).map(drop)
 }
 
 /// The last bytes of a text, from the beginning of a character on.
 fn end_of(text: &str) -> &str {
-    let least = text.len().saturating_sub(MAX_OUTPUT);
+    let least = text.len().saturating_sub(MAX_OUTPUT_BYTES);
     let start = (least..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     &text[start..]
 }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn end_of_an_output_begins_with_a_whole_character() {
         assert_eq!(end_of("short"), "short");
-        let long = format!("é{}", "x".repeat(MAX_OUTPUT - 1));
-        assert_eq!(end_of(&long).len(), MAX_OUTPUT - 1);
+        let long = format!("é{}", "x".repeat(MAX_OUTPUT_BYTES - 1));
+        assert_eq!(end_of(&long).len(), MAX_OUTPUT_BYTES - 1);
     }
 }

@@ -18,13 +18,13 @@ use std::time::Duration;
 use rusqlite::{Row, params};
 use serde::Serialize;
 
-use crate::db::{Db, some_time, time};
+use crate::db::{Db, required_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, HeartbeatResult, HeldLeases, Leased, Token, moment};
+use crate::lease::{DueRows, HeartbeatResult, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::string_enum::string_enum;
 use crate::tasks::MAX_PAYLOAD;
 use crate::time::UtcTime;
-use crate::values::values;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 use crate::{Page, Store};
 
 /// The most jobs a page can have.
@@ -33,7 +33,7 @@ pub const MAX_PAGE: usize = 200;
 /// What a run that failed is marked with.
 pub const WORKER_FAILURE: &str = "WORKER_FAILURE";
 
-values! {
+string_enum! {
     "a job's kind",
     /// What a job is for.
     pub enum JobKind {
@@ -48,7 +48,7 @@ values! {
     }
 }
 
-values! {
+string_enum! {
     "a job's status",
     /// Where a job is in its life.
     pub enum JobStatus {
@@ -113,8 +113,8 @@ impl JobRow {
             payload: row.get("payload")?,
             error_code: row.get("error_code")?,
             error_message: row.get("error_message")?,
-            created_at: some_time(row, "created_at")?,
-            updated_at: some_time(row, "updated_at")?,
+            created_at: required_time(row, "created_at")?,
+            updated_at: required_time(row, "updated_at")?,
             started_at: time(row, "started_at")?,
             finished_at: time(row, "finished_at")?,
         })
@@ -130,12 +130,12 @@ pub struct JobFilter {
     pub kind: Option<JobKind>,
 }
 
-static LEASED: Leased = Leased {
+static LEASE_RULES: LeaseRules = LeaseRules {
     table: "jobs",
-    our_times: false,
-    only: " AND kind IN ('scan', 'hash')",
+    canonical_times: false,
+    row_filter: " AND kind IN ('scan', 'hash')",
     on_claim: ", started_at = coalesce(started_at, ?1), updated_at = ?1",
-    on_beat: ", progress = ?5, processed_items = ?6, updated_at = ?1",
+    on_heartbeat: ", progress = ?5, processed_items = ?6, updated_at = ?1",
     on_expiry: "status = 'retryable', error_code = 'LEASE_EXPIRED',
         error_message = 'Lease expired and recovered', finished_at = ?1, updated_at = ?1",
     renews_expired: false,
@@ -155,10 +155,10 @@ impl Jobs<'_> {
     pub fn create(self, kind: JobKind, payload: &str, dry_run: bool) -> Result<JobRow> {
         check_payload(payload)?;
         let (id, payload) = (uuid::Uuid::new_v4().to_string(), payload.to_owned());
-        self.0.write_and_ring(Shape::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
             if is_leased(kind) {
-                LEASED.recover(db)?;
-                refuse_second(db, &id)?;
+                LEASE_RULES.recover(db)?;
+                check_no_other_active(db, &id)?;
             }
             let sql =
                 "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload, created_at,
@@ -173,14 +173,14 @@ impl Jobs<'_> {
     /// retryable first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<JobRow>> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
-            LEASED.recover(db)?;
+        self.0.write(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
             let ids = format!(
                 "SELECT id FROM jobs WHERE status = 'pending' AND kind IN ('scan', 'hash') ORDER BY {}, id",
-                moment("created_at")
+                sortable_time("created_at")
             );
-            let due = Due { ids: &ids, params: &[], limit: 1 };
-            Ok(LEASED.claim(db, (&token, lease), &due, "*", JobRow::read)?.pop())
+            let due = DueRows { ids: &ids, params: &[], limit: 1 };
+            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", JobRow::read)?.pop())
         })
     }
 
@@ -199,89 +199,89 @@ impl Jobs<'_> {
         let items = i64::try_from(processed_items)
             .map_err(|_| Error::Invalid(format!("{processed_items} processed items are too many")))?;
         let (id, token) = (id.to_owned(), token.clone());
-        self.0.write(Shape::Compound, move |db| {
-            let beat = LEASED.beat(db, &id, (&token, lease), &[&progress, &items])?;
-            if beat == HeartbeatResult::Lost {
+        self.0.write(WriteKind::Compound, move |db| {
+            let heartbeat_result = LEASE_RULES.heartbeat(db, &id, (&token, lease), &[&progress, &items])?;
+            if heartbeat_result == HeartbeatResult::Lost {
                 row(db, &id)?;
             }
-            Ok(beat)
+            Ok(heartbeat_result)
         })
     }
 
     /// Says how a run ended: well, or with an error for people.
     pub fn finish(self, id: &str, token: &Token, outcome: Result<(), String>) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let done = match &outcome {
                 Ok(()) => {
                     let sets =
                         "status = 'completed', progress = 1.0, error_code = NULL, error_message = NULL,
                         finished_at = ?1, updated_at = ?1";
-                    LEASED.finish(db, &id, &token, sets, &[])?
+                    LEASE_RULES.finish(db, &id, &token, sets, &[])?
                 }
-                Err(message) => end(db, &id, &token, JobStatus::Failed, WORKER_FAILURE, message)?,
+                Err(message) => end_with_error(db, &id, &token, JobStatus::Failed, WORKER_FAILURE, message)?,
             };
-            owned(db, done, &id, &token)
+            require_owned(db, done, &id, &token)
         })
     }
 
     /// Gives a run up for now: somebody may reset the job later. `code` is for programs, `message` for people.
-    pub fn retryable(self, id: &str, token: &Token, code: &str, message: &str) -> Result<JobRow> {
+    pub fn mark_retryable(self, id: &str, token: &Token, code: &str, message: &str) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
         let (code, message) = (code.to_owned(), message.to_owned());
-        self.0.write(Shape::Compound, move |db| {
-            let done = end(db, &id, &token, JobStatus::Retryable, &code, &message)?;
-            owned(db, done, &id, &token)
+        self.0.write(WriteKind::Compound, move |db| {
+            let done = end_with_error(db, &id, &token, JobStatus::Retryable, &code, &message)?;
+            require_owned(db, done, &id, &token)
         })
     }
 
     /// Gives a job back undone, so that another worker can have it at once.
     pub fn release(self, id: &str, token: &Token) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
-        self.0.write_and_ring(Shape::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
             // The protocol knows no way from running to pending but through retryable.
-            if LEASED.release(db, &id, &token, "status = 'retryable', updated_at = ?1")? {
+            if LEASE_RULES.release(db, &id, &token, "status = 'retryable', updated_at = ?1")? {
                 to_pending(db, &id)?;
                 return row(db, &id);
             }
-            owned(db, false, &id, &token)
+            require_owned(db, false, &id, &token)
         })
     }
 
     /// Calls a job off, of any kind. A worker that runs it learns so at its next heartbeat.
     pub fn cancel(self, id: &str) -> Result<JobRow> {
         let id = id.to_owned();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let sql = "UPDATE jobs SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL, updated_at = ?2
                 WHERE id = ?1 AND status IN ('pending', 'running', 'retryable')";
             let count = db.execute(sql, params![id, db.now()])?;
-            changed(db, count, &id, "pending, running or retryable")
+            require_changed(db, count, &id, "pending, running or retryable")
         })
     }
 
     /// Has a retryable job wait for a worker again. A conflict while another scan or hash job is active.
     pub fn reset(self, id: &str) -> Result<JobRow> {
         let id = id.to_owned();
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            LEASED.recover(db)?;
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
             let job = row(db, &id)?;
             if job.status == JobStatus::Retryable && is_leased(job.kind) {
-                refuse_second(db, &id)?;
+                check_no_other_active(db, &id)?;
             }
             let count = to_pending(db, &id)?;
-            changed(db, count, &id, "retryable")
+            require_changed(db, count, &id, "retryable")
         })
     }
 
     /// Makes scan and hash jobs whose lease has run out retryable. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, |db| LEASED.recover(db))
+        self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
+        self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// A job as it stands.
@@ -294,10 +294,10 @@ impl Jobs<'_> {
         if !(1..=MAX_PAGE).contains(&limit) {
             return Err(Error::Invalid(format!("the limit {limit} is not legal: 1 to {MAX_PAGE} is")));
         }
-        let created = moment("created_at");
+        let created = sortable_time("created_at");
         let (status, kind) = (filter.status.map(JobStatus::as_str), filter.kind.map(JobKind::as_str));
         let jobs = self.0.read(|db| {
-            let from = after.map(|cursor| created_of(db, cursor)).transpose()?;
+            let from = after.map(|cursor| cursor_time(db, cursor)).transpose()?;
             // The first half of the condition is what the index can seek by.
             let older = match from {
                 None => String::new(),
@@ -307,13 +307,13 @@ impl Jobs<'_> {
                 "SELECT * FROM jobs WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR kind = ?2){older}
                  ORDER BY {created} DESC, id DESC LIMIT ?3"
             );
-            let limit = crate::one_more(limit);
+            let limit = crate::limit_plus_one(limit);
             match from {
                 None => db.rows(&sql, params![status, kind, limit], JobRow::read),
                 Some(from) => db.rows(&sql, params![status, kind, limit, after, from], JobRow::read),
             }
         })?;
-        Ok(Page::cut(jobs, limit, |job| job.id.clone()))
+        Ok(Page::from_rows(jobs, limit, |job| job.id.clone()))
     }
 }
 
@@ -333,7 +333,7 @@ fn is_leased(kind: JobKind) -> bool {
 }
 
 /// The index would refuse a second active one too, but could not say which is the first.
-fn refuse_second(db: &Db<'_>, id: &str) -> Result<()> {
+fn check_no_other_active(db: &Db<'_>, id: &str) -> Result<()> {
     let sql = format!("SELECT id, status FROM jobs WHERE {ACTIVE} AND id <> ?1");
     let other = db.first(&sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
     match other {
@@ -345,8 +345,8 @@ fn refuse_second(db: &Db<'_>, id: &str) -> Result<()> {
 }
 
 /// Where a page begins: when the job that ended the one before was made.
-fn created_of(db: &Db<'_>, cursor: &str) -> Result<String> {
-    let sql = format!("SELECT {} FROM jobs WHERE id = ?1", moment("created_at"));
+fn cursor_time(db: &Db<'_>, cursor: &str) -> Result<String> {
+    let sql = format!("SELECT {} FROM jobs WHERE id = ?1", sortable_time("created_at"));
     let found = db.first(&sql, [cursor], |row| row.get(0))?;
     found.ok_or_else(|| Error::Invalid(format!("the cursor {cursor:?} is not the id of a job")))
 }
@@ -359,13 +359,20 @@ fn to_pending(db: &Db<'_>, id: &str) -> Result<usize> {
 }
 
 /// The owner's bad end of a run.
-fn end(db: &Db<'_>, id: &str, token: &Token, to: JobStatus, code: &str, message: &str) -> Result<bool> {
+fn end_with_error(
+    db: &Db<'_>,
+    id: &str,
+    token: &Token,
+    to: JobStatus,
+    code: &str,
+    message: &str,
+) -> Result<bool> {
     let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
-    LEASED.finish(db, &id, token, sets, &[&to.as_str(), &code, &message])
+    LEASE_RULES.finish(db, &id, token, sets, &[&to.as_str(), &code, &message])
 }
 
-pub(crate) fn leased() -> &'static Leased {
-    &LEASED
+pub(crate) fn lease_rules() -> &'static LeaseRules {
+    &LEASE_RULES
 }
 
 fn row(db: &Db<'_>, id: &str) -> Result<JobRow> {
@@ -374,7 +381,7 @@ fn row(db: &Db<'_>, id: &str) -> Result<JobRow> {
 }
 
 /// The job after its owner's write, or why that was refused.
-fn owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<JobRow> {
+fn require_owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<JobRow> {
     let job = row(db, id)?;
     if done {
         return Ok(job);
@@ -384,11 +391,11 @@ fn owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<JobRow> {
 }
 
 /// The job after a guarded update, or why that found nothing.
-fn changed(db: &Db<'_>, count: usize, id: &str, wanted: &str) -> Result<JobRow> {
+fn require_changed(db: &Db<'_>, count: usize, id: &str, required: &str) -> Result<JobRow> {
     let job = row(db, id)?;
     if count == 1 {
         return Ok(job);
     }
     let status = job.status.as_str();
-    Err(Error::Conflict(format!("job {id} is {status}; only a job that is {wanted} allows this")))
+    Err(Error::Conflict(format!("job {id} is {status}; only a job that is {required} allows this")))
 }

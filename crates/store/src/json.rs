@@ -8,34 +8,36 @@ use serde::de::IgnoredAny;
 use crate::error::{Error, Result};
 
 /// The longest text, in bytes.
-pub(crate) const MOST: usize = 16 << 20;
+pub(crate) const MAX_BYTES: usize = 16 << 20;
 
 /// The deepest nesting. SQLite stops at 1,000, and a checkpoint lies some levels deep in its dead letter.
-const DEEPEST: usize = 500;
+const MAX_DEPTH: usize = 500;
 
 /// Checks a text that is called `what`.
 pub(crate) fn check(what: &str, text: &str) -> Result<()> {
-    check_up_to(what, text, MOST)
+    check_up_to(what, text, MAX_BYTES)
 }
 
 /// The same for a text that may be of another length.
-pub(crate) fn check_up_to(what: &str, text: &str, most: usize) -> Result<()> {
-    if text.len() > most {
+pub(crate) fn check_up_to(what: &str, text: &str, max_bytes: usize) -> Result<()> {
+    if text.len() > max_bytes {
         let len = text.len();
-        return Err(Error::Invalid(format!("{what} has {len} bytes; at most {most} are legal")));
+        return Err(Error::Invalid(format!("{what} has {len} bytes; at most {max_bytes} are legal")));
     }
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         return Err(Error::Invalid(format!("{what} is not JSON: {error}")));
     }
-    if depth(text) > DEEPEST {
-        return Err(Error::Invalid(format!("{what} is nested too deep; at most {DEEPEST} levels are legal")));
+    if depth(text) > MAX_DEPTH {
+        return Err(Error::Invalid(format!(
+            "{what} is nested too deep; at most {MAX_DEPTH} levels are legal"
+        )));
     }
     Ok(())
 }
 
 /// How deep a text that is known to be JSON is nested.
 fn depth(text: &str) -> usize {
-    let (mut depth, mut deepest, mut quoted, mut escaped) = (0usize, 0, false, false);
+    let (mut depth, mut max_depth, mut quoted, mut escaped) = (0usize, 0, false, false);
     for byte in text.bytes() {
         match byte {
             _ if escaped => escaped = false,
@@ -43,13 +45,13 @@ fn depth(text: &str) -> usize {
             b'"' => quoted = !quoted,
             b'[' | b'{' if !quoted => {
                 depth += 1;
-                deepest = deepest.max(depth);
+                max_depth = max_depth.max(depth);
             }
             b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
-    deepest
+    max_depth
 }
 
 #[cfg(test)]
@@ -73,7 +75,7 @@ mod tests {
         };
         check("{", "is not JSON: EOF");
         check(&("[".repeat(501) + &"]".repeat(501)), "at most 500 levels");
-        check(&"1".repeat(MOST + 1), "at most 16777216");
+        check(&"1".repeat(MAX_BYTES + 1), "at most 16777216");
         super::check("the payload", &("[".repeat(500) + &"]".repeat(500))).unwrap();
     }
 }

@@ -108,21 +108,21 @@ pub enum HeartbeatResult {
 }
 
 /// The expression that compares as the time in `column` does, whichever of the legal texts it holds.
-pub(crate) fn moment(column: &str) -> String {
+pub(crate) fn sortable_time(column: &str) -> String {
     format!("substr(replace({column}, '+00:00', '') || '.000000', 1, 26)")
 }
 
 /// How one table's rows are leased. The SQL pieces may use ?1, the time now.
-pub(crate) struct Leased {
+pub(crate) struct LeaseRules {
     pub(crate) table: &'static str,
     /// Whether only we write the times in it, so that they compare as texts.
-    pub(crate) our_times: bool,
+    pub(crate) canonical_times: bool,
     /// Rows that are leased at all, such as jobs of some kinds.
-    pub(crate) only: &'static str,
+    pub(crate) row_filter: &'static str,
     /// Set when a row is claimed, besides status and lease.
     pub(crate) on_claim: &'static str,
     /// Set by a heartbeat, besides the lease.
-    pub(crate) on_beat: &'static str,
+    pub(crate) on_heartbeat: &'static str,
     /// Set when a lease is found to have run out, besides the lease columns.
     pub(crate) on_expiry: &'static str,
     /// Whether a heartbeat renews a lease that has run out while nobody else took the row. The protocol says that one of a
@@ -131,7 +131,7 @@ pub(crate) struct Leased {
 }
 
 /// Which rows a claim is for.
-pub(crate) struct Due<'a> {
+pub(crate) struct DueRows<'a> {
     /// A query for ids, most urgent first, without its LIMIT. It may use ?1, the time now.
     pub(crate) ids: &'a str,
     /// What it uses from ?5 on.
@@ -140,17 +140,17 @@ pub(crate) struct Due<'a> {
     pub(crate) limit: usize,
 }
 
-impl Leased {
+impl LeaseRules {
     /// Leases what is due and reads `columns` of it. One statement: nobody comes between.
     pub(crate) fn claim<T>(
         &self,
         db: &Db<'_>,
         (token, length): (&Token, Duration),
-        due: &Due<'_>,
+        due: &DueRows<'_>,
         columns: &str,
         map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>> {
-        let Leased { table, on_claim, .. } = self;
+        let LeaseRules { table, on_claim, .. } = self;
         let sql = format!(
             "UPDATE {table} SET status = 'running', worker_id = ?2, worker_heartbeat_at = ?1,
                 lease_expires_at = ?3{on_claim}
@@ -158,36 +158,36 @@ impl Leased {
             due.ids
         );
         let (now, expires) = (db.now(), db.now.plus(length).to_string());
-        let limit = crate::as_limit(due.limit);
+        let limit = crate::sql_limit(due.limit);
         let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, &limit];
         params.extend_from_slice(due.params);
         db.rows(&sql, &*params, map)
     }
 
     /// Prolongs the lease of the row `id`. `more`: columns for a heartbeat of this table, from ?5 on.
-    pub(crate) fn beat(
+    pub(crate) fn heartbeat(
         &self,
         db: &Db<'_>,
         id: &dyn ToSql,
         (token, length): (&Token, Duration),
-        more: &[&dyn ToSql],
+        extra_params: &[&dyn ToSql],
     ) -> Result<HeartbeatResult> {
-        let Leased { table, on_beat, only, .. } = self;
+        let LeaseRules { table, on_heartbeat, row_filter, .. } = self;
         let unexpired = match self.renews_expired {
             true => String::new(),
             false => format!(" AND {} > ?1", self.lease_moment()),
         };
         let sql = format!(
-            "UPDATE {table} SET worker_heartbeat_at = ?1, lease_expires_at = ?3{on_beat}
-             WHERE id = ?4 AND status = 'running' AND worker_id = ?2{unexpired}{only}"
+            "UPDATE {table} SET worker_heartbeat_at = ?1, lease_expires_at = ?3{on_heartbeat}
+             WHERE id = ?4 AND status = 'running' AND worker_id = ?2{unexpired}{row_filter}"
         );
         let (now, expires) = (db.now(), db.now.plus(length).to_string());
         let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, id];
-        params.extend_from_slice(more);
+        params.extend_from_slice(extra_params);
         if db.execute(&sql, &*params)? == 1 {
             return Ok(HeartbeatResult::Kept);
         }
-        let sql = format!("{} AND id = ?2 AND worker_id = ?3", self.free(&self.has_expired()));
+        let sql = format!("{} AND id = ?2 AND worker_id = ?3", self.free_sql(&self.expired_condition()));
         let expired = db.execute(&sql, rusqlite::params![now, id, token.0])?;
         Ok(if expired == 1 { HeartbeatResult::Expired } else { HeartbeatResult::Lost })
     }
@@ -201,35 +201,35 @@ impl Leased {
         id: &dyn ToSql,
         token: &Token,
         sets: &str,
-        more: &[&dyn ToSql],
+        extra_params: &[&dyn ToSql],
     ) -> Result<bool> {
-        finish_by(db, &self.finishing(sets), id, token, more)
+        execute_finish(db, &self.finish_sql(sets), id, token, extra_params)
     }
 
     /// The statement of [`finish`](Self::finish), for those who need it often.
-    pub(crate) fn finishing(&self, sets: &str) -> String {
-        self.finishing_where("id = ?2", sets)
+    pub(crate) fn finish_sql(&self, sets: &str) -> String {
+        self.finish_where_sql("id = ?2", sets)
     }
 
     /// Like [`finishing`](Self::finishing), for all rows whose ids are in the JSON array ?2.
-    pub(crate) fn finishing_all(&self, sets: &str) -> String {
-        self.finishing_where("id IN (SELECT value FROM json_each(?2))", sets)
+    pub(crate) fn finish_many_sql(&self, sets: &str) -> String {
+        self.finish_where_sql("id IN (SELECT value FROM json_each(?2))", sets)
     }
 
-    fn finishing_where(&self, which: &str, sets: &str) -> String {
-        let Leased { table, only, .. } = self;
+    fn finish_where_sql(&self, which: &str, sets: &str) -> String {
+        let LeaseRules { table, row_filter, .. } = self;
         format!(
             "UPDATE {table} SET {sets}, worker_heartbeat_at = ?1, lease_expires_at = NULL
-             WHERE {which} AND status = 'running' AND worker_id = ?3{only}"
+             WHERE {which} AND status = 'running' AND worker_id = ?3{row_filter}"
         )
     }
 
     /// Gives a row back undone: others can have it at once.
     pub(crate) fn release(&self, db: &Db<'_>, id: &dyn ToSql, token: &Token, sets: &str) -> Result<bool> {
-        let Leased { table, only, .. } = self;
+        let LeaseRules { table, row_filter, .. } = self;
         let sql = format!(
             "UPDATE {table} SET {sets}, worker_id = NULL, worker_heartbeat_at = NULL, lease_expires_at = NULL
-             WHERE id = ?2 AND status = 'running' AND worker_id = ?3{only}"
+             WHERE id = ?2 AND status = 'running' AND worker_id = ?3{row_filter}"
         );
         let now = db.now();
         Ok(db.execute(&sql, rusqlite::params![now, id, token.0])? == 1)
@@ -237,12 +237,12 @@ impl Leased {
 
     /// Frees every stale row. Returns how many. Workers are judged only if a row is leased.
     pub(crate) fn recover(&self, db: &Db<'_>) -> Result<usize> {
-        let Leased { table, only, .. } = self;
-        let leased = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE status = 'running'{only})");
+        let LeaseRules { table, row_filter, .. } = self;
+        let leased = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE status = 'running'{row_filter})");
         if db.number(&leased, [])? == 0 {
             return Ok(0);
         }
-        workers::judge(db)?;
+        workers::update_states(db)?;
         self.free_stale(db)
     }
 
@@ -253,47 +253,47 @@ impl Leased {
 
     /// Frees rows that a worker claimed and does not hold, and whose lease has run out. Returns how many.
     pub(crate) fn free_unheld(&self, db: &Db<'_>, held: &HeldLeases) -> Result<usize> {
-        db.execute(&self.free(&self.is_unheld()), held.params(db.now()))
+        db.execute(&self.free_sql(&self.unheld_condition()), held.params(db.now()))
     }
 
     /// Running beyond its time, claimed by the worker ?2, and not among the rows ?3 that it holds.
-    pub(crate) fn is_unheld(&self) -> String {
+    pub(crate) fn unheld_condition(&self) -> String {
         format!(
             "{} AND substr(worker_id, 1, length(?2) + 1) = ?2 || '/'
              AND id || ' ' || worker_id NOT IN (SELECT value FROM json_each(?3))",
-            self.has_expired()
+            self.expired_condition()
         )
     }
 
     /// Frees every row that is stale by the last judgement of workers. Returns how many.
     pub(crate) fn free_stale(&self, db: &Db<'_>) -> Result<usize> {
-        db.execute(&self.free(&self.is_stale()), [db.now()])
+        db.execute(&self.free_sql(&self.stale_condition()), [db.now()])
     }
 
     /// How many rows are leased, and how many of them are stale.
     pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(i64, i64)> {
-        let Leased { table, only, .. } = self;
-        let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{only}");
+        let LeaseRules { table, row_filter, .. } = self;
+        let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{row_filter}");
         // A file of an earlier version may be looked at, too.
-        let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'workers'";
-        let is_known = db.number(known, [])? > 0;
-        let which = if is_known { self.is_stale() } else { self.has_expired() };
+        let workers_table = "SELECT count(*) FROM sqlite_schema WHERE name = 'workers'";
+        let has_workers_table = db.number(workers_table, [])? > 0;
+        let which = if has_workers_table { self.stale_condition() } else { self.expired_condition() };
         // By the last judgement; and held by workers that have ended since, which a check must not write down.
-        let ended = match is_known {
+        let ended = match has_workers_table {
             true => format!(
                 "status = 'running' AND EXISTS (SELECT 1 FROM json_each(?2)
-                    WHERE substr({table}.worker_id, 1, length(value) + 1) = value || '/'){only}"
+                    WHERE substr({table}.worker_id, 1, length(value) + 1) = value || '/'){row_filter}"
             ),
             false => "false AND ?2 IS NULL".to_owned(),
         };
         let stale = format!("SELECT count(*) FROM {table} WHERE ({which}) OR ({ended})");
-        let dead = if is_known { workers::seen_dead(db)? } else { BTreeSet::new() };
+        let dead = if has_workers_table { workers::dead_workers(db)? } else { BTreeSet::new() };
         let dead = serde_json::Value::from_iter(dead).to_string();
         Ok((db.number(&leased, [])?, db.number(&stale, (db.now(), dead))?))
     }
 
-    fn free(&self, which: &str) -> String {
-        let Leased { table, on_expiry, .. } = self;
+    fn free_sql(&self, which: &str) -> String {
+        let LeaseRules { table, on_expiry, .. } = self;
         format!(
             "UPDATE {table} SET {on_expiry}, worker_id = NULL, worker_heartbeat_at = NULL,
                 lease_expires_at = NULL WHERE {which}"
@@ -301,42 +301,48 @@ impl Leased {
     }
 
     /// Running, and beyond its time or without one, by the wall clock.
-    fn has_expired(&self) -> String {
+    fn expired_condition(&self) -> String {
         let expires = self.lease_moment();
-        format!("status = 'running' AND (lease_expires_at IS NULL OR {expires} <= ?1){}", self.only)
+        format!("status = 'running' AND (lease_expires_at IS NULL OR {expires} <= ?1){}", self.row_filter)
     }
 
     /// Running, and its worker is dead, or its lease has run out and its worker is not known to be alive.
-    pub(crate) fn is_stale(&self) -> String {
-        let Leased { table, only, .. } = self;
+    pub(crate) fn stale_condition(&self) -> String {
+        let LeaseRules { table, row_filter, .. } = self;
         let (expires, alive, dead) =
             (self.lease_moment(), workers::held_by(table, "alive"), workers::held_by(table, "dead"));
         format!(
-            "status = 'running' AND ({dead} OR (lease_expires_at IS NULL OR {expires} <= ?1) AND NOT {alive}){only}"
+            "status = 'running' AND ({dead} OR (lease_expires_at IS NULL OR {expires} <= ?1) AND NOT {alive}){row_filter}"
         )
     }
 
     fn lease_moment(&self) -> String {
-        if self.our_times { "lease_expires_at".to_owned() } else { moment("lease_expires_at") }
+        if self.canonical_times { "lease_expires_at".to_owned() } else { sortable_time("lease_expires_at") }
     }
 }
 
 /// The tables whose rows are leased.
-pub(crate) fn tables() -> [&'static Leased; 5] {
-    [tasks::leased(), jobs::leased(), thumbnails::leased(), cleanup::leased(), wal::leased()]
+pub(crate) fn leased_tables() -> [&'static LeaseRules; 5] {
+    [
+        tasks::lease_rules(),
+        jobs::lease_rules(),
+        thumbnails::lease_rules(),
+        cleanup::lease_rules(),
+        wal::lease_rules(),
+    ]
 }
 
 /// Runs a statement that [`Leased::finishing`] made.
-pub(crate) fn finish_by(
+pub(crate) fn execute_finish(
     db: &Db<'_>,
     sql: &str,
     id: &dyn ToSql,
     token: &Token,
-    more: &[&dyn ToSql],
+    extra_params: &[&dyn ToSql],
 ) -> Result<bool> {
     let now = db.now();
-    let mut params: Vec<&dyn ToSql> = Vec::with_capacity(3 + more.len());
+    let mut params: Vec<&dyn ToSql> = Vec::with_capacity(3 + extra_params.len());
     params.extend([&now as &dyn ToSql, id, &token.0]);
-    params.extend_from_slice(more);
+    params.extend_from_slice(extra_params);
     Ok(db.execute(sql, &*params)? == 1)
 }

@@ -38,8 +38,8 @@
 //! ```
 
 pub mod backup;
-mod bell;
 pub mod catalog;
+mod change_watcher;
 pub mod checkpoints;
 pub mod cleanup;
 pub mod damage;
@@ -53,7 +53,8 @@ mod json;
 pub mod lease;
 pub mod message_runs;
 mod migrations;
-mod original;
+mod notify;
+mod opened_files;
 mod paths;
 pub mod positions;
 pub mod private;
@@ -61,17 +62,16 @@ pub mod process;
 pub mod processed;
 pub mod rate_limits;
 mod read_only;
-mod readers;
+mod reader_pool;
 pub mod roots;
 pub mod scans;
 mod schema;
 pub mod start_log;
+mod string_enum;
 pub mod tasks;
 pub mod thumbnails;
 pub mod time;
-mod values;
 pub mod wal;
-mod watch;
 pub mod workers;
 mod writer;
 
@@ -83,17 +83,17 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde::Serialize;
 
+pub use crate::change_watcher::ChangeWatcher;
 pub use crate::db::Durability;
 pub use crate::error::{Error, Result};
 pub use crate::paths::{display_path, is_invisible, resolve_last_link};
 pub use crate::time::{UtcTime, WallClock};
-pub use crate::watch::ChangeWatcher;
 
-use crate::bell::Bell;
-use crate::db::{Access, Db, File};
-use crate::original::Original;
-use crate::readers::Readers;
-use crate::writer::{Shape, Writer};
+use crate::db::{Access, Db, DbFile};
+use crate::notify::Notifier;
+use crate::opened_files::OpenedFiles;
+use crate::reader_pool::ReaderPool;
+use crate::writer::{WriteKind, Writer};
 
 /// A database of work, open. Clones are the same store.
 #[derive(Clone)]
@@ -101,19 +101,19 @@ pub struct Store(Arc<Inner>);
 
 struct Inner {
     // In the order they are closed: the writer last, so that it is the one to tidy the log up.
-    readers: Readers,
+    readers: ReaderPool,
     /// None if the file cannot be written.
     writer: Option<Writer>,
-    bell: Arc<Bell>,
-    file: Arc<File>,
-    original: Arc<Original>,
+    notifier: Arc<Notifier>,
+    file: Arc<DbFile>,
+    opened_files: Arc<OpenedFiles>,
 }
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     durability: Durability,
-    busy: Duration,
+    busy_timeout: Duration,
     clock: WallClock,
     read_only: bool,
 }
@@ -122,7 +122,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
             durability: Durability::Full,
-            busy: Duration::from_secs(10),
+            busy_timeout: Duration::from_secs(10),
             clock: WallClock::system(),
             read_only: false,
         }
@@ -140,7 +140,7 @@ impl StoreOptions {
     /// How long to wait for another process that writes; 10 seconds unless this says otherwise.
     #[must_use]
     pub fn busy_timeout(mut self, limit: Duration) -> Self {
-        self.busy = limit;
+        self.busy_timeout = limit;
         self
     }
 
@@ -161,41 +161,41 @@ impl StoreOptions {
 
     /// Opens the file, or creates it, and brings it up to date. Its folder must exist.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
-        let StoreOptions { durability, busy, clock, read_only } = self;
-        let file = File { path: path.into(), durability, busy, clock, access: Access::ReadWrite };
+        let StoreOptions { durability, busy_timeout, clock, read_only } = self;
+        let file = DbFile { path: path.into(), durability, busy_timeout, clock, access: Access::ReadWrite };
         match Self::open_writable(&file) {
-            Err(error) if read_only::may_be(&error, &file.path) => {
-                let (file, conn) = patiently(busy, || read_only::open(&file))?;
+            Err(error) if read_only::may_be_read_only(&error, &file.path) => {
+                let (file, conn) = retry_while_busy(busy_timeout, || read_only::open(&file))?;
                 if !read_only {
                     return Err(Error::ReadOnly(file.path));
                 }
                 read_only::check_version(&file, &conn)?;
                 let file = Arc::new(file);
-                let (bell, original) = (Arc::default(), Arc::new(Original::of(&file.path, false)));
-                let readers = Readers::new(file.clone());
-                Ok(Store(Arc::new(Inner { readers, writer: None, bell, file, original })))
+                let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::of(&file.path, false)));
+                let readers = ReaderPool::new(file.clone());
+                Ok(Store(Arc::new(Inner { readers, writer: None, notifier, file, opened_files })))
             }
             result => result,
         }
     }
 
-    fn open_writable(file: &File) -> Result<Store> {
-        let (file, busy) = (Arc::new(file.clone()), file.busy);
-        let looked = patiently(busy, || migrations::look_at(&file))?;
+    fn open_writable(file: &DbFile) -> Result<Store> {
+        let (file, busy_timeout) = (Arc::new(file.clone()), file.busy_timeout);
+        let reader = retry_while_busy(busy_timeout, || migrations::inspect(&file))?;
         let conn = file.open_writer()?;
-        patiently(busy, || file.use_wal(&conn))?;
-        drop(looked);
-        patiently(busy, || migrations::run(&file, &conn))?;
-        let original = Arc::new(Original::of(&file.path, true));
-        let bell = Arc::<Bell>::default();
-        let writer = Some(Writer::start(file.clone(), original.clone(), conn, bell.clone())?);
-        let readers = Readers::new(file.clone());
-        Ok(Store(Arc::new(Inner { readers, writer, bell, file, original })))
+        retry_while_busy(busy_timeout, || file.use_wal(&conn))?;
+        drop(reader);
+        retry_while_busy(busy_timeout, || migrations::run(&file, &conn))?;
+        let opened_files = Arc::new(OpenedFiles::of(&file.path, true));
+        let notifier = Arc::<Notifier>::default();
+        let writer = Some(Writer::start(file.clone(), opened_files.clone(), conn, notifier.clone())?);
+        let readers = ReaderPool::new(file.clone());
+        Ok(Store(Arc::new(Inner { readers, writer, notifier, file, opened_files })))
     }
 }
 
 /// Two processes that open a new file at one moment meet locks that SQLite does not wait for by itself.
-fn patiently<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+fn retry_while_busy<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         match attempt() {
@@ -322,7 +322,7 @@ impl Store {
 
     /// Fails when the file was deleted, moved or replaced since it was opened. Every read and write checks this, too.
     pub fn check_in_place(&self) -> Result<()> {
-        self.0.original.check()
+        self.0.opened_files.check()
     }
 
     fn writer(&self) -> Result<&Writer> {
@@ -331,19 +331,19 @@ impl Store {
 
     pub(crate) fn write<T: Send + 'static>(
         &self,
-        shape: Shape,
+        kind: WriteKind,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.writer()?.write(shape, false, body)
+        self.writer()?.write(kind, false, body)
     }
 
     /// A write after which workers should look for work.
-    pub(crate) fn write_and_ring<T: Send + 'static>(
+    pub(crate) fn write_and_notify<T: Send + 'static>(
         &self,
-        shape: Shape,
+        kind: WriteKind,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.writer()?.write(shape, true, body)
+        self.writer()?.write(kind, true, body)
     }
 
     pub(crate) fn read<T>(&self, body: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {
@@ -351,7 +351,7 @@ impl Store {
     }
 
     pub(crate) fn with_reader<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        self.0.original.check()?;
+        self.0.opened_files.check()?;
         self.0.readers.with(body)
     }
 }
@@ -373,7 +373,7 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// From one row more than was asked for, which tells whether there is a next page.
-    fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
+    fn from_rows(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
         let more = items.len() > limit;
         items.truncate(limit);
         let next_cursor = items.last().filter(|_| more).map(cursor);
@@ -381,10 +381,10 @@ impl<T> Page<T> {
     }
 }
 
-fn as_limit(limit: usize) -> i64 {
+fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn one_more(limit: usize) -> i64 {
-    as_limit(limit).saturating_add(1)
+fn limit_plus_one(limit: usize) -> i64 {
+    sql_limit(limit).saturating_add(1)
 }

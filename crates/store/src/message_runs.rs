@@ -8,9 +8,9 @@ use std::time::Duration;
 use rusqlite::params;
 
 use crate::Store;
-use crate::db::{Db, some_time};
+use crate::db::{Db, required_time};
 use crate::error::{Error, Result};
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// Reads what it deletes, oldest first, however many rows there are.
 const PRUNE: &str =
@@ -51,8 +51,8 @@ impl MessageRuns<'_> {
         self.0.read(|db| {
             let sql = "SELECT fingerprint, copy, starts, failed, error, updated_at FROM message_runs WHERE scope = ?1
                 ORDER BY updated_at DESC LIMIT ?2";
-            let rows = db.rows(sql, params![scope, crate::as_limit(limit)], |row| {
-                let run = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, some_time(row, "updated_at")?);
+            let rows = db.rows(sql, params![scope, crate::sql_limit(limit)], |row| {
+                let run = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, required_time(row, "updated_at")?);
                 Ok((row.get::<_, Vec<u8>>(0)?, run))
             })?;
             let run = |(fingerprint, (copy, starts, failed, error, updated_at)): (Vec<u8>, _)| {
@@ -68,36 +68,36 @@ impl MessageRuns<'_> {
     /// Counts a start, unless `limit` starts are counted already. The count after that; nothing when the limit is reached.
     /// When this returns, the start is on disk.
     pub fn start(self, scope: &str, key: RunKey, limit: u32) -> Result<Option<u32>> {
-        let scope = checked(scope)?;
-        self.0.write(Shape::Statement, move |db| count_start(db, &scope, key, limit))
+        let scope = check_scope(scope)?;
+        self.0.write(WriteKind::Statement, move |db| count_start(db, &scope, key, limit))
     }
 
     /// Counts a start of each of these messages, as [`start`](Self::start) does.
     pub fn start_all(self, scope: &str, keys: Vec<RunKey>, limit: u32) -> Result<Vec<Option<u32>>> {
-        let scope = checked(scope)?;
-        self.0.write(Shape::Compound, move |db| {
+        let scope = check_scope(scope)?;
+        self.0.write(WriteKind::Compound, move |db| {
             keys.iter().map(|key| count_start(db, &scope, *key, limit)).collect()
         })
     }
 
     /// Takes back starts whose runs were ended by the consumer itself, as when it stops: they are no crashes.
     pub fn undo_starts(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
-        let scope = checked(scope)?;
-        self.0.write(Shape::Compound, move |db| {
+        let scope = check_scope(scope)?;
+        self.0.write(WriteKind::Compound, move |db| {
             let sql = "UPDATE message_runs SET starts = starts - 1
                 WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3 AND starts > 0";
-            each(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))?;
+            for_each_key(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))?;
             let sql = "DELETE FROM message_runs
                 WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3 AND starts = 0 AND failed = 0";
-            each(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
+            for_each_key(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
         })
     }
 
     /// Records that an attempt has failed: how many have now, and the last error. The attempt has ended, so no start is left
     /// that came to no end.
     pub fn fail(self, scope: &str, key: RunKey, failed: u32, error: String) -> Result<()> {
-        let scope = checked(scope)?;
-        self.0.write(Shape::Statement, move |db| {
+        let scope = check_scope(scope)?;
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "INSERT INTO message_runs (scope, fingerprint, copy, starts, failed, error, updated_at)
                     VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6)
                 ON CONFLICT DO UPDATE SET starts = 0, failed = excluded.failed, error = excluded.error,
@@ -109,18 +109,18 @@ impl MessageRuns<'_> {
 
     /// Forgets messages that have ended.
     pub fn finish(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
-        let scope = checked(scope)?;
-        self.0.write(Shape::Compound, move |db| {
+        let scope = check_scope(scope)?;
+        self.0.write(WriteKind::Compound, move |db| {
             let sql = "DELETE FROM message_runs WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3";
-            each(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
+            for_each_key(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
         })
     }
 
     /// Forgets up to `limit` messages of any scope that nothing was recorded of for `age`, the oldest first. They ended
     /// elsewhere. Returns how many.
     pub fn prune(self, age: Duration, limit: usize) -> Result<usize> {
-        self.0.write(Shape::Statement, move |db: &Db<'_>| {
-            db.execute(PRUNE, params![db.now.minus(age).to_string(), crate::as_limit(limit)])
+        self.0.write(WriteKind::Statement, move |db: &Db<'_>| {
+            db.execute(PRUNE, params![db.now.minus(age).to_string(), crate::sql_limit(limit)])
         })
     }
 }
@@ -135,14 +135,14 @@ fn count_start(db: &Db<'_>, scope: &str, key: RunKey, limit: u32) -> Result<Opti
     db.first(sql, params![scope, key.fingerprint, key.copy, limit, db.now()], |row| row.get(0))
 }
 
-fn checked(scope: &str) -> Result<String> {
+fn check_scope(scope: &str) -> Result<String> {
     match scope.is_empty() {
         true => Err(Error::Invalid("a scope is a text that is not empty, such as a queue's name".to_owned())),
         false => Ok(scope.to_owned()),
     }
 }
 
-fn each(keys: &[RunKey], mut execute: impl FnMut(&RunKey) -> Result<usize>) -> Result<()> {
+fn for_each_key(keys: &[RunKey], mut execute: impl FnMut(&RunKey) -> Result<usize>) -> Result<()> {
     keys.iter().try_for_each(|key| execute(key).map(drop))
 }
 

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 
-use crate::db::{Db, File};
+use crate::db::{Db, DbFile};
 use crate::error::{Error, Result};
 use crate::paths::display_path;
 use crate::schema;
 
 /// Steps 1 to 12 belong to the other side. A file that we create has what they make, and says so.
-const THEIRS: &[(i64, &str)] = &[
+const CONTROL_PLANE_MIGRATIONS: &[(i64, &str)] = &[
     (1, "baseline"),
     (2, "scan_sessions_error_count"),
     (3, "hash_retry_and_claim_columns"),
@@ -32,7 +32,7 @@ const THEIRS: &[(i64, &str)] = &[
 type Migration = fn(&Db<'_>) -> Result<()>;
 
 /// Ours.
-const OURS: &[(i64, &str, Migration)] = &[
+const MIGRATIONS: &[(i64, &str, Migration)] = &[
     (1001, "protocol", protocol),
     (1002, "tasks", tasks),
     (1003, "catalog", catalog),
@@ -49,13 +49,13 @@ const OURS: &[(i64, &str, Migration)] = &[
 
 /// The step that a file is at when there is nothing left to do.
 pub(crate) fn latest() -> i64 {
-    OURS.iter().map(|(version, ..)| *version).max().unwrap_or(0)
+    MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0)
 }
 
 /// Looks at a file before anything in it is changed. On a connection that can only read: another program's log
 /// stays as it is, too. Gives that connection back, if there is a file: closing the only one makes SQLite put all away
 /// that the next has to fetch again.
-pub(crate) fn look_at(file: &File) -> Result<Option<Connection>> {
+pub(crate) fn inspect(file: &DbFile) -> Result<Option<Connection>> {
     match std::fs::metadata(&file.path) {
         // To be made; or not to be had, which opening it will tell.
         Err(_) => Ok(None),
@@ -64,16 +64,16 @@ pub(crate) fn look_at(file: &File) -> Result<Option<Connection>> {
         // SQLite takes a file of one byte for an empty one.
         Ok(found) if found.is_file() && found.len() < 512 => Err(Error::NotADatabase(file.path.clone())),
         Ok(_) => {
-            file.roll_back()?;
+            file.roll_back_journal()?;
             let conn = file.open_reader()?;
-            recognise(file, &conn)?;
+            check_compatible(file, &conn)?;
             Ok(Some(conn))
         }
     }
 }
 
 /// Whether a file is ours, and not from a newer version.
-pub(crate) fn recognise(file: &File, conn: &Connection) -> Result<()> {
+pub(crate) fn check_compatible(file: &DbFile, conn: &Connection) -> Result<()> {
     let db = file.db(conn);
     let names: BTreeSet<String> = db
         .rows("SELECT name FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0))?
@@ -83,40 +83,42 @@ pub(crate) fn recognise(file: &File, conn: &Connection) -> Result<()> {
         return Ok(());
     }
     // Other programs have tables of this name too, with a version and nothing else.
-    let ledger = columns(&db, "schema_migrations")?;
-    let ours = ["version", "name", "applied_at"].iter().all(|column| ledger.contains(*column));
-    let unfinished = ledger.is_empty() && names.contains("jobs") && names.contains("library_roots");
-    if !ours && !unfinished {
+    let migration_columns = columns(&db, "schema_migrations")?;
+    let is_gristmill =
+        ["version", "name", "applied_at"].iter().all(|column| migration_columns.contains(*column));
+    let is_interrupted =
+        migration_columns.is_empty() && names.contains("jobs") && names.contains("library_roots");
+    if !is_gristmill && !is_interrupted {
         return Err(Error::Foreign(file.path.clone()));
     }
-    if !ours {
+    if !is_gristmill {
         return Ok(());
     }
     if db.number("SELECT count(*) FROM schema_migrations WHERE typeof(version) <> 'integer'", [])? > 0 {
         return Err(Error::Foreign(file.path.clone()));
     }
-    refuse_newer(&db, &done(&db)?)
+    refuse_newer(&db, &applied(&db)?)
 }
 
 /// Whether there is nothing left to do.
-pub(crate) fn is_current(file: &File, conn: &Connection) -> Result<bool> {
+pub(crate) fn is_current(file: &DbFile, conn: &Connection) -> Result<bool> {
     let db = file.db(conn);
     if !columns(&db, "schema_migrations")?.contains("version") {
         return Ok(false);
     }
-    let done = done(&db)?;
-    Ok(OURS.iter().all(|(version, ..)| done.contains(version)))
+    let applied = applied(&db)?;
+    Ok(MIGRATIONS.iter().all(|(version, ..)| applied.contains(version)))
 }
 
 /// Does what has not been done. Several processes may try at once; one does each step.
-pub(crate) fn run(file: &File, conn: &Connection) -> Result<()> {
+pub(crate) fn run(file: &DbFile, conn: &Connection) -> Result<()> {
     if is_current(file, conn)? {
         return Ok(());
     }
     let db = file.db(conn);
-    for (version, name, migration) in OURS {
+    for (version, name, migration) in MIGRATIONS {
         db.batch("BEGIN IMMEDIATE")?;
-        let result = step(&db, *version, name, *migration).and_then(|()| db.batch("COMMIT"));
+        let result = apply(&db, *version, name, *migration).and_then(|()| db.batch("COMMIT"));
         if result.is_err() && !conn.is_autocommit() {
             db.batch("ROLLBACK")?;
         }
@@ -125,18 +127,18 @@ pub(crate) fn run(file: &File, conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-fn step(db: &Db<'_>, version: i64, name: &str, migration: Migration) -> Result<()> {
-    let fresh = db.number("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [])? == 0;
-    db.batch(schema::LEDGER)?;
-    let done = done(db)?;
-    refuse_newer(db, &done)?;
-    if done.contains(&version) {
+fn apply(db: &Db<'_>, version: i64, name: &str, migration: Migration) -> Result<()> {
+    let is_new_file = db.number("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [])? == 0;
+    db.batch(schema::CREATE_MIGRATIONS_TABLE)?;
+    let applied = applied(db)?;
+    refuse_newer(db, &applied)?;
+    if applied.contains(&version) {
         return Ok(());
     }
     tracing::info!(version, name, path = %display_path(db.path()), "migrating");
     migration(db)?;
-    if fresh {
-        THEIRS.iter().try_for_each(|(version, name)| record(db, *version, name))?;
+    if is_new_file {
+        CONTROL_PLANE_MIGRATIONS.iter().try_for_each(|(version, name)| record(db, *version, name))?;
     }
     record(db, version, name)
 }
@@ -146,16 +148,17 @@ fn record(db: &Db<'_>, version: i64, name: &str) -> Result<()> {
     db.execute(sql, (version, name, db.now())).map(drop)
 }
 
-fn done(db: &Db<'_>) -> Result<BTreeSet<i64>> {
+fn applied(db: &Db<'_>) -> Result<BTreeSet<i64>> {
     Ok(db.rows("SELECT version FROM schema_migrations", [], |row| row.get(0))?.into_iter().collect())
 }
 
 /// Newer steps, of either side, may have changed what columns mean.
-fn refuse_newer(db: &Db<'_>, done: &BTreeSet<i64>) -> Result<()> {
+fn refuse_newer(db: &Db<'_>, applied: &BTreeSet<i64>) -> Result<()> {
     let known = |version: &i64| {
-        THEIRS.iter().any(|(theirs, _)| theirs == version) || OURS.iter().any(|(ours, ..)| ours == version)
+        CONTROL_PLANE_MIGRATIONS.iter().any(|(number, _)| number == version)
+            || MIGRATIONS.iter().any(|(number, ..)| number == version)
     };
-    match done.iter().find(|version| !known(version)) {
+    match applied.iter().find(|version| !known(version)) {
         Some(&version) => Err(Error::Newer { path: db.path().to_path_buf(), version }),
         None => Ok(()),
     }
@@ -169,54 +172,54 @@ fn columns(db: &Db<'_>, table: &str) -> Result<BTreeSet<String>> {
 
 /// 1001: every shared table, whatever of them is there already.
 fn protocol(db: &Db<'_>) -> Result<()> {
-    for table in schema::SHARED {
+    for table in schema::SHARED_TABLES {
         if columns(db, table.name)?.is_empty() {
             db.batch(table.create)?;
         } else {
-            add_columns(db, table.name, table.later)?;
+            add_columns(db, table.name, table.added_columns)?;
         }
     }
     db.batch("DROP INDEX IF EXISTS ix_jobs_single_active_scan_hash")?;
-    for (table, column) in schema::ENUMS {
+    for (table, column) in schema::ENUM_COLUMNS {
         db.batch(&format!(
             "UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column})"
         ))?;
     }
     keep_one_active(db)?;
     db.batch(schema::SHARED_INDEXES)?;
-    db.batch(schema::SINGLE_ACTIVE)
+    db.batch(schema::SINGLE_ACTIVE_INDEX)
 }
 
 /// 1002: durable tasks and what belongs to them.
 fn tasks(db: &Db<'_>) -> Result<()> {
     db.batch(schema::TASKS)?;
-    add_columns(db, "dead_letter_queue", schema::LETTER_COLUMNS)
+    add_columns(db, "dead_letter_queue", schema::DEAD_LETTER_COLUMNS)
 }
 
 /// 1003: what scans keep.
 fn catalog(db: &Db<'_>) -> Result<()> {
-    for (table, wanted) in schema::CATALOG_COLUMNS {
-        add_columns(db, table, wanted)?;
+    for (table, columns_to_add) in schema::CATALOG_COLUMNS {
+        add_columns(db, table, columns_to_add)?;
     }
     db.batch(schema::CATALOG_INDEXES)?;
-    let ours = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
+    let is_gristmill = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
         AND sql LIKE '%CHECK (size_bytes >= 0)%'";
-    if db.number(ours, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
+    if db.number(is_gristmill, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
 }
 
 /// 1004: what consumers of queues keep.
 fn messages(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::MESSAGES)
+    db.batch(schema::SEEN_MESSAGES)
 }
 
 /// 1005: what identity, space, filters and folders need. Which scan read everything is not known for an older file: its
 /// marks were kept too long.
 fn catalog_identity(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::IDENTITY)?;
-    for (table, wanted) in schema::IDENTITY_COLUMNS {
-        add_columns(db, table, wanted)?;
+    db.batch(schema::FILESYSTEMS)?;
+    for (table, columns_to_add) in schema::IDENTITY_COLUMNS {
+        add_columns(db, table, columns_to_add)?;
     }
-    crate::scans::unsettle(db)
+    crate::scans::clear_settled(db)
 }
 
 /// 1006: the few files whose row has more to be read than size and times, and the few folders that could not be read.
@@ -237,7 +240,7 @@ fn mount_points(db: &Db<'_>) -> Result<()> {
 /// attempt and each crash was one.
 fn task_starts(db: &Db<'_>) -> Result<()> {
     add_columns(db, "tasks", schema::START_COLUMNS)?;
-    db.batch(schema::SUSPICIOUS)?;
+    db.batch(schema::SUSPICIOUS_INDEX)?;
     db.batch(schema::WORKERS)?;
     db.batch("UPDATE tasks SET starts = attempts + crashes WHERE attempts + crashes > starts")
 }
@@ -263,9 +266,9 @@ fn stream_positions(db: &Db<'_>) -> Result<()> {
     db.batch(schema::STREAM_POSITIONS)
 }
 
-fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {
-    let there = columns(db, table)?;
-    for (column, definition) in wanted.iter().filter(|(column, _)| !there.contains(*column)) {
+fn add_columns(db: &Db<'_>, table: &str, columns_to_add: &[(&str, &str)]) -> Result<()> {
+    let existing = columns(db, table)?;
+    for (column, definition) in columns_to_add.iter().filter(|(column, _)| !existing.contains(*column)) {
         db.batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {definition}"))?;
     }
     Ok(())
@@ -274,8 +277,8 @@ fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> 
 /// Among scan and hash jobs one may be active: the first that runs, else the first that waits. Which one that is
 /// depends on the rows alone, so both sides choose the same.
 fn keep_one_active(db: &Db<'_>) -> Result<()> {
-    let give_up = |states: &str, rank: &str, code: &str, what: &str| {
-        let moment = crate::lease::moment("created_at");
+    let mark_retryable = |states: &str, rank: &str, code: &str, what: &str| {
+        let created = crate::lease::sortable_time("created_at");
         let message = format!("Reclassified during migration to satisfy single {what} scan/hash invariant");
         let sql = format!(
             "UPDATE jobs SET status = 'retryable', worker_id = NULL, worker_heartbeat_at = NULL,
@@ -283,12 +286,12 @@ fn keep_one_active(db: &Db<'_>) -> Result<()> {
                 error_message = coalesce(nullif(trim(error_message), ''), ?1),
                 finished_at = coalesce(finished_at, ?2), updated_at = ?2
              WHERE id IN (SELECT id FROM jobs WHERE kind IN ('scan', 'hash') AND status IN ({states})
-                ORDER BY {rank} {moment}, id LIMIT -1 OFFSET 1)"
+                ORDER BY {rank} {created}, id LIMIT -1 OFFSET 1)"
         );
         db.execute(&sql, (message, db.now())).map(drop)
     };
-    give_up("'running'", "", "'MIGRATION_MUTEX_RECOVERY'", "running")?;
-    give_up(
+    mark_retryable("'running'", "", "'MIGRATION_MUTEX_RECOVERY'", "running")?;
+    mark_retryable(
         "'running', 'pending'",
         "status = 'running' DESC,",
         "coalesce(nullif(trim(error_code), ''), 'MIGRATION_ACTIVE_RECOVERY')",

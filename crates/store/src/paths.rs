@@ -9,18 +9,18 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-const SUBSTITUTE: char = '\u{1a}';
+const ESCAPE: char = '\u{1a}';
 
 /// Adds a name, or a path, to a text.
-pub(crate) fn push(text: &mut String, name: &OsStr) {
+pub(crate) fn push_text(text: &mut String, name: &OsStr) {
     let bytes = name.as_encoded_bytes();
     match std::str::from_utf8(bytes) {
-        Ok(plain) if !bytes.contains(&(SUBSTITUTE as u8)) => text.push_str(plain),
+        Ok(plain) if !bytes.contains(&(ESCAPE as u8)) => text.push_str(plain),
         _ => {
             for chunk in bytes.utf8_chunks() {
                 for c in chunk.valid().chars() {
                     match c {
-                        SUBSTITUTE => escape(text, SUBSTITUTE as u8),
+                        ESCAPE => escape(text, ESCAPE as u8),
                         c => text.push(c),
                     }
                 }
@@ -32,11 +32,11 @@ pub(crate) fn push(text: &mut String, name: &OsStr) {
 
 fn escape(text: &mut String, byte: u8) {
     // Writing to a String cannot fail.
-    let _ = write!(text, "{SUBSTITUTE}{byte:02X}");
+    let _ = write!(text, "{ESCAPE}{byte:02X}");
 }
 
 /// The path with something added to its last name, as SQLite names the log of a file.
-pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
@@ -52,35 +52,35 @@ pub fn resolve_last_link(path: &Path) -> PathBuf {
 
 pub(crate) fn to_text(path: &OsStr) -> String {
     let mut text = String::with_capacity(path.len());
-    push(&mut text, path);
+    push_text(&mut text, path);
     text
 }
 
 /// The name that a text stands for. What is no escape is taken as it is.
 pub(crate) fn from_text(text: &str) -> OsString {
-    if !text.contains(SUBSTITUTE) {
+    if !text.contains(ESCAPE) {
         return text.into();
     }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let escaped = (first == SUBSTITUTE as u8)
+        let escaped = (first == ESCAPE as u8)
             .then(|| after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()))
             .flatten()
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         bytes.push(escaped.unwrap_or(first));
         rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
     }
-    of_bytes(bytes)
+    os_string(bytes)
 }
 
 #[cfg(unix)]
-fn of_bytes(bytes: Vec<u8>) -> OsString {
+fn os_string(bytes: Vec<u8>) -> OsString {
     std::os::unix::ffi::OsStringExt::from_vec(bytes)
 }
 
 #[cfg(not(unix))]
-fn of_bytes(bytes: Vec<u8>) -> OsString {
+fn os_string(bytes: Vec<u8>) -> OsString {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
@@ -116,7 +116,7 @@ pub fn is_invisible(c: char) -> bool {
 }
 
 /// The texts of everything below a folder lie between these two, both excluded.
-pub(crate) fn below(folder: &str) -> (String, String) {
+pub(crate) fn descendant_range(folder: &str) -> (String, String) {
     match folder {
         // A text begins with no byte above this one.
         "" => (String::new(), "\u{10ffff}".to_owned()),
@@ -181,7 +181,7 @@ mod tests {
         fn what_is_below_a_folder_is_a_range(
             folder in proptest::collection::vec(1u8.., 1..6), other in proptest::collection::vec(1u8.., 0..9),
         ) {
-            let (from, to) = below(&to_text(OsStr::from_bytes(&folder)));
+            let (from, to) = descendant_range(&to_text(OsStr::from_bytes(&folder)));
             let text = to_text(OsStr::from_bytes(&other));
             let inside = other.starts_with(&[&folder[..], b"/"].concat()) && other.len() > folder.len() + 1;
             prop_assert_eq!(text > from && text < to, inside);

@@ -6,7 +6,7 @@ use rusqlite::params;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// The positions of consumers in streams, in a store.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl Positions<'_> {
             ));
         }
         let (stream, consumer) = (stream.to_owned(), consumer.to_owned());
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "INSERT INTO stream_positions (stream, consumer, next_offset, updated_at)
                 VALUES (?1, ?2, ?3, ?4) ON CONFLICT (stream, consumer)
                 DO UPDATE SET next_offset = excluded.next_offset, updated_at = excluded.updated_at";

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::paths::beside;
+use crate::paths::with_suffix;
 
 /// Creates a file that must not exist yet.
 pub fn create_new(path: &Path) -> io::Result<File> {
@@ -50,7 +50,7 @@ pub fn files_open_to_others(database: &Path) -> Vec<PathBuf> {
     let endings = ["", "-wal", "-shm", "-journal", "-wal.replaced"];
     endings
         .into_iter()
-        .map(|ending| beside(database, ending))
+        .map(|ending| with_suffix(database, ending))
         .filter(|path| is_open_to_others(path))
         .collect()
 }

@@ -12,13 +12,13 @@ use rusqlite::params;
 use crate::Store;
 use crate::error::{Error, Result};
 use crate::process;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// A claim of a process of which nothing is known, such as one of another host, holds for this time.
 const CLAIM_LEASE: Duration = Duration::from_secs(600);
 
 /// Claims of ended processes are deleted after this time, or after that for which ids are remembered if it is longer.
-const KEEP_CLAIMS: Duration = Duration::from_secs(24 * 60 * 60);
+const CLAIM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What an attempt to claim a message found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl ProcessedIds<'_> {
         self.0.read(|db| {
             // One by one: a list as JSON would lose what comes after a NUL in an id. In one transaction, which ends when it
             // is dropped: with a lock for each, 200 of them took 1.0 ms instead of 0.6.
-            let _all = db.conn.unchecked_transaction().map_err(|error| db.file.error(&error))?;
+            let _transaction = db.conn.unchecked_transaction().map_err(|error| db.file.error(&error))?;
             let sql = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
             let horizon = db.now.minus(window).to_string();
             ids.iter().map(|id| Ok(db.number(sql, params![scope, id, horizon])? > 0)).collect()
@@ -58,7 +58,7 @@ impl ProcessedIds<'_> {
     /// process that has ended is taken over.
     pub fn claim(self, scope: &str, id: &str, window: Duration) -> Result<ClaimResult> {
         let (scope, id) = (scope.to_owned(), id.to_owned());
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let seen = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
             if db.number(seen, params![scope, id, db.now.minus(window).to_string()])? > 0 {
                 return Ok(ClaimResult::AlreadyProcessed);
@@ -82,7 +82,7 @@ impl ProcessedIds<'_> {
     /// Gives a claim of this process back: the message was not handled.
     pub fn release(self, scope: &str, id: &str) -> Result<()> {
         let (scope, id) = (scope.to_owned(), id.to_owned());
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "DELETE FROM message_claims WHERE scope = ?1 AND message_id = ?2 AND claimed_by = ?3";
             db.execute(sql, params![scope, id, process::tag()]).map(drop)
         })
@@ -105,7 +105,7 @@ impl ProcessedIds<'_> {
             ));
         }
         let scope = scope.to_owned();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             // A clock that was set back shortens nobody's memory.
             let sql = "INSERT INTO seen_messages (scope, message_id, seen_at) VALUES (?1, ?2, ?3)
                 ON CONFLICT (scope, message_id) DO UPDATE SET seen_at = excluded.seen_at
@@ -122,11 +122,11 @@ impl ProcessedIds<'_> {
     /// many.
     pub fn prune(self, scope: &str, window: Duration, limit: usize) -> Result<usize> {
         let scope = scope.to_owned();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let claims = "DELETE FROM message_claims WHERE scope = ?1 AND claimed_at <= ?2";
-            db.execute(claims, params![scope, db.now.minus(window.max(KEEP_CLAIMS)).to_string()])?;
+            db.execute(claims, params![scope, db.now.minus(window.max(CLAIM_RETENTION)).to_string()])?;
             let horizon = db.now.minus(window).to_string();
-            db.execute(PRUNE, params![scope, horizon, crate::as_limit(limit)])
+            db.execute(PRUNE, params![scope, horizon, crate::sql_limit(limit)])
         })
     }
 }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn pruning_a_million_costs_what_it_deletes() {
         let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(crate::schema::MESSAGES).unwrap();
+        conn.execute_batch(crate::schema::SEEN_MESSAGES).unwrap();
         conn.execute_batch(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)
              INSERT INTO seen_messages SELECT 'q' || (i % 2), printf('%08x', i * 2654435761 % 4294967296),

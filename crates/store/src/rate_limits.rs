@@ -8,16 +8,16 @@ use std::time::Duration;
 use crate::Store;
 use crate::db::Db;
 use crate::error::{Error, Result};
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// The bucket that the making of thumbnails shares.
 pub const THUMBNAIL_IO: &str = "thumbnail_io_global";
 
 /// No backlog of reservations is longer than this, in milliseconds; what looks longer is not one.
-const MOST_BACKLOG: i64 = 3_600_000;
+const MAX_BACKLOG_MS: i64 = 3_600_000;
 
 /// The longest that one reservation can take up, in milliseconds: ten years, so that sums stay far from overflow.
-const MOST_COST: i64 = 315_360_000_000;
+const MAX_COST_MS: i64 = 315_360_000_000;
 
 /// The rate limits of a store.
 #[derive(Clone, Copy, Debug)]
@@ -30,9 +30,9 @@ impl RateLimits<'_> {
             return Ok(Duration::ZERO);
         }
         let cost = (u128::from(bytes) * 1_000).div_ceil(u128::from(bytes_per_second));
-        let cost = i64::try_from(cost).unwrap_or(MOST_COST).min(MOST_COST);
+        let cost = i64::try_from(cost).unwrap_or(MAX_COST_MS).min(MAX_COST_MS);
         let bucket = bucket.to_owned();
-        self.0.write(Shape::Compound, move |db| reserve(db, &bucket, cost))
+        self.0.write(WriteKind::Compound, move |db| reserve(db, &bucket, cost))
     }
 }
 
@@ -51,7 +51,7 @@ fn reserve(db: &Db<'_>, bucket: &str, cost: i64) -> Result<Duration> {
                 (SELECT next_available_at_ms - max(?2,
                     coalesce(CAST(unixepoch(updated_at, 'subsec') * 1000 AS INTEGER), 0)) AS backlog))
         WHERE bucket_key = ?1 RETURNING next_available_at_ms";
-    let next = db.first(sql, (bucket, now, cost, MOST_BACKLOG, db.now()), |row| row.get::<_, i64>(0))?;
+    let next = db.first(sql, (bucket, now, cost, MAX_BACKLOG_MS, db.now()), |row| row.get::<_, i64>(0))?;
     let next = next.ok_or_else(|| Error::Internal(format!("the bucket {bucket:?} is gone")))?;
     Ok(Duration::from_millis(u64::try_from(next - cost - now).unwrap_or(0)))
 }

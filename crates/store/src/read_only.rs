@@ -8,29 +8,29 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use crate::db::{Access, File};
+use crate::db::{Access, DbFile};
 use crate::error::{Error, Result};
 use crate::migrations;
-use crate::paths::{beside, display_path};
+use crate::paths::{display_path, with_suffix};
 
 /// Whether an error can mean that the file is there and cannot be written.
-pub(crate) fn may_be(error: &Error, path: &Path) -> bool {
+pub(crate) fn may_be_read_only(error: &Error, path: &Path) -> bool {
     matches!(error, Error::ReadOnly(_) | Error::CannotOpen(..)) && path.is_file()
 }
 
 /// Opens the file for reading only. Gives the connection and the file as further connections are to open it.
-pub(crate) fn open(file: &File) -> Result<(File, Connection)> {
+pub(crate) fn open(file: &DbFile) -> Result<(DbFile, Connection)> {
     let attempt = |access| {
-        let file = File { access, ..file.clone() };
+        let file = DbFile { access, ..file.clone() };
         let conn = file.open_reader()?;
-        migrations::recognise(&file, &conn)?;
+        migrations::check_compatible(&file, &conn)?;
         Ok((file, conn))
     };
     let error = match attempt(Access::ReadOnly) {
         Err(error @ (Error::ReadOnly(_) | Error::CannotOpen(..))) => error,
         result => return result,
     };
-    let logs = ["-wal", "-journal"].map(|ending| beside(&file.path, ending));
+    let logs = ["-wal", "-journal"].map(|ending| with_suffix(&file.path, ending));
     match logs.iter().find(|log| std::fs::metadata(log).is_ok_and(|found| found.len() > 0)) {
         None => attempt(Access::Immutable).map_err(|_| error),
         Some(log) => Err(Error::CannotOpen(
@@ -45,7 +45,7 @@ pub(crate) fn open(file: &File) -> Result<(File, Connection)> {
 }
 
 /// Refuses a file of an older version: it cannot be brought up to date.
-pub(crate) fn check_version(file: &File, conn: &Connection) -> Result<()> {
+pub(crate) fn check_version(file: &DbFile, conn: &Connection) -> Result<()> {
     match migrations::is_current(file, conn)? {
         true => Ok(()),
         false => Err(Error::CannotOpen(

@@ -10,12 +10,12 @@ use rusqlite::Row;
 use serde::Serialize;
 
 use crate::Store;
-use crate::db::{Db, some_time, time};
+use crate::db::{Db, required_time, time};
 use crate::error::{Error, Result};
 use crate::paths;
 use crate::paths::display_path;
 use crate::time::UtcTime;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// A folder that is scanned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,9 +69,9 @@ impl Roots<'_> {
     }
 
     /// The root at exactly this path.
-    pub fn at(self, path: &Path) -> Result<Option<Root>> {
+    pub fn find(self, path: &Path) -> Result<Option<Root>> {
         let text = paths::to_text(path.as_os_str());
-        self.0.read(|db| at(db, &text))
+        self.0.read(|db| find(db, &text))
     }
 
     /// Registers a folder by its absolute path. What another root, around it, knew about it becomes its own. One
@@ -81,12 +81,12 @@ impl Roots<'_> {
             return Err(Error::Invalid(format!("a root is an absolute path, not {}", display_path(path))));
         }
         let path = path.to_path_buf();
-        self.0.write(Shape::Compound, move |db| register(db, &path))
+        self.0.write(WriteKind::Compound, move |db| register(db, &path))
     }
 
     /// Whether links below a root are followed.
     pub fn follow_links(self, id: i64, follow: bool) -> Result<()> {
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE library_roots SET traverse_links = ?2, updated_at = ?3
                 WHERE id = ?1 AND traverse_links <> ?2";
             db.execute(sql, (id, follow, db.now())).map(drop)
@@ -95,13 +95,17 @@ impl Roots<'_> {
 
     /// Forgets a root and what was seen in it. No file is touched.
     pub fn remove(self, id: i64) -> Result<RemovedRoot> {
-        self.0.write(Shape::Compound, move |db| {
-            crate::scans::refuse_scanned(db, id)?;
-            crate::scans::unsettle(db)?;
+        self.0.write(WriteKind::Compound, move |db| {
+            crate::scans::check_not_scanning(db, id)?;
+            crate::scans::clear_settled(db)?;
             // A root around it knows nothing of what is there.
-            if let Some((around, inside)) = around(db, id)? {
-                crate::catalog::unscanned_folder(db, around, &paths::to_text(inside.as_os_str()))?;
-                recount(db, around)?;
+            if let Some((enclosing, relative_path)) = enclosing(db, id)? {
+                crate::catalog::mark_folder_unscanned(
+                    db,
+                    enclosing,
+                    &paths::to_text(relative_path.as_os_str()),
+                )?;
+                recount(db, enclosing)?;
             }
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
             // Counted before: what goes with its folder is not counted by the statement.
@@ -120,41 +124,42 @@ fn list(db: &Db<'_>) -> Result<Vec<Root>> {
     db.rows(&format!("SELECT {COLUMNS} FROM library_roots ORDER BY root_path"), [], root)
 }
 
-fn at(db: &Db<'_>, text: &str) -> Result<Option<Root>> {
+fn find(db: &Db<'_>, text: &str) -> Result<Option<Root>> {
     db.first(&format!("SELECT {COLUMNS} FROM library_roots WHERE root_path = ?1"), [text], root)
 }
 
 fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
     let text = paths::to_text(path.as_os_str());
-    if let Some(root) = at(db, &text)? {
+    if let Some(root) = find(db, &text)? {
         return Ok(root);
     }
-    let name = free_name(db, path)?;
+    let name = unused_name(db, path)?;
     let sql = "INSERT INTO library_roots (name, root_path, created_at, updated_at, traverse_links)
         VALUES (?1, ?2, ?3, ?3, 0)";
     db.execute(sql, (&name, &text, db.now()))?;
-    let root = at(db, &text)?.ok_or_else(|| Error::Internal("a root vanished".to_owned()))?;
-    if let Some((around, inside)) = around(db, root.id)? {
-        take_over(db, root.id, around, &paths::to_text(inside.as_os_str()))?;
+    let root = find(db, &text)?.ok_or_else(|| Error::Internal("a root vanished".to_owned()))?;
+    if let Some((enclosing, relative_path)) = enclosing(db, root.id)? {
+        move_from_enclosing(db, root.id, enclosing, &paths::to_text(relative_path.as_os_str()))?;
     }
     Ok(root)
 }
 
 /// The innermost root around a root, and the path in it.
-fn around(db: &Db<'_>, id: i64) -> Result<Option<(i64, PathBuf)>> {
+fn enclosing(db: &Db<'_>, id: i64) -> Result<Option<(i64, PathBuf)>> {
     let roots = list(db)?;
     let Some(root) = roots.iter().find(|root| root.id == id) else { return Ok(None) };
-    let inside = |other: &Root| Some((other.id, root.path.strip_prefix(&other.path).ok()?.to_path_buf()));
-    let around = roots.iter().filter(|other| other.id != id).filter_map(inside);
+    let relative_path =
+        |other: &Root| Some((other.id, root.path.strip_prefix(&other.path).ok()?.to_path_buf()));
+    let enclosing = roots.iter().filter(|other| other.id != id).filter_map(relative_path);
     // The innermost one leaves the shortest path.
-    Ok(around.min_by_key(|(_, path)| path.as_os_str().len()))
+    Ok(enclosing.min_by_key(|(_, path)| path.as_os_str().len()))
 }
 
 /// Everything at and below `folder` of the root `from` belongs to the root `to`, where it is the top.
-fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
-    crate::scans::refuse_scanned(db, from)?;
-    crate::scans::unsettle(db)?;
-    let (low, high) = paths::below(folder);
+fn move_from_enclosing(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
+    crate::scans::check_not_scanning(db, from)?;
+    crate::scans::clear_settled(db)?;
+    let (low, high) = paths::descendant_range(folder);
     // Characters, as substr counts.
     let skipped = i64::try_from(folder.chars().count()).unwrap_or(i64::MAX) + 2;
     for table in ["library_files", "folders"] {
@@ -188,7 +193,7 @@ fn recount(db: &Db<'_>, root: i64) -> Result<()> {
 }
 
 /// The folder's own name, with a number when there is one of that name.
-fn free_name(db: &Db<'_>, path: &Path) -> Result<String> {
+fn unused_name(db: &Db<'_>, path: &Path) -> Result<String> {
     let own = path.file_name().map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
     let taken = |name: &str| Ok(db.number("SELECT count(*) FROM library_roots WHERE name = ?1", [name])? > 0);
     let mut name = own.clone();
@@ -206,7 +211,7 @@ fn root(row: &Row<'_>) -> rusqlite::Result<Root> {
         name: row.get("name")?,
         path: paths::from_text(&row.get::<_, String>("root_path")?).into(),
         follow_links: row.get("traverse_links")?,
-        created_at: some_time(row, "created_at")?,
+        created_at: required_time(row, "created_at")?,
         last_scanned_at: time(row, "last_scanned_at")?,
         folders: row.get("folder_count")?,
         files: row.get("file_count")?,

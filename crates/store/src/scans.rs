@@ -9,10 +9,10 @@ use std::time::Duration;
 use rusqlite::{Row, params};
 
 use crate::Store;
-use crate::db::{Db, some_time, time};
+use crate::db::{Db, required_time, time};
 use crate::error::{Error, Result};
 use crate::time::UtcTime;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// A holder that nobody can ask about is taken for dead when it has said nothing for so long.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -78,14 +78,14 @@ pub struct Scans<'a>(pub(crate) &'a Store);
 
 impl Scans<'_> {
     /// Begins a scan, or goes on with one. [`Error::Conflict`] names whoever holds it.
-    pub fn begin(self, wanted: ScanRequest) -> Result<Scan> {
-        self.0.write(Shape::Compound, move |db| begin(db, &wanted))
+    pub fn begin(self, request: ScanRequest) -> Result<Scan> {
+        self.0.write(WriteKind::Compound, move |db| begin(db, &request))
     }
 
     /// Says that the holder of these scans is alive.
     pub fn heartbeat(self, ids: Vec<i64>, holder: &str) -> Result<()> {
         let holder = holder.to_owned();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             for id in &ids {
                 let sql = "UPDATE scan_sessions SET heartbeat_at = ?3
                     WHERE id = ?1 AND status = 'running' AND holder = ?2";
@@ -99,7 +99,7 @@ impl Scans<'_> {
 
     /// Records that the walk of a scan is complete.
     pub fn mark_walked(self, id: i64) -> Result<()> {
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE scan_sessions SET walked_at = ?2 WHERE id = ?1 AND status = 'running'";
             db.execute(sql, (id, db.now())).map(drop)
         })
@@ -107,7 +107,7 @@ impl Scans<'_> {
 
     /// Leaves a scan to whoever wants to go on with it.
     pub fn release(self, id: i64) -> Result<()> {
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE scan_sessions SET holder = NULL WHERE id = ?1 AND status = 'running'";
             db.execute(sql, [id]).map(drop)
         })
@@ -115,14 +115,14 @@ impl Scans<'_> {
 
     /// The duplicates found by the scan that settled the catalog last, if it read everything in this manner, nothing has
     /// changed since, and no scan but `own` is unfinished: then a scan that finds nothing changed has nothing to read.
-    pub fn last_full_comparison(self, manner: &str, own: &[i64]) -> Result<Option<Duplicates>> {
+    pub fn last_full_comparison(self, method: &str, own: &[i64]) -> Result<Option<Duplicates>> {
         let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         self.0.read(|db| {
-            if has_others(db, own)? {
+            if has_other_running(db, own)? {
                 return Ok(None);
             }
-            db.first(sql, [manner], |row| {
+            db.first(sql, [method], |row| {
                 let (groups, files, reclaimable) =
                     (number(row.get(0)?), number(row.get(1)?), number(row.get(2)?));
                 Ok(Duplicates { groups, files, reclaimable })
@@ -133,7 +133,7 @@ impl Scans<'_> {
     /// Whether every file that can be a duplicate has been compared, and no scan but `own` is unfinished.
     pub fn is_fully_compared(self, own: &[i64]) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled IS NOT NULL)";
-        self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_others(db, own)?))
+        self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_other_running(db, own)?))
     }
 
     /// Roots that have a scan which has not finished, or none that ever did.
@@ -147,11 +147,11 @@ impl Scans<'_> {
     /// catalog that can be a duplicate was compared, in this manner, and these are the duplicates. That does not
     /// hold while another scan is unfinished.
     pub fn finish(self, finished: Vec<FinishedScan>, settled: Option<(&str, Duplicates)>) -> Result<()> {
-        let settled = settled.map(|(manner, duplicates)| (manner.to_owned(), duplicates));
-        self.0.write(Shape::Compound, move |db| {
-            unsettle(db)?;
+        let settled = settled.map(|(method, duplicates)| (method.to_owned(), duplicates));
+        self.0.write(WriteKind::Compound, move |db| {
+            clear_settled(db)?;
             let own: Vec<i64> = finished.iter().map(|scan| scan.id).collect();
-            let settled = if has_others(db, &own)? { None } else { settled.as_ref() };
+            let settled = if has_other_running(db, &own)? { None } else { settled.as_ref() };
             finished.iter().try_for_each(|scan| finish(db, scan, settled))
         })
     }
@@ -180,10 +180,11 @@ pub struct WalkRecord {
 }
 
 fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates)>) -> Result<()> {
-    let FinishedScan { id, root, totals: seen, walk } = scan;
+    let FinishedScan { id, root, totals, walk } = scan;
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors].map(signed);
-    let manner = settled.map(|(manner, _)| manner);
+    let [folders, files, bytes, errors] =
+        [totals.folders, totals.files, totals.bytes, totals.errors].map(signed);
+    let method = settled.map(|(method, _)| method);
     let [groups, duplicates, reclaimable] = match settled {
         Some((_, Duplicates { groups, files, reclaimable })) => {
             [groups, files, reclaimable].map(|&number| Some(signed(number)))
@@ -196,7 +197,7 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
         settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
         WHERE id = ?1 AND status = 'running'";
     let numbers =
-        params![id, db.now(), folders, files, bytes, errors, manner, groups, duplicates, reclaimable];
+        params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable];
     if db.execute(sql, numbers)? == 0 {
         return Err(Error::Conflict(format!("scan {id} is not running any more")));
     }
@@ -209,19 +210,19 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
 }
 
 /// Whether a scan other than these has not finished.
-fn has_others(db: &Db<'_>, own: &[i64]) -> Result<bool> {
+fn has_other_running(db: &Db<'_>, own: &[i64]) -> Result<bool> {
     let running: Vec<i64> =
         db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
     Ok(running.iter().any(|id| !own.contains(id)))
 }
 
 /// Clears the mark of the scan that settled the catalog: a file's row changes.
-pub(crate) fn unsettle(db: &Db<'_>) -> Result<()> {
+pub(crate) fn clear_settled(db: &Db<'_>) -> Result<()> {
     db.execute("UPDATE scan_sessions SET settled = NULL WHERE settled IS NOT NULL", []).map(drop)
 }
 
 /// Refuses while a root is scanned, or was until a moment ago by somebody who is silent since.
-pub(crate) fn refuse_scanned(db: &Db<'_>, root: i64) -> Result<()> {
+pub(crate) fn check_not_scanning(db: &Db<'_>, root: i64) -> Result<()> {
     let sql = "SELECT count(*) FROM scan_sessions WHERE library_id = ?1 AND status = 'running'
         AND holder IS NOT NULL AND heartbeat_at > ?2";
     if db.number(sql, (root, db.now.minus(LEASE).to_string()))? == 0 {
@@ -231,41 +232,41 @@ pub(crate) fn refuse_scanned(db: &Db<'_>, root: i64) -> Result<()> {
     Err(Error::Conflict(text.to_owned()))
 }
 
-struct Running {
+struct RunningScan {
     scan: Scan,
     holder: Option<String>,
     heartbeat_at: Option<UtcTime>,
     settings: Option<String>,
 }
 
-fn begin(db: &Db<'_>, wanted: &ScanRequest) -> Result<Scan> {
+fn begin(db: &Db<'_>, request: &ScanRequest) -> Result<Scan> {
     let sql = "SELECT id, library_id, started_at, holder, heartbeat_at, settings FROM scan_sessions
         WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
-    if let Some(found) = db.first(sql, [wanted.root], running)? {
-        refuse_held(db, wanted, &found)?;
-        if !wanted.restart && found.settings.as_ref() == Some(&wanted.settings) {
+    if let Some(found) = db.first(sql, [request.root], running)? {
+        check_not_held(db, request, &found)?;
+        if !request.restart && found.settings.as_ref() == Some(&request.settings) {
             let sql = "UPDATE scan_sessions SET holder = ?2, heartbeat_at = ?3 WHERE id = ?1";
-            db.execute(sql, (found.scan.id, &wanted.holder, db.now()))?;
+            db.execute(sql, (found.scan.id, &request.holder, db.now()))?;
             return Ok(found.scan);
         }
         let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
             error_message = 'begun anew' WHERE library_id = ?1 AND status = 'running'";
-        db.execute(sql, (wanted.root, db.now()))?;
+        db.execute(sql, (request.root, db.now()))?;
     }
     let sql = "INSERT INTO scan_sessions (status, started_at, files_seen, directories_seen, bytes_seen,
             error_count, library_id, settings, holder, heartbeat_at)
         VALUES ('running', ?1, 0, 0, 0, 0, ?2, ?3, ?4, ?1)";
-    db.execute(sql, (db.now(), wanted.root, &wanted.settings, &wanted.holder))?;
+    db.execute(sql, (db.now(), request.root, &request.settings, &request.holder))?;
     let id = db.conn.last_insert_rowid();
-    Ok(Scan { id, root: wanted.root, started_at: db.now, resumed: false })
+    Ok(Scan { id, root: request.root, started_at: db.now, resumed: false })
 }
 
-fn refuse_held(db: &Db<'_>, wanted: &ScanRequest, found: &Running) -> Result<()> {
+fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Result<()> {
     let Some(holder) = found.holder.as_deref() else {
         return Ok(());
     };
-    let silent = |beat: UtcTime| beat.plus(LEASE) <= db.now;
-    let alive = (wanted.is_alive)(holder).unwrap_or(!found.heartbeat_at.is_none_or(silent));
+    let silent = |heartbeat: UtcTime| heartbeat.plus(LEASE) <= db.now;
+    let alive = (request.is_alive)(holder).unwrap_or(!found.heartbeat_at.is_none_or(silent));
     if !alive {
         return Ok(());
     }
@@ -275,12 +276,12 @@ fn refuse_held(db: &Db<'_>, wanted: &ScanRequest, found: &Running) -> Result<()>
     Err(Error::Conflict(format!("it is being scanned already, since {since} UTC, by {holder}")))
 }
 
-fn running(row: &Row<'_>) -> rusqlite::Result<Running> {
-    Ok(Running {
+fn running(row: &Row<'_>) -> rusqlite::Result<RunningScan> {
+    Ok(RunningScan {
         scan: Scan {
             id: row.get("id")?,
             root: row.get("library_id")?,
-            started_at: some_time(row, "started_at")?,
+            started_at: required_time(row, "started_at")?,
             resumed: true,
         },
         holder: row.get("holder")?,

@@ -13,11 +13,11 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     pub(crate) create: &'static str,
     /// Columns that an older file may lack, each nullable or with a default.
-    pub(crate) later: &'static [(&'static str, &'static str)],
+    pub(crate) added_columns: &'static [(&'static str, &'static str)],
 }
 
 /// The tables shared with other programs, in the order their references need.
-pub(crate) const SHARED: &[Table] = &[
+pub(crate) const SHARED_TABLES: &[Table] = &[
     Table {
         name: "jobs",
         create: "CREATE TABLE jobs (
@@ -39,7 +39,7 @@ pub(crate) const SHARED: &[Table] = &[
             started_at TEXT,
             finished_at TEXT
         )",
-        later: &[
+        added_columns: &[
             ("worker_id", "TEXT"),
             ("worker_heartbeat_at", "TEXT"),
             ("lease_expires_at", "TEXT"),
@@ -55,7 +55,7 @@ pub(crate) const SHARED: &[Table] = &[
             heartbeat_at TEXT NOT NULL,
             expires_at TEXT NOT NULL
         )",
-        later: &[],
+        added_columns: &[],
     },
     Table {
         name: "library_roots",
@@ -71,7 +71,7 @@ pub(crate) const SHARED: &[Table] = &[
             file_count INTEGER CHECK (file_count >= 0),
             total_size INTEGER CHECK (total_size >= 0)
         )",
-        later: &[
+        added_columns: &[
             ("traverse_links", "INTEGER NOT NULL DEFAULT 0"),
             ("folder_count", "INTEGER"),
             ("file_count", "INTEGER"),
@@ -91,7 +91,7 @@ pub(crate) const SHARED: &[Table] = &[
             bytes_seen INTEGER NOT NULL DEFAULT 0 CHECK (bytes_seen >= 0),
             error_count INTEGER NOT NULL DEFAULT 0 CHECK (error_count >= 0)
         )",
-        later: &[("error_count", "INTEGER NOT NULL DEFAULT 0")],
+        added_columns: &[("error_count", "INTEGER NOT NULL DEFAULT 0")],
     },
     Table {
         name: "folders",
@@ -106,7 +106,7 @@ pub(crate) const SHARED: &[Table] = &[
             error_status TEXT,
             UNIQUE (library_id, relative_path)
         )",
-        later: &[],
+        added_columns: &[],
     },
     Table {
         name: "library_files",
@@ -137,7 +137,7 @@ pub(crate) const SHARED: &[Table] = &[
             folder_id INTEGER REFERENCES folders (id) ON DELETE SET NULL,
             CONSTRAINT uq_library_files_library_id_relative_path UNIQUE (library_id, relative_path)
         )",
-        later: &[
+        added_columns: &[
             ("is_missing", "INTEGER NOT NULL DEFAULT 0"),
             ("needs_hash", "INTEGER NOT NULL DEFAULT 1"),
             ("hash_algorithm", "TEXT"),
@@ -181,7 +181,7 @@ pub(crate) const SHARED: &[Table] = &[
             started_at TEXT,
             finished_at TEXT
         )",
-        later: &[],
+        added_columns: &[],
     },
     Table {
         name: "thumbnail_cleanup_jobs",
@@ -199,7 +199,7 @@ pub(crate) const SHARED: &[Table] = &[
             updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
             finished_at TEXT
         )",
-        later: &[],
+        added_columns: &[],
     },
     Table {
         name: "wal_maintenance_jobs",
@@ -225,7 +225,7 @@ pub(crate) const SHARED: &[Table] = &[
             started_at TEXT,
             finished_at TEXT
         )",
-        later: &[
+        added_columns: &[
             ("requested_by", "TEXT"),
             ("reason", "TEXT"),
             ("retry_count", "INTEGER NOT NULL DEFAULT 0"),
@@ -249,12 +249,12 @@ pub(crate) const SHARED: &[Table] = &[
             next_available_at_ms INTEGER NOT NULL DEFAULT 0 CHECK (next_available_at_ms >= 0),
             updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
         )",
-        later: &[],
+        added_columns: &[],
     },
 ];
 
 /// The ledger of what was done to a file.
-pub(crate) const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
+pub(crate) const CREATE_MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
     applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
@@ -299,14 +299,14 @@ pub(crate) const SHARED_INDEXES: &str = "
 
 /// At most one scan or hash job is pending or running. Older files have an index of this name with another
 /// meaning, so it is always made anew.
-pub(crate) const SINGLE_ACTIVE: &str = "
+pub(crate) const SINGLE_ACTIVE_INDEX: &str = "
     DROP INDEX IF EXISTS ix_jobs_single_active_scan_hash;
     CREATE UNIQUE INDEX ix_jobs_single_active_scan_hash ON jobs ((1))
         WHERE lower(status) IN ('pending', 'running') AND lower(kind) IN ('scan', 'hash');
 ";
 
 /// Enum columns, whose values are lower-case.
-pub(crate) const ENUMS: &[(&str, &str)] = &[
+pub(crate) const ENUM_COLUMNS: &[(&str, &str)] = &[
     ("jobs", "kind"),
     ("jobs", "status"),
     ("scan_sessions", "status"),
@@ -403,7 +403,7 @@ pub(crate) const TASK_FAILURES: &str = "
 
 /// What our dead letters carry beyond the shared columns, so that a letter alone is enough to try again, and
 /// whether the workload's own clean-up has been called.
-pub(crate) const LETTER_COLUMNS: &[(&str, &str)] = &[
+pub(crate) const DEAD_LETTER_COLUMNS: &[(&str, &str)] = &[
     ("queue", "TEXT"),
     ("payload", "TEXT"),
     ("priority", "INTEGER"),
@@ -492,7 +492,7 @@ pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
 pub(crate) const MOUNT_COLUMNS: &[(&str, &str)] = &[("is_mount_point", "INTEGER")];
 
 /// Filesystems by their identity, and the one scan that is marked as settled.
-pub(crate) const IDENTITY: &str = "
+pub(crate) const FILESYSTEMS: &str = "
     CREATE TABLE IF NOT EXISTS filesystems (id INTEGER NOT NULL PRIMARY KEY, identity TEXT NOT NULL UNIQUE);
     CREATE INDEX IF NOT EXISTS ix_scan_sessions_settled ON scan_sessions (settled) WHERE settled IS NOT NULL;
 ";
@@ -538,7 +538,7 @@ pub(crate) const START_COLUMNS: &[(&str, &str)] =
 
 /// Tasks whose worker has died: few, and claimed by a rule of their own. The status is a column of the index and not in
 /// its condition: a task that changes its status costs less so.
-pub(crate) const SUSPICIOUS: &str = "
+pub(crate) const SUSPICIOUS_INDEX: &str = "
     CREATE INDEX IF NOT EXISTS ix_tasks_suspicious ON tasks (status, queue, kind, priority DESC)
         WHERE crashes > 0 OR abandoned > 0;
 ";
@@ -567,7 +567,7 @@ pub(crate) const STREAM_POSITIONS: &str = "
 ";
 
 /// Messages that consumers have seen. The key's tree is the table; the index has the oldest first, for pruning.
-pub(crate) const MESSAGES: &str = "
+pub(crate) const SEEN_MESSAGES: &str = "
     CREATE TABLE IF NOT EXISTS seen_messages (
         scope TEXT NOT NULL CHECK (scope <> ''),
         message_id TEXT NOT NULL CHECK (message_id <> ''),

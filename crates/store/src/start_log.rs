@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::Store;
 use crate::error::Result;
 use crate::lease::{Token, WorkerId};
-use crate::paths::{beside, resolve_last_link};
+use crate::paths::{resolve_last_link, with_suffix};
 
 /// A log that is longer than this, in bytes, is rewritten.
 const MAX_LENGTH: usize = 1 << 20;
@@ -123,12 +123,12 @@ fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 fn path_of(database: &Path, worker: &str) -> PathBuf {
     let part = worker.rsplit(':').next().unwrap_or(worker);
     let part: String = part.chars().filter(char::is_ascii_alphanumeric).collect();
-    beside(&resolve_last_link(database), &format!("-starts-{part}"))
+    with_suffix(&resolve_last_link(database), &format!("-starts-{part}"))
 }
 
 /// The file that takes the place of the log at `path` when it is complete.
 fn new_path(path: &Path) -> PathBuf {
-    beside(path, ".new")
+    with_suffix(path, ".new")
 }
 
 /// The tasks and tokens in the log of a worker. None if it has no log.

@@ -29,7 +29,7 @@
 
 mod cancel;
 mod claim;
-mod claims;
+mod foreign_claims;
 mod settle;
 mod types;
 
@@ -38,21 +38,21 @@ use std::time::Duration;
 
 use rusqlite::{CachedStatement, params};
 
-use crate::db::{Db, bad};
+use crate::db::{Db, invalid_value};
 use crate::dead_letters;
 use crate::error::{Error, Result};
 use crate::json;
-use crate::lease::{HeartbeatResult, HeldLeases, Leased, Token};
+use crate::lease::{HeartbeatResult, HeldLeases, LeaseRules, Token};
 use crate::start_log;
 use crate::time::UtcTime;
 use crate::workers;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 use crate::{Page, Store};
 
 use settle::Completions;
 
 pub use cancel::CancelOutcome;
-pub use claims::ForeignClaims;
+pub use foreign_claims::ForeignClaims;
 pub use types::{
     ClaimBatch, ClaimRequest, ClaimedTask, Disposition, Enqueued, NewTask, Recovered, ReplacementClaim,
     TaskFailure, TaskFilter, TaskRow, TaskStatus, TaskUpdate, UpdateResult, WorkerBatch,
@@ -62,14 +62,14 @@ pub use types::{
 pub const DEFAULT_QUEUE: &str = "default";
 
 /// The longest payload or result, in bytes.
-pub const MAX_PAYLOAD: usize = json::MOST;
+pub const MAX_PAYLOAD: usize = json::MAX_BYTES;
 
-static LEASED: Leased = Leased {
+static LEASE_RULES: LeaseRules = LeaseRules {
     table: "tasks",
-    our_times: true,
-    only: "",
+    canonical_times: true,
+    row_filter: "",
     on_claim: ", started_at = NULL",
-    on_beat: "",
+    on_heartbeat: "",
     on_expiry: "status = iif(cancel_requested_at IS NULL, 'pending', 'cancelled'),
         finished_at = iif(cancel_requested_at IS NULL, finished_at, ?1)",
     renews_expired: true,
@@ -83,37 +83,37 @@ impl Tasks<'_> {
     /// Puts a task in. When this returns, it is on disk.
     pub fn enqueue(self, task: NewTask) -> Result<Enqueued> {
         task.check()?;
-        let shape = if task.unique_key.is_none() { Shape::Statement } else { Shape::Compound };
-        self.0.write_and_ring(shape, move |db| insert(db, &task))
+        let kind = if task.unique_key.is_none() { WriteKind::Statement } else { WriteKind::Compound };
+        self.0.write_and_notify(kind, move |db| insert(db, &task))
     }
 
     /// Puts many tasks in: all of them, or none.
     pub fn enqueue_many(self, tasks: Vec<NewTask>) -> Result<Vec<Enqueued>> {
         tasks.iter().try_for_each(NewTask::check)?;
-        self.0.write_and_ring(Shape::Compound, move |db| insert_all(db, &tasks))
+        self.0.write_and_notify(WriteKind::Compound, move |db| insert_all(db, &tasks))
     }
 
     /// Writes a worker's verdicts and claims what it wants, in one transaction.
     pub fn settle_and_claim(
         self,
-        settlements: impl Into<Arc<[TaskUpdate]>>,
-        wanted: Vec<ClaimRequest>,
+        updates: impl Into<Arc<[TaskUpdate]>>,
+        claims: Vec<ClaimRequest>,
     ) -> Result<ClaimBatch> {
-        self.apply(WorkerBatch { updates: settlements.into(), claims: wanted, ..WorkerBatch::default() })
+        self.apply(WorkerBatch { updates: updates.into(), claims, ..WorkerBatch::default() })
     }
 
     /// One visit of a worker, in one transaction: records starts, writes verdicts, claims what is wanted.
-    pub fn apply(self, visit: WorkerBatch) -> Result<ClaimBatch> {
-        visit.updates.iter().try_for_each(TaskUpdate::check)?;
-        let visit = Arc::new(visit);
+    pub fn apply(self, batch: WorkerBatch) -> Result<ClaimBatch> {
+        batch.updates.iter().try_for_each(TaskUpdate::check)?;
+        let batch = Arc::new(batch);
         let write = |completions: Completions| {
-            let visit = visit.clone();
-            self.0.write(Shape::Compound, move |db| turn(db, &visit, completions))
+            let batch = batch.clone();
+            self.0.write(WriteKind::Compound, move |db| apply_batch(db, &batch, completions))
         };
-        match write(Completions::Together) {
+        match write(Completions::Grouped) {
             // Rarely, and nothing was written.
-            Err(error) if settle::is_lost(&error) => write(Completions::Apart),
-            turn => turn,
+            Err(error) if settle::is_lost_completion(&error) => write(Completions::Individual),
+            result => result,
         }
     }
 
@@ -121,13 +121,13 @@ impl Tasks<'_> {
     /// not be started. When this returns, it is on disk.
     pub fn start(self, id: i64, token: &Token) -> Result<bool> {
         let token = token.clone();
-        self.0.write(Shape::Statement, move |db| record_start(db, id, &token))
+        self.0.write(WriteKind::Statement, move |db| record_start(db, id, &token))
     }
 
     /// Prolongs the leases of tasks. Says what was found, in order.
     pub fn heartbeat(self, held: Vec<(i64, Token)>, lease: Duration) -> Result<Vec<HeartbeatResult>> {
-        self.0.write(Shape::Compound, move |db| {
-            held.iter().map(|(id, token)| LEASED.beat(db, id, (token, lease), &[])).collect()
+        self.0.write(WriteKind::Compound, move |db| {
+            held.iter().map(|(id, token)| LEASE_RULES.heartbeat(db, id, (token, lease), &[])).collect()
         })
     }
 
@@ -145,12 +145,13 @@ impl Tasks<'_> {
     }
 
     fn recover_all(self, max_crashes: u32, held: Option<HeldLeases>) -> Result<Recovered> {
-        let (recovered, ended) =
-            self.0.write_and_ring(Shape::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
+        let (recovered, ended) = self
+            .0
+            .write_and_notify(WriteKind::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
         // Their starts are on disk now. The records go last: with them the names of the logs would be lost.
         if !ended.is_empty() {
             ended.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
-            self.0.write(Shape::Compound, workers::forget_ended)?;
+            self.0.write(WriteKind::Compound, workers::delete_ended)?;
         }
         Ok(recovered)
     }
@@ -158,27 +159,27 @@ impl Tasks<'_> {
     /// Cancels a task that waits. A running one is cancelled when its run has ended: its worker notices the request within
     /// a second. A request may be repeated.
     pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
-        self.0.write_and_ring(Shape::Compound, move |db| cancel::cancel(db, id))
+        self.0.write_and_notify(WriteKind::Compound, move |db| cancel::cancel(db, id))
     }
 
     /// Running tasks that are to be cancelled, with the token of their claim. Cheap if there are none.
     pub fn cancel_requests(self) -> Result<Vec<(i64, Token)>> {
-        self.0.read(cancel::requested)
+        self.0.read(cancel::list_requested)
     }
 
     /// Cancels the tasks that were to be cancelled and whose worker is gone. Returns how many. Every recovery does this.
     pub fn recover_cancelled(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, |db| {
-            workers::judge(db)?;
+        self.0.write_and_notify(WriteKind::Compound, |db| {
+            workers::update_states(db)?;
             cancel::cancel_stale(db)
         })
     }
 
     /// Has a scheduled task run now.
     pub fn run_now(self, id: i64) -> Result<()> {
-        self.0.write_and_ring(Shape::Compound, move |db| {
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
             let sql = "UPDATE tasks SET status = 'pending', run_after = NULL WHERE id = ?1 AND status = 'scheduled'";
-            changed(db, db.execute(sql, [id])?, id, "scheduled")
+            require_changed(db, db.execute(sql, [id])?, id, "scheduled")
         })
     }
 
@@ -196,11 +197,11 @@ impl Tasks<'_> {
                 "SELECT * FROM tasks WHERE id < ?1 AND (?2 IS NULL OR status = ?2)
                     AND (?3 IS NULL OR kind = ?3) AND (?4 IS NULL OR queue = ?4)
                  ORDER BY id DESC LIMIT ?5",
-                params![from, status, filter.kind, filter.queue, crate::one_more(limit)],
+                params![from, status, filter.kind, filter.queue, crate::limit_plus_one(limit)],
                 TaskRow::read,
             )
         })?;
-        Ok(Page::cut(rows, limit, |task| task.id.to_string()))
+        Ok(Page::from_rows(rows, limit, |task| task.id.to_string()))
     }
 
     /// How many tasks are in each status.
@@ -210,7 +211,7 @@ impl Tasks<'_> {
                 let status: String = row.get(0)?;
                 let known = TaskStatus::parse(&status);
                 Ok((
-                    known.ok_or_else(|| bad(row, "status", &status, "a task's status"))?,
+                    known.ok_or_else(|| invalid_value(row, "status", &status, "a task's status"))?,
                     row.get::<_, i64>(1)?.unsigned_abs(),
                 ))
             })
@@ -227,7 +228,7 @@ impl Tasks<'_> {
 
     /// Tasks of these queues that workers other than `worker` hold. Judges the workers as seen from this process.
     pub fn claims_of_others(self, queues: &[String], worker: &str) -> Result<ForeignClaims> {
-        self.0.read(|db| claims::claims(db, queues, worker))
+        self.0.read(|db| foreign_claims::foreign_claims(db, queues, worker))
     }
 
     /// Whether any task of these queues and kinds is due, or was claimed before and waits to be tried again: its attempt
@@ -252,14 +253,14 @@ impl Tasks<'_> {
     /// Forgets up to `limit` tasks that were made and finished before a time. Says how many. The last task that was
     /// made stays, so that its number is not used again.
     pub fn prune(self, before: UtcTime, limit: usize) -> Result<usize> {
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             // Tasks are numbered as they come: from the first that came after the time on, none was finished
             // before it. So this reads what it deletes, and not the whole table.
             let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
                 WHERE id < coalesce((SELECT id FROM tasks WHERE created_at > ?1 ORDER BY id LIMIT 1), 9223372036854775807)
                     AND (status = 'completed' OR status = 'failed' OR status = 'cancelled')
                     AND finished_at <= ?1 AND id < (SELECT max(id) FROM tasks) ORDER BY id LIMIT ?2)";
-            db.execute(sql, params![before.to_string(), crate::as_limit(limit)])
+            db.execute(sql, params![before.to_string(), crate::sql_limit(limit)])
         })
     }
 }
@@ -320,32 +321,32 @@ fn record_start(db: &Db<'_>, id: i64, token: &Token) -> Result<bool> {
     Ok(db.execute(sql, params![db.now(), id, token.as_str()])? == 1)
 }
 
-fn turn(db: &Db<'_>, visit: &WorkerBatch, completions: Completions) -> Result<ClaimBatch> {
-    let WorkerBatch { started, updates: settlements, claims: wanted, replacements: exchange } = visit;
+fn apply_batch(db: &Db<'_>, batch: &WorkerBatch, completions: Completions) -> Result<ClaimBatch> {
+    let WorkerBatch { started, updates, claims, replacements } = batch;
     let started = started.iter().map(|(id, token)| record_start(db, *id, token)).collect::<Result<_>>()?;
-    let settled = settle::settle_all(db, settlements, completions)?;
-    let mut turn = ClaimBatch { started, results: settled, ..ClaimBatch::default() };
-    if !wanted.is_empty() || !exchange.is_empty() {
-        claim::claim_all(db, wanted, exchange, &mut turn)?;
+    let results = settle::settle_all(db, updates, completions)?;
+    let mut outcome = ClaimBatch { started, results, ..ClaimBatch::default() };
+    if !claims.is_empty() || !replacements.is_empty() {
+        claim::claim_all(db, claims, replacements, &mut outcome)?;
     }
-    Ok(turn)
+    Ok(outcome)
 }
 
 /// Returns also the names of workers that have ended, whose starts are recorded when this is committed.
 fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(Recovered, Vec<String>)> {
-    workers::judge(db)?;
+    workers::update_states(db)?;
     record_logged_starts(db)?;
     let (mut cancelled, mut freed) = (0, 0);
     if let Some(held) = held {
-        cancelled += cancel::cancel_where(db, &LEASED.is_unheld(), held.params(db.now()))?;
-        freed += LEASED.free_unheld(db, held)?;
+        cancelled += cancel::cancel_where(db, &LEASE_RULES.unheld_condition(), held.params(db.now()))?;
+        freed += LEASE_RULES.free_unheld(db, held)?;
     }
     cancelled += cancel::cancel_stale(db)?;
     // A silent worker has not died: its tasks are freed, and count nothing.
     let count = format!(
         "UPDATE tasks SET crashes = crashes + (started_at IS NOT NULL), abandoned = abandoned + (started_at IS NULL)
          WHERE {} AND NOT {} RETURNING id, crashes, started_at IS NOT NULL",
-        LEASED.is_stale(),
+        LEASE_RULES.stale_condition(),
         workers::held_by("tasks", "silent")
     );
     let stale: Vec<(i64, u32, bool)> =
@@ -366,10 +367,10 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(
                 first_failed_at = coalesce(first_failed_at, ?2), error_message = ?3, lease_expires_at = NULL
             WHERE id = ?1 AND status = 'running'";
         db.execute(sql, params![id, db.now(), failure.reason])?;
-        poisoned.push(dead_letters::bury(db, id, &failure)?);
+        poisoned.push(dead_letters::insert_for_task(db, id, &failure)?);
     }
-    freed += LEASED.free_stale(db)?;
-    Ok((Recovered { freed, cancelled, poisoned }, workers::ended(db)?))
+    freed += LEASE_RULES.free_stale(db)?;
+    Ok((Recovered { freed, cancelled, poisoned }, workers::ended_without_tasks(db)?))
 }
 
 /// Records starts of stale tasks that only the start logs of their workers have. Also of workers whose process cannot be seen,
@@ -378,7 +379,7 @@ fn record_logged_starts(db: &Db<'_>) -> Result<()> {
     let sql = format!(
         "SELECT DISTINCT {} AS worker FROM tasks WHERE {} AND started_at IS NULL AND worker IS NOT NULL",
         workers::worker_of("tasks"),
-        LEASED.is_stale()
+        LEASE_RULES.stale_condition()
     );
     let workers: Vec<String> = db.rows(&sql, [db.now()], |row| row.get(0))?;
     for worker in workers {
@@ -394,15 +395,15 @@ pub(crate) fn row(db: &Db<'_>, id: i64) -> Result<TaskRow> {
     found.ok_or_else(|| Error::not_found("task", id))
 }
 
-pub(crate) fn leased() -> &'static Leased {
-    &LEASED
+pub(crate) fn lease_rules() -> &'static LeaseRules {
+    &LEASE_RULES
 }
 
 /// Says why a guarded update found nothing: no such task, or not in a state that allows it.
-fn changed(db: &Db<'_>, count: usize, id: i64, wanted: &str) -> Result<()> {
+fn require_changed(db: &Db<'_>, count: usize, id: i64, required: &str) -> Result<()> {
     if count == 1 {
         return Ok(());
     }
     let status = row(db, id)?.status.as_str();
-    Err(Error::Conflict(format!("task {id} is {status}; only a task that is {wanted} allows this")))
+    Err(Error::Conflict(format!("task {id} is {status}; only a task that is {required} allows this")))
 }

@@ -18,22 +18,22 @@ use rusqlite::{Row, params};
 use serde::Serialize;
 
 use crate::Store;
-use crate::db::{Db, some_time, time};
+use crate::db::{Db, required_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, HeartbeatResult, HeldLeases, Leased, Token, moment};
+use crate::lease::{DueRows, HeartbeatResult, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::string_enum::string_enum;
 use crate::time::UtcTime;
-use crate::values::values;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// How many may be pending or running, unless the caller says otherwise.
 pub const CAPACITY: usize = 50_000;
 
 /// How long after its first failure a thumbnail may be asked for again; doubled with each further one.
-const RETRY_FIRST: Duration = Duration::from_secs(30);
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// But never longer than this.
-const RETRY_MOST: Duration = Duration::from_secs(1_800);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1_800);
 
-values! {
+string_enum! {
     "a thumbnail's status",
     /// Where a thumbnail is in its life.
     pub enum ThumbStatus {
@@ -48,7 +48,7 @@ values! {
     }
 }
 
-values! {
+string_enum! {
     "a media type",
     /// What a thumbnail is made from.
     pub enum MediaType {
@@ -59,7 +59,7 @@ values! {
     }
 }
 
-values! {
+string_enum! {
     "a thumbnail's format",
     /// What a thumbnail is written as.
     pub enum ThumbFormat {
@@ -143,8 +143,8 @@ impl ThumbnailRow {
             worker_id: row.get("worker_id")?,
             worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
             lease_expires_at: time(row, "lease_expires_at")?,
-            created_at: some_time(row, "created_at")?,
-            updated_at: some_time(row, "updated_at")?,
+            created_at: required_time(row, "created_at")?,
+            updated_at: required_time(row, "updated_at")?,
             started_at: time(row, "started_at")?,
             finished_at: time(row, "finished_at")?,
         })
@@ -187,19 +187,19 @@ pub enum ThumbOutcome {
     },
 }
 
-static LEASED: Leased = Leased {
+static LEASE_RULES: LeaseRules = LeaseRules {
     table: "thumbnails",
-    our_times: false,
-    only: "",
+    canonical_times: false,
+    row_filter: "",
     on_claim: ", started_at = coalesce(started_at, ?1), updated_at = ?1",
-    on_beat: ", updated_at = ?1",
+    on_heartbeat: ", updated_at = ?1",
     on_expiry: "status = 'pending', error_code = 'LEASE_EXPIRED',
         error_message = 'Lease expired and requeued', updated_at = ?1",
     renews_expired: true,
 };
 
 /// Whether the line has room, for ?2 at most. Counts no further than that.
-const HAS_ROOM: &str = "(SELECT count(*) FROM
+const HAS_CAPACITY: &str = "(SELECT count(*) FROM
     (SELECT 1 FROM thumbnails WHERE status IN ('pending', 'running') LIMIT ?2)) < ?2";
 
 /// The thumbnails of a store.
@@ -209,11 +209,11 @@ pub struct Thumbnails<'a>(pub(crate) &'a Store);
 impl Thumbnails<'_> {
     /// Asks for a thumbnail. One with this key that is there already is returned as it is, unless it failed and
     /// its time to be tried again has come. [`Error::QueueFull`] when `capacity` are pending or running.
-    pub fn request(self, wanted: NewThumbnail, capacity: usize) -> Result<ThumbnailRow> {
-        check(&wanted)?;
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            let admitted = match by_key(db, &wanted.thumb_key)? {
-                None => insert(db, &wanted, capacity)?,
+    pub fn request(self, new: NewThumbnail, capacity: usize) -> Result<ThumbnailRow> {
+        check(&new)?;
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let admitted = match by_key(db, &new.thumb_key)? {
+                None => insert(db, &new, capacity)?,
                 Some(row) if row.status == ThumbStatus::Failed && row.retry_after <= Some(db.now) => {
                     requeue(db, row.id, capacity)?
                 }
@@ -224,7 +224,7 @@ impl Thumbnails<'_> {
                     "{capacity} thumbnails are waiting or being made, which is the limit; try again later"
                 )));
             }
-            keyed(db, &wanted.thumb_key)
+            require_by_key(db, &new.thumb_key)
         })
     }
 
@@ -232,70 +232,70 @@ impl Thumbnails<'_> {
     /// out are pending again first.
     pub fn claim(self, token: &Token, lease: Duration, limits: ThumbLimits) -> Result<Option<ThumbnailRow>> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
-            LEASED.recover(db)?;
+        self.0.write(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
             let ids = format!(
                 "SELECT id FROM (SELECT * FROM ({}) UNION ALL SELECT * FROM ({})) ORDER BY created, id",
-                oldest(MediaType::Image, 5),
-                oldest(MediaType::Video, 6)
+                oldest_pending_sql(MediaType::Image, 5),
+                oldest_pending_sql(MediaType::Video, 6)
             );
-            let due = Due { ids: &ids, params: &[&limits.image, &limits.video], limit: 1 };
-            Ok(LEASED.claim(db, (&token, lease), &due, "*", ThumbnailRow::read)?.pop())
+            let due = DueRows { ids: &ids, params: &[&limits.image, &limits.video], limit: 1 };
+            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", ThumbnailRow::read)?.pop())
         })
     }
 
     /// Prolongs the lease of a thumbnail.
     pub fn heartbeat(self, id: i64, token: &Token, lease: Duration) -> Result<HeartbeatResult> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| LEASED.beat(db, &id, (&token, lease), &[]))
+        self.0.write(WriteKind::Compound, move |db| LEASE_RULES.heartbeat(db, &id, (&token, lease), &[]))
     }
 
     /// Says how the making ended.
     pub fn finish(self, id: i64, token: &Token, outcome: ThumbOutcome) -> Result<ThumbnailRow> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let done = match &outcome {
                 ThumbOutcome::Ready { width, height, bytes_size } => {
                     let sets = "status = 'ready', width = ?4, height = ?5, bytes_size = ?6, error_code = NULL,
                         error_message = NULL, error_count = 0, retry_after = NULL, finished_at = ?1, updated_at = ?1";
                     let bytes = i64::try_from(*bytes_size).unwrap_or(i64::MAX);
-                    LEASED.finish(db, &id, &token, sets, &[width, height, &bytes])?
+                    LEASE_RULES.finish(db, &id, &token, sets, &[width, height, &bytes])?
                 }
                 ThumbOutcome::Failed { code, message } => {
                     let failures = row(db, id)?.error_count.saturating_add(1);
                     let retry_after = db.now.plus(retry_delay(failures)).to_string();
                     let sets = "status = 'failed', error_code = ?4, error_message = ?5, error_count = ?6,
                         retry_after = ?7, finished_at = ?1, updated_at = ?1";
-                    LEASED.finish(db, &id, &token, sets, &[code, message, &failures, &retry_after])?
+                    LEASE_RULES.finish(db, &id, &token, sets, &[code, message, &failures, &retry_after])?
                 }
             };
-            owned(db, done, id, &token)
+            require_owned(db, done, id, &token)
         })
     }
 
     /// Gives a thumbnail back unmade, so that another worker can have it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<ThumbnailRow> {
         let token = token.clone();
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            let done = LEASED.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
-            owned(db, done, id, &token)
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            require_owned(db, done, id, &token)
         })
     }
 
     /// Has thumbnails whose lease has run out wait for a worker again. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, |db| LEASED.recover(db))
+        self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
+        self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// A thumbnail as it stands.
     pub fn get(self, thumb_key: &str) -> Result<ThumbnailRow> {
-        self.0.read(|db| keyed(db, thumb_key))
+        self.0.read(|db| require_by_key(db, thumb_key))
     }
 
     /// The thumbnails of a group that are ready or failed: what a clean-up would remove.
@@ -318,8 +318,8 @@ impl Thumbnails<'_> {
     }
 }
 
-fn check(wanted: &NewThumbnail) -> Result<()> {
-    let NewThumbnail { thumb_key, max_dimension, source_size_bytes, .. } = wanted;
+fn check(new: &NewThumbnail) -> Result<()> {
+    let NewThumbnail { thumb_key, max_dimension, source_size_bytes, .. } = new;
     if thumb_key.is_empty() || thumb_key.len() > 128 {
         return Err(Error::Invalid(format!("the key {thumb_key:?} is not legal: 1 to 128 bytes are")));
     }
@@ -340,13 +340,13 @@ fn insert(db: &Db<'_>, new: &NewThumbnail, capacity: usize) -> Result<bool> {
     let sql = format!(
         "INSERT INTO thumbnails (thumb_key, file_id, group_key, status, media_type, format, max_dimension, version,
             source_size_bytes, source_mtime_ns, output_relpath, error_count, created_at, updated_at)
-         SELECT ?3, ?4, ?5, 'pending', ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, ?1, ?1 WHERE {HAS_ROOM}"
+         SELECT ?3, ?4, ?5, 'pending', ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, ?1, ?1 WHERE {HAS_CAPACITY}"
     );
     let added = db.execute(
         &sql,
         params![
             db.now(),
-            crate::as_limit(capacity),
+            crate::sql_limit(capacity),
             new.thumb_key,
             new.file_id,
             new.group_key,
@@ -368,15 +368,15 @@ fn requeue(db: &Db<'_>, id: i64, capacity: usize) -> Result<bool> {
         "UPDATE thumbnails SET status = 'pending', error_code = NULL, error_message = NULL, retry_after = NULL,
             worker_id = NULL, worker_heartbeat_at = NULL, lease_expires_at = NULL, started_at = NULL,
             finished_at = NULL, updated_at = ?1
-         WHERE id = ?3 AND status = 'failed' AND {HAS_ROOM}"
+         WHERE id = ?3 AND status = 'failed' AND {HAS_CAPACITY}"
     );
-    Ok(db.execute(&sql, params![db.now(), crate::as_limit(capacity), id])? == 1)
+    Ok(db.execute(&sql, params![db.now(), crate::sql_limit(capacity), id])? == 1)
 }
 
 /// The oldest pending one of a media type, unless as many are being made as parameter `limit` allows.
-fn oldest(media: MediaType, limit: u8) -> String {
-    let (media, created) = (media.as_str(), moment("created_at"));
-    let (retry, lease) = (moment("retry_after"), moment("lease_expires_at"));
+fn oldest_pending_sql(media: MediaType, limit: u8) -> String {
+    let (media, created) = (media.as_str(), sortable_time("created_at"));
+    let (retry, lease) = (sortable_time("retry_after"), sortable_time("lease_expires_at"));
     format!(
         "SELECT id, {created} AS created FROM thumbnails
          WHERE status = 'pending' AND media_type = '{media}' AND (retry_after IS NULL OR {retry} <= ?1)
@@ -389,7 +389,7 @@ fn oldest(media: MediaType, limit: u8) -> String {
 /// When a thumbnail that has failed so often may be asked for again.
 fn retry_delay(failures: i64) -> Duration {
     let doublings = u32::try_from(failures.saturating_sub(1).clamp(0, 10)).unwrap_or(0);
-    RETRY_FIRST.saturating_mul(1 << doublings).min(RETRY_MOST)
+    MIN_RETRY_DELAY.saturating_mul(1 << doublings).min(MAX_RETRY_DELAY)
 }
 
 const FINISHED: &str = "status IN ('ready', 'failed')";
@@ -409,15 +409,15 @@ pub(crate) fn remove_finished(db: &Db<'_>, group_key: &str) -> Result<Vec<String
     Ok(paths.into_iter().flatten().collect())
 }
 
-pub(crate) fn leased() -> &'static Leased {
-    &LEASED
+pub(crate) fn lease_rules() -> &'static LeaseRules {
+    &LEASE_RULES
 }
 
 fn by_key(db: &Db<'_>, thumb_key: &str) -> Result<Option<ThumbnailRow>> {
     db.first("SELECT * FROM thumbnails WHERE thumb_key = ?1", [thumb_key], ThumbnailRow::read)
 }
 
-fn keyed(db: &Db<'_>, thumb_key: &str) -> Result<ThumbnailRow> {
+fn require_by_key(db: &Db<'_>, thumb_key: &str) -> Result<ThumbnailRow> {
     by_key(db, thumb_key)?.ok_or_else(|| Error::not_found("thumbnail", thumb_key))
 }
 
@@ -427,7 +427,7 @@ fn row(db: &Db<'_>, id: i64) -> Result<ThumbnailRow> {
 }
 
 /// The row after its owner's write, or why that was refused.
-fn owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<ThumbnailRow> {
+fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<ThumbnailRow> {
     let thumbnail = row(db, id)?;
     if done {
         return Ok(thumbnail);

@@ -19,17 +19,17 @@ use jiff::tz::Offset;
 pub struct UtcTime(i64);
 
 /// The last moment there is, 9999-12-30 21:59:59.999999: a day with any offset still has a year of four digits.
-const LAST: i64 = 253_402_207_199_999_999;
+const MAX_MICROS: i64 = 253_402_207_199_999_999;
 /// The first one, 0000-01-01 00:00:00.
-const FIRST: i64 = -62_167_219_200_000_000;
+const MIN_MICROS: i64 = -62_167_219_200_000_000;
 
 impl UtcTime {
     /// From microseconds since 1970-01-01 00:00:00 UTC; what no text can hold becomes the nearest it can.
     pub const fn from_micros(micros: i64) -> Self {
-        UtcTime(if micros > LAST {
-            LAST
-        } else if micros < FIRST {
-            FIRST
+        UtcTime(if micros > MAX_MICROS {
+            MAX_MICROS
+        } else if micros < MIN_MICROS {
+            MIN_MICROS
         } else {
             micros
         })
@@ -69,8 +69,8 @@ impl UtcTime {
         let fraction = fraction.strip_prefix('.').or(fraction.is_empty().then_some("0"))?;
         let digits = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
         let civil: DateTime = text.parse().ok().filter(|_| digits && whole.as_bytes()[10] == b' ')?;
-        let moment = Offset::UTC.to_timestamp(civil).ok()?;
-        Some(UtcTime::from_micros(moment.as_microsecond()))
+        let timestamp = Offset::UTC.to_timestamp(civil).ok()?;
+        Some(UtcTime::from_micros(timestamp.as_microsecond()))
     }
 }
 
@@ -78,8 +78,8 @@ impl UtcTime {
 impl fmt::Display for UtcTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // In range by construction.
-        let moment = Timestamp::from_microsecond(self.0).unwrap_or(Timestamp::UNIX_EPOCH);
-        let civil = Offset::UTC.to_datetime(moment);
+        let timestamp = Timestamp::from_microsecond(self.0).unwrap_or(Timestamp::UNIX_EPOCH);
+        let civil = Offset::UTC.to_datetime(timestamp);
         let (date, time) = (civil.date(), civil.time());
         let micros = time.subsec_nanosecond() / 1_000;
         write!(
@@ -126,14 +126,14 @@ impl WallClock {
     pub fn now(&self) -> UtcTime {
         match &self.0 {
             None => UtcTime::from_micros(Timestamp::now().as_microsecond()),
-            Some(hand) => UtcTime::from_micros(hand.load(Ordering::SeqCst)),
+            Some(micros) => UtcTime::from_micros(micros.load(Ordering::SeqCst)),
         }
     }
 
     /// Moves a manual clock, forward or back. The system's clock is not ours to move.
     pub fn set(&self, at: UtcTime) {
-        if let Some(hand) = &self.0 {
-            hand.store(at.micros(), Ordering::SeqCst);
+        if let Some(micros) = &self.0 {
+            micros.store(at.micros(), Ordering::SeqCst);
         }
     }
 }
@@ -191,13 +191,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(micros in FIRST..=LAST) {
+        fn what_is_written_is_read(micros in MIN_MICROS..=MAX_MICROS) {
             let time = UtcTime::from_micros(micros);
             prop_assert_eq!(UtcTime::parse(&time.to_string()), Some(time));
         }
 
         #[test]
-        fn texts_order_as_times_against_a_long_one(a in FIRST..=LAST, b in FIRST..=LAST) {
+        fn texts_order_as_times_against_a_long_one(a in MIN_MICROS..=MAX_MICROS, b in MIN_MICROS..=MAX_MICROS) {
             let (whole, b) = (UtcTime::from_micros(a - a.rem_euclid(1_000_000)), UtcTime::from_micros(b));
             let short = &whole.to_string()[..19];
             prop_assert_eq!(short <= b.to_string().as_str(), whole <= b);

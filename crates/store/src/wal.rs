@@ -10,23 +10,23 @@ use rusqlite::{Row, params};
 use serde::Serialize;
 
 use crate::Store;
-use crate::db::{Db, some_time, time};
+use crate::db::{Db, required_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, HeldLeases, Leased, Token, moment};
+use crate::lease::{DueRows, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::string_enum::string_enum;
 use crate::time::UtcTime;
-use crate::values::values;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// How long after a completed checkpoint the next one may be asked for, unless the caller says otherwise.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(900);
 
 /// How long after a busy checkpoint it is tried again. The same 120 seconds stand in `LEASED`.
-const RETRY: Duration = Duration::from_secs(120);
+const RETRY_DELAY: Duration = Duration::from_secs(120);
 
 /// A checkpoint that waits for readers holds writers up meanwhile, so it does not wait long.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CHECKPOINT_BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-values! {
+string_enum! {
     "a checkpoint mode",
     /// How thorough a checkpoint is.
     pub enum WalMode {
@@ -39,7 +39,7 @@ values! {
     }
 }
 
-values! {
+string_enum! {
     "a checkpoint's status",
     /// Where a checkpoint is in its life.
     pub enum WalStatus {
@@ -90,7 +90,7 @@ impl WalRow {
             status: WalStatus::read(row, "status")?,
             requested_by: row.get("requested_by")?,
             reason: row.get("reason")?,
-            execute_after: some_time(row, "execute_after")?,
+            execute_after: required_time(row, "execute_after")?,
             retry_count: row.get("retry_count")?,
             retry_after: time(row, "retry_after")?,
             worker_id: row.get("worker_id")?,
@@ -101,8 +101,8 @@ impl WalRow {
             checkpointed_frames: row.get("checkpointed_frames")?,
             error_code: row.get("error_code")?,
             error_message: row.get("error_message")?,
-            created_at: some_time(row, "created_at")?,
-            updated_at: some_time(row, "updated_at")?,
+            created_at: required_time(row, "created_at")?,
+            updated_at: required_time(row, "updated_at")?,
             started_at: time(row, "started_at")?,
             finished_at: time(row, "finished_at")?,
         })
@@ -146,12 +146,12 @@ pub struct WalMetrics {
     pub latest_completed_at: Option<UtcTime>,
 }
 
-static LEASED: Leased = Leased {
+static LEASE_RULES: LeaseRules = LeaseRules {
     table: "wal_maintenance_jobs",
-    our_times: false,
-    only: "",
+    canonical_times: false,
+    row_filter: "",
     on_claim: ", started_at = coalesce(started_at, ?1), finished_at = NULL, updated_at = ?1",
-    on_beat: ", updated_at = ?1",
+    on_heartbeat: ", updated_at = ?1",
     // SQLite counts milliseconds, our texts microseconds: it gets the whole seconds, the fraction is put back.
     on_expiry: "status = 'retryable', retry_count = retry_count + 1,
         retry_after = strftime('%Y-%m-%d %H:%M:%S', substr(?1, 1, 19), '+120 seconds') || substr(?1, 20),
@@ -167,8 +167,8 @@ pub struct Wal<'a>(pub(crate) &'a Store);
 impl Wal<'_> {
     /// Asks for a checkpoint. While one is not finished there is no second one.
     pub fn enqueue(self, request: WalRequest) -> Result<WalRequestResult> {
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            let created = moment("created_at");
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let created = sortable_time("created_at");
             let sql = format!(
                 "SELECT * FROM wal_maintenance_jobs WHERE status IN ('pending', 'running', 'retryable')
                  ORDER BY {created} DESC, id DESC LIMIT 1"
@@ -190,18 +190,18 @@ impl Wal<'_> {
     /// Takes a checkpoint that is due. Those whose lease has run out are retryable first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<WalRow>> {
         let token = token.clone();
-        self.0.write(Shape::Compound, move |db| {
-            LEASED.recover(db)?;
+        self.0.write(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
             // A pending row is due by execute_after alone, whatever retry_after says.
-            let due = moment(
+            let due = sortable_time(
                 "CASE status WHEN 'pending' THEN execute_after ELSE coalesce(retry_after, execute_after) END",
             );
             let ids = format!(
                 "SELECT id FROM wal_maintenance_jobs WHERE status IN ('pending', 'retryable') AND {due} <= ?1
                  ORDER BY {due}, id"
             );
-            let due = Due { ids: &ids, params: &[], limit: 1 };
-            Ok(LEASED.claim(db, (&token, lease), &due, "*", WalRow::read)?.pop())
+            let due = DueRows { ids: &ids, params: &[], limit: 1 };
+            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", WalRow::read)?.pop())
         })
     }
 
@@ -210,42 +210,42 @@ impl Wal<'_> {
     pub fn run(self, claimed: &WalRow, token: &Token) -> Result<WalRow> {
         let outcome = self.checkpoint(claimed.requested_mode);
         let (id, token) = (claimed.id, token.clone());
-        self.0.write(Shape::Compound, move |db| {
+        self.0.write(WriteKind::Compound, move |db| {
             let done = settle(db, id, &token, &outcome)?;
-            owned(db, done, id, &token)
+            require_owned(db, done, id, &token)
         })
     }
 
     /// Gives a checkpoint back undone, so that another worker can have it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<WalRow> {
         let token = token.clone();
-        self.0.write_and_ring(Shape::Compound, move |db| {
-            let done = LEASED.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
-            owned(db, done, id, &token)
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            require_owned(db, done, id, &token)
         })
     }
 
     /// Has checkpoints whose lease has run out tried again in two minutes. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write(Shape::Compound, |db| LEASED.recover(db))
+        self.0.write(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
-        self.0.write(Shape::Compound, move |db| LEASED.recover_by(db, &held))
+        self.0.write(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
     /// The checkpoint that was asked for last, if any was.
     pub fn latest(self) -> Result<Option<WalRow>> {
-        let created = moment("created_at");
+        let created = sortable_time("created_at");
         let sql = format!("SELECT * FROM wal_maintenance_jobs ORDER BY {created} DESC, id DESC LIMIT 1");
         self.0.read(|db| db.first(&sql, [], WalRow::read))
     }
 
     /// How large the log is, and what became of checkpoints.
     pub fn metrics(self) -> Result<WalMetrics> {
-        let wal_size_bytes = self.size()?;
+        let wal_size_bytes = self.wal_size()?;
         self.0.read(|db| {
             let sql = "SELECT status, count(*) AS n FROM wal_maintenance_jobs GROUP BY status";
             let counts: Vec<(WalStatus, i64)> =
@@ -265,7 +265,7 @@ impl Wal<'_> {
         })
     }
 
-    fn size(self) -> Result<u64> {
+    fn wal_size(self) -> Result<u64> {
         let mut name = self.0.path().as_os_str().to_owned();
         name.push("-wal");
         let path = PathBuf::from(name);
@@ -284,14 +284,14 @@ impl Wal<'_> {
     }
 
     /// On a connection of its own: a checkpoint inside a transaction is an error.
-    fn checkpoint(self, mode: WalMode) -> Result<Numbers> {
+    fn checkpoint(self, mode: WalMode) -> Result<CheckpointCounts> {
         let file = &self.0.0.file;
         let conn = file.open_writer()?;
-        let run = || -> rusqlite::Result<Numbers> {
-            conn.busy_timeout(PATIENCE.min(file.busy))?;
+        let run = || -> rusqlite::Result<CheckpointCounts> {
+            conn.busy_timeout(CHECKPOINT_BUSY_TIMEOUT.min(file.busy_timeout))?;
             let sql = format!("PRAGMA wal_checkpoint({})", mode.as_str());
             conn.query_row(&sql, [], |row| {
-                Ok(Numbers { busy: row.get(0)?, log_frames: row.get(1)?, checkpointed: row.get(2)? })
+                Ok(CheckpointCounts { busy: row.get(0)?, log_frames: row.get(1)?, checkpointed: row.get(2)? })
             })
         };
         run().map_err(|error| file.error(&error))
@@ -300,7 +300,7 @@ impl Wal<'_> {
 
 /// What SQLite says of a checkpoint.
 #[derive(Clone, Copy)]
-struct Numbers {
+struct CheckpointCounts {
     busy: i64,
     log_frames: i64,
     checkpointed: i64,
@@ -316,7 +316,7 @@ fn insert(db: &Db<'_>, request: &WalRequest) -> Result<WalRow> {
 }
 
 fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
-    let finished = moment("finished_at");
+    let finished = sortable_time("finished_at");
     let sql = format!(
         "SELECT finished_at FROM wal_maintenance_jobs WHERE status = 'completed' AND finished_at IS NOT NULL
          ORDER BY {finished} DESC LIMIT 1"
@@ -324,24 +324,24 @@ fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
     Ok(db.first(&sql, [], |row| time(row, "finished_at"))?.flatten())
 }
 
-fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<Numbers>) -> Result<bool> {
+fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<CheckpointCounts>) -> Result<bool> {
     let numbers = match outcome {
         Ok(numbers) => numbers,
         Err(error) => {
             let sets = "status = 'failed', error_code = 'WAL_CHECKPOINT_FAILED', error_message = ?4,
                 finished_at = ?1, updated_at = ?1";
-            return LEASED.finish(db, &id, token, sets, &[&error.to_string()]);
+            return LEASE_RULES.finish(db, &id, token, sets, &[&error.to_string()]);
         }
     };
-    let Numbers { busy, log_frames, checkpointed } = numbers;
+    let CheckpointCounts { busy, log_frames, checkpointed } = numbers;
     if *busy > 0 {
         let sets = "status = 'retryable', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
             retry_count = retry_count + 1, retry_after = ?7, error_code = 'WAL_CHECKPOINT_BUSY', error_message = ?8,
             finished_at = NULL, updated_at = ?1";
-        let retry_after = db.now.plus(RETRY).to_string();
+        let retry_after = db.now.plus(RETRY_DELAY).to_string();
         let message =
             format!("WAL checkpoint busy={busy} log_frames={log_frames} checkpointed_frames={checkpointed}");
-        return LEASED.finish(
+        return LEASE_RULES.finish(
             db,
             &id,
             token,
@@ -352,11 +352,11 @@ fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<Numbers>) -> Res
     let sets =
         "status = 'completed', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
         error_code = NULL, error_message = NULL, finished_at = ?1, updated_at = ?1";
-    LEASED.finish(db, &id, token, sets, &[busy, log_frames, checkpointed])
+    LEASE_RULES.finish(db, &id, token, sets, &[busy, log_frames, checkpointed])
 }
 
-pub(crate) fn leased() -> &'static Leased {
-    &LEASED
+pub(crate) fn lease_rules() -> &'static LeaseRules {
+    &LEASE_RULES
 }
 
 fn row(db: &Db<'_>, id: i64) -> Result<WalRow> {
@@ -365,7 +365,7 @@ fn row(db: &Db<'_>, id: i64) -> Result<WalRow> {
 }
 
 /// The row after its owner's write, or why that was refused.
-fn owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<WalRow> {
+fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<WalRow> {
     let checkpoint = row(db, id)?;
     if done {
         return Ok(checkpoint);

@@ -19,13 +19,13 @@ use std::time::Duration;
 use crate::Store;
 use crate::db::Db;
 use crate::error::Result;
-use crate::lease::{self, Leased, WorkerId};
+use crate::lease::{self, LeaseRules, WorkerId};
 use crate::process;
 use crate::start_log;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// Records of workers whose process cannot be seen are kept for this long after their last heartbeat.
-const KEEP: Duration = Duration::from_secs(86_400);
+const UNSEEN_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// The workers of a store.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl Workers<'_> {
     pub fn heartbeat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
         let (name, process) = (worker.name().to_owned(), process::tag());
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             let sql = "INSERT INTO workers (name, process, lease_ms, beat_ms, state, updated_at)
                 VALUES (?1, ?2, ?3, ?4, 'alive', ?5)
                 ON CONFLICT (name) DO UPDATE SET lease_ms = excluded.lease_ms, beat_ms = excluded.beat_ms,
@@ -50,19 +50,19 @@ impl Workers<'_> {
     pub fn remove(self, worker: &WorkerId) -> Result<()> {
         let name = worker.name().to_owned();
         start_log::remove_of(self.0.path(), &name);
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(WriteKind::Statement, move |db| {
             db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop)
         })
     }
 
     /// The names of workers whose process has ended. A recovery frees what they held.
     pub fn dead(self) -> Result<BTreeSet<String>> {
-        self.0.read(seen_dead)
+        self.0.read(dead_workers)
     }
 }
 
 /// The names of workers whose process has ended, as seen from this process.
-pub(crate) fn seen_dead(db: &Db<'_>) -> Result<BTreeSet<String>> {
+pub(crate) fn dead_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     let sql = "SELECT name, process, state IS 'dead' FROM workers";
     let workers: Vec<(String, String, bool)> =
         db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -72,7 +72,7 @@ pub(crate) fn seen_dead(db: &Db<'_>) -> Result<BTreeSet<String>> {
 }
 
 /// The names of workers that are alive, as seen from this process.
-pub(crate) fn seen_alive(db: &Db<'_>) -> Result<BTreeSet<String>> {
+pub(crate) fn alive_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     let sql = "SELECT name, process, lease_ms, beat_ms FROM workers WHERE state IS NOT 'dead'";
     let now = process::monotonic_ms();
     let workers: Vec<(String, String, i64, i64)> =
@@ -93,7 +93,7 @@ fn state(process: &str, lease_ms: i64, beat_ms: i64, now: i64) -> Option<&'stati
 }
 
 /// Judges every worker as seen from this process.
-pub(crate) fn judge(db: &Db<'_>) -> Result<()> {
+pub(crate) fn update_states(db: &Db<'_>) -> Result<()> {
     let sql = "SELECT name, process, lease_ms, beat_ms, state FROM workers WHERE state IS NOT 'dead'";
     let now = process::monotonic_ms();
     type Row = (String, String, i64, i64, Option<String>);
@@ -110,23 +110,23 @@ pub(crate) fn judge(db: &Db<'_>) -> Result<()> {
 
 /// The names of workers that have ended and hold no task: those that were judged to be dead, and those whose process cannot
 /// be seen and which were silent for long.
-pub(crate) fn ended(db: &Db<'_>) -> Result<Vec<String>> {
-    let sql = format!("SELECT name FROM workers WHERE {HAS_ENDED} AND {}", holds_nothing("tasks"));
-    db.rows(&sql, [db.now.minus(KEEP).to_string()], |row| row.get(0))
+pub(crate) fn ended_without_tasks(db: &Db<'_>) -> Result<Vec<String>> {
+    let sql = format!("SELECT name FROM workers WHERE {HAS_ENDED} AND {}", holds_no_row("tasks"));
+    db.rows(&sql, [db.now.minus(UNSEEN_RETENTION).to_string()], |row| row.get(0))
 }
 
 /// Removes the records of workers that have ended and hold no lease. A recovery calls this when it has removed their start logs.
-pub(crate) fn forget_ended(db: &Db<'_>) -> Result<()> {
-    let holds = lease::tables().map(|Leased { table, .. }| holds_nothing(table));
+pub(crate) fn delete_ended(db: &Db<'_>) -> Result<()> {
+    let holds = lease::leased_tables().map(|LeaseRules { table, .. }| holds_no_row(table));
     let sql = format!("DELETE FROM workers WHERE {HAS_ENDED} AND {}", holds.join(" AND "));
-    db.execute(&sql, [db.now.minus(KEEP).to_string()]).map(drop)
+    db.execute(&sql, [db.now.minus(UNSEEN_RETENTION).to_string()]).map(drop)
 }
 
 /// Whether a worker has ended, as SQL. ?1: the time before which a worker that cannot be seen was last heard of.
 const HAS_ENDED: &str = "(state = 'dead' OR state IS NULL AND updated_at < ?1)";
 
 /// Whether a worker holds no row of `table`, as SQL.
-fn holds_nothing(table: &str) -> String {
+fn holds_no_row(table: &str) -> String {
     let name = worker_of(table);
     format!("name NOT IN (SELECT {name} FROM {table} WHERE status = 'running' AND {name} IS NOT NULL)")
 }

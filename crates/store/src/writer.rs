@@ -13,20 +13,20 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
-use crate::bell::Bell;
-use crate::db::{Db, File, LOG_PAGES};
+use crate::db::{CHECKPOINT_PAGES, Db, DbFile};
 use crate::error::{Error, Result};
-use crate::original::Original;
+use crate::notify::Notifier;
+use crate::opened_files::OpenedFiles;
 
 /// So many writes may wait; whoever comes then waits for room. That is the backpressure.
-const ROOM: usize = 4_096;
+const QUEUE_CAPACITY: usize = 4_096;
 
 /// So often the writer lets others run first, if it expects more writes. Some ten microseconds when there is nobody.
-const PATIENCE: u32 = 32;
+const MAX_GATHER_YIELDS: u32 = 32;
 
 /// What kind of write it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum WriteKind {
     /// One statement, which SQLite itself undoes when it fails.
     Statement,
     /// Several statements that hold together.
@@ -34,86 +34,86 @@ pub(crate) enum Shape {
 }
 
 pub(crate) struct Writer {
-    line: Arc<Line>,
+    queue: Arc<WriteQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Line {
-    waiting: Mutex<Waiting>,
+struct WriteQueue {
+    state: Mutex<QueueState>,
     /// How many wait, for a glance without the lock.
     count: AtomicUsize,
     /// Told when something was put into an empty line.
-    work: Condvar,
+    not_empty: Condvar,
     /// Told when a full line was emptied.
-    room: Condvar,
+    not_full: Condvar,
 }
 
-struct Waiting {
+struct QueueState {
     writes: Group,
-    gate: Arc<Gate>,
+    latch: Arc<Latch>,
     closed: bool,
 }
 
 /// Writes that are committed together.
-type Group = Vec<Box<dyn Write>>;
+type Group = Vec<Box<dyn PendingWrite>>;
 
 /// Opened once for all writes of a group: one wake-up call for however many callers wait.
-type Gate = OnceLock<()>;
+type Latch = OnceLock<()>;
 
 impl Writer {
     pub(crate) fn start(
-        file: Arc<File>,
-        original: Arc<Original>,
+        file: Arc<DbFile>,
+        opened_files: Arc<OpenedFiles>,
         mut conn: Connection,
-        bell: Arc<Bell>,
+        notifier: Arc<Notifier>,
     ) -> Result<Self> {
-        let pages = Arc::<AtomicI32>::default();
-        let counted = {
-            let pages = pages.clone();
+        let wal_pages = Arc::<AtomicI32>::default();
+        let record_pages = {
+            let wal_pages = wal_pages.clone();
             move |_: &mut Wal, count| {
-                pages.store(count, Ordering::Relaxed);
+                wal_pages.store(count, Ordering::Relaxed);
                 Ok(())
             }
         };
         // In the place of SQLite's own, which would have whoever waits for a commit wait for the checkpoint, too.
-        conn.wal_hook(Some(counted)).map_err(|error| file.error(&error))?;
-        let waiting = Waiting { writes: Vec::new(), gate: Arc::default(), closed: false };
-        let line = Arc::new(Line {
-            waiting: Mutex::new(waiting),
+        conn.wal_hook(Some(record_pages)).map_err(|error| file.error(&error))?;
+        let state = QueueState { writes: Vec::new(), latch: Arc::default(), closed: false };
+        let queue = Arc::new(WriteQueue {
+            state: Mutex::new(state),
             count: AtomicUsize::new(0),
-            work: Condvar::new(),
-            room: Condvar::new(),
+            not_empty: Condvar::new(),
+            not_full: Condvar::new(),
         });
-        let desk = Desk { file, original, conn, bell, pages };
+        let writer = WriterThread { file, opened_files, conn, notifier, wal_pages };
         let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
-            let line = line.clone();
-            move || desk.serve(&line)
+            let queue = queue.clone();
+            move || writer.run_loop(&queue)
         });
         let thread = thread.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
-        Ok(Writer { line, thread: Mutex::new(Some(thread)) })
+        Ok(Writer { queue, thread: Mutex::new(Some(thread)) })
     }
 
     /// Has `body` run in a transaction and waits until that is on disk. `rings`: workers should look for work.
     pub(crate) fn write<T: Send + 'static>(
         &self,
-        shape: Shape,
-        rings: bool,
+        kind: WriteKind,
+        notifies: bool,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let reply = Arc::new(Mutex::new(None));
-        let request = Request { body, reply: reply.clone(), shape, rings };
-        let gate = self.line.push(Box::new(request))?;
-        gate.wait();
-        let result = locked(&reply).take();
+        let request = Request { body, reply: reply.clone(), kind, notifies };
+        let latch = self.queue.push(Box::new(request))?;
+        latch.wait();
+        let result = lock(&reply).take();
         result.unwrap_or(Err(Error::Closed))
     }
 
     /// Takes no more, finishes what waits, closes the connection.
     pub(crate) fn close(&self) {
-        locked(&self.line.waiting).closed = true;
-        self.line.work.notify_all();
-        self.line.room.notify_all();
-        if let Some(thread) = locked(&self.thread).take() {
+        lock(&self.queue.state).closed = true;
+        self.queue.not_empty.notify_all();
+        self.queue.not_full.notify_all();
+        if let Some(thread) = lock(&self.thread).take() {
             let ended = thread.join();
             debug_assert!(ended.is_ok(), "the writer's thread catches what its writes throw");
         }
@@ -126,90 +126,90 @@ impl Drop for Writer {
     }
 }
 
-impl Line {
-    fn push(&self, write: Box<dyn Write>) -> Result<Arc<Gate>> {
-        let mut waiting = locked(&self.waiting);
-        while waiting.writes.len() >= ROOM && !waiting.closed {
-            waiting = self.room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+impl WriteQueue {
+    fn push(&self, write: Box<dyn PendingWrite>) -> Result<Arc<Latch>> {
+        let mut state = lock(&self.state);
+        while state.writes.len() >= QUEUE_CAPACITY && !state.closed {
+            state = self.not_full.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if waiting.closed {
+        if state.closed {
             return Err(Error::Closed);
         }
-        waiting.writes.push(write);
-        self.count.store(waiting.writes.len(), Ordering::Relaxed);
-        if waiting.writes.len() == 1 {
-            self.work.notify_one();
+        state.writes.push(write);
+        self.count.store(state.writes.len(), Ordering::Relaxed);
+        if state.writes.len() == 1 {
+            self.not_empty.notify_one();
         }
-        Ok(waiting.gate.clone())
+        Ok(state.latch.clone())
     }
 
     /// Everything that waits, and the gate its callers wait at; nothing when the line is closed and empty. Gives as
     /// many as were there `last` time a moment to come back: of 64 callers that wake at once, the first would else
     /// have a commit for itself, and the others wait for it.
-    fn take(&self, last: usize) -> Option<(Group, Arc<Gate>)> {
-        let mut waiting = locked(&self.waiting);
-        while waiting.writes.is_empty() {
-            if waiting.closed {
+    fn take(&self, last: usize) -> Option<(Group, Arc<Latch>)> {
+        let mut state = lock(&self.state);
+        while state.writes.is_empty() {
+            if state.closed {
                 return None;
             }
-            waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            state = self.not_empty.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if waiting.writes.len() < last {
-            drop(waiting);
-            for _ in 0..PATIENCE {
+        if state.writes.len() < last {
+            drop(state);
+            for _ in 0..MAX_GATHER_YIELDS {
                 std::thread::yield_now();
                 if self.count.load(Ordering::Relaxed) >= last {
                     break;
                 }
             }
-            waiting = locked(&self.waiting);
+            state = lock(&self.state);
         }
-        let was_full = waiting.writes.len() >= ROOM;
+        let was_full = state.writes.len() >= QUEUE_CAPACITY;
         // Room for as many again: a line that grows does so under the lock that everybody wants.
-        let next = Vec::with_capacity(waiting.writes.len());
-        let group = std::mem::replace(&mut waiting.writes, next);
+        let next = Vec::with_capacity(state.writes.len());
+        let group = std::mem::replace(&mut state.writes, next);
         self.count.store(0, Ordering::Relaxed);
-        let gate = std::mem::take(&mut waiting.gate);
-        drop(waiting);
+        let latch = std::mem::take(&mut state.latch);
+        drop(state);
         if was_full {
-            self.room.notify_all();
+            self.not_full.notify_all();
         }
-        Some((group, gate))
+        Some((group, latch))
     }
 }
 
 /// The thread's own things.
-struct Desk {
-    file: Arc<File>,
-    original: Arc<Original>,
+struct WriterThread {
+    file: Arc<DbFile>,
+    opened_files: Arc<OpenedFiles>,
     conn: Connection,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     /// How long the log was after the last commit.
-    pages: Arc<AtomicI32>,
+    wal_pages: Arc<AtomicI32>,
 }
 
-impl Desk {
-    fn serve(self, line: &Line) {
+impl WriterThread {
+    fn run_loop(self, queue: &WriteQueue) {
         let mut last = 1;
-        while let Some((mut group, gate)) = line.take(last) {
+        while let Some((mut group, latch)) = queue.take(last) {
             last = group.len();
             self.commit(&mut group);
-            if group.iter().any(|write| write.rings()) {
-                self.bell.ring();
+            if group.iter().any(|write| write.notifies()) {
+                self.notifier.notify();
             }
             drop(group);
             // Results lie in their places; whoever waits may read them now.
-            let _ = gate.set(());
-            if self.pages.swap(0, Ordering::Relaxed) >= LOG_PAGES {
-                self.bring_home();
+            let _ = latch.set(());
+            if self.wal_pages.swap(0, Ordering::Relaxed) >= CHECKPOINT_PAGES {
+                self.checkpoint();
             }
         }
-        self.original.before_close(&self.conn);
+        self.opened_files.before_close(&self.conn);
     }
 
     /// Writes what is in the log to its place. What fails now is tried again after the next commit.
-    fn bring_home(&self) {
-        if self.original.check_all().is_err() {
+    fn checkpoint(&self) {
+        if self.opened_files.check_all().is_err() {
             return;
         }
         let checkpoint = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
@@ -219,20 +219,20 @@ impl Desk {
     }
 
     /// Each write has its result afterwards, and those that succeeded are on disk.
-    fn commit(&self, group: &mut [Box<dyn Write>]) {
+    fn commit(&self, group: &mut [Box<dyn PendingWrite>]) {
         if let Err(error) = self.begin() {
             // The process that holds the lock has been waited for once; not again for each write.
             group.iter_mut().for_each(|write| write.fail(&error));
             return;
         }
-        let Err(error) = self.together(group) else { return };
+        let Err(error) = self.commit_group(group) else { return };
         match group {
             [alone] => alone.fail(&error),
             many => {
                 tracing::debug!(%error, writes = many.len(), "a group failed; trying its writes one by one");
                 for write in many {
                     let alone = std::slice::from_mut(write);
-                    if let Err(error) = self.begin().and_then(|()| self.together(alone)) {
+                    if let Err(error) = self.begin().and_then(|()| self.commit_group(alone)) {
                         write.fail(&error);
                     }
                 }
@@ -241,33 +241,33 @@ impl Desk {
     }
 
     fn begin(&self) -> Result<()> {
-        self.original.check_all().and_then(|()| self.run("BEGIN IMMEDIATE"))
+        self.opened_files.check_all().and_then(|()| self.execute("BEGIN IMMEDIATE"))
     }
 
     /// All in the transaction that was begun, and its end. After an error none of it is to be seen; only when the
     /// disk itself failed at the commit, a power cut right then may bring it back.
-    fn together(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
-        let result = self.all(group).and_then(|()| self.run("COMMIT"));
+    fn commit_group(&self, group: &mut [Box<dyn PendingWrite>]) -> Result<()> {
+        let result = self.run_writes(group).and_then(|()| self.execute("COMMIT"));
         // The file may have been deleted since the transaction began: then what was committed is in no file.
-        let result = result.and_then(|()| self.original.check());
+        let result = result.and_then(|()| self.opened_files.check());
         if result.is_err() && !self.conn.is_autocommit() {
             // What a failed rollback leaves open, the next BEGIN would trip over; SQLite rolls back by
             // itself on the errors that could make this one fail.
-            if let Err(error) = self.run("ROLLBACK") {
+            if let Err(error) = self.execute("ROLLBACK") {
                 tracing::error!(%error, "a transaction could not be rolled back");
             }
         }
         result
     }
 
-    fn all(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
+    fn run_writes(&self, group: &mut [Box<dyn PendingWrite>]) -> Result<()> {
         let alone = group.len() == 1;
         // All writes of a group have the same time.
         let db = self.file.db(&self.conn);
         for write in group {
-            let fenced = !alone && write.shape() == Shape::Compound;
-            if fenced {
-                self.run("SAVEPOINT one")?;
+            let in_savepoint = !alone && write.kind() == WriteKind::Compound;
+            if in_savepoint {
+                self.execute("SAVEPOINT one")?;
             }
             // A write that panics must not take the writer, and with it everybody's store, along.
             let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
@@ -278,29 +278,29 @@ impl Desk {
                 Some(error) if error.breaks_transaction() || alone || self.conn.is_autocommit() => {
                     return Err(error);
                 }
-                Some(_) if fenced => self.run("ROLLBACK TO one")?,
+                Some(_) if in_savepoint => self.execute("ROLLBACK TO one")?,
                 None if self.conn.is_autocommit() => {
                     return Err(Error::Internal("a write ended the transaction of its group".to_owned()));
                 }
                 _ => {}
             }
-            if fenced {
-                self.run("RELEASE one")?;
+            if in_savepoint {
+                self.execute("RELEASE one")?;
             }
         }
         Ok(())
     }
 
-    fn run(&self, sql: &str) -> Result<()> {
+    fn execute(&self, sql: &str) -> Result<()> {
         let run = || self.conn.prepare_cached(sql)?.execute([]);
         run().map(drop).map_err(|error| self.file.error(&error))
     }
 }
 
 /// Something to be written, with a place for its result.
-trait Write: Send {
-    fn shape(&self) -> Shape;
-    fn rings(&self) -> bool;
+trait PendingWrite: Send {
+    fn kind(&self) -> WriteKind;
+    fn notifies(&self) -> bool;
     /// Does it in the open transaction and keeps the result. Says why, when it was refused. Can be called
     /// again.
     fn run(&mut self, db: &Db<'_>) -> Option<Error>;
@@ -311,33 +311,33 @@ trait Write: Send {
 struct Request<T, F> {
     body: F,
     reply: Arc<Mutex<Option<Result<T>>>>,
-    shape: Shape,
-    rings: bool,
+    kind: WriteKind,
+    notifies: bool,
 }
 
-impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> Write for Request<T, F> {
-    fn shape(&self) -> Shape {
-        self.shape
+impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> PendingWrite for Request<T, F> {
+    fn kind(&self) -> WriteKind {
+        self.kind
     }
 
-    fn rings(&self) -> bool {
-        self.rings
+    fn notifies(&self) -> bool {
+        self.notifies
     }
 
     fn run(&mut self, db: &Db<'_>) -> Option<Error> {
         let result = (self.body)(db);
         let refused = result.as_ref().err().cloned();
-        *locked(&self.reply) = Some(result);
+        *lock(&self.reply) = Some(result);
         refused
     }
 
     fn fail(&mut self, error: &Error) {
-        *locked(&self.reply) = Some(Err(error.clone()));
+        *lock(&self.reply) = Some(Err(error.clone()));
     }
 }
 
 /// Nothing is left half-done under these locks, so a panic elsewhere is no reason to stop.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -352,7 +352,7 @@ mod tests {
         let path = folder.path().join("work.db");
         let store = Store::open(&path).unwrap();
         let file = path.clone();
-        let written = store.write(Shape::Compound, move |_| {
+        let written = store.write(WriteKind::Compound, move |_| {
             // A group that failed is tried again.
             let _ = std::fs::remove_file(&file);
             Ok(1)
@@ -365,26 +365,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("work.db")).unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let line = &store.0.writer.as_ref().unwrap().line;
-        let waiting = |count| while line.count.load(Ordering::Relaxed) != count {};
+        let queue = &store.0.writer.as_ref().unwrap().queue;
+        let state = |count| while queue.count.load(Ordering::Relaxed) != count {};
         std::thread::scope(|scope| {
             let (started, is_started) = std::sync::mpsc::channel();
             let write = move |_: &Db<'_>| {
                 started.send(()).unwrap();
                 released.recv().map_err(|_| Error::Closed)
             };
-            let first = scope.spawn(|| store.write(Shape::Statement, write));
+            let first = scope.spawn(|| store.write(WriteKind::Statement, write));
             is_started.recv().unwrap();
             let ending = scope.spawn(|| {
-                store.write(Shape::Statement, |db| {
+                store.write(WriteKind::Statement, |db| {
                     // As SQLite does after some errors.
                     let _ = db.execute("ROLLBACK", []);
                     Ok(())
                 })
             });
-            waiting(1);
+            state(1);
             let enqueued = scope.spawn(|| store.tasks().enqueue(crate::tasks::NewTask::new("a", "{}")));
-            waiting(2);
+            state(2);
             release.send(()).unwrap();
             first.join().unwrap().unwrap();
             assert!(ending.join().unwrap().is_err());

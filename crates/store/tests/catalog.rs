@@ -873,7 +873,7 @@ mod their_file {
             ..books.whole(&scan, "")
         };
         books.record(vec![listing]);
-        assert!(books.store.catalog().unseen(1).expect("marked") > 0);
+        assert!(books.store.catalog().mark_unseen_missing(1).expect("marked") > 0);
         assert_eq!(books.ask("SELECT is_missing FROM library_files WHERE id = 14"), ["Integer(1)"]);
     }
 }

@@ -507,7 +507,7 @@ impl World {
                 assert_eq!(owners.count(), 1, "one owner, and one only: {row:?}");
                 assert_eq!(row.worker_id.as_deref(), task.owner.as_ref().map(Token::as_str));
             }
-            let notes = store.checkpoints().of(row.id).unwrap().len();
+            let notes = store.checkpoints().list(row.id).unwrap().len();
             assert_eq!(notes, task.notes as usize, "{row:?}");
             if row.status.is_terminal() {
                 let first = self.finished.entry(row.id).or_insert_with(|| row.clone());

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use rusqlite::Connection;
 
-use super::links::{Names, unstable_filesystems};
+use super::links::{SharedNameFinder, unstable_filesystems};
 use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
@@ -123,7 +123,7 @@ impl Member {
 }
 
 /// A group before its names are read.
-struct Found {
+struct GroupSummary {
     algorithm: Algorithm,
     hash: Vec<u8>,
     ids: Vec<i64>,
@@ -134,7 +134,7 @@ struct Found {
     first: String,
 }
 
-impl Found {
+impl GroupSummary {
     fn redundant(&self) -> u64 {
         self.size.saturating_mul(self.copies.saturating_sub(1))
     }
@@ -153,17 +153,17 @@ impl Catalog<'_> {
 
 /// So many files are looked at together, in the order of their rows. One by one, in the order of their hashes, almost each
 /// would fetch a page of its own.
-const TOGETHER: usize = 65_536;
+const FILES_PER_BATCH: usize = 65_536;
 
 /// Rows with the same hash.
-struct Alike {
+struct HashGroup {
     algorithm: Algorithm,
     hash: Vec<u8>,
     ids: Vec<i64>,
 }
 
 /// Which groups are asked for, and where they are looked for.
-struct Asked<'a> {
+struct GroupSearch<'a> {
     conn: &'a Connection,
     query: &'a GroupQuery,
     /// Filesystems whose inode numbers are not stable.
@@ -171,7 +171,7 @@ struct Asked<'a> {
 }
 
 /// What a group is weighed by.
-struct Fact {
+struct GroupFile {
     id: i64,
     root: i64,
     size: u64,
@@ -187,7 +187,7 @@ struct Fact {
 fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
     let mut found = Vec::new();
     let unstable = unstable_filesystems(conn)?;
-    let asked = Asked { conn, query, unstable: &unstable };
+    let search = GroupSearch { conn, query, unstable: &unstable };
     // The index alone tells where groups are; rows are read only of those.
     let mut statement = conn.prepare_cached(
         "SELECT hash_algorithm, content_hash, id FROM library_files INDEXED BY ix_library_files_dedup_group
@@ -195,30 +195,30 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
             ORDER BY hash_algorithm, content_hash, id",
     )?;
     let mut rows = statement.query([])?;
-    let mut some: Vec<Alike> = Vec::new();
+    let mut batch: Vec<HashGroup> = Vec::new();
     let mut files = 0;
     while let Some(row) = rows.next()? {
         let (algorithm, hash, id) = (row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_blob()?, row.get(2)?);
-        if let Some(last) = some.last_mut()
+        if let Some(last) = batch.last_mut()
             && last.hash == hash
             && last.algorithm.as_str() == algorithm
         {
             last.ids.push(id);
         } else {
-            if files >= TOGETHER {
-                weigh(&asked, std::mem::take(&mut some), &mut found)?;
+            if files >= FILES_PER_BATCH {
+                evaluate(&search, std::mem::take(&mut batch), &mut found)?;
                 files = 0;
             }
             // A file by itself is none.
-            some.pop_if(|last| last.ids.len() < 2);
+            batch.pop_if(|last| last.ids.len() < 2);
             let algorithm = Algorithm::read(row, "hash_algorithm")?;
-            some.push(Alike { algorithm, hash: hash.to_vec(), ids: vec![id] });
+            batch.push(HashGroup { algorithm, hash: hash.to_vec(), ids: vec![id] });
         }
         files += 1;
     }
-    weigh(&asked, some, &mut found)?;
+    evaluate(&search, batch, &mut found)?;
     if query.min_size == 0 {
-        weigh(&asked, vec![empty_files(conn)?], &mut found)?;
+        evaluate(&search, vec![empty_files(conn)?], &mut found)?;
     }
     sort(&mut found, query.sort);
     let mut groups = Groups { total: found.len() as u64, ..Groups::default() };
@@ -228,39 +228,39 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
         groups.redundant = groups.redundant.saturating_add(group.redundant());
     }
     for group in found.into_iter().skip(query.offset).take(query.limit) {
-        groups.groups.push(with_members(&asked, group)?);
+        groups.groups.push(with_members(&search, group)?);
     }
     Ok(groups)
 }
 
 /// The BLAKE3 hash of nothing. Empty files are not read, so their rows have no hash.
-const EMPTY: [u8; 32] = [
+const EMPTY_HASH: [u8; 32] = [
     0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49, 0x9b,
     0xcb, 0x25, 0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
 ];
 
-fn empty_files(conn: &Connection) -> rusqlite::Result<Alike> {
+fn empty_files(conn: &Connection) -> rusqlite::Result<HashGroup> {
     let sql = "SELECT id FROM library_files NOT INDEXED
         WHERE is_missing = 0 AND excluded_at IS NULL AND size_bytes = 0 ORDER BY id";
     let ids = conn.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    Ok(Alike { algorithm: Algorithm::Blake3, hash: EMPTY.to_vec(), ids })
+    Ok(HashGroup { algorithm: Algorithm::Blake3, hash: EMPTY_HASH.to_vec(), ids })
 }
 
 /// Finds which rows of a group are names of one file. Gives these rows, each with the lowest row among the names; by row.
 /// Few files have several names: only rows whose inode number occurs twice are looked at.
 fn shared_names(
-    asked: &Asked<'_>,
+    search: &GroupSearch<'_>,
     rows: impl Iterator<Item = (u64, i64)>,
 ) -> rusqlite::Result<Vec<(i64, i64)>> {
     let mut inodes: Vec<(u64, i64)> = rows.filter(|(inode, _)| *inode != 0).collect();
     inodes.sort_unstable();
-    let mut names = Names::new(asked.unstable);
-    for (_, id) in inodes.chunk_by(|a, b| a.0 == b.0).filter(|alike| alike.len() > 1).flatten() {
+    let mut names = SharedNameFinder::new(search.unstable);
+    for (_, id) in inodes.chunk_by(|a, b| a.0 == b.0).filter(|rows| rows.len() > 1).flatten() {
         let sql =
             "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
                 d.filesystem_id
             FROM library_files f LEFT JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
-        let mut statement = asked.conn.prepare_cached(sql)?;
+        let mut statement = search.conn.prepare_cached(sql)?;
         let mut rows = statement.query([id])?;
         if let Some(row) = rows.next()? {
             names.add(*id, &hashes::stat(row, 0)?, row.get(7)?);
@@ -279,14 +279,20 @@ fn file_of(names: &[(i64, i64)], row: i64) -> i64 {
 }
 
 /// Adds those that are groups, and asked for.
-fn weigh(asked: &Asked<'_>, some: Vec<Alike>, found: &mut Vec<Found>) -> rusqlite::Result<()> {
-    let Asked { conn, query, .. } = *asked;
-    let mut places: Vec<(i64, usize)> = Vec::new();
-    for (place, alike) in some.iter().enumerate().filter(|(_, alike)| alike.ids.len() > 1) {
-        places.extend(alike.ids.iter().map(|id| (*id, place)));
+fn evaluate(
+    search: &GroupSearch<'_>,
+    batch: Vec<HashGroup>,
+    found: &mut Vec<GroupSummary>,
+) -> rusqlite::Result<()> {
+    let GroupSearch { conn, query, .. } = *search;
+    let mut positions: Vec<(i64, usize)> = Vec::new();
+    for (position, hash_group) in batch.iter().enumerate().filter(|(_, hash_group)| hash_group.ids.len() > 1)
+    {
+        positions.extend(hash_group.ids.iter().map(|id| (*id, position)));
     }
-    places.sort_unstable();
-    let mut facts: Vec<Vec<Fact>> = some.iter().map(|alike| Vec::with_capacity(alike.ids.len())).collect();
+    positions.sort_unstable();
+    let mut files: Vec<Vec<GroupFile>> =
+        batch.iter().map(|hash_group| Vec::with_capacity(hash_group.ids.len())).collect();
     let mut statement = conn.prepare_cached(match query.sort {
         SortBy::Path => {
             "SELECT f.library_id, f.size_bytes, f.allocated_bytes, f.link_kind, f.inode, r.root_path,
@@ -297,12 +303,12 @@ fn weigh(asked: &Asked<'_>, some: Vec<Alike>, found: &mut Vec<Found>) -> rusqlit
             "SELECT library_id, size_bytes, allocated_bytes, link_kind, inode FROM library_files WHERE id = ?1"
         }
     })?;
-    for (id, place) in places {
+    for (id, position) in positions {
         let mut rows = statement.query([id])?;
-        let (Some(row), Some(facts)) = (rows.next()?, facts.get_mut(place)) else { continue };
+        let (Some(row), Some(files)) = (rows.next()?, files.get_mut(position)) else { continue };
         let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
         let size = bytes(row.get(1)?);
-        facts.push(Fact {
+        files.push(GroupFile {
             id,
             root: row.get(0)?,
             size,
@@ -316,23 +322,23 @@ fn weigh(asked: &Asked<'_>, some: Vec<Alike>, found: &mut Vec<Found>) -> rusqlit
             },
         });
     }
-    for (alike, mut facts) in some.into_iter().zip(facts) {
-        let names = shared_names(asked, facts.iter().map(|fact| (fact.inode, fact.id)))?;
+    for (hash_group, mut files) in batch.into_iter().zip(files) {
+        let names = shared_names(search, files.iter().map(|file| (file.inode, file.id)))?;
         if !names.is_empty() {
-            facts.iter_mut().for_each(|fact| fact.file = file_of(&names, fact.id));
+            files.iter_mut().for_each(|file| file.file = file_of(&names, file.id));
         }
-        found.extend(group(query, alike, facts));
+        found.extend(summarize(query, hash_group, files));
     }
     Ok(())
 }
 
 /// What is to be said about a group, if it is asked for.
-fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found> {
-    facts.retain(|fact| query.roots.is_empty() || query.roots.contains(&fact.root));
-    let size = facts.last().map(|last| last.size).filter(|size| *size >= query.min_size)?;
+fn summarize(query: &GroupQuery, hash_group: HashGroup, mut files: Vec<GroupFile>) -> Option<GroupSummary> {
+    files.retain(|file| query.roots.is_empty() || query.roots.contains(&file.root));
+    let size = files.last().map(|last| last.size).filter(|size| *size >= query.min_size)?;
     // Of each copy: what it takes, and whether it may be removed. What a symbolic link leads to lies elsewhere.
     let mut names: Vec<_> =
-        facts.iter().map(|fact| (fact.file, fact.allocated, fact.links != LinkKind::ViaSymlink)).collect();
+        files.iter().map(|file| (file.file, file.allocated, file.links != LinkKind::ViaSymlink)).collect();
     names.sort_unstable();
     let (mut copies, mut kept_elsewhere, mut largest, mut reclaimable) = (0_u64, false, 0_u64, 0_u64);
     for names in names.chunk_by(|(a, ..), (b, ..)| a == b) {
@@ -348,32 +354,32 @@ fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found
     if !kept_elsewhere {
         reclaimable = reclaimable.saturating_sub(largest);
     }
-    let spans = facts.iter().any(|fact| Some(fact.root) != facts.first().map(|first| first.root));
-    let wanted = copies >= query.min_count.max(2) && (!query.across_roots || spans);
-    let ids = facts.iter().map(|fact| fact.id).collect();
-    let first = facts.into_iter().map(|fact| fact.path).min().unwrap_or_default();
-    let Alike { algorithm, hash, .. } = alike;
-    wanted.then_some(Found { algorithm, hash, ids, size, copies, reclaimable, first })
+    let spans = files.iter().any(|file| Some(file.root) != files.first().map(|first| first.root));
+    let matches_query = copies >= query.min_count.max(2) && (!query.across_roots || spans);
+    let ids = files.iter().map(|file| file.id).collect();
+    let first = files.into_iter().map(|file| file.path).min().unwrap_or_default();
+    let HashGroup { algorithm, hash, .. } = hash_group;
+    matches_query.then_some(GroupSummary { algorithm, hash, ids, size, copies, reclaimable, first })
 }
 
-fn sort(found: &mut [Found], by: SortBy) {
+fn sort(found: &mut [GroupSummary], by: SortBy) {
     // Largest first; small files often take the same space, so their sizes decide. Among equals by algorithm and hash, so
     // that pages never change places.
-    let number = |group: &Found| match by {
+    let number = |group: &GroupSummary| match by {
         SortBy::Reclaimable => (group.reclaimable, group.redundant()),
         SortBy::Count => (group.copies, group.size.saturating_mul(group.copies)),
         SortBy::Size => (group.size, group.copies),
         SortBy::Path => (0, 0),
     };
-    let tie = |group: &Found| group.algorithm.as_str();
+    let tie = |group: &GroupSummary| group.algorithm.as_str();
     found.sort_by(|a, b| {
         let sorted = number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first));
         sorted.then_with(|| tie(a).cmp(tie(b))).then_with(|| a.hash.cmp(&b.hash))
     });
 }
 
-fn with_members(asked: &Asked<'_>, group: Found) -> rusqlite::Result<Group> {
-    let mut statement = asked.conn.prepare_cached(
+fn with_members(search: &GroupSearch<'_>, group: GroupSummary) -> rusqlite::Result<Group> {
+    let mut statement = search.conn.prepare_cached(
         "SELECT f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
                 f.allocated_bytes, f.link_kind, r.root_path
             FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1",
@@ -394,18 +400,18 @@ fn with_members(asked: &Asked<'_>, group: Found) -> rusqlite::Result<Group> {
         named.push((order, member));
     }
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let names = shared_names(asked, named.iter().map(|(_, member)| (member.stat.inode, member.id)))?;
+    let names = shared_names(search, named.iter().map(|(_, member)| (member.stat.inode, member.id)))?;
     // Other names of a file come right after its first.
     let mut first = HashMap::new();
     let mut placed: Vec<(usize, Member)> = Vec::with_capacity(named.len());
-    for (place, (_, mut member)) in named.into_iter().enumerate() {
-        let at = *first.entry(file_of(&names, member.id)).or_insert(place);
-        member.linked = at != place;
+    for (position, (_, mut member)) in named.into_iter().enumerate() {
+        let at = *first.entry(file_of(&names, member.id)).or_insert(position);
+        member.linked = at != position;
         placed.push((at, member));
     }
     placed.sort_by_key(|(at, _)| *at);
     let members = placed.into_iter().map(|(_, member)| member).collect();
     let redundant = group.redundant();
-    let Found { algorithm, hash, size, copies, reclaimable, .. } = group;
+    let GroupSummary { algorithm, hash, size, copies, reclaimable, .. } = group;
     Ok(Group { algorithm, hash, size, copies, reclaimable, redundant, members })
 }

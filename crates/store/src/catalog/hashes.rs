@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use rusqlite::params;
 
-use super::record::GONE;
-use super::{Batch, Catalog, ChangedFile, Ids, LinkKind, Stat};
+use super::record::SET_MISSING;
+use super::{Batch, Catalog, ChangedFile, LinkKind, NewFileIds, Stat};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::string_enum::string_enum;
 use crate::time::UtcTime;
-use crate::values::values;
 
-values! {
+string_enum! {
     "a hash algorithm",
     /// How contents are hashed.
     pub enum Algorithm {
@@ -71,7 +71,7 @@ pub enum FileRef {
 
 impl FileRef {
     /// The row, if it is known by now.
-    pub fn row(self, ids: &Ids) -> Option<i64> {
+    pub fn row(self, ids: &NewFileIds) -> Option<i64> {
         match self {
             FileRef::Row(id) => Some(id),
             FileRef::New(listing, place) => ids.get(&listing)?.get(place as usize).copied(),
@@ -164,23 +164,23 @@ impl Catalog<'_> {
         self,
         after: i64,
         limit: usize,
-        mut wanted: impl FnMut(&FileRow) -> bool,
+        mut filter: impl FnMut(&FileRow) -> bool,
     ) -> Result<(Vec<FileRow>, Option<i64>)> {
         let sql = format!(
             "SELECT {COLUMNS}, f.relative_path FROM {FILES} AND f.id > ?1 AND f.size_bytes > 0 ORDER BY f.id"
         );
         self.0.read(|db| {
-            let mut some = Vec::new();
+            let mut files = Vec::new();
             let mut run = || {
                 let mut statement = db.conn.prepare_cached(&sql)?;
                 let mut rows = statement.query([after])?;
                 while let Some(found) = rows.next()? {
                     let mut row = row(found)?;
                     let id = row.id;
-                    if wanted(&row) {
+                    if filter(&row) {
                         row.path = paths::from_text(found.get_ref(13)?.as_str()?).into();
-                        some.push(row);
-                        if some.len() >= limit {
+                        files.push(row);
+                        if files.len() >= limit {
                             return Ok(Some(id));
                         }
                     }
@@ -188,22 +188,22 @@ impl Catalog<'_> {
                 Ok(None)
             };
             let last = run().map_err(|error| db.file.error(&error))?;
-            Ok((some, last))
+            Ok((files, last))
         })
     }
 
     /// Writes what reading files found, as shared. Says how many are gone now.
     pub fn record_shared(self, hashed: Vec<HashedFile>) -> Result<usize> {
-        let reading = |HashedFile { id, stat, result: finding }| FileHash {
+        let file_hash = |HashedFile { id, stat, result }| FileHash {
             file: FileRef::Row(id),
             stat,
-            result: finding,
+            result,
             shared: true,
             differs: true,
             racy: false,
         };
-        let readings = hashed.into_iter().map(reading).collect();
-        Ok(self.write(Batch { hashes: readings, ..Batch::default() })?.missing)
+        let hashes = hashed.into_iter().map(file_hash).collect();
+        Ok(self.write(Batch { hashes, ..Batch::default() })?.missing)
     }
 
     /// Every hash of a file that is there: its row, the first eight bytes, and whether it counts as shared.
@@ -214,11 +214,11 @@ impl Catalog<'_> {
     ) -> Result<()> {
         let shared = "SELECT id, content_hash FROM library_files INDEXED BY ix_library_files_dedup_group
             WHERE is_missing = 0 AND needs_hash = 0 AND hash_algorithm = ?1 AND content_hash IS NOT NULL";
-        let alone = "SELECT id, read_hash FROM library_files NOT INDEXED
+        let unshared = "SELECT id, read_hash FROM library_files NOT INDEXED
             WHERE is_missing = 0 AND excluded_at IS NULL AND needs_hash = 1 AND read_algorithm = ?1";
         self.0.read(|db| {
             let mut run = || {
-                for (sql, is_shared) in [(shared, true), (alone, false)] {
+                for (sql, is_shared) in [(shared, true), (unshared, false)] {
                     let mut statement = db.conn.prepare_cached(sql)?;
                     let mut rows = statement.query([algorithm.as_str()])?;
                     while let Some(row) = rows.next()? {
@@ -239,24 +239,24 @@ pub fn prefix(hash: &[u8]) -> u64 {
     hash.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
-pub(super) fn settle(db: &Db<'_>, reading: &FileHash, ids: &Ids) -> Result<usize> {
-    let FileHash { file, stat, result: finding, shared, differs, racy } = reading;
+pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> Result<usize> {
+    let FileHash { file, stat, result, shared, differs, racy } = hashed;
     let Some(id) = file.row(ids) else {
         return Err(Error::Internal("a reading came before its file".to_owned()));
     };
-    let is_read = !matches!(finding, ReadResult::Gone | ReadResult::Failed(_));
+    let is_read = !matches!(result, ReadResult::Gone | ReadResult::Failed(_));
     if *differs && is_read {
-        as_read(db, id, stat)?;
+        update_stat(db, id, stat)?;
     }
     if *racy && is_read {
         db.execute("UPDATE library_files SET hash_racy = 1 WHERE id = ?1", [id])?;
     }
-    match finding {
+    match result {
         ReadResult::Content(algorithm, hash) => {
             let sql = "UPDATE library_files SET read_algorithm = ?2, read_hash = ?3 WHERE id = ?1";
             db.execute(sql, params![id, algorithm.as_str(), hash])?;
             if *shared {
-                share_row(db, id)?;
+                mark_row_shared(db, id)?;
             } else {
                 // What another algorithm said would keep it from being found by this one.
                 let sql =
@@ -266,16 +266,16 @@ pub(super) fn settle(db: &Db<'_>, reading: &FileHash, ids: &Ids) -> Result<usize
                 db.execute(sql, [id])?;
             }
         }
-        ReadResult::Samples(edges) => {
+        ReadResult::Samples(samples) => {
             // Another reading may have found the file changed, and be written already.
             let sql = "UPDATE library_files SET edges = ?2
                 WHERE id = ?1 AND size_bytes = ?3 AND mtime_ns = ?4 AND ctime_ns IS ?5";
-            db.execute(sql, (id, edges, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
+            db.execute(sql, (id, samples, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
         }
         // Only a scan that has listed the file's folder knows: a disk may have been unmounted.
         ReadResult::Gone => {
             let sql = format!(
-                "UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0 AND EXISTS (SELECT 1 FROM folders f
+                "UPDATE library_files SET {SET_MISSING} WHERE id = ?2 AND is_missing = 0 AND EXISTS (SELECT 1 FROM folders f
                     JOIN scan_sessions s ON s.id = f.walked_scan_id
                     WHERE f.id = folder_id AND f.error_status IS NULL AND s.status = 'running')"
             );
@@ -283,7 +283,7 @@ pub(super) fn settle(db: &Db<'_>, reading: &FileHash, ids: &Ids) -> Result<usize
         }
         ReadResult::Failed(error) => {
             let failures = db.number("SELECT hash_error_count FROM library_files WHERE id = ?1", [id])?;
-            let retry_after = db.now.plus(back_off(failures)).to_string();
+            let retry_after = db.now.plus(backoff(failures)).to_string();
             let sql = "UPDATE library_files SET needs_hash = 1, hash_error_count = hash_error_count + 1,
                     hash_last_error = ?2, hash_last_error_at = ?3, hash_retry_after = ?4, updated_at = ?3
                 WHERE id = ?1 AND is_missing = 0";
@@ -295,10 +295,10 @@ pub(super) fn settle(db: &Db<'_>, reading: &FileHash, ids: &Ids) -> Result<usize
 
 /// The row is to say what the file system said when the file was read, and that it could be. What was known of another
 /// content goes.
-fn as_read(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
+fn update_stat(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     let scan = "SELECT last_seen_scan_id FROM library_files WHERE id = ?1";
     let scan = db.first(scan, [id], |row| row.get(0))?.flatten();
-    super::record::changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, scan)?;
+    super::record::update_changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, scan)?;
     let sql =
         "UPDATE library_files SET hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
             hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
@@ -307,15 +307,15 @@ fn as_read(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
 }
 
 /// Makes a file that was read before part of a group.
-pub(super) fn share(db: &Db<'_>, file: FileRef, ids: &Ids) -> Result<()> {
+pub(super) fn mark_shared(db: &Db<'_>, file: FileRef, ids: &NewFileIds) -> Result<()> {
     match file.row(ids) {
-        Some(id) => share_row(db, id),
+        Some(id) => mark_row_shared(db, id),
         None => Err(Error::Internal("a shared file came before its row".to_owned())),
     }
 }
 
 /// What was read becomes the hash that others see. It is of the file as its row has it.
-pub(super) fn share_row(db: &Db<'_>, id: i64) -> Result<()> {
+pub(super) fn mark_row_shared(db: &Db<'_>, id: i64) -> Result<()> {
     let sql =
         "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
             hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?2, updated_at = ?2,
@@ -325,7 +325,7 @@ pub(super) fn share_row(db: &Db<'_>, id: i64) -> Result<()> {
 }
 
 /// From half a minute to an hour. A scan tries again whenever it comes by; others of this file's programs wait.
-fn back_off(failures: i64) -> Duration {
+fn backoff(failures: i64) -> Duration {
     let doublings = u32::try_from(failures.clamp(0, 7)).unwrap_or(0);
     Duration::from_secs((30 << doublings).min(3_600))
 }
@@ -336,18 +336,9 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<FileRow> {
         rusqlite::types::ValueRef::Null => None,
         _ => Some(Algorithm::read(row, "algorithm")?),
     };
-    let (id, root, edges, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
+    let (id, root, samples, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
     let failed_at = row.get_ref(12)?.as_str_or_null()?.and_then(UtcTime::parse);
-    Ok(FileRow {
-        id,
-        root,
-        stat: stat(row, 2)?,
-        algorithm,
-        samples: edges,
-        failed,
-        failed_at,
-        path: PathBuf::new(),
-    })
+    Ok(FileRow { id, root, stat: stat(row, 2)?, algorithm, samples, failed, failed_at, path: PathBuf::new() })
 }
 
 /// Size, times, inode, device, allocated bytes and kind of link, from the columns that begin at `first`. The size stands

@@ -68,28 +68,28 @@ impl Catalog<'_> {
 
     /// What is known of a folder. Nothing, when it has no row. `has_unusual` is what [`Catalog::has_unusual`] said of its
     /// root; true is right for any.
-    pub fn known_entries(self, place: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
-        let Some(id) = place.id else { return Ok(KnownEntries::default()) };
-        self.0.read(|db| known(db, id, place, has_unusual))
+    pub fn known_entries(self, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
+        let Some(id) = folder.id else { return Ok(KnownEntries::default()) };
+        self.0.read(|db| read_known(db, id, folder, has_unusual))
     }
 }
 
 /// What the row of an unusual file says.
-struct Unusual {
+struct UnusualFile {
     stat: Stat,
     excluded: bool,
     racy: bool,
 }
 
-fn known(db: &Db<'_>, id: i64, place: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
+fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
     // Names follow the folder's path and a slash; bytes, as the path's text has.
-    let folder = paths::to_text(place.path.as_os_str());
-    let above = if folder.is_empty() { 0 } else { folder.len() + 1 };
+    let path = paths::to_text(folder.path.as_os_str());
+    let prefix_length = if path.is_empty() { 0 } else { path.len() + 1 };
     let name = |row: &Row<'_>| -> rusqlite::Result<OsString> {
         let text = row.get_ref(1)?.as_str()?;
-        Ok(paths::from_text(text.get(above..).unwrap_or_default()))
+        Ok(paths::from_text(text.get(prefix_length..).unwrap_or_default()))
     };
-    let unusual = if has_unusual { unusual(db, id, place.root)? } else { HashMap::new() };
+    let unusual = if has_unusual { read_unusual(db, id, folder.root)? } else { HashMap::new() };
     // One statement for both: each has SQLite lock the file, which costs more than a few rows.
     let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
             FROM library_files WHERE folder_id = ?1
@@ -108,7 +108,7 @@ fn known(db: &Db<'_>, id: i64, place: &FolderRef, has_unusual: bool) -> Result<K
             }
             _ => {
                 let (stat, excluded, racy) = match unusual.get(&id) {
-                    Some(Unusual { stat, excluded, racy }) => (*stat, *excluded, *racy),
+                    Some(UnusualFile { stat, excluded, racy }) => (*stat, *excluded, *racy),
                     None => (hashes::usual_stat(row, 2)?, false, false),
                 };
                 known.files.push((name, KnownFile { id, stat, missing: gone, excluded, racy }));
@@ -119,7 +119,7 @@ fn known(db: &Db<'_>, id: i64, place: &FolderRef, has_unusual: bool) -> Result<K
     Ok(known)
 }
 
-fn unusual(db: &Db<'_>, folder: i64, root: i64) -> Result<HashMap<i64, Unusual>> {
+fn read_unusual(db: &Db<'_>, folder: i64, root: i64) -> Result<HashMap<i64, UnusualFile>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
             "SELECT id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
@@ -131,7 +131,7 @@ fn unusual(db: &Db<'_>, folder: i64, root: i64) -> Result<HashMap<i64, Unusual>>
     });
     let rows = db.rows(&SQL, (root, folder), |row| {
         let (stat, excluded, racy) = (hashes::stat(row, 1)?, row.get(8)?, row.get(9)?);
-        Ok((row.get(0)?, Unusual { stat, excluded, racy }))
+        Ok((row.get(0)?, UnusualFile { stat, excluded, racy }))
     })?;
     Ok(rows.into_iter().collect())
 }

@@ -69,7 +69,7 @@ struct Volume {
 }
 
 /// A row that may be a name of the same file as another.
-struct Name {
+struct NameRow {
     inode: u64,
     row: i64,
     ctime_ns: i64,
@@ -79,12 +79,12 @@ struct Name {
 }
 
 /// Rows among which names of one file are looked for.
-pub(super) struct Names<'a> {
+pub(super) struct SharedNameFinder<'a> {
     /// Filesystems whose inode numbers are not stable.
     unstable: &'a [i64],
     /// Few.
     volumes: Vec<Volume>,
-    names: Vec<Name>,
+    names: Vec<NameRow>,
 }
 
 /// The filesystems whose inode numbers are not stable.
@@ -93,9 +93,9 @@ pub(super) fn unstable_filesystems(conn: &Connection) -> rusqlite::Result<Vec<i6
     conn.prepare_cached(sql)?.query_map([UNSTABLE_INODES], |row| row.get(0))?.collect()
 }
 
-impl<'a> Names<'a> {
+impl<'a> SharedNameFinder<'a> {
     pub(super) fn new(unstable: &'a [i64]) -> Self {
-        Names { unstable, volumes: Vec::new(), names: Vec::new() }
+        SharedNameFinder { unstable, volumes: Vec::new(), names: Vec::new() }
     }
 
     /// Reserves memory for this number of rows.
@@ -116,21 +116,24 @@ impl<'a> Names<'a> {
             self.volumes.push(volume);
             self.volumes.len() - 1
         });
-        self.names.push(Name { inode, row, ctime_ns, volume: place as u32, links });
+        self.names.push(NameRow { inode, row, ctime_ns, volume: place as u32, links });
     }
 
     /// The names of files that have several, by row.
     pub(super) fn shared(mut self) -> Vec<SharedName> {
         self.names.sort_unstable_by_key(|name| (name.inode, name.volume, name.row));
         let mut shared = Vec::new();
-        let mut alike = Vec::new();
+        let mut resolved = Vec::new();
         for names in self.names.chunk_by(|a, b| a.inode == b.inode).filter(|names| names.len() > 1) {
-            alike.clear();
-            self.find_files(names, &mut alike);
-            alike.sort_unstable_by_key(|found| (found.file, found.row));
-            for names in alike.chunk_by(|a, b| a.file == b.file).filter(|names| names.len() > 1) {
-                let name =
-                    |found: &Found| SharedName { row: found.row, file: found.file, ctime_ns: found.ctime_ns };
+            resolved.clear();
+            self.find_files(names, &mut resolved);
+            resolved.sort_unstable_by_key(|found| (found.file, found.row));
+            for names in resolved.chunk_by(|a, b| a.file == b.file).filter(|names| names.len() > 1) {
+                let name = |found: &ResolvedName| SharedName {
+                    row: found.row,
+                    file: found.file,
+                    ctime_ns: found.ctime_ns,
+                };
                 shared.extend(names.iter().map(name));
             }
         }
@@ -139,18 +142,18 @@ impl<'a> Names<'a> {
     }
 
     /// Finds the file of each name. All have the same inode number.
-    fn find_files(&self, names: &[Name], found: &mut Vec<Found>) {
+    fn find_files(&self, names: &[NameRow], found: &mut Vec<ResolvedName>) {
         for names in names.chunk_by(|a, b| a.volume == b.volume) {
             let Some(volume) = names.first().and_then(|name| self.volumes.get(name.volume as usize)) else {
                 continue;
             };
             let Volume { filesystem, has_stable_inodes, device } = *volume;
-            let is_one = has_stable_inodes || names.iter().any(|name| name.links != LinkKind::Single);
-            found.extend(names.iter().map(|name| Found {
+            let is_same_file = has_stable_inodes || names.iter().any(|name| name.links != LinkKind::Single);
+            found.extend(names.iter().map(|name| ResolvedName {
                 key: (
                     filesystem,
                     if has_stable_inodes { 0 } else { device },
-                    if is_one { 0 } else { name.ctime_ns },
+                    if is_same_file { 0 } else { name.ctime_ns },
                 ),
                 file: name.row,
                 row: name.row,
@@ -165,13 +168,13 @@ impl<'a> Names<'a> {
             names.iter_mut().for_each(|name| name.file = file);
         }
         if found.iter().any(|found| found.via_symlink) {
-            join_targets(found);
+            merge_symlink_targets(found);
         }
     }
 }
 
 /// A name whose file is being found.
-struct Found {
+struct ResolvedName {
     /// Filesystem, device and change time, as far as they count.
     key: (Option<i64>, u64, i64),
     file: i64,
@@ -182,7 +185,7 @@ struct Found {
 }
 
 /// A link may lead to another filesystem than that of the folder it is in. Its target is known by the device.
-fn join_targets(found: &mut [Found]) {
+fn merge_symlink_targets(found: &mut [ResolvedName]) {
     let mut devices: Vec<u64> =
         found.iter().filter(|name| name.via_symlink).map(|name| name.device).collect();
     devices.sort_unstable();
@@ -207,7 +210,7 @@ mod tests {
     /// Rows 1, 2, … with their filesystem, device, change time and kind of link; all have one inode number. Gives the file
     /// of each.
     fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
-        let mut names = Names::new(&[UNSTABLE]);
+        let mut names = SharedNameFinder::new(&[UNSTABLE]);
         for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {
             let stat =
                 Stat { inode: 5, device: *device, ctime_ns: *ctime_ns, links: *links, ..Stat::default() };
@@ -257,7 +260,7 @@ mod tests {
 
     #[test]
     fn row_without_an_inode_is_a_file_of_its_own() {
-        let mut names = Names::new(&[]);
+        let mut names = SharedNameFinder::new(&[]);
         (1..3).for_each(|row| names.add(row, &Stat::default(), Some(1)));
         assert_eq!(names.shared(), []);
     }

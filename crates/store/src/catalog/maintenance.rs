@@ -5,9 +5,9 @@
 use super::Catalog;
 use crate::db::Db;
 use crate::error::Result;
-use crate::lease::moment;
+use crate::lease::sortable_time;
 use crate::time::UtcTime;
-use crate::writer::Shape;
+use crate::writer::WriteKind;
 
 /// What was thrown away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -132,7 +132,7 @@ const RULES: &[Rule] = &[
 impl Catalog<'_> {
     /// Throws away rows of what has been gone since before a moment.
     pub fn purge(self, files: bool, folders: bool, before: UtcTime) -> Result<Purged> {
-        self.0.write(Shape::Compound, move |db| purge(db, files, folders, before))
+        self.0.write(WriteKind::Compound, move |db| purge(db, files, folders, before))
     }
 
     /// Counts rows that contradict others.
@@ -142,8 +142,8 @@ impl Catalog<'_> {
 
     /// Puts right what can be.
     pub fn repair(self) -> Result<Vec<Check>> {
-        self.0.write(Shape::Compound, |db| {
-            crate::scans::unsettle(db)?;
+        self.0.write(WriteKind::Compound, |db| {
+            crate::scans::clear_settled(db)?;
             RULES
                 .iter()
                 .map(|rule| {
@@ -176,7 +176,7 @@ fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Pur
     let before = before.to_string();
     let mut purged = Purged::default();
     if files {
-        let gone = moment("coalesce(removed_at, updated_at)");
+        let gone = sortable_time("coalesce(removed_at, updated_at)");
         let sql = format!("DELETE FROM library_files WHERE is_missing = 1 AND {gone} < ?1");
         purged.files = db.execute(&sql, [&before])?;
     }

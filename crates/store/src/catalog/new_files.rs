@@ -6,21 +6,21 @@ use std::sync::LazyLock;
 
 use rusqlite::ToSql;
 
-use super::record::changed_file;
+use super::record::update_changed_file;
 use super::{ChangedFile, Digest, Listing, Stat, signed};
 use crate::db::Db;
 use crate::error::Result;
 use crate::paths;
 
 /// So many new files are written by one statement: to begin and to end one costs a third of what a row costs.
-const ROWS: usize = 16;
+const ROWS_PER_STATEMENT: usize = 16;
 
 /// Values that all rows of a statement have in common: root, folder, scan, time. Each value that is bound costs a tenth
 /// of a microsecond, so these are bound once.
-const COMMON: usize = 4;
+const COMMON_PARAMS: usize = 4;
 
 /// Values of a row of its own.
-const VALUES: usize = 16;
+const PARAMS_PER_ROW: usize = 16;
 
 /// The statement for so many new files.
 fn insert_files(rows: usize) -> String {
@@ -31,9 +31,9 @@ fn insert_files(rows: usize) -> String {
         VALUES "
         .to_owned();
     for row in 0..rows {
-        let first = COMMON + row * VALUES;
+        let first = COMMON_PARAMS + row * PARAMS_PER_ROW;
         let comma = if row == 0 { "" } else { ", " };
-        let numbers = (1..=VALUES).map(|value| format!("?{}", first + value));
+        let numbers = (1..=PARAMS_PER_ROW).map(|value| format!("?{}", first + value));
         // ?4 is the time, twice.
         sql.push_str(&format!(
             "{comma}(?1, ?2, ?3, ?4, ?4, {}, 0, 0)",
@@ -46,57 +46,57 @@ fn insert_files(rows: usize) -> String {
 
 /// Writes the new files of a folder, whose path with its slash is `above`. Gives their rows, in their order, and how many
 /// had one already.
-pub(super) fn new_files(
+pub(super) fn insert_new_files(
     db: &Db<'_>,
     listing: &Listing,
     folder: i64,
-    above: &str,
+    prefix: &str,
 ) -> Result<(Vec<i64>, usize)> {
-    static MANY: LazyLock<String> = LazyLock::new(|| insert_files(ROWS));
+    static MANY: LazyLock<String> = LazyLock::new(|| insert_files(ROWS_PER_STATEMENT));
     static ONE: LazyLock<String> = LazyLock::new(|| insert_files(1));
     let (root, scan, now) = (listing.folder.root, listing.scan, db.now());
     let mut ids = Vec::with_capacity(listing.new_files.len());
-    let mut known = 0;
+    let mut conflicts = 0;
     let mut digests = listing.contents.iter().peekable();
-    let mut place = 0;
+    let mut position = 0;
     let mut rest = listing.new_files.as_slice();
     while !rest.is_empty() {
-        let rows = if rest.len() < ROWS { 1 } else { ROWS };
-        let (some, after) = rest.split_at(rows);
+        let rows = if rest.len() < ROWS_PER_STATEMENT { 1 } else { ROWS_PER_STATEMENT };
+        let (chunk, after) = rest.split_at(rows);
         rest = after;
         let mut new = Vec::with_capacity(rows);
-        for (name, stat) in some {
-            let mut path = String::with_capacity(above.len() + name.len());
-            path.push_str(above);
-            paths::push(&mut path, name);
-            let digest = digests.next_if(|(of, _)| *of == place).map(|(_, digest)| digest);
+        for (name, stat) in chunk {
+            let mut path = String::with_capacity(prefix.len() + name.len());
+            path.push_str(prefix);
+            paths::push_text(&mut path, name);
+            let digest = digests.next_if(|(of, _)| *of == position).map(|(_, digest)| digest);
             new.push(NewFile::new(path, stat, digest, now));
-            place += 1;
+            position += 1;
         }
-        let mut values: Vec<&dyn ToSql> = Vec::with_capacity(COMMON + rows * VALUES);
-        values.extend::<[&dyn ToSql; COMMON]>([&root, &folder, &scan, &now]);
+        let mut values: Vec<&dyn ToSql> = Vec::with_capacity(COMMON_PARAMS + rows * PARAMS_PER_ROW);
+        values.extend::<[&dyn ToSql; COMMON_PARAMS]>([&root, &folder, &scan, &now]);
         for file in &new {
             file.bind(&mut values);
         }
         let sql = if rows == 1 { &*ONE } else { &*MANY };
         let written = db.execute(sql, values.as_slice())?;
-        known += rows - written;
+        conflicts += rows - written;
         if written == rows {
             // One writer, one statement: rows that follow each other.
             let last = db.conn.last_insert_rowid();
-            ids.extend(last - crate::as_limit(rows) + 1..=last);
+            ids.extend(last - crate::sql_limit(rows) + 1..=last);
             continue;
         }
         // Another program recorded some of them, without a folder. What was read of those is read again.
-        for (file, (_, stat)) in new.iter().zip(some) {
+        for (file, (_, stat)) in new.iter().zip(chunk) {
             let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
             let id = db.number(sql, (root, &file.path))?;
             db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
-            changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, Some(scan))?;
+            update_changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, Some(scan))?;
             ids.push(id);
         }
     }
-    Ok((ids, known))
+    Ok((ids, conflicts))
 }
 
 /// A row to be written.
@@ -139,7 +139,7 @@ impl<'a> NewFile<'a> {
     /// Its values, in the order of [`insert_files`].
     fn bind<'b>(&'b self, values: &mut Vec<&'b dyn ToSql>) {
         let NewFile { path, size, times, identity, space, needs_hash, read, content, hashed } = self;
-        values.extend::<[&'b dyn ToSql; VALUES]>([
+        values.extend::<[&'b dyn ToSql; PARAMS_PER_ROW]>([
             path,
             size,
             &times.0,

@@ -15,11 +15,11 @@ use crate::paths;
 pub(super) struct Recorded {
     pub(super) missing: usize,
     pub(super) excluded: usize,
-    pub(super) known_to_others: usize,
+    pub(super) conflicts: usize,
     pub(super) ids: Vec<i64>,
 }
 
-pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
+pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     let Listing { scan, folder: place, .. } = listing;
     let root = place.root;
     let mut path = paths::to_text(place.path.as_os_str());
@@ -30,36 +30,36 @@ pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     if !path.is_empty() {
         path.push('/');
     }
-    let mut below = Below { path: &mut path };
-    let mut missing = missing_files(db, &listing.missing_files)?;
+    let mut child_path = PathBuffer { path: &mut path };
+    let mut missing = mark_files_missing(db, &listing.missing_files)?;
     let mut excluded = 0;
     for id in &listing.excluded_files {
         excluded +=
-            db.execute(&format!("UPDATE library_files SET {EXCLUDED} AND id = ?2"), (db.now(), id))?;
+            db.execute(&format!("UPDATE library_files SET {SET_EXCLUDED} AND id = ?2"), (db.now(), id))?;
     }
     for name in &listing.missing_folders {
-        missing += below.with(name, |text| remove_folder(db, root, text))?;
+        missing += child_path.with(name, |text| remove_folder(db, root, text))?;
     }
     for name in &listing.excluded_folders {
-        excluded += below.with(name, |text| exclude_folder(db, root, text))?;
+        excluded += child_path.with(name, |text| exclude_folder(db, root, text))?;
     }
     for name in &listing.foreign_folders {
-        below.with(name, |text| delete_folder(db, root, text))?;
+        child_path.with(name, |text| delete_folder(db, root, text))?;
     }
     for id in &listing.returned_folders {
         db.execute("UPDATE folders SET removed_at = NULL, excluded_at = NULL WHERE id = ?1", [id])?;
     }
     for name in &listing.new_folders {
-        below.with(name, |text| insert_folder(db, root, Some(folder), text))?;
+        child_path.with(name, |text| insert_folder(db, root, Some(folder), text))?;
     }
-    let (ids, known_to_others) = new_files::new_files(db, listing, folder, below.path)?;
+    let (ids, conflicts) = new_files::insert_new_files(db, listing, folder, child_path.path)?;
     for changed in &listing.changed_files {
-        changed_file(db, changed, Some(*scan))?;
+        update_changed_file(db, changed, Some(*scan))?;
     }
     let error = match &listing.status {
         ListingStatus::Part => {
             skipped::add(db, folder, &listing.skipped)?;
-            return Ok(Recorded { missing, excluded, known_to_others, ids });
+            return Ok(Recorded { missing, excluded, conflicts, ids });
         }
         ListingStatus::Whole | ListingStatus::Known => None,
         ListingStatus::Failed(error) => Some(error),
@@ -87,18 +87,18 @@ pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
         listing.status == ListingStatus::Known
     ];
     db.execute(sql, values)?;
-    Ok(Recorded { missing, excluded, known_to_others, ids })
+    Ok(Recorded { missing, excluded, conflicts, ids })
 }
 
 /// Paths in one folder, made in one place of memory.
-struct Below<'a> {
+struct PathBuffer<'a> {
     path: &'a mut String,
 }
 
-impl Below<'_> {
+impl PathBuffer<'_> {
     fn with<T>(&mut self, name: &OsString, body: impl FnOnce(&str) -> Result<T>) -> Result<T> {
         let length = self.path.len();
-        paths::push(self.path, name);
+        paths::push_text(self.path, name);
         let result = body(self.path);
         self.path.truncate(length);
         result
@@ -125,7 +125,7 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
 pub(super) const UNSCANNED: &str = "it was a root of its own, and was not scanned since that was removed";
 
 /// Records that a folder of a root has to be walked. Nothing is recorded in a folder that the root does not have.
-pub(crate) fn unscanned_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
+pub(crate) fn mark_folder_unscanned(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
     let (parent, _) = path.rsplit_once('/').unwrap_or_default();
     let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2
         AND removed_at IS NULL AND excluded_at IS NULL";
@@ -144,7 +144,7 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
 }
 
 /// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
-pub(super) fn changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>) -> Result<()> {
+pub(super) fn update_changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>) -> Result<()> {
     let ChangedFile { id, stat, keeps_hash } = changed;
     let now = db.now();
     let values: &[&dyn ToSql] = params![
@@ -178,35 +178,35 @@ pub(super) fn changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>
 }
 
 /// Sets what a file that filters leave out has: no group shows it, and its hash is kept.
-const EXCLUDED: &str = "excluded_at = ?1, updated_at = ?1, needs_hash = (is_missing = 0 AND size_bytes > 0),
+const SET_EXCLUDED: &str = "excluded_at = ?1, updated_at = ?1, needs_hash = (is_missing = 0 AND size_bytes > 0),
     read_algorithm = coalesce(hash_algorithm, read_algorithm), read_hash = coalesce(content_hash, read_hash),
     hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
     WHERE excluded_at IS NULL";
 
 /// Sets what a file that is gone has; its hash stays, in case it comes back.
-pub(super) const GONE: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
+pub(super) const SET_MISSING: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
     coalesce((SELECT s.id FROM folders f JOIN scan_sessions s ON s.id = f.walked_scan_id WHERE f.id = folder_id),
         last_seen_scan_id)";
 
-pub(super) fn missing_files(db: &Db<'_>, ids: &[i64]) -> Result<usize> {
-    let sql = format!("UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0");
+pub(super) fn mark_files_missing(db: &Db<'_>, ids: &[i64]) -> Result<usize> {
+    let sql = format!("UPDATE library_files SET {SET_MISSING} WHERE id = ?2 AND is_missing = 0");
     ids.iter().map(|id| db.execute(&sql, (db.now(), id))).sum()
 }
 
 /// Marks a folder as gone, with all that was in it. Returns the number of files.
 fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
-    mark_folder(db, (root, path), &format!("{GONE} WHERE is_missing = 0"), "removed_at")
+    mark_folder(db, (root, path), &format!("{SET_MISSING} WHERE is_missing = 0"), "removed_at")
 }
 
 /// Marks a folder as excluded by filters, with all that is in it. Returns the number of files.
 fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
-    mark_folder(db, (root, path), &format!("{EXCLUDED} AND is_missing = 0"), "excluded_at")
+    mark_folder(db, (root, path), &format!("{SET_EXCLUDED} AND is_missing = 0"), "excluded_at")
 }
 
 /// Updates the files below a folder, and sets a time for it and the folders below it where there is none. Returns the
 /// number of files.
 fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
-    let (low, high) = paths::below(path);
+    let (low, high) = paths::descendant_range(path);
     let sql = format!(
         "UPDATE library_files SET {files} AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
     );
@@ -221,7 +221,7 @@ fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) 
 
 /// Deletes the rows of a folder and of all that is in it.
 fn delete_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
-    let (low, high) = paths::below(path);
+    let (low, high) = paths::descendant_range(path);
     let below = "library_id = ?1 AND relative_path > ?2 AND relative_path < ?3";
     db.execute(&format!("DELETE FROM library_files WHERE {below}"), (root, &low, &high))?;
     db.execute(&format!("DELETE FROM folders WHERE {below}"), (root, &low, &high))?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::links::{Names, SharedName, unstable_filesystems};
+use super::links::{SharedName, SharedNameFinder, unstable_filesystems};
 use super::{Catalog, Skipped, Stat, hashes, skipped};
 use crate::error::Result;
 use crate::paths;
@@ -94,7 +94,7 @@ pub enum Content {
 }
 
 /// What another program recorded may not say where it is: in the folder that its path names.
-const FOLDERS: &str =
+const FOLDERS_SQL: &str =
     "SELECT id, coalesce(parent_id, CASE WHEN relative_path <> '' THEN (SELECT p.id FROM folders p
             WHERE p.library_id = folders.library_id AND p.relative_path =
                 rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/')) END),
@@ -103,12 +103,12 @@ const FOLDERS: &str =
     FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL ORDER BY id";
 
 /// The index alone tells which contents are shared.
-const SHARED: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
+const SHARED_SQL: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
     INDEXED BY ix_library_files_dedup_group
     WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
 
 /// The folder as above.
-const FILES: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
+const FILES_SQL: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
         relative_path, hash_last_error IS NOT NULL, coalesce(folder_id, (SELECT f.id FROM folders f
             WHERE f.library_id = library_files.library_id AND f.relative_path =
                 rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/')))
@@ -161,7 +161,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
     let files = count("SELECT count(*) FROM library_files WHERE is_missing = 0 AND excluded_at IS NULL")?;
     visit(Node::Extent { folders, files });
 
-    let mut statement = conn.prepare_cached(FOLDERS)?;
+    let mut statement = conn.prepare_cached(FOLDERS_SQL)?;
     let mut rows = statement.query([])?;
     // In the order of rows.
     let mut filesystems: Vec<(i64, i64)> = Vec::new();
@@ -182,12 +182,12 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
     }
 
     let shared = shared(conn)?;
-    let mut statement = conn.prepare_cached(FILES)?;
+    let mut statement = conn.prepare_cached(FILES_SQL)?;
     let mut rows = statement.query([])?;
     // Both are in the order of rows.
     let mut next = shared.iter().peekable();
     let unstable = unstable_filesystems(conn)?;
-    let mut names = Names::new(&unstable);
+    let mut names = SharedNameFinder::new(&unstable);
     names.reserve(files);
     // Most files are in the folder of the one before.
     let mut last = (0, None);
@@ -217,7 +217,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
 /// Rows of files that have their content in common with others, and its number, by row.
 fn shared(conn: &Connection) -> rusqlite::Result<Vec<(i64, u32)>> {
     let mut shared: Vec<(i64, u32)> = Vec::new();
-    let mut statement = conn.prepare_cached(SHARED)?;
+    let mut statement = conn.prepare_cached(SHARED_SQL)?;
     let mut rows = statement.query([])?;
     let (mut algorithm, mut hash) = (String::new(), Vec::new());
     let (mut first, mut number, mut copies) = (0, 0, 0_u64);

@@ -11,7 +11,7 @@
 
 use rusqlite::{Params, params};
 
-use super::{LEASED, changed};
+use super::{LEASE_RULES, require_changed};
 use crate::checkpoints;
 use crate::db::Db;
 use crate::error::Result;
@@ -30,19 +30,25 @@ pub enum CancelOutcome {
 const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
 
 pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
-    let waits = format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");
-    if db.execute(&waits, params![db.now(), id])? == 1 {
-        checkpoints::forget(db, id)?;
+    let cancel_waiting =
+        format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");
+    if db.execute(&cancel_waiting, params![db.now(), id])? == 1 {
+        checkpoints::delete(db, id)?;
         return Ok(CancelOutcome::Cancelled);
     }
-    let runs = "UPDATE tasks SET cancel_requested_at = coalesce(cancel_requested_at, ?1)
+    let request_cancel = "UPDATE tasks SET cancel_requested_at = coalesce(cancel_requested_at, ?1)
         WHERE id = ?2 AND status = 'running'";
-    changed(db, db.execute(runs, params![db.now(), id])?, id, "pending, scheduled or running")?;
+    require_changed(
+        db,
+        db.execute(request_cancel, params![db.now(), id])?,
+        id,
+        "pending, scheduled or running",
+    )?;
     Ok(CancelOutcome::Requested)
 }
 
 /// Tasks that are to be cancelled and whose workers have not ended them yet, with the token of their claim.
-pub(super) fn requested(db: &Db<'_>) -> Result<Vec<(i64, Token)>> {
+pub(super) fn list_requested(db: &Db<'_>) -> Result<Vec<(i64, Token)>> {
     let sql = "SELECT id, worker_id FROM tasks WHERE status = 'running' AND cancel_requested_at IS NOT NULL";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?));
     let found: Vec<(i64, Option<String>)> = db.rows(sql, [], read)?;
@@ -60,14 +66,14 @@ pub(super) fn settle(db: &Db<'_>, id: i64, token: &Token, reason: Option<&str>) 
     );
     let done = db.execute(&sql, params![db.now(), id, token.as_str(), reason])? == 1;
     if done {
-        checkpoints::forget(db, id)?;
+        checkpoints::delete(db, id)?;
     }
     Ok(done)
 }
 
 /// Cancels tasks that were to be cancelled and whose worker is gone, by the last judgement of workers. Returns how many.
 pub(super) fn cancel_stale(db: &Db<'_>) -> Result<usize> {
-    cancel_where(db, &LEASED.is_stale(), [db.now()])
+    cancel_where(db, &LEASE_RULES.stale_condition(), [db.now()])
 }
 
 /// Cancels tasks that were to be cancelled among those to which `which` applies. Returns how many.
@@ -76,6 +82,6 @@ pub(super) fn cancel_where(db: &Db<'_>, which: &str, params: impl Params) -> Res
         "UPDATE tasks SET {CANCELLED} WHERE cancel_requested_at IS NOT NULL AND {which} RETURNING id"
     );
     let cancelled: Vec<i64> = db.rows(&sql, params, |row| row.get(0))?;
-    cancelled.iter().try_for_each(|id| checkpoints::forget(db, *id))?;
+    cancelled.iter().try_for_each(|id| checkpoints::delete(db, *id))?;
     Ok(cancelled.len())
 }

@@ -4,40 +4,40 @@ use std::sync::Arc;
 
 use rusqlite::{Row, ToSql};
 
-use super::{ClaimBatch, ClaimRequest, ClaimedTask, LEASED, ReplacementClaim, TaskFailure};
+use super::{ClaimBatch, ClaimRequest, ClaimedTask, LEASE_RULES, ReplacementClaim, TaskFailure};
 use crate::db::Db;
 use crate::dead_letters;
 use crate::error::Result;
-use crate::lease::{Due, Token};
+use crate::lease::{DueRows, Token};
 use crate::time::UtcTime;
 
 /// Claims what is wanted, then what is more urgent than what the worker holds.
 pub(super) fn claim_all(
     db: &Db<'_>,
-    wanted: &[ClaimRequest],
-    exchange: &[ReplacementClaim],
-    turn: &mut ClaimBatch,
+    requests: &[ClaimRequest],
+    replacements: &[ReplacementClaim],
+    batch: &mut ClaimBatch,
 ) -> Result<()> {
     promote(db)?;
     let mut short = false;
-    for want in wanted {
-        let had = turn.claimed.iter().rev().take_while(|task| task.token == want.token).count();
-        let rest = want.limit.saturating_sub(had);
-        let found = claim_within(db, &sparing(want, turn), rest, None)?;
+    for request in requests {
+        let had = batch.claimed.iter().rev().take_while(|task| task.token == request.token).count();
+        let rest = request.limit.saturating_sub(had);
+        let found = claim_within(db, &without_claimed(request, batch), rest, None)?;
         let count = found.len();
-        turn.claimed.extend(found);
+        batch.claimed.extend(found);
         short |= count < rest;
     }
-    for ReplacementClaim { claim: wanted, above_priority: above } in exchange {
-        let had = turn.replacements.iter().rev().take_while(|task| task.token == wanted.token).count();
-        let rest = wanted.limit.saturating_sub(had);
-        let found = claim_within(db, &sparing(wanted, turn), rest, *above)?;
-        turn.replacements.extend(found);
+    for ReplacementClaim { claim: request, above_priority } in replacements {
+        let had = batch.replacements.iter().rev().take_while(|task| task.token == request.token).count();
+        let rest = request.limit.saturating_sub(had);
+        let found = claim_within(db, &without_claimed(request, batch), rest, *above_priority)?;
+        batch.replacements.extend(found);
     }
     if short {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
         // A text that is no time is ignored.
-        turn.next_due =
+        batch.next_due =
             db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| UtcTime::parse(&text));
     }
     Ok(())
@@ -45,15 +45,17 @@ pub(super) fn claim_all(
 
 /// What is wanted, without the tasks that may have killed their worker and were claimed by the same visit for other queues,
 /// kinds or exchanges: they count for one process.
-fn sparing(want: &ClaimRequest, turn: &ClaimBatch) -> ClaimRequest {
-    let claimed = || turn.claimed.iter().chain(&turn.replacements);
-    let suspects = claimed().filter(|task| task.crashes > 1).count();
-    let shaken = claimed()
-        .filter(|task| *task.kind == *want.kind && task.crashes < 2 && task.crashes + task.abandoned > 0)
+fn without_claimed(request: &ClaimRequest, batch: &ClaimBatch) -> ClaimRequest {
+    let claimed = || batch.claimed.iter().chain(&batch.replacements);
+    let crashed_often = claimed().filter(|task| task.crashes > 1).count();
+    let crashed_once = claimed()
+        .filter(|task| *task.kind == *request.kind && task.crashes < 2 && task.crashes + task.abandoned > 0)
         .count();
-    let (suspect, shaken) =
-        (want.max_crashed_often.saturating_sub(suspects), want.max_crashed_once.saturating_sub(shaken));
-    ClaimRequest { max_crashed_often: suspect, max_crashed_once: shaken, ..want.clone() }
+    let (max_crashed_often, max_crashed_once) = (
+        request.max_crashed_often.saturating_sub(crashed_often),
+        request.max_crashed_once.saturating_sub(crashed_once),
+    );
+    ClaimRequest { max_crashed_often, max_crashed_once, ..request.clone() }
 }
 
 /// What was scheduled and is due becomes pending, and stays so if the clock is set back.
@@ -74,36 +76,38 @@ macro_rules! suspicious {
 /// their worker: if they do so again, few others should be with them. `above`: only of a higher priority.
 fn claim_within(
     db: &Db<'_>,
-    want: &ClaimRequest,
+    request: &ClaimRequest,
     limit: usize,
-    above: Option<i32>,
+    above_priority: Option<i32>,
 ) -> Result<Vec<ClaimedTask>> {
-    if want.max_crashed_once >= limit && want.max_crashed_often >= limit || !has_suspicious(db, want)? {
-        return claim(db, want, "true", limit, above);
+    if request.max_crashed_once >= limit && request.max_crashed_often >= limit
+        || !has_suspicious(db, request)?
+    {
+        return claim(db, request, "true", limit, above_priority);
     }
     let mut claimed: Vec<ClaimedTask> = Vec::new();
-    let mut claim_class = |which: &str, most: usize| -> Result<usize> {
-        let rest = most.min(limit - claimed.len());
-        let found = if rest > 0 { claim(db, want, which, rest, above)? } else { Vec::new() };
+    let mut claim_class = |which: &str, max: usize| -> Result<usize> {
+        let rest = max.min(limit - claimed.len());
+        let found = if rest > 0 { claim(db, request, which, rest, above_priority)? } else { Vec::new() };
         let count = found.len();
         claimed.extend(found);
         Ok(count)
     };
     // Before others of the same urgency, so that they are not passed over as long as there are others; then what is left.
-    let suspects = claim_class(suspicious!("crashes > 1 AND is_urgent"), want.max_crashed_often)?;
-    let shaken = claim_class(suspicious!("crashes < 2 AND is_urgent"), want.max_crashed_once)?;
+    let crashed_often = claim_class(suspicious!("crashes > 1 AND is_urgent"), request.max_crashed_often)?;
+    let crashed_once = claim_class(suspicious!("crashes < 2 AND is_urgent"), request.max_crashed_once)?;
     claim_class("crashes = 0 AND abandoned = 0", limit)?;
-    claim_class(suspicious!("crashes > 1"), want.max_crashed_often - suspects)?;
-    claim_class(suspicious!("crashes < 2"), want.max_crashed_once - shaken)?;
+    claim_class(suspicious!("crashes > 1"), request.max_crashed_often - crashed_often)?;
+    claim_class(suspicious!("crashes < 2"), request.max_crashed_once - crashed_once)?;
     claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
     Ok(claimed)
 }
 
 /// Whether a worker has died that had one of these tasks. Nearly never, so this is asked first.
-fn has_suspicious(db: &Db<'_>, want: &ClaimRequest) -> Result<bool> {
+fn has_suspicious(db: &Db<'_>, request: &ClaimRequest) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM tasks INDEXED BY ix_tasks_suspicious
         WHERE status = 'pending' AND (crashes > 0 OR abandoned > 0) AND queue = ?1 AND kind = ?2)";
-    Ok(db.number(sql, (&want.queue, &want.kind))? != 0)
+    Ok(db.number(sql, (&request.queue, &request.kind))? != 0)
 }
 
 /// At least as urgent as the first task whose workers have not died.
@@ -116,20 +120,20 @@ const IS_URGENT: &str = "priority >= coalesce((SELECT others.priority FROM tasks
 /// why, and is not claimed again.
 fn claim(
     db: &Db<'_>,
-    want: &ClaimRequest,
+    request: &ClaimRequest,
     which: &str,
     limit: usize,
-    above: Option<i32>,
+    above_priority: Option<i32>,
 ) -> Result<Vec<ClaimedTask>> {
     let which = which.replace("is_urgent", IS_URGENT);
-    let higher = if above.is_some() { " AND priority > ?7" } else { "" };
+    let higher = if above_priority.is_some() { " AND priority > ?7" } else { "" };
     let ids = format!(
         "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6{higher} AND {which}
             AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id"
     );
     let columns =
         "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id, starts, abandoned";
-    let (kind, queue): (Arc<str>, Arc<str>) = (want.kind.as_str().into(), want.queue.as_str().into());
+    let (kind, queue): (Arc<str>, Arc<str>) = (request.kind.as_str().into(), request.queue.as_str().into());
     let read = |row: &Row<'_>| -> rusqlite::Result<ClaimedTask> {
         Ok(ClaimedTask {
             id: row.get(0)?,
@@ -144,24 +148,24 @@ fn claim(
             document_id: row.get(7)?,
             starts: row.get(8)?,
             abandoned: row.get(9)?,
-            token: want.token.clone(),
+            token: request.token.clone(),
         })
     };
-    let each = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, read(row)));
+    let id_and_task = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, read(row)));
     let mut claimed = Vec::new();
     loop {
-        let rest = allowed(db, want, limit - claimed.len())?;
-        let mut params: Vec<&dyn ToSql> = vec![&want.queue, &want.kind];
-        if let Some(above) = &above {
-            params.push(above);
+        let rest = remaining_capacity(db, request, limit - claimed.len())?;
+        let mut params: Vec<&dyn ToSql> = vec![&request.queue, &request.kind];
+        if let Some(above_priority) = &above_priority {
+            params.push(above_priority);
         }
-        let due = Due { ids: &ids, params: &params, limit: rest };
-        let found = LEASED.claim(db, (&want.token, want.lease), &due, columns, each)?;
+        let due = DueRows { ids: &ids, params: &params, limit: rest };
+        let found = LEASE_RULES.claim(db, (&request.token, request.lease), &due, columns, id_and_task)?;
         let readable = found.iter().all(|(_, task)| task.is_ok());
         for (id, task) in found {
             match task {
                 Ok(task) => claimed.push(task),
-                Err(error) => bury_unreadable(db, id, &want.token, &error)?,
+                Err(error) => dead_letter_unreadable(db, id, &request.token, &error)?,
             }
         }
         // Others have moved up into the places of those that were buried.
@@ -174,7 +178,7 @@ fn claim(
     Ok(claimed)
 }
 
-fn bury_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
+fn dead_letter_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
     tracing::error!(task = id, %error, "a task cannot be read; it becomes a dead letter");
     let failure = TaskFailure {
         reason: format!("the row cannot be read: {error}"),
@@ -182,14 +186,14 @@ fn bury_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error)
         ..TaskFailure::default()
     };
     let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
-    LEASED.finish(db, &id, token, sets, &[&failure.reason])?;
-    dead_letters::bury(db, id, &failure).map(drop)
+    LEASE_RULES.finish(db, &id, token, sets, &[&failure.reason])?;
+    dead_letters::insert_for_task(db, id, &failure).map(drop)
 }
 
 /// As many as are wanted, unless too many run already.
-fn allowed(db: &Db<'_>, want: &ClaimRequest, limit: usize) -> Result<usize> {
-    let Some(at_most) = want.max_running else { return Ok(limit) };
+fn remaining_capacity(db: &Db<'_>, request: &ClaimRequest, limit: usize) -> Result<usize> {
+    let Some(max_running) = request.max_running else { return Ok(limit) };
     let sql = "SELECT count(*) FROM tasks INDEXED BY ix_tasks_running WHERE status = 'running' AND kind = ?1";
-    let running = usize::try_from(db.number(sql, [&want.kind])?).unwrap_or(usize::MAX);
-    Ok(limit.min(at_most.saturating_sub(running)))
+    let running = usize::try_from(db.number(sql, [&request.kind])?).unwrap_or(usize::MAX);
+    Ok(limit.min(max_running.saturating_sub(running)))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use super::{Disposition, LEASED, TaskUpdate, UpdateResult, cancel};
+use super::{Disposition, LEASE_RULES, TaskUpdate, UpdateResult, cancel};
 use crate::checkpoints;
 use crate::db::Db;
 use crate::dead_letters;
@@ -12,7 +12,7 @@ use crate::failures;
 use crate::lease;
 
 /// Records a start that was not recorded before its task ended: soon after the claim.
-macro_rules! had_started {
+macro_rules! with_start {
     ($sets:literal) => {
         concat!(
             $sets,
@@ -22,104 +22,105 @@ macro_rules! had_started {
 }
 
 /// What most tasks come to; made once.
-static COMPLETE: LazyLock<String> =
-    LazyLock::new(|| LEASED.finishing(had_started!("status = 'completed', finished_at = ?1, result = ?4")));
+static COMPLETE: LazyLock<String> = LazyLock::new(|| {
+    LEASE_RULES.finish_sql(with_start!("status = 'completed', finished_at = ?1, result = ?4"))
+});
 
 /// The statement for many tasks of one claim that were completed without a result; ?2 is a JSON array of ids.
-static COMPLETE_TOGETHER: LazyLock<String> = LazyLock::new(|| {
-    LEASED.finishing_all(had_started!("status = 'completed', finished_at = ?1, result = NULL"))
+static COMPLETE_MANY: LazyLock<String> = LazyLock::new(|| {
+    LEASE_RULES.finish_many_sql(with_start!("status = 'completed', finished_at = ?1, result = NULL"))
 });
 
 /// The most tasks that one statement completes: the list of their ids stays a small allocation.
-const TOGETHER: usize = 256;
+const MAX_IDS_PER_STATEMENT: usize = 256;
 
 /// How tasks that were completed without a result are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completions {
     /// By one statement for those of a claim, which costs less than half as much. Fails if one of them is not the
     /// caller's any more.
-    Together,
+    Grouped,
     /// One by one.
-    Apart,
+    Individual,
 }
 
 /// Why completions could not be written together.
-const LOST: &str = "a completed task is not the caller's any more";
+const LOST_COMPLETION: &str = "a completed task is not the caller's any more";
 
 /// Whether a visit failed only because completions could not be written together.
-pub(super) fn is_lost(error: &Error) -> bool {
-    matches!(error, Error::Conflict(text) if text == LOST)
+pub(super) fn is_lost_completion(error: &Error) -> bool {
+    matches!(error, Error::Conflict(text) if text == LOST_COMPLETION)
 }
 
 /// Settles tasks.
 pub(super) fn settle_all(
     db: &Db<'_>,
-    settlements: &[TaskUpdate],
+    updates: &[TaskUpdate],
     completions: Completions,
 ) -> Result<Vec<UpdateResult>> {
-    let mut settled = vec![UpdateResult::Done; settlements.len()];
-    let mut together: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
-    for (settlement, settled) in settlements.iter().zip(&mut settled) {
-        let is_plain = settlement.disposition == Disposition::Completed(None) && !settlement.checkpointed;
-        if is_plain && completions == Completions::Together {
-            together.entry(settlement.token.as_str()).or_default().push(settlement.id);
+    let mut results = vec![UpdateResult::Done; updates.len()];
+    let mut grouped: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for (update, results) in updates.iter().zip(&mut results) {
+        let can_group = update.disposition == Disposition::Completed(None) && !update.checkpointed;
+        if can_group && completions == Completions::Grouped {
+            grouped.entry(update.token.as_str()).or_default().push(update.id);
         } else {
-            *settled = settle(db, settlement)?;
+            *results = settle(db, update)?;
         }
     }
-    for (token, ids) in together {
-        for ids in ids.chunks(TOGETHER) {
-            let count = db.execute(&COMPLETE_TOGETHER, (db.now(), format!("{ids:?}"), token))?;
+    for (token, ids) in grouped {
+        for ids in ids.chunks(MAX_IDS_PER_STATEMENT) {
+            let count = db.execute(&COMPLETE_MANY, (db.now(), format!("{ids:?}"), token))?;
             if count < ids.len() {
-                return Err(Error::Conflict(LOST.to_owned()));
+                return Err(Error::Conflict(LOST_COMPLETION.to_owned()));
             }
         }
     }
-    Ok(settled)
+    Ok(results)
 }
 
-fn settle(db: &Db<'_>, settlement: &TaskUpdate) -> Result<UpdateResult> {
-    let TaskUpdate { id, token, disposition: verdict, checkpointed } = settlement;
-    let failed = match verdict {
+fn settle(db: &Db<'_>, update: &TaskUpdate) -> Result<UpdateResult> {
+    let TaskUpdate { id, token, disposition, checkpointed } = update;
+    let failed = match disposition {
         Disposition::Retry(_, failure) | Disposition::DeadLettered(failure) => Some(failure.reason.as_str()),
         _ => None,
     };
-    if !matches!(verdict, Disposition::Completed(_)) && cancel::settle(db, *id, token, failed)? {
+    if !matches!(disposition, Disposition::Completed(_)) && cancel::settle(db, *id, token, failed)? {
         return Ok(UpdateResult::Cancelled);
     }
-    let done = match verdict {
-        Disposition::Completed(result) => lease::finish_by(db, &COMPLETE, id, token, &[result])?,
+    let done = match disposition {
+        Disposition::Completed(result) => lease::execute_finish(db, &COMPLETE, id, token, &[result])?,
         Disposition::Retry(at, failure) => {
-            let sets = had_started!(
+            let sets = with_start!(
                 "status = 'scheduled', attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?5, failed_step = ?6"
             );
             let at = at.to_string();
-            let done = LEASED.finish(db, id, token, sets, &[&at, &failure.reason, &failure.step])?;
+            let done = LEASE_RULES.finish(db, id, token, sets, &[&at, &failure.reason, &failure.step])?;
             if done {
                 failures::record(db, *id, failure)?;
             }
             done
         }
         Disposition::DeadLettered(failure) => {
-            let sets = had_started!(
+            let sets = with_start!(
                 "status = 'failed', attempts = attempts + 1, finished_at = ?1, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?4, failed_step = ?5"
             );
-            if !LEASED.finish(db, id, token, sets, &[&failure.reason, &failure.step])? {
+            if !LEASE_RULES.finish(db, id, token, sets, &[&failure.reason, &failure.step])? {
                 return Ok(UpdateResult::Lost);
             }
             failures::record(db, *id, failure)?;
-            return dead_letters::bury(db, *id, failure).map(UpdateResult::DeadLettered);
+            return dead_letters::insert_for_task(db, *id, failure).map(UpdateResult::DeadLettered);
         }
-        Disposition::Released => LEASED.release(db, id, token, "status = 'pending'")?,
+        Disposition::Released => LEASE_RULES.release(db, id, token, "status = 'pending'")?,
         Disposition::Postponed(at) => {
             let at = at.to_string();
-            LEASED.finish(db, id, token, "status = 'scheduled', run_after = ?4", &[&at])?
+            LEASE_RULES.finish(db, id, token, "status = 'scheduled', run_after = ?4", &[&at])?
         }
     };
-    if done && *checkpointed && matches!(verdict, Disposition::Completed(_)) {
-        checkpoints::forget(db, *id)?;
+    if done && *checkpointed && matches!(disposition, Disposition::Completed(_)) {
+        checkpoints::delete(db, *id)?;
     }
     Ok(if done { UpdateResult::Done } else { UpdateResult::Lost })
 }

@@ -7,7 +7,7 @@ use rusqlite::Row;
 use serde::Serialize;
 
 use super::DEFAULT_QUEUE;
-use crate::db::{bad, some_time, time};
+use crate::db::{invalid_value, required_time, time};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
@@ -50,8 +50,8 @@ impl NewTask {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        name("kind", &self.kind)?;
-        name("queue", &self.queue)?;
+        check_name("kind", &self.kind)?;
+        check_name("queue", &self.queue)?;
         if self.max_attempts == Some(0) {
             return Err(Error::Invalid("max_attempts is 0; 1 or more is legal".to_owned()));
         }
@@ -59,9 +59,9 @@ impl NewTask {
     }
 }
 
-fn name(what: &str, value: &str) -> Result<()> {
-    let legal = !value.is_empty() && value.len() <= 200 && !value.chars().any(char::is_control);
-    if legal {
+fn check_name(what: &str, value: &str) -> Result<()> {
+    let is_valid = !value.is_empty() && value.len() <= 200 && !value.chars().any(char::is_control);
+    if is_valid {
         return Ok(());
     }
     Err(Error::Invalid(format!(
@@ -170,7 +170,7 @@ impl TaskRow {
             queue: row.get("queue")?,
             kind: row.get("kind")?,
             status: TaskStatus::parse(&status)
-                .ok_or_else(|| bad(row, "status", &status, "a task's status"))?,
+                .ok_or_else(|| invalid_value(row, "status", &status, "a task's status"))?,
             priority: row.get("priority")?,
             attempts: row.get("attempts")?,
             max_attempts: row.get("max_attempts")?,
@@ -181,7 +181,7 @@ impl TaskRow {
             worker_id: row.get("worker_id")?,
             worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
             lease_expires_at: time(row, "lease_expires_at")?,
-            created_at: some_time(row, "created_at")?,
+            created_at: required_time(row, "created_at")?,
             started_at: time(row, "started_at")?,
             finished_at: time(row, "finished_at")?,
             first_failed_at: time(row, "first_failed_at")?,

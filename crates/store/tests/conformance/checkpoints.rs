@@ -10,7 +10,7 @@ pub(crate) fn steps_are_kept_in_order_and_replaced(mill: &Mill) {
         mill.note(&task, step, &format!("  [{nth}, \"石\"] ")).unwrap();
         mill.advance(SEC);
     }
-    let kept = mill.store.checkpoints().of(task.id).unwrap();
+    let kept = mill.store.checkpoints().list(task.id).unwrap();
     let found: Vec<_> =
         kept.iter().map(|one| (one.step.as_str(), one.data.as_str(), one.updated_at)).collect();
     // The oldest first, by when a step was first noted.
@@ -111,15 +111,15 @@ pub(crate) fn cleaning_spares_unfinished_tasks_and_young_checkpoints(mill: &Mill
     mill.advance(HOUR);
     let young = leave_behind();
     let unfinished = [scheduled.id, running.id, pending.id];
-    assert_eq!(mill.store.checkpoints().clean(after(HOUR / 2)).unwrap(), 2);
+    assert_eq!(mill.store.checkpoints().delete_orphans(after(HOUR / 2)).unwrap(), 2);
     assert_eq!((mill.notes(old).len(), mill.notes(young).len()), (0, 2));
-    assert_eq!(mill.store.checkpoints().clean(after(9 * HOUR)).unwrap(), 2);
+    assert_eq!(mill.store.checkpoints().delete_orphans(after(9 * HOUR)).unwrap(), 2);
     assert_eq!(mill.notes(young), []);
     assert_eq!(unfinished.map(|id| mill.notes(id).len()), [1, 1, 1]);
 }
 
 pub(crate) fn only_the_owner_finds_the_steps_of_its_claim(mill: &Mill) {
-    let find = |task: &ClaimedTask| mill.store.checkpoints().of_claim(task.id, &task.token);
+    let find = |task: &ClaimedTask| mill.store.checkpoints().list_for_claim(task.id, &task.token);
     let old = mill.put_and_claim();
     assert_eq!(find(&old), Ok(vec![]));
     mill.note(&old, "one", "1").unwrap();

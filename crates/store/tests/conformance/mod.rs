@@ -352,7 +352,7 @@ impl Mill {
 
     /// Steps and what was noted.
     pub(crate) fn notes(&self, task: i64) -> Vec<(String, String)> {
-        let kept = self.store.checkpoints().of(task).unwrap();
+        let kept = self.store.checkpoints().list(task).unwrap();
         kept.into_iter().map(|checkpoint| (checkpoint.step, checkpoint.data)).collect()
     }
 

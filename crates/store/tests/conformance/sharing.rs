@@ -21,7 +21,7 @@ pub(crate) fn two_stores_see_each_others_work(mill: &Mill) {
     // A token is good in whichever store it is shown.
     mill.note(&task, "a", "1").unwrap();
     assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
-    assert_eq!(other.checkpoints().of(id).unwrap().len(), 1);
+    assert_eq!(other.checkpoints().list(id).unwrap().len(), 1);
     let letter = mill.bury(&task, "x");
     assert_eq!(other.dead_letters().get(letter).unwrap().task_id, id.to_string());
     let Enqueued { id, .. } = other.dead_letters().retry(letter, plain()).unwrap();
@@ -166,7 +166,7 @@ pub(crate) fn a_closed_store_refuses_every_write(mill: &Mill) {
     closed(store.tasks().run_now(scheduled));
     closed(store.tasks().prune(after(HOUR), 1).map(drop));
     closed(mill.note(&task, "a", "1"));
-    closed(store.checkpoints().clean(after(HOUR)).map(drop));
+    closed(store.checkpoints().delete_orphans(after(HOUR)).map(drop));
     closed(store.dead_letters().retry(letter, plain()).map(drop));
     closed(store.dead_letters().discard(letter));
     closed(store.dead_letters().mark_cleaned_up(letter));

@@ -479,7 +479,7 @@ pub(crate) fn what_does_not_exist_is_not_found(mill: &Mill) {
     refused(letters.discard(77), not_found, &["letter 77"]);
     refused(letters.retry(77, plain()), not_found, &["letter 77"]);
     assert_eq!(mill.rows(), []);
-    assert_eq!(mill.store.checkpoints().of(77).unwrap(), []);
+    assert_eq!(mill.store.checkpoints().list(77).unwrap(), []);
 }
 
 pub(crate) fn nothing_overwrites_a_finished_task(mill: &Mill) {

@@ -118,7 +118,7 @@ fn a_retryable_job_stands_in_nobodys_way() {
     let first = bench.scan().id;
     bench.claim("a");
     let jobs = bench.store.jobs();
-    let put_off = jobs.retryable(&first, &token("a"), "DISK_GONE", "the disk is gone").unwrap();
+    let put_off = jobs.mark_retryable(&first, &token("a"), "DISK_GONE", "the disk is gone").unwrap();
     assert_eq!(put_off.status, JobStatus::Retryable);
     assert_eq!(put_off.error_code.as_deref(), Some("DISK_GONE"));
     assert_eq!((put_off.finished_at, put_off.lease_expires_at), (Some(bench.now()), None));
@@ -241,7 +241,7 @@ fn only_the_owner_writes() {
     assert_eq!(jobs.heartbeat(&id, &other, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
     conflict(&jobs.finish(&id, &other, Ok(())));
     conflict(&jobs.finish(&id, &other, Err("no".to_owned())));
-    conflict(&jobs.retryable(&id, &other, "X", "x"));
+    conflict(&jobs.mark_retryable(&id, &other, "X", "x"));
     assert_eq!(bench.job(&id), before);
 }
 
@@ -256,7 +256,7 @@ fn nothing_overwrites_a_finished_job() {
         assert_eq!(jobs.heartbeat(&id, &owner, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
         conflict(&jobs.finish(&id, &owner, Ok(())));
         conflict(&jobs.finish(&id, &owner, Err("no".to_owned())));
-        conflict(&jobs.retryable(&id, &owner, "X", "x"));
+        conflict(&jobs.mark_retryable(&id, &owner, "X", "x"));
         conflict(&jobs.release(&id, &owner));
         conflict(&jobs.cancel(&id));
         conflict(&jobs.reset(&id));
@@ -322,7 +322,7 @@ fn a_job_that_is_not_there_is_not_found() {
         jobs.get("x").map(drop),
         jobs.heartbeat("x", &owner, LEASE, 0.5, 1).map(drop),
         jobs.finish("x", &owner, Ok(())).map(drop),
-        jobs.retryable("x", &owner, "X", "x").map(drop),
+        jobs.mark_retryable("x", &owner, "X", "x").map(drop),
         jobs.release("x", &owner).map(drop),
         jobs.cancel("x").map(drop),
         jobs.reset("x").map(drop),

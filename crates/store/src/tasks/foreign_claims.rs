@@ -18,7 +18,7 @@ pub struct ForeignClaims {
     pub unseen_until: Option<UtcTime>,
 }
 
-pub(super) fn claims(db: &Db<'_>, queues: &[String], but: &str) -> Result<ForeignClaims> {
+pub(super) fn foreign_claims(db: &Db<'_>, queues: &[String], own_worker: &str) -> Result<ForeignClaims> {
     let sql = format!(
         "SELECT {} AS worker, count(*), max(lease_expires_at) AS until FROM tasks
             WHERE status = 'running' AND queue = ?1 GROUP BY worker",
@@ -33,10 +33,10 @@ pub(super) fn claims(db: &Db<'_>, queues: &[String], but: &str) -> Result<Foreig
             let count = count.unsigned_abs();
             let alive = match &alive {
                 Some(alive) => alive,
-                None => alive.insert(workers::seen_alive(db)?),
+                None => alive.insert(workers::alive_workers(db)?),
             };
             match worker {
-                Some(worker) if worker == but => {}
+                Some(worker) if worker == own_worker => {}
                 Some(worker) if alive.contains(&worker) => claims.alive += count,
                 _ => {
                     claims.unseen += count;

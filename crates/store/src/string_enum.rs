@@ -4,7 +4,7 @@
 //! tables say.
 
 /// An enum whose values are stored as lower-case texts: `"what a value is called", pub enum Name { Value = "text" }`.
-macro_rules! values {
+macro_rules! string_enum {
     ($what:literal, $(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
@@ -30,10 +30,10 @@ macro_rules! values {
 
             pub(crate) fn read(row: &rusqlite::Row<'_>, column: &str) -> rusqlite::Result<Self> {
                 let text: String = row.get(column)?;
-                Self::parse(&text).ok_or_else(|| crate::db::bad(row, column, &text, $what))
+                Self::parse(&text).ok_or_else(|| crate::db::invalid_value(row, column, &text, $what))
             }
         }
     };
 }
 
-pub(crate) use values;
+pub(crate) use string_enum;

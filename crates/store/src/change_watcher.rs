@@ -11,22 +11,22 @@ use crate::Store;
 use crate::error::Result;
 
 /// How often the file is asked. Work that another process brings waits at most this long, and some.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Sees when the file changes.
 pub struct ChangeWatcher {
     store: Store,
     conn: Connection,
     version: i64,
-    rung: u64,
+    generation: u64,
 }
 
 impl ChangeWatcher {
     pub(crate) fn new(store: &Store) -> Result<Self> {
-        store.0.original.check_all()?;
+        store.0.opened_files.check_all()?;
         let conn = store.0.file.open_reader()?;
-        let mut watch = ChangeWatcher { store: store.clone(), conn, version: 0, rung: 0 };
-        watch.glance()?;
+        let mut watch = ChangeWatcher { store: store.clone(), conn, version: 0, generation: 0 };
+        watch.poll()?;
         Ok(watch)
     }
 
@@ -34,30 +34,30 @@ impl ChangeWatcher {
     pub fn wait(&mut self, limit: Duration) -> Result<bool> {
         let end = Instant::now().checked_add(limit);
         loop {
-            if self.glance()? {
+            if self.poll()? {
                 return Ok(true);
             }
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Ok(false);
             }
-            self.store.0.bell.wait(self.rung, left.min(GLANCE));
+            self.store.0.notifier.wait(self.generation, left.min(POLL_INTERVAL));
         }
     }
 
     /// Makes a [`wait`](Watch::wait) of this store return: somebody has something to say to whoever waits.
     pub fn wake(store: &Store) {
-        store.0.bell.ring();
+        store.0.notifier.notify();
     }
 
     /// Whether something happened since the last look.
-    fn glance(&mut self) -> Result<bool> {
-        self.store.0.original.check_all()?;
+    fn poll(&mut self) -> Result<bool> {
+        self.store.0.opened_files.check_all()?;
         let version = self.conn.pragma_query_value(None, "data_version", |row| row.get(0));
         let version = version.map_err(|error| self.store.0.file.error(&error))?;
-        let rung = self.store.0.bell.rung();
-        let seen = (version, rung) != (self.version, self.rung);
-        (self.version, self.rung) = (version, rung);
+        let generation = self.store.0.notifier.generation();
+        let seen = (version, generation) != (self.version, self.generation);
+        (self.version, self.generation) = (version, generation);
         Ok(seen)
     }
 }

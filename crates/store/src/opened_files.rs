@@ -14,57 +14,57 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use crate::error::{Error, Result};
-use crate::paths::{beside, display_path};
+use crate::paths::{display_path, with_suffix};
 
 /// A file, whatever its name is.
 type Identity = (u64, u64);
 
 /// The file that was opened.
 #[derive(Debug)]
-pub(crate) struct Original {
+pub(crate) struct OpenedFiles {
     /// As the user named it, for messages.
     path: PathBuf,
     /// Independent of the working folder.
     absolute: PathBuf,
     /// The file itself, if the path is a link.
-    real: PathBuf,
+    resolved: PathBuf,
     file: Option<Identity>,
     /// Beside the file itself, if the path is a link.
-    log: Companion,
-    index: Companion,
+    wal: SidecarFile,
+    shm: SidecarFile,
 }
 
 /// A file beside the database.
 #[derive(Debug)]
-struct Companion {
+struct SidecarFile {
     path: PathBuf,
     identity: Option<Identity>,
 }
 
-impl Companion {
+impl SidecarFile {
     fn state(&self) -> State {
         state(&self.path, self.identity)
     }
 }
 
-impl Original {
+impl OpenedFiles {
     /// Records which files a connection works with. To be called once it has read something. `is_kept_open`: a
     /// connection to the log stays open, so SQLite does not delete it.
     pub(crate) fn of(path: &Path, is_kept_open: bool) -> Self {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         // SQLite puts log and index beside the file itself, not beside a link to it.
-        let real = fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone());
-        let companion = |ending: &str| {
-            let path = beside(&real, ending);
-            Companion { identity: identity(&path).ok().filter(|_| is_kept_open), path }
+        let resolved = fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone());
+        let sidecar = |ending: &str| {
+            let path = with_suffix(&resolved, ending);
+            SidecarFile { identity: identity(&path).ok().filter(|_| is_kept_open), path }
         };
-        Original {
+        OpenedFiles {
             path: path.to_path_buf(),
             file: identity(&absolute).ok(),
-            log: companion("-wal"),
-            index: companion("-shm"),
+            wal: sidecar("-wal"),
+            shm: sidecar("-shm"),
             absolute,
-            real,
+            resolved,
         }
     }
 
@@ -73,18 +73,18 @@ impl Original {
         match state(&self.absolute, self.file) {
             State::Deleted => Err(Error::Deleted(self.path.clone())),
             State::Replaced => Err(Error::Replaced(self.path.clone())),
-            State::Original => Ok(()),
+            State::Unchanged => Ok(()),
         }
     }
 
     /// Fails when the file, its log or its index is not under its name any more.
     pub(crate) fn check_all(&self) -> Result<()> {
         self.check()?;
-        for companion in [&self.log, &self.index] {
-            match companion.state() {
-                State::Deleted => return Err(Error::Deleted(companion.path.clone())),
-                State::Replaced => return Err(Error::Replaced(companion.path.clone())),
-                State::Original => {}
+        for sidecar in [&self.wal, &self.shm] {
+            match sidecar.state() {
+                State::Deleted => return Err(Error::Deleted(sidecar.path.clone())),
+                State::Replaced => return Err(Error::Replaced(sidecar.path.clone())),
+                State::Unchanged => {}
             }
         }
         Ok(())
@@ -94,17 +94,17 @@ impl Original {
     /// writes is closed.
     pub(crate) fn before_close(&self, conn: &Connection) {
         // A link that leads elsewhere now says nothing about the file itself.
-        match state(&self.real, self.file) {
+        match state(&self.resolved, self.file) {
             // What was acknowledged stays in a file that was moved away. No other database shares the log yet.
-            State::Deleted => apply_log(conn),
+            State::Deleted => apply_wal(conn),
             State::Replaced => {}
-            State::Original => return self.keep_log_of_others(conn),
+            State::Unchanged => return self.preserve_foreign_wal(conn),
         }
-        let is_ours = |file: &Companion| file.identity.is_some() && file.state() == State::Original;
-        if is_ours(&self.log) {
-            let log = &self.log.path;
+        let is_unchanged = |file: &SidecarFile| file.identity.is_some() && file.state() == State::Unchanged;
+        if is_unchanged(&self.wal) {
+            let log = &self.wal.path;
             let is_empty = fs::metadata(log).is_ok_and(|found| found.len() == 0);
-            let kept = beside(log, ".replaced");
+            let kept = with_suffix(log, ".replaced");
             let moved = if is_empty { fs::remove_file(log) } else { fs::rename(log, &kept) };
             match moved {
                 Ok(()) if is_empty => {}
@@ -116,21 +116,21 @@ impl Original {
                 ),
             }
         }
-        if is_ours(&self.index) {
-            drop(fs::remove_file(&self.index.path));
+        if is_unchanged(&self.shm) {
+            drop(fs::remove_file(&self.shm.path));
         }
     }
 
     /// The file is the original one, but log or index may not be. SQLite would apply the log that it has open, and delete
     /// the one with its name.
-    fn keep_log_of_others(&self, conn: &Connection) {
-        let (log, index) = (self.log.state(), self.index.state());
-        if (log, index) == (State::Original, State::Original) {
+    fn preserve_foreign_wal(&self, conn: &Connection) {
+        let (log, index) = (self.wal.state(), self.shm.state());
+        if (log, index) == (State::Unchanged, State::Unchanged) {
             return;
         }
         if log != State::Replaced && index != State::Replaced {
             // No other process has opened the database since.
-            apply_log(conn);
+            apply_wal(conn);
         } else if log == State::Replaced {
             tracing::error!(
                 database = %display_path(&self.path),
@@ -147,23 +147,23 @@ impl Original {
 /// What a name refers to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Original,
+    Unchanged,
     Deleted,
     Replaced,
 }
 
 /// Whether a path still refers to the file that it referred to. What else keeps it from being seen, the next read or write
 /// reports.
-fn state(path: &Path, original: Option<Identity>) -> State {
+fn state(path: &Path, opened: Option<Identity>) -> State {
     match identity(path) {
-        _ if original.is_none() => State::Original,
+        _ if opened.is_none() => State::Unchanged,
         Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => State::Deleted,
-        Ok(found) if Some(found) != original => State::Replaced,
-        _ => State::Original,
+        Ok(found) if Some(found) != opened => State::Replaced,
+        _ => State::Unchanged,
     }
 }
 
-fn apply_log(conn: &Connection) {
+fn apply_wal(conn: &Connection) {
     let apply = || {
         conn.busy_timeout(Duration::ZERO)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
