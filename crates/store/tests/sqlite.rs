@@ -19,7 +19,7 @@ impl Sqlite {
 impl Backend for Sqlite {
     fn open(&self, clock: WallClock) -> Store {
         let options = Store::options().clock(clock).durability(Durability::Normal);
-        options.open(self.0.path().join("mill.db")).unwrap()
+        options.open(self.0.path().join("work.db")).unwrap()
     }
 }
 

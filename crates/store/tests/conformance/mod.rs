@@ -5,14 +5,14 @@
 
 pub(crate) mod checkpoints;
 pub(crate) mod clock;
+pub(crate) mod dead_letters;
+pub(crate) mod dispositions;
 pub(crate) mod leases;
-pub(crate) mod letters;
 pub(crate) mod pages;
 pub(crate) mod positions;
-pub(crate) mod seen;
+pub(crate) mod processed;
 pub(crate) mod sharing;
 pub(crate) mod tasks;
-pub(crate) mod verdicts;
 
 use std::time::Duration;
 
@@ -35,131 +35,131 @@ macro_rules! conformance {
     ($backend:expr) => {
         conformance! { @ $backend;
             tasks:
-                ids_grow_in_the_order_of_enqueueing,
-                a_payload_is_kept_byte_for_byte,
-                a_task_is_kept_as_it_was_asked_for,
-                what_is_not_legal_is_refused_with_what_is,
-                what_is_just_legal_is_taken,
-                many_tasks_go_in_all_or_none,
-                a_second_task_with_a_key_is_the_first,
-                a_key_is_free_again_when_its_task_is_finished,
-                a_key_is_for_one_kind,
-                urgent_tasks_come_first_and_equal_ones_in_order,
-                queues_and_kinds_are_kept_apart,
-                a_claim_takes_no_more_than_its_limit,
-                a_claim_does_not_bring_more_than_so_many_to_run,
-                wants_under_one_token_share_their_limit,
-                a_scheduled_task_waits_for_its_time,
-                a_time_that_has_come_is_no_reason_to_wait,
-                the_next_due_time_is_told_when_something_is_missing,
-                a_scheduled_task_can_be_hurried,
-                only_a_scheduled_task_can_be_hurried,
-                a_task_can_be_cancelled_until_it_is_finished,
-                cancelling_forgets_the_checkpoints,
-                a_running_task_is_cancelled_when_its_run_has_ended,
-                what_does_not_exist_is_not_found,
-                nothing_overwrites_a_finished_task;
-            verdicts:
-                completed_keeps_the_result,
-                tasks_completed_together_are_settled_each_by_itself,
-                retry_counts_the_attempt_and_waits,
-                buried_leaves_a_letter,
-                released_is_as_if_never_claimed,
-                postponed_waits_and_counts_nothing,
-                the_first_failure_is_remembered,
-                one_turn_settles_and_claims,
-                one_turn_answers_each_settlement_in_order,
-                a_turn_that_wants_nothing_claims_nothing,
-                a_result_that_is_not_json_is_refused_with_what_is_legal,
-                a_stranger_can_settle_nothing,
-                a_released_task_is_not_its_old_owners;
+                task_ids_increase_in_enqueue_order,
+                payload_is_stored_byte_for_byte,
+                task_row_has_every_field_of_the_new_task,
+                invalid_task_is_refused_with_the_expected_values,
+                task_at_every_limit_is_accepted,
+                enqueue_many_inserts_all_tasks_or_none,
+                enqueue_returns_the_unfinished_task_with_the_same_unique_key,
+                unique_key_is_free_after_its_task_finished,
+                unique_key_is_scoped_to_one_kind,
+                claims_are_ordered_by_priority_then_id,
+                claim_returns_only_its_queue_and_kind,
+                claim_returns_at_most_its_limit,
+                claim_respects_max_running_across_queues,
+                claim_requests_with_one_token_share_their_limit,
+                scheduled_task_is_not_claimed_before_run_after,
+                task_with_a_past_run_after_is_pending_at_once,
+                next_due_is_returned_when_fewer_tasks_than_the_limit_are_due,
+                run_now_makes_a_scheduled_task_pending,
+                run_now_is_refused_unless_the_task_is_scheduled,
+                waiting_task_is_cancelled_at_once_and_only_once,
+                cancel_deletes_the_checkpoints,
+                running_task_is_cancelled_when_its_run_ends,
+                unknown_ids_return_not_found,
+                finished_task_is_never_overwritten;
+            dispositions:
+                completed_stores_the_result,
+                tasks_completed_in_one_batch_have_their_own_results,
+                retry_counts_the_attempt_and_schedules_the_task,
+                dead_lettered_task_has_a_dead_letter,
+                released_task_is_as_if_never_claimed,
+                postponed_task_is_scheduled_without_counting_an_attempt,
+                first_failure_time_is_kept_across_retries,
+                settle_and_claim_can_claim_what_it_releases,
+                update_results_are_in_the_order_of_the_updates,
+                empty_batch_claims_nothing,
+                result_that_is_not_json_is_refused,
+                update_with_a_wrong_token_is_lost,
+                update_after_release_is_lost;
             leases:
-                a_claim_is_written_with_its_token,
-                every_claim_has_a_token_of_its_own,
-                a_claimed_task_is_nobody_elses,
-                a_heartbeat_prolongs_the_lease,
-                a_heartbeat_on_an_expired_lease_keeps_a_task_that_nobody_took,
-                a_heartbeat_of_a_stranger_is_lost,
-                heartbeats_are_answered_in_order,
-                a_lease_ends_at_its_very_moment,
-                a_lease_for_ever_does_not_expire,
-                recovery_frees_what_has_expired_and_nothing_else,
-                a_rescued_and_reclaimed_task_is_not_its_old_owners,
-                a_late_verdict_counts_while_nobody_took_the_task,
-                the_worker_of_a_poison_pill_dies_so_often_and_no_more,
-                crashes_and_attempts_are_counted_apart,
-                claims_that_were_never_started_make_no_poison_pill,
-                tasks_whose_worker_died_are_not_passed_over_for_others_of_their_urgency,
-                starts_are_counted_once_whichever_way_they_end,
-                a_lost_claim_cannot_be_started,
-                an_exchange_claims_only_what_is_more_urgent,
-                releasing_is_no_crash,
-                a_worker_keeps_its_lease_until_the_run_of_a_cancelled_task_has_ended;
-            letters:
-                a_letter_says_all_there_is_to_know,
-                a_letter_of_a_plain_task_says_so,
-                starts_that_were_given_back_are_no_attempts,
-                a_poison_pill_has_its_times_and_checkpoints_too,
-                a_letter_gives_its_task_back,
-                retrying_puts_the_task_back_and_takes_the_letter_away,
-                restored_checkpoints_mean_what_they_meant,
-                a_retry_against_a_living_key_leaves_the_letter,
-                a_retry_that_is_not_legal_leaves_the_letter,
-                a_discarded_letter_is_gone,
-                what_was_not_cleaned_up_is_told_until_it_is,
-                a_message_can_be_given_up_too,
-                a_message_that_is_given_up_again_is_one_letter,
-                messages_without_an_id_are_letters_of_their_own,
-                a_message_is_not_made_a_task,
-                a_message_is_not_taken_for_a_task_of_its_number,
-                a_letter_of_a_message_that_is_not_legal_is_refused;
+                claim_stores_its_token_and_lease,
+                claim_tokens_are_unique,
+                claimed_task_is_not_claimed_again_before_recovery,
+                heartbeat_renews_the_lease,
+                heartbeat_renews_an_expired_lease_before_recovery,
+                heartbeat_with_a_wrong_token_is_lost,
+                heartbeat_results_are_in_the_order_of_the_tasks,
+                lease_expires_exactly_at_its_end,
+                lease_of_maximal_duration_does_not_expire,
+                recover_frees_only_expired_leases,
+                previous_owner_is_refused_after_recovery_and_another_claim,
+                update_after_expiry_is_accepted_before_recovery,
+                poison_pill_is_dead_lettered_after_max_crashes,
+                crashes_and_attempts_are_counted_separately,
+                abandoned_claims_do_not_make_a_poison_pill,
+                crashed_tasks_are_claimed_before_others_of_equal_priority,
+                start_is_counted_once_for_every_disposition,
+                start_is_refused_after_the_claim_is_lost,
+                replacement_claims_only_tasks_of_higher_priority,
+                release_does_not_count_as_a_crash,
+                heartbeat_keeps_the_lease_until_a_cancelled_run_ends;
+            dead_letters:
+                dead_letter_has_every_field_of_its_task,
+                dead_letter_of_a_plain_task_has_empty_optional_fields,
+                released_starts_are_not_counted_as_attempts,
+                dead_letter_of_a_poison_pill_has_times_and_checkpoints,
+                dead_letter_returns_its_original_task,
+                retry_enqueues_the_task_and_deletes_the_dead_letter,
+                retry_restores_checkpoints_byte_for_byte,
+                retry_is_refused_while_the_unique_key_is_taken,
+                invalid_retry_keeps_the_dead_letter,
+                discard_deletes_the_dead_letter,
+                cleanup_pending_is_listed_until_marked_cleaned_up,
+                dead_letter_of_a_message_has_every_field,
+                second_dead_letter_of_a_message_updates_the_first,
+                messages_without_an_id_have_separate_dead_letters,
+                retry_of_a_message_as_a_task_is_refused,
+                filter_by_task_id_excludes_messages_with_that_id,
+                invalid_dead_letter_of_a_message_is_refused;
             checkpoints:
-                steps_are_kept_in_order_and_replaced,
-                only_the_owner_may_note_a_step,
-                what_is_not_json_is_refused,
-                completion_forgets_them,
-                only_the_owner_finds_the_steps_of_its_claim,
-                they_outlive_every_other_verdict,
-                cleaning_spares_unfinished_tasks_and_young_checkpoints;
+                checkpoints_are_ordered_by_first_save_and_replaced,
+                checkpoint_with_a_wrong_token_is_refused,
+                checkpoint_that_is_not_json_is_refused,
+                completion_deletes_the_checkpoints,
+                list_for_claim_is_refused_to_a_previous_owner,
+                checkpoints_survive_every_disposition_except_completion,
+                delete_orphans_keeps_recent_checkpoints_and_those_of_unfinished_tasks;
             pages:
-                pages_neither_repeat_nor_skip_a_task,
-                tasks_are_filtered,
-                pages_neither_repeat_nor_skip_a_letter,
-                letters_are_filtered,
-                counts_are_by_status,
-                pruning_forgets_old_finished_tasks_only;
+                task_pages_neither_repeat_nor_skip_a_row,
+                tasks_are_filtered_by_status_kind_and_queue,
+                dead_letter_pages_neither_repeat_nor_skip_a_row,
+                dead_letters_are_filtered_by_kind_document_reason_and_task,
+                counts_group_tasks_by_status,
+                prune_deletes_only_old_finished_tasks;
             positions:
-                a_position_is_that_of_its_stream_and_consumer;
-            seen:
-                a_message_is_known_until_its_window_is_over,
-                what_is_recorded_again_counts_from_then_on,
-                scopes_do_not_see_each_other,
-                ids_are_told_apart_to_the_byte,
-                pruning_forgets_what_is_not_known_any_more_and_nothing_else,
-                a_clock_set_back_forgets_nothing,
-                what_cannot_be_known_again_is_refused,
-                claimed_message_is_in_progress_until_it_is_recorded_or_released, what_was_seen_outlives_the_store;
+                position_is_stored_per_stream_and_consumer;
+            processed:
+                id_is_contained_until_its_window_ends,
+                recording_an_id_again_restarts_its_window,
+                scopes_are_independent,
+                ids_are_compared_byte_for_byte,
+                prune_deletes_only_ids_outside_the_window,
+                clock_set_back_keeps_recorded_ids,
+                empty_id_or_scope_is_refused,
+                claimed_message_is_in_progress_until_it_is_recorded_or_released, recorded_ids_survive_closing_the_store;
             sharing:
-                two_stores_see_each_others_work,
+                two_stores_see_the_same_tasks,
                 two_stores_never_claim_the_same_task,
-                a_key_holds_across_stores,
-                a_watch_wakes_for_our_own_write,
-                a_watch_wakes_for_another_stores_write,
-                a_watch_wakes_when_called,
-                a_watch_rests_when_nothing_happens,
-                a_closed_store_refuses_every_write,
-                what_was_written_outlives_the_store;
+                unique_key_holds_across_stores,
+                watcher_wakes_on_a_write_of_its_own_store,
+                watcher_wakes_on_a_write_of_another_store,
+                watcher_wakes_when_wake_is_called,
+                watcher_does_not_wake_without_a_write,
+                closed_store_refuses_every_write,
+                acknowledged_write_survives_closing_the_store;
             clock:
-                a_clock_set_back_keeps_a_lease,
-                a_clock_set_back_makes_nobody_early,
-                a_clock_set_back_loses_no_waiting_task,
-                the_next_due_time_counts_a_task_that_is_early_again,
-                a_clock_set_back_while_settling_is_harmless;
+                clock_set_back_keeps_a_lease,
+                clock_set_back_does_not_run_a_task_early,
+                clock_set_back_loses_no_waiting_task,
+                next_due_includes_a_task_that_is_not_due_again_after_clock_set_back,
+                settle_succeeds_after_clock_set_back;
         }
     };
     (@ $backend:expr; $($module:ident: $($name:ident),+;)+) => {
         $(mod $module {
-            $(#[test] fn $name() { crate::conformance::$module::$name(&crate::conformance::Mill::new($backend)); })+
+            $(#[test] fn $name() { crate::conformance::$module::$name(&crate::conformance::Fixture::new($backend)); })+
         })+
     };
 }
@@ -171,7 +171,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(60);
 /// More crashes than any test has.
 pub(crate) const NEVER: u32 = 1_000;
 /// The kind of task that is not about its kind.
-pub(crate) const KIND: &str = "grind";
+pub(crate) const KIND: &str = "convert";
 
 /// A moment to begin at.
 pub(crate) fn noon() -> UtcTime {
@@ -183,25 +183,25 @@ pub(crate) fn after(by: Duration) -> UtcTime {
     noon().plus(by)
 }
 
-pub(crate) fn plain() -> NewTask {
+pub(crate) fn plain_task() -> NewTask {
     NewTask::new(KIND, "{}")
 }
 
-pub(crate) fn keyed(key: &str) -> NewTask {
-    NewTask { unique_key: Some(key.to_owned()), ..plain() }
+pub(crate) fn task_with_key(key: &str) -> NewTask {
+    NewTask { unique_key: Some(key.to_owned()), ..plain_task() }
 }
 
 pub(crate) fn failure(reason: &str) -> TaskFailure {
     TaskFailure {
         reason: reason.to_owned(),
-        step: Some("sieve".to_owned()),
+        step: Some("upload".to_owned()),
         details: Some(format!("all about {reason}")),
         output: None,
     }
 }
 
 /// One of each.
-pub(crate) fn verdicts() -> [Disposition; 5] {
+pub(crate) fn all_dispositions() -> [Disposition; 5] {
     [
         Disposition::Completed(Some("1".to_owned())),
         Disposition::Retry(after(HOUR), failure("again")),
@@ -212,7 +212,7 @@ pub(crate) fn verdicts() -> [Disposition; 5] {
 }
 
 /// A database with one store open, a clock and a worker.
-pub(crate) struct Mill {
+pub(crate) struct Fixture {
     // Closed before the backend takes its database away.
     pub(crate) store: Store,
     pub(crate) clock: WallClock,
@@ -220,15 +220,15 @@ pub(crate) struct Mill {
     backend: Box<dyn Backend>,
 }
 
-impl Mill {
+impl Fixture {
     pub(crate) fn new(backend: impl Backend + 'static) -> Self {
         let clock = WallClock::manual(noon());
         let store = backend.open(clock.clone());
-        Mill { store, clock, worker: WorkerId::new("miller"), backend: Box::new(backend) }
+        Fixture { store, clock, worker: WorkerId::new("worker"), backend: Box::new(backend) }
     }
 
     /// A second, independent opening of the same database.
-    pub(crate) fn again(&self) -> Store {
+    pub(crate) fn open_again(&self) -> Store {
         self.backend.open(self.clock.clone())
     }
 
@@ -240,11 +240,11 @@ impl Mill {
         self.clock.set(self.clock.now().minus(by));
     }
 
-    pub(crate) fn put(&self) -> i64 {
-        self.add(plain())
+    pub(crate) fn enqueue_plain(&self) -> i64 {
+        self.enqueue(plain_task())
     }
 
-    pub(crate) fn add(&self, task: NewTask) -> i64 {
+    pub(crate) fn enqueue(&self, task: NewTask) -> i64 {
         let enqueued = self.store.tasks().enqueue(task).unwrap();
         assert!(enqueued.created);
         enqueued.id
@@ -258,7 +258,7 @@ impl Mill {
         self.row(id).status
     }
 
-    pub(crate) fn wanted(&self, limit: usize) -> ClaimRequest {
+    pub(crate) fn claim_request(&self, limit: usize) -> ClaimRequest {
         ClaimRequest {
             queue: "default".to_owned(),
             kind: KIND.to_owned(),
@@ -271,13 +271,13 @@ impl Mill {
         }
     }
 
-    pub(crate) fn turn(&self, limit: usize) -> ClaimBatch {
-        self.store.tasks().settle_and_claim(vec![], vec![self.wanted(limit)]).unwrap()
+    pub(crate) fn claim_batch(&self, limit: usize) -> ClaimBatch {
+        self.store.tasks().settle_and_claim(vec![], vec![self.claim_request(limit)]).unwrap()
     }
 
     /// All that is due.
     pub(crate) fn claim(&self) -> Vec<ClaimedTask> {
-        self.turn(1_000).claimed
+        self.claim_batch(1_000).claimed
     }
 
     /// The one task that is due.
@@ -293,8 +293,8 @@ impl Mill {
     }
 
     /// A new task, claimed. Nothing else may be due.
-    pub(crate) fn put_and_claim(&self) -> ClaimedTask {
-        let id = self.put();
+    pub(crate) fn enqueue_and_claim(&self) -> ClaimedTask {
+        let id = self.enqueue_plain();
         let task = self.claim_one();
         assert_eq!(task.id, id);
         task
@@ -312,11 +312,15 @@ impl Mill {
         task
     }
 
-    pub(crate) fn settle(&self, task: &ClaimedTask, verdict: Disposition) -> UpdateResult {
-        let settled =
-            self.store.tasks().settle_and_claim(vec![settlement(task, verdict)], vec![]).unwrap().results;
-        assert_eq!(settled.len(), 1);
-        settled[0]
+    pub(crate) fn settle(&self, task: &ClaimedTask, disposition: Disposition) -> UpdateResult {
+        let results = self
+            .store
+            .tasks()
+            .settle_and_claim(vec![task_update(task, disposition)], vec![])
+            .unwrap()
+            .results;
+        assert_eq!(results.len(), 1);
+        results[0]
     }
 
     /// Cancels a task, and ends its run if it has one.
@@ -324,8 +328,8 @@ impl Mill {
         if self.store.tasks().cancel(id).unwrap() == CancelOutcome::Requested {
             let requests = self.store.tasks().cancel_requests().unwrap();
             let token = requests.into_iter().find(|(found, _)| *found == id).unwrap().1;
-            let verdict = Disposition::Released;
-            let ended = TaskUpdate { id, token, disposition: verdict, checkpointed: false };
+            let disposition = Disposition::Released;
+            let ended = TaskUpdate { id, token, disposition, checkpointed: false };
             assert_eq!(
                 self.store.tasks().settle_and_claim(vec![ended], vec![]).unwrap().results,
                 [UpdateResult::Cancelled]
@@ -333,25 +337,25 @@ impl Mill {
         }
     }
 
-    pub(crate) fn bury(&self, task: &ClaimedTask, reason: &str) -> i64 {
+    pub(crate) fn dead_letter(&self, task: &ClaimedTask, reason: &str) -> i64 {
         match self.settle(task, Disposition::DeadLettered(failure(reason))) {
-            UpdateResult::DeadLettered(letter) => letter,
+            UpdateResult::DeadLettered(dead_letter) => dead_letter,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn beat(&self, task: &ClaimedTask) -> HeartbeatResult {
-        let beats = self.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap();
-        assert_eq!(beats.len(), 1);
-        beats[0]
+    pub(crate) fn heartbeat(&self, task: &ClaimedTask) -> HeartbeatResult {
+        let results = self.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap();
+        assert_eq!(results.len(), 1);
+        results[0]
     }
 
-    pub(crate) fn note(&self, task: &ClaimedTask, step: &str, data: &str) -> Result<(), Error> {
+    pub(crate) fn save_checkpoint(&self, task: &ClaimedTask, step: &str, data: &str) -> Result<(), Error> {
         self.store.checkpoints().save(task.id, &task.token, step, data)
     }
 
     /// Steps and what was noted.
-    pub(crate) fn notes(&self, task: i64) -> Vec<(String, String)> {
+    pub(crate) fn checkpoints(&self, task: i64) -> Vec<(String, String)> {
         let kept = self.store.checkpoints().list(task).unwrap();
         kept.into_iter().map(|checkpoint| (checkpoint.step, checkpoint.data)).collect()
     }
@@ -362,18 +366,18 @@ impl Mill {
     }
 
     /// Every letter, newest first.
-    pub(crate) fn letters(&self) -> Vec<DeadLetter> {
+    pub(crate) fn dead_letters(&self) -> Vec<DeadLetter> {
         self.store.dead_letters().list(&DeadLetterFilter::default(), None, 10_000).unwrap().items
     }
 }
 
-pub(crate) fn settlement(task: &ClaimedTask, verdict: Disposition) -> TaskUpdate {
-    TaskUpdate { id: task.id, token: task.token.clone(), disposition: verdict, checkpointed: true }
+pub(crate) fn task_update(task: &ClaimedTask, disposition: Disposition) -> TaskUpdate {
+    TaskUpdate { id: task.id, token: task.token.clone(), disposition, checkpointed: true }
 }
 
 /// Refused as `refusal` says, with every one of `parts` in its text.
 #[track_caller]
-pub(crate) fn refused<T: std::fmt::Debug>(
+pub(crate) fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, Error>,
     refusal: fn(&Error) -> bool,
     parts: &[&str],

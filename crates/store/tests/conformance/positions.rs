@@ -2,8 +2,8 @@
 
 use super::*;
 
-pub(crate) fn a_position_is_that_of_its_stream_and_consumer(mill: &Mill) {
-    let positions = mill.store.positions();
+pub(crate) fn position_is_stored_per_stream_and_consumer(fixture: &Fixture) {
+    let positions = fixture.store.positions();
     assert_eq!(positions.get("events", "a").unwrap(), None);
     positions.record("events", "a", 7).unwrap();
     positions.record("events", "b", 0).unwrap();

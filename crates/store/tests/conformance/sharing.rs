@@ -12,29 +12,30 @@ use super::*;
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-pub(crate) fn two_stores_see_each_others_work(mill: &Mill) {
-    let other = mill.again();
-    let id = mill.put();
-    assert_eq!(other.tasks().get(id).unwrap(), mill.row(id));
-    let task = other.tasks().settle_and_claim(vec![], vec![mill.wanted(1)]).unwrap().claimed.remove(0);
-    assert_eq!((task.id, mill.status(id)), (id, TaskStatus::Running));
+pub(crate) fn two_stores_see_the_same_tasks(fixture: &Fixture) {
+    let other = fixture.open_again();
+    let id = fixture.enqueue_plain();
+    assert_eq!(other.tasks().get(id).unwrap(), fixture.row(id));
+    let task =
+        other.tasks().settle_and_claim(vec![], vec![fixture.claim_request(1)]).unwrap().claimed.remove(0);
+    assert_eq!((task.id, fixture.status(id)), (id, TaskStatus::Running));
     // A token is good in whichever store it is shown.
-    mill.note(&task, "a", "1").unwrap();
-    assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
+    fixture.save_checkpoint(&task, "a", "1").unwrap();
+    assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
     assert_eq!(other.checkpoints().list(id).unwrap().len(), 1);
-    let letter = mill.bury(&task, "x");
-    assert_eq!(other.dead_letters().get(letter).unwrap().task_id, id.to_string());
-    let Enqueued { id, .. } = other.dead_letters().retry(letter, plain()).unwrap();
-    assert_eq!(mill.claim_one().id, id);
+    let dead_letter = fixture.dead_letter(&task, "x");
+    assert_eq!(other.dead_letters().get(dead_letter).unwrap().task_id, id.to_string());
+    let Enqueued { id, .. } = other.dead_letters().retry(dead_letter, plain_task()).unwrap();
+    assert_eq!(fixture.claim_one().id, id);
     other.tasks().cancel(id).unwrap();
-    mill.cancel(id);
-    assert_eq!(mill.status(id), TaskStatus::Cancelled);
+    fixture.cancel(id);
+    assert_eq!(fixture.status(id), TaskStatus::Cancelled);
 }
 
-pub(crate) fn two_stores_never_claim_the_same_task(mill: &Mill) {
+pub(crate) fn two_stores_never_claim_the_same_task(fixture: &Fixture) {
     const TASKS: usize = 400;
-    let stores = [mill.store.clone(), mill.again(), mill.again()];
-    mill.store.tasks().enqueue_many(vec![plain(); TASKS]).unwrap();
+    let stores = [fixture.store.clone(), fixture.open_again(), fixture.open_again()];
+    fixture.store.tasks().enqueue_many(vec![plain_task(); TASKS]).unwrap();
     let (send, taken) = mpsc::channel();
     thread::scope(|scope| {
         for (nth, store) in stores.iter().cycle().take(6).enumerate() {
@@ -42,7 +43,7 @@ pub(crate) fn two_stores_never_claim_the_same_task(mill: &Mill) {
             let worker = WorkerId::new(&nth.to_string());
             scope.spawn(move || {
                 loop {
-                    let wanted = ClaimRequest {
+                    let request = ClaimRequest {
                         queue: "default".to_owned(),
                         kind: KIND.to_owned(),
                         limit: 7,
@@ -52,15 +53,15 @@ pub(crate) fn two_stores_never_claim_the_same_task(mill: &Mill) {
                         lease: LEASE,
                         token: worker.token(),
                     };
-                    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
+                    let claimed = store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
                     if claimed.is_empty() {
                         break;
                     }
                     let ids: Vec<i64> = claimed.iter().map(|task| task.id).collect();
                     let done: Vec<TaskUpdate> =
-                        claimed.iter().map(|task| settlement(task, Disposition::Completed(None))).collect();
-                    let settled = store.tasks().settle_and_claim(done, vec![]).unwrap().results;
-                    assert!(settled.iter().all(|one| *one == UpdateResult::Done));
+                        claimed.iter().map(|task| task_update(task, Disposition::Completed(None))).collect();
+                    let results = store.tasks().settle_and_claim(done, vec![]).unwrap().results;
+                    assert!(results.iter().all(|one| *one == UpdateResult::Done));
                     send.send(ids).unwrap();
                 }
             });
@@ -70,28 +71,28 @@ pub(crate) fn two_stores_never_claim_the_same_task(mill: &Mill) {
     let taken: Vec<i64> = taken.into_iter().flatten().collect();
     assert_eq!(taken.len(), TASKS);
     assert_eq!(taken.into_iter().collect::<BTreeSet<_>>().len(), TASKS);
-    assert_eq!(mill.store.tasks().counts().unwrap(), [(TaskStatus::Completed, TASKS as u64)]);
+    assert_eq!(fixture.store.tasks().counts().unwrap(), [(TaskStatus::Completed, TASKS as u64)]);
 }
 
-pub(crate) fn a_key_holds_across_stores(mill: &Mill) {
-    let stores = [mill.store.clone(), mill.again()];
+pub(crate) fn unique_key_holds_across_stores(fixture: &Fixture) {
+    let stores = [fixture.store.clone(), fixture.open_again()];
     let enqueued: Vec<Enqueued> = thread::scope(|scope| {
         let threads: Vec<_> = stores
             .iter()
             .cycle()
             .take(8)
-            .map(|store| scope.spawn(|| store.tasks().enqueue(keyed("k")).unwrap()))
+            .map(|store| scope.spawn(|| store.tasks().enqueue(task_with_key("k")).unwrap()))
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(enqueued.iter().filter(|one| one.created).count(), 1);
     assert!(enqueued.iter().all(|one| one.id == enqueued[0].id));
-    assert_eq!(mill.rows().len(), 1);
+    assert_eq!(fixture.rows().len(), 1);
 }
 
 /// A wait that has begun, or is about to, ends when `act` is done; and another one only after another act.
-fn check_wakes(mill: &Mill, act: impl Fn()) {
-    let mut watch = mill.store.watch().unwrap();
+fn check_wakes(fixture: &Fixture, act: impl Fn()) {
+    let mut watch = fixture.store.watch().unwrap();
     for _ in 0..3 {
         let (waiting, is_waiting) = mpsc::channel();
         let waiter = thread::spawn(move || {
@@ -101,86 +102,89 @@ fn check_wakes(mill: &Mill, act: impl Fn()) {
         });
         is_waiting.recv().unwrap();
         act();
-        let (same, woken) = waiter.join().unwrap();
+        let (returned, woken) = waiter.join().unwrap();
         assert_eq!(woken, Ok(true));
-        watch = same;
+        watch = returned;
         // An act may be told in two parts; both are over now.
-        let _told = watch.wait(Duration::ZERO).unwrap();
+        let _pending = watch.wait(Duration::ZERO).unwrap();
         assert_eq!(watch.wait(Duration::ZERO), Ok(false));
     }
 }
 
-pub(crate) fn a_watch_wakes_for_our_own_write(mill: &Mill) {
-    check_wakes(mill, || {
-        mill.put();
+pub(crate) fn watcher_wakes_on_a_write_of_its_own_store(fixture: &Fixture) {
+    check_wakes(fixture, || {
+        fixture.enqueue_plain();
     });
-    let scheduled = mill.add(NewTask { run_after: Some(after(HOUR)), ..plain() });
-    let mut watch = mill.store.watch().unwrap();
-    mill.store.tasks().run_now(scheduled).unwrap();
+    let scheduled = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), ..plain_task() });
+    let mut watch = fixture.store.watch().unwrap();
+    fixture.store.tasks().run_now(scheduled).unwrap();
     assert_eq!(watch.wait(LONG), Ok(true));
 }
 
-pub(crate) fn a_watch_wakes_for_another_stores_write(mill: &Mill) {
-    let other = mill.again();
-    check_wakes(mill, || {
-        other.tasks().enqueue(plain()).unwrap();
+pub(crate) fn watcher_wakes_on_a_write_of_another_store(fixture: &Fixture) {
+    let other = fixture.open_again();
+    check_wakes(fixture, || {
+        other.tasks().enqueue(plain_task()).unwrap();
     });
 }
 
-pub(crate) fn a_watch_wakes_when_called(mill: &Mill) {
-    check_wakes(mill, || ChangeWatcher::wake(&mill.store));
+pub(crate) fn watcher_wakes_when_wake_is_called(fixture: &Fixture) {
+    check_wakes(fixture, || ChangeWatcher::wake(&fixture.store));
 }
 
-pub(crate) fn a_watch_rests_when_nothing_happens(mill: &Mill) {
-    mill.put();
-    let mut watch = mill.store.watch().unwrap();
+pub(crate) fn watcher_does_not_wake_without_a_write(fixture: &Fixture) {
+    fixture.enqueue_plain();
+    let mut watch = fixture.store.watch().unwrap();
     assert_eq!(watch.wait(Duration::ZERO), Ok(false), "what was there before the watch is no news");
     assert_eq!(watch.wait(Duration::from_millis(1)), Ok(false));
     // Reading is nothing.
-    mill.rows();
+    fixture.rows();
     assert_eq!(watch.wait(Duration::ZERO), Ok(false));
     // And what happened between two waits is not missed.
-    mill.put();
+    fixture.enqueue_plain();
     assert_eq!(watch.wait(Duration::ZERO), Ok(true));
 }
 
-pub(crate) fn a_closed_store_refuses_every_write(mill: &Mill) {
-    let scheduled = mill.add(NewTask { run_after: Some(after(HOUR)), ..plain() });
-    let task = mill.put_and_claim();
-    let letter = mill.bury(&task, "x");
-    let task = mill.put_and_claim();
-    let (rows, letters) = (mill.rows(), mill.letters());
-    let (store, clone) = (&mill.store, mill.store.clone());
+pub(crate) fn closed_store_refuses_every_write(fixture: &Fixture) {
+    let scheduled = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), ..plain_task() });
+    let task = fixture.enqueue_and_claim();
+    let dead_letter = fixture.dead_letter(&task, "x");
+    let task = fixture.enqueue_and_claim();
+    let (rows, dead_letters) = (fixture.rows(), fixture.dead_letters());
+    let (store, clone) = (&fixture.store, fixture.store.clone());
     store.close();
     clone.close();
     let token = task.token.clone();
     let closed = |result: Result<(), Error>| assert_eq!(result, Err(Error::Closed));
-    closed(store.tasks().enqueue(plain()).map(drop));
-    closed(clone.tasks().enqueue(keyed("k")).map(drop));
-    closed(store.tasks().enqueue_many(vec![plain()]).map(drop));
-    closed(store.tasks().settle_and_claim(vec![settlement(&task, Disposition::Released)], vec![]).map(drop));
-    closed(store.tasks().settle_and_claim(vec![], vec![mill.wanted(1)]).map(drop));
+    closed(store.tasks().enqueue(plain_task()).map(drop));
+    closed(clone.tasks().enqueue(task_with_key("k")).map(drop));
+    closed(store.tasks().enqueue_many(vec![plain_task()]).map(drop));
+    closed(store.tasks().settle_and_claim(vec![task_update(&task, Disposition::Released)], vec![]).map(drop));
+    closed(store.tasks().settle_and_claim(vec![], vec![fixture.claim_request(1)]).map(drop));
     closed(store.tasks().heartbeat(vec![(task.id, token)], LEASE).map(drop));
     closed(store.tasks().recover(1).map(drop));
     closed(store.tasks().cancel(task.id).map(drop));
     closed(store.tasks().run_now(scheduled));
     closed(store.tasks().prune(after(HOUR), 1).map(drop));
-    closed(mill.note(&task, "a", "1"));
+    closed(fixture.save_checkpoint(&task, "a", "1"));
     closed(store.checkpoints().delete_orphans(after(HOUR)).map(drop));
-    closed(store.dead_letters().retry(letter, plain()).map(drop));
-    closed(store.dead_letters().discard(letter));
-    closed(store.dead_letters().mark_cleaned_up(letter));
-    let other = mill.again();
+    closed(store.dead_letters().retry(dead_letter, plain_task()).map(drop));
+    closed(store.dead_letters().discard(dead_letter));
+    closed(store.dead_letters().mark_cleaned_up(dead_letter));
+    let other = fixture.open_again();
     assert_eq!(other.tasks().list(&TaskFilter::default(), None, 10).unwrap().items, rows);
-    assert_eq!(other.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items, letters);
+    assert_eq!(
+        other.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items,
+        dead_letters
+    );
     other.tasks().cancel(task.id).unwrap();
 }
 
-pub(crate) fn what_was_written_outlives_the_store(mill: &Mill) {
-    let first = mill.again();
-    let id = first.tasks().enqueue(plain()).unwrap().id;
+pub(crate) fn acknowledged_write_survives_closing_the_store(fixture: &Fixture) {
+    let first = fixture.open_again();
+    let id = first.tasks().enqueue(plain_task()).unwrap().id;
     first.close();
     drop(first);
-    let second = mill.again();
+    let second = fixture.open_again();
     assert_eq!(second.tasks().get(id).unwrap().status, TaskStatus::Pending);
 }
