@@ -21,25 +21,25 @@ use tempfile::TempDir;
 
 fn folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mill.db");
+    let path = folder.path().join("work.db");
     (folder, path)
 }
 
 /// The error that opening gives: `wanted` of the path, with the path and each of `parts` in its text.
 #[track_caller]
-fn refused(path: &Path, wanted: fn(PathBuf) -> Error, parts: &[&str]) {
-    check(&Store::open(path).expect_err("should be refused"), &wanted(path.to_path_buf()), path, parts);
+fn assert_open_refused(path: &Path, expected: fn(PathBuf) -> Error, parts: &[&str]) {
+    check(&Store::open(path).expect_err("should be refused"), &expected(path.to_path_buf()), path, parts);
 }
 
 /// The same kind of error for the same file; its text names the file and the next step.
 #[track_caller]
-fn check(error: &Error, wanted: &Error, path: &Path, parts: &[&str]) {
-    match (error, wanted) {
+fn check(error: &Error, expected: &Error, path: &Path, parts: &[&str]) {
+    match (error, expected) {
         // What the database says besides is its own affair.
         (Error::Corrupt(a, _), Error::Corrupt(b, _)) | (Error::CannotOpen(a, _), Error::CannotOpen(b, _)) => {
             assert_eq!(a, b);
         }
-        _ => assert_eq!(error, wanted),
+        _ => assert_eq!(error, expected),
     }
     let text = error.to_string();
     assert!(text.contains(&path.display().to_string()), "the file is not in: {text}");
@@ -72,16 +72,16 @@ fn cannot_open(path: PathBuf) -> Error {
 fn filled(path: &Path, tasks: usize) {
     let store = Store::open(path).unwrap();
     let payload = format!("\"{}\"", "x".repeat(2_000));
-    store.tasks().enqueue_many(vec![NewTask::new("grind", payload); tasks]).unwrap();
+    store.tasks().enqueue_many(vec![NewTask::new("convert", payload); tasks]).unwrap();
 }
 
 #[test]
-fn a_text_file_is_not_a_database_and_stays_as_it_is() {
+fn text_file_is_refused_and_unchanged() {
     let long = "all work and no play\n".repeat(10_000);
-    for text in ["x", "no", "hello, miller\n", "SQLite format 2\0 and so on", &long] {
+    for text in ["x", "no", "hello, world\n", "SQLite format 2\0 and so on", &long] {
         let (folder, path) = folder();
         fs::write(&path, text).unwrap();
-        refused(
+        assert_open_refused(
             &path,
             Error::NotADatabase,
             &["not a database", "a SQLite file that Gristmill made, or no file"],
@@ -91,16 +91,16 @@ fn a_text_file_is_not_a_database_and_stays_as_it_is() {
 }
 
 #[test]
-fn an_empty_file_is_as_good_as_none() {
+fn empty_file_is_opened_as_a_new_database() {
     let (_folder, path) = folder();
     fs::write(&path, "").unwrap();
     let store = Store::open(&path).unwrap();
-    store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap();
+    store.tasks().enqueue(NewTask::new("convert", "{}")).unwrap();
     assert!(fs::read(&path).unwrap().starts_with(b"SQLite format 3\0"));
 }
 
 #[test]
-fn another_programs_database_is_refused_and_unchanged() {
+fn foreign_database_is_refused_and_unchanged() {
     for schema in [
         "CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')",
         "CREATE TABLE jobs (id INTEGER PRIMARY KEY)",
@@ -123,7 +123,11 @@ fn another_programs_database_is_refused_and_unchanged() {
             conn.execute_batch(schema).unwrap();
             drop(conn);
             let before = bytes(folder.path());
-            refused(&path, Error::Foreign, &["another program", "nothing in it was changed", "Name a file"]);
+            assert_open_refused(
+                &path,
+                Error::Foreign,
+                &["another program", "nothing in it was changed", "Name a file"],
+            );
             assert!(bytes(folder.path()) == before, "{schema}");
         }
     }
@@ -131,7 +135,7 @@ fn another_programs_database_is_refused_and_unchanged() {
 
 /// Their steps have names for numbers, and their ledger the same columns as ours.
 #[test]
-fn a_ledger_of_names_is_another_programs() {
+fn migration_table_with_text_versions_is_refused_as_foreign() {
     let (folder, path) = folder();
     let conn = Connection::open(&path).unwrap();
     conn.execute_batch(
@@ -142,13 +146,13 @@ fn a_ledger_of_names_is_another_programs() {
     .unwrap();
     drop(conn);
     let before = bytes(folder.path());
-    refused(&path, Error::Foreign, &["another program"]);
+    assert_open_refused(&path, Error::Foreign, &["another program"]);
     assert!(bytes(folder.path()) == before);
 }
 
 /// A program that died left what it had committed in its log; it will want to find it there.
 #[test]
-fn another_programs_log_is_left_to_it() {
+fn wal_of_a_foreign_database_is_not_applied() {
     let (folder, path) = folder();
     let original = folder.path().join("original.db");
     let conn = Connection::open(&original).unwrap();
@@ -158,17 +162,17 @@ fn another_programs_log_is_left_to_it() {
     )
     .unwrap();
     // As it is on disk in the middle of its life.
-    let log = folder.path().join("mill.db-wal");
+    let log = folder.path().join("work.db-wal");
     fs::copy(&original, &path).unwrap();
     fs::copy(folder.path().join("original.db-wal"), &log).unwrap();
     drop(conn);
     let before = (fs::read(&path).unwrap(), fs::read(&log).unwrap());
-    refused(&path, Error::Foreign, &["nothing in it was changed"]);
+    assert_open_refused(&path, Error::Foreign, &["nothing in it was changed"]);
     assert!((fs::read(&path).unwrap(), fs::read(&log).unwrap_or_default()) == before);
 }
 
 #[test]
-fn a_file_of_a_newer_version_is_refused_and_unchanged() {
+fn database_of_a_newer_version_is_refused_and_unchanged() {
     for version in [13, 999, 9_001] {
         let (folder, path) = folder();
         filled(&path, 1);
@@ -178,10 +182,10 @@ fn a_file_of_a_newer_version_is_refused_and_unchanged() {
         drop(conn);
         let before = bytes(folder.path());
         let error = Store::open(&path).unwrap_err();
-        let wanted = Error::Newer { path: path.clone(), version };
+        let expected = Error::Newer { path: path.clone(), version };
         check(
             &error,
-            &wanted,
+            &expected,
             &path,
             &[&version.to_string(), "newer version", "Use that version, or another file"],
         );
@@ -190,13 +194,13 @@ fn a_file_of_a_newer_version_is_refused_and_unchanged() {
 }
 
 #[test]
-fn a_database_that_was_cut_off_is_damaged() {
+fn truncated_database_is_reported_as_damaged() {
     let (_folder, path) = folder();
     filled(&path, 100);
     let whole = fs::read(&path).unwrap();
     for length in [1_000, 4_096, 4_097, 10 * 4_096, whole.len() / 2, whole.len() - 4_096] {
         fs::write(&path, &whole[..length]).unwrap();
-        refused(&path, corrupt, &["damaged", "gristmill doctor", "backup"]);
+        assert_open_refused(&path, corrupt, &["damaged", "gristmill doctor", "backup"]);
         assert!(fs::read(&path).unwrap() == whole[..length], "{length}");
     }
     // Put back, it is good again: nothing of the attempts stays.
@@ -205,7 +209,7 @@ fn a_database_that_was_cut_off_is_damaged() {
 }
 
 #[test]
-fn garbage_in_the_middle_is_told_by_whatever_meets_it() {
+fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
     let (_folder, path) = folder();
     filled(&path, 100);
     let whole = fs::read(&path).unwrap();
@@ -231,10 +235,10 @@ fn garbage_in_the_middle_is_told_by_whatever_meets_it() {
     let path = path.as_path();
     for _ in 0..2 {
         check(&store.tasks().get(1).unwrap_err(), &corrupt(path.into()), path, &parts);
-        let many = vec![NewTask::new("grind", "{}"); 2];
+        let many = vec![NewTask::new("convert", "{}"); 2];
         check(&store.tasks().enqueue_many(many).unwrap_err(), &corrupt(path.into()), path, &parts);
         check(
-            &store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap_err(),
+            &store.tasks().enqueue(NewTask::new("convert", "{}")).unwrap_err(),
             &corrupt(path.into()),
             path,
             &parts,
@@ -244,16 +248,16 @@ fn garbage_in_the_middle_is_told_by_whatever_meets_it() {
     drop(store);
     // Where the ledger is, or all but the beginning: it does not even open.
     fs::write(path, spoil(&[ledger])).unwrap();
-    refused(path, corrupt, &parts);
+    assert_open_refused(path, corrupt, &parts);
     fs::write(path, spoil(&(2..=pages).collect::<Vec<_>>())).unwrap();
-    refused(path, corrupt, &parts);
+    assert_open_refused(path, corrupt, &parts);
     // Anywhere: an error or not, and never a panic.
     for page in 2..=pages {
         fs::write(path, spoil(&[page])).unwrap();
         let used = Store::open(path).and_then(|store| {
             store.tasks().list(&TaskFilter::default(), None, 1_000)?;
             store.tasks().recover(1)?;
-            store.tasks().enqueue(NewTask::new("grind", "{}"))
+            store.tasks().enqueue(NewTask::new("convert", "{}"))
         });
         if let Err(error) = used {
             check(&error, &corrupt(path.into()), path, &parts);
@@ -262,24 +266,24 @@ fn garbage_in_the_middle_is_told_by_whatever_meets_it() {
 }
 
 #[test]
-fn a_folder_cannot_be_opened() {
+fn folder_is_refused_as_a_database() {
     let folder = tempfile::tempdir().unwrap();
-    refused(folder.path(), cannot_open, &["must not be a folder"]);
-    let missing = folder.path().join("missing").join("mill.db");
-    refused(&missing, cannot_open, &["The folder must exist"]);
+    assert_open_refused(folder.path(), cannot_open, &["must not be a folder"]);
+    let missing = folder.path().join("missing").join("work.db");
+    assert_open_refused(&missing, cannot_open, &["The folder must exist"]);
     assert!(!missing.parent().unwrap().exists());
     let file = folder.path().join("file");
     fs::write(&file, "x").unwrap();
-    refused(&file.join("mill.db"), cannot_open, &["The folder must exist"]);
+    assert_open_refused(&file.join("work.db"), cannot_open, &["The folder must exist"]);
 }
 
 #[test]
-fn a_path_is_a_path_whatever_it_looks_like() {
+fn path_that_looks_like_a_uri_is_a_file_name() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["file:mill.db?mode=memory", ":memory:", "mühle 石 🌾.db", " ", "a%20b?c#d"] {
+    for name in ["file:work.db?mode=memory", ":memory:", "größe 石 🌾.db", " ", "a%20b?c#d"] {
         let path = folder.path().join(name);
         let store = Store::open(&path).unwrap();
-        store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap();
+        store.tasks().enqueue(NewTask::new("convert", "{}")).unwrap();
         assert!(path.is_file(), "{name:?}");
         assert_eq!(store.path(), path);
     }
@@ -332,7 +336,7 @@ fn fill(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_full_disk_takes_nothing_that_was_acknowledged() {
+fn acknowledged_writes_survive_a_full_disk() {
     with_mounts("a_full_disk_takes_nothing_that_was_acknowledged", || {
         let (folder, path) = folder();
         mount(folder.path(), "size=4m");
@@ -351,7 +355,7 @@ fn a_full_disk_takes_nothing_that_was_acknowledged() {
         };
         let enqueue = |caller: usize, nth: usize| {
             let payload = format!("\"{caller} {nth} {}\"", "x".repeat(5_000));
-            let enqueued = store.tasks().enqueue(NewTask::new("grind", payload.clone()))?;
+            let enqueued = store.tasks().enqueue(NewTask::new("convert", payload.clone()))?;
             acknowledged.lock().unwrap().insert(enqueued.id, payload);
             Ok::<_, Error>(())
         };
@@ -377,7 +381,7 @@ fn a_full_disk_takes_nothing_that_was_acknowledged() {
         full(
             &store
                 .tasks()
-                .enqueue_many(vec![NewTask::new("grind", format!("\"{}\"", "x".repeat(50_000))); 5])
+                .enqueue_many(vec![NewTask::new("convert", format!("\"{}\"", "x".repeat(50_000))); 5])
                 .unwrap_err(),
         );
         assert!(all_there() > 50);
@@ -396,7 +400,7 @@ fn a_full_disk_takes_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_new_file_on_a_full_disk_says_that_it_is_full() {
+fn creating_a_database_on_a_full_disk_reports_disk_full() {
     with_mounts("a_new_file_on_a_full_disk_says_that_it_is_full", || {
         // Stopped at whichever write it is of those that make a file.
         for room in (0..60).map(|pages| pages * 4_096) {
@@ -412,7 +416,7 @@ fn a_new_file_on_a_full_disk_says_that_it_is_full() {
             }
             fs::remove_file(&ballast).unwrap();
             let store = Store::open(&path).unwrap();
-            store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap();
+            store.tasks().enqueue(NewTask::new("convert", "{}")).unwrap();
             drop(store);
             assert!(Command::new("umount").arg(folder.path()).status().unwrap().success());
         }
@@ -420,18 +424,18 @@ fn a_new_file_on_a_full_disk_says_that_it_is_full() {
 }
 
 #[test]
-fn a_read_only_disk_is_told_as_such() {
+fn read_only_disk_is_reported_as_read_only() {
     with_mounts("a_read_only_disk_is_told_as_such", || {
         let (folder, path) = folder();
         mount(folder.path(), "size=4m");
         filled(&path, 3);
         let before = bytes(folder.path());
         mount_read_only(folder.path());
-        refused(&path, Error::ReadOnly, &["read-only"]);
-        refused(&folder.path().join("new.db"), cannot_open, &["writable"]);
+        assert_open_refused(&path, Error::ReadOnly, &["read-only"]);
+        assert_open_refused(&folder.path().join("new.db"), cannot_open, &["writable"]);
         let store = Store::options().allow_read_only().open(&path).unwrap();
         assert_eq!(store.tasks().list(&TaskFilter::default(), None, 10).unwrap().items.len(), 3);
-        let written = store.tasks().enqueue(NewTask::new("grind", "{}"));
+        let written = store.tasks().enqueue(NewTask::new("convert", "{}"));
         check(&written.unwrap_err(), &Error::ReadOnly(path.clone()), &path, &["read-only"]);
         drop(store);
         assert!(bytes(folder.path()) == before);
@@ -439,7 +443,7 @@ fn a_read_only_disk_is_told_as_such() {
 }
 
 #[test]
-fn a_read_only_file_is_told_as_such() {
+fn read_only_file_is_reported_as_read_only() {
     with_mounts("a_read_only_file_is_told_as_such", || {
         let (folder, path) = folder();
         mount(folder.path(), "size=4m");
@@ -448,7 +452,8 @@ fn a_read_only_file_is_told_as_such() {
         // Over itself: the file is read-only then, its folder is not.
         assert!(Command::new("mount").arg("--bind").args([&path, &path]).status().unwrap().success());
         assert!(Command::new("mount").args(["-o", "remount,ro,bind"]).arg(&path).status().unwrap().success());
-        let opened = Store::open(&path).and_then(|store| store.tasks().enqueue(NewTask::new("grind", "{}")));
+        let opened =
+            Store::open(&path).and_then(|store| store.tasks().enqueue(NewTask::new("convert", "{}")));
         check(&opened.unwrap_err(), &Error::ReadOnly(path.clone()), &path, &["read-only"]);
         assert!(bytes(folder.path())[&path] == before[&path]);
     });
@@ -460,7 +465,7 @@ fn mount_read_only(folder: &Path) {
 
 /// A process that is killed while it makes the file leaves a journal; whoever comes next undoes what was begun.
 #[test]
-fn a_file_whose_making_was_killed_is_made_anew() {
+fn database_with_a_hot_journal_is_rolled_back_and_created() {
     let folder = tempfile::tempdir().unwrap();
     let (path, journal) = (folder.path().join("work.db"), folder.path().join("work.db-journal"));
     let conn = rusqlite::Connection::open(&path).unwrap();

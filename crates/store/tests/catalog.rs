@@ -23,25 +23,25 @@ fn day(number: u32) -> UtcTime {
 }
 
 /// A store, its clock, and the file as others see it.
-struct Books {
+struct Fixture {
     store: Store,
     clock: WallClock,
     folder: TempDir,
 }
 
-impl Books {
+impl Fixture {
     fn new() -> Self {
-        Books::after(|_| ())
+        Fixture::prepared(|_| ())
     }
 
     /// On a file that something was done to before.
-    fn after(prepare: impl FnOnce(&Path)) -> Self {
+    fn prepared(prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("c.db");
         prepare(&path);
         let clock = WallClock::manual(day(0));
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
-        Books { store: options.open(path).expect("a store"), clock, folder }
+        Fixture { store: options.open(path).expect("a store"), clock, folder }
     }
 
     fn connection(&self) -> rusqlite::Connection {
@@ -54,7 +54,7 @@ impl Books {
     }
 
     /// Rows as text, a column each.
-    fn ask(&self, sql: &str) -> Vec<String> {
+    fn query(&self, sql: &str) -> Vec<String> {
         let conn = self.connection();
         let mut statement = conn.prepare(sql).expect(sql);
         let columns = statement.column_count();
@@ -66,10 +66,10 @@ impl Books {
     }
 
     /// All that is in the catalog.
-    fn everything(&self) -> Vec<String> {
+    fn all_rows(&self) -> Vec<String> {
         ["folders", "library_files"]
             .iter()
-            .flat_map(|table| self.ask(&format!("SELECT * FROM {table} ORDER BY id")))
+            .flat_map(|table| self.query(&format!("SELECT * FROM {table} ORDER BY id")))
             .collect()
     }
 
@@ -78,14 +78,14 @@ impl Books {
     }
 
     fn begin(&self, root: i64) -> Scan {
-        let wanted = ScanRequest {
+        let request = ScanRequest {
             root,
             holder: "test".into(),
             settings: String::new(),
             restart: true,
             is_alive: |_| Some(false),
         };
-        self.store.scans().begin(wanted).expect("a scan")
+        self.store.scans().begin(request).expect("a scan")
     }
 
     /// The end of a scan, with the numbers that the catalog has.
@@ -100,8 +100,8 @@ impl Books {
             .unwrap_or_default();
         let folders = self.store.catalog().count_folders(scan.root).expect("a number");
         let folders = u64::try_from(folders).expect("a number");
-        let seen = ScanTotals { folders, files, bytes, errors: 0 };
-        let finished = FinishedScan { id: scan.id, root: scan.root, totals: seen, walk: None };
+        let totals = ScanTotals { folders, files, bytes, errors: 0 };
+        let finished = FinishedScan { id: scan.id, root: scan.root, totals: totals, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");
     }
 
@@ -109,21 +109,21 @@ impl Books {
         self.store.catalog().record(listings).expect("recorded")
     }
 
-    fn place(&self, root: i64, path: &str) -> FolderRef {
+    fn folder(&self, root: i64, path: &str) -> FolderRef {
         let ids = self
-            .ask(&format!("SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{path}'"));
+            .query(&format!("SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{path}'"));
         let number = |text: &String| text.trim_start_matches("Integer(").trim_end_matches(')').parse().ok();
         FolderRef { root, id: ids.first().and_then(number), path: path.into() }
     }
 
     /// A listing of all of a folder, to be filled.
-    fn whole(&self, scan: &Scan, path: &str) -> Listing {
-        Listing { status: ListingStatus::Whole, ..Listing::new(scan.id, self.place(scan.root, path)) }
+    fn whole_listing(&self, scan: &Scan, path: &str) -> Listing {
+        Listing { status: ListingStatus::Whole, ..Listing::new(scan.id, self.folder(scan.root, path)) }
     }
 
     fn id(&self, path: &str) -> i64 {
         let text =
-            self.ask(&format!("SELECT id FROM library_files WHERE relative_path = '{path}'")).remove(0);
+            self.query(&format!("SELECT id FROM library_files WHERE relative_path = '{path}'")).remove(0);
         text.trim_start_matches("Integer(").trim_end_matches(')').parse().expect("a number")
     }
 
@@ -150,17 +150,17 @@ fn names(names: &[&str]) -> Vec<OsString> {
 }
 
 /// Files of these names, sizes and contents, all in the top of a root. An inode follows the place.
-fn fill(books: &Books, path: &str, files: &[(&str, u64, u8)]) -> i64 {
-    let root = books.root(path);
-    let scan = books.begin(root);
-    let mut listing = books.whole(&scan, "");
-    let inode = |place: usize| root.cast_unsigned() * 1_000 + place as u64;
-    for (place, (name, size, _)) in files.iter().enumerate() {
-        listing.new_files.push((name.into(), stat(*size, inode(place))));
+fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
+    let root = fixture.root(path);
+    let scan = fixture.begin(root);
+    let mut listing = fixture.whole_listing(&scan, "");
+    let inode = |folder: usize| root.cast_unsigned() * 1_000 + folder as u64;
+    for (folder, (name, size, _)) in files.iter().enumerate() {
+        listing.new_files.push((name.into(), stat(*size, inode(folder))));
     }
-    books.record(vec![listing]);
-    let top = books.store.catalog().root_folder(root).expect("its top");
-    let known = books.store.catalog().known_entries(&top, true).expect("its files");
+    fixture.record(vec![listing]);
+    let top = fixture.store.catalog().root_folder(root).expect("its top");
+    let known = fixture.store.catalog().known_entries(&top, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
         HashedFile {
@@ -169,37 +169,41 @@ fn fill(books: &Books, path: &str, files: &[(&str, u64, u8)]) -> i64 {
             result: ReadResult::Content(Algorithm::Blake3, hash(content)),
         }
     });
-    books.store.catalog().record_shared(hashed.collect()).expect("settled");
-    books.finish(&scan);
+    fixture.store.catalog().record_shared(hashed.collect()).expect("settled");
+    fixture.finish(&scan);
     root
 }
 
-mod walking {
+mod walk_records {
     use super::*;
 
     #[test]
     fn unreadable_folders_are_listed_and_counted() {
-        let books = Books::new();
-        let root = books.root("/r");
-        let scan = books.begin(root);
-        books.record(vec![Listing {
+        let fixture = Fixture::new();
+        let root = fixture.root("/r");
+        let scan = fixture.begin(root);
+        fixture.record(vec![Listing {
             new_folders: names(&["closed", "gone", "here"]),
-            ..books.whole(&scan, "")
+            ..fixture.whole_listing(&scan, "")
         }]);
-        books.record(vec![
-            Listing { status: ListingStatus::Failed("closed".into()), ..books.whole(&scan, "closed") },
-            books.whole(&scan, "here"),
+        fixture.record(vec![
+            Listing {
+                status: ListingStatus::Failed("closed".into()),
+                ..fixture.whole_listing(&scan, "closed")
+            },
+            fixture.whole_listing(&scan, "here"),
         ]);
-        books.record(vec![Listing { missing_folders: names(&["gone"]), ..books.whole(&scan, "") }]);
-        let unreadable = books.store.catalog().unreadable(root, 9).expect("an answer");
+        fixture
+            .record(vec![Listing { missing_folders: names(&["gone"]), ..fixture.whole_listing(&scan, "") }]);
+        let unreadable = fixture.store.catalog().unreadable(root, 9).expect("an answer");
         assert_eq!(unreadable, [("closed".into(), "closed".to_owned())]);
-        assert_eq!(books.store.catalog().count_folders(root).expect("a number"), 3);
-        assert_eq!(books.store.catalog().count_unreadable(root).expect("a number"), 1);
+        assert_eq!(fixture.store.catalog().count_folders(root).expect("a number"), 3);
+        assert_eq!(fixture.store.catalog().count_unreadable(root).expect("a number"), 1);
     }
 
     /// Most files are read back without the columns that only unusual ones need.
     #[test]
-    fn unusual_files_are_known_as_they_were_recorded() {
+    fn unusual_files_are_read_back_as_recorded() {
         let usual = Stat { allocated: 8192, links: LinkKind::Single, ..stat(4097, 7) };
         let unusual = [
             ("a sparse file", Stat { allocated: 0, ..usual }),
@@ -211,58 +215,65 @@ mod walking {
             ("racy", usual),
         ];
         for (what, stat) in unusual {
-            let books = Books::new();
-            let catalog = books.store.catalog();
-            let root = books.root("/r");
+            let fixture = Fixture::new();
+            let catalog = fixture.store.catalog();
+            let root = fixture.root("/r");
             let top = || catalog.root_folder(root).expect("its top");
             let files = |all: bool| catalog.known_entries(&top(), all).expect("its files").files;
             let state = |(name, file): &(OsString, KnownFile)| {
                 (name.clone(), file.stat, (file.missing, file.excluded, file.racy))
             };
             let states = |all: bool| files(all).iter().map(state).collect::<Vec<_>>();
-            let scan = books.begin(root);
+            let scan = fixture.begin(root);
             let empty = Stat { size: 0, allocated: 0, ..usual };
             let first = vec![("empty".into(), empty), ("usual".into(), usual)];
-            books.record(vec![Listing { new_files: first, ..books.whole(&scan, "") }]);
+            fixture.record(vec![Listing { new_files: first, ..fixture.whole_listing(&scan, "") }]);
             assert!(!catalog.has_unusual(root).expect("an answer"), "{what}");
             let none = (false, false, false);
             let expected = [("empty".into(), empty, none), ("usual".into(), usual, none)];
             assert_eq!((states(false), states(true)), (expected.to_vec(), expected.to_vec()), "{what}");
 
-            books.record(vec![Listing { new_files: vec![("x".into(), stat)], ..books.whole(&scan, "") }]);
-            let id = books.id("x");
+            fixture.record(vec![Listing {
+                new_files: vec![("x".into(), stat)],
+                ..fixture.whole_listing(&scan, "")
+            }]);
+            let id = fixture.id("x");
             match what {
                 "excluded" => {
-                    books.record(vec![Listing { excluded_files: vec![id], ..books.whole(&scan, "") }]);
+                    fixture.record(vec![Listing {
+                        excluded_files: vec![id],
+                        ..fixture.whole_listing(&scan, "")
+                    }]);
                 }
-                "racy" => books.sql(&format!("UPDATE library_files SET hash_racy = 1 WHERE id = {id}")),
+                "racy" => fixture.sql(&format!("UPDATE library_files SET hash_racy = 1 WHERE id = {id}")),
                 _ => {}
             }
             assert!(catalog.has_unusual(root).expect("an answer"), "{what}");
-            assert!(!catalog.has_unusual(books.root("/other")).expect("an answer"), "{what}");
+            assert!(!catalog.has_unusual(fixture.root("/other")).expect("an answer"), "{what}");
             let marks = (false, what == "excluded", what == "racy");
             let expected = [expected.as_slice(), &[("x".into(), stat, marks)]].concat();
             assert_eq!(states(true), expected, "{what}");
 
             // And it is none any more, when it is as most files are.
             let changed = ChangedFile { id, stat: usual, keeps_hash: false };
-            books.record(vec![Listing { changed_files: vec![changed], ..books.whole(&scan, "") }]);
+            fixture
+                .record(vec![Listing { changed_files: vec![changed], ..fixture.whole_listing(&scan, "") }]);
             assert!(!catalog.has_unusual(root).expect("an answer"), "{what}");
         }
     }
 
     /// A scan that was killed may have written what it is about to write again.
     #[test]
-    fn what_is_recorded_twice_is_there_once() {
-        let books = Books::new();
-        let root = books.root("/r");
-        let first = books.begin(root);
+    fn recording_a_listing_twice_changes_nothing() {
+        let fixture = Fixture::new();
+        let root = fixture.root("/r");
+        let first = fixture.begin(root);
         let digest = |shared| Digest { algorithm: Algorithm::Sha256, hash: hash(1), shared };
         let top = Listing {
             new_files: vec![("a".into(), stat(10, 1)), ("b".into(), stat(10, 2)), ("c".into(), stat(0, 3))],
             contents: vec![(0, digest(false)), (1, digest(true))],
             new_folders: names(&["f", "g", "h"]),
-            ..books.whole(&first, "")
+            ..fixture.whole_listing(&first, "")
         };
         let below = |path: &str| Listing {
             new_files: vec![("x".into(), stat(30, 4))],
@@ -272,53 +283,53 @@ mod walking {
             }
         };
         let listings = vec![top, below("f"), below("g"), below("h")];
-        assert_eq!(books.record(listings.clone()), 0);
-        let once = books.everything();
+        assert_eq!(fixture.record(listings.clone()), 0);
+        let once = fixture.all_rows();
         assert_eq!(once.len(), 4 + 6);
-        assert_eq!(books.record(listings), 0);
-        assert_eq!(books.everything(), once);
-        books.finish(&first);
+        assert_eq!(fixture.record(listings), 0);
+        assert_eq!(fixture.all_rows(), once);
+        fixture.finish(&first);
 
-        books.clock.set(day(1));
-        let second = books.begin(root);
+        fixture.clock.set(day(1));
+        let second = fixture.begin(root);
         let top = Listing {
-            changed_files: vec![changed(books.id("a"), stat(11, 1))],
-            missing_files: vec![books.id("b")],
-            excluded_files: vec![books.id("c")],
+            changed_files: vec![changed(fixture.id("a"), stat(11, 1))],
+            missing_files: vec![fixture.id("b")],
+            excluded_files: vec![fixture.id("c")],
             missing_folders: names(&["f"]),
             excluded_folders: names(&["h"]),
             foreign_folders: names(&["g"]),
-            ..books.whole(&second, "")
+            ..fixture.whole_listing(&second, "")
         };
-        assert_eq!(books.record(vec![top.clone()]), 2, "b, and x in f");
-        let once = books.everything();
+        assert_eq!(fixture.record(vec![top.clone()]), 2, "b, and x in f");
+        let once = fixture.all_rows();
         assert_eq!(once.len(), 3 + 5, "only the rows of g are deleted");
-        assert_eq!(books.record(vec![top]), 0, "gone already");
-        assert_eq!(books.everything(), once);
+        assert_eq!(fixture.record(vec![top]), 0, "gone already");
+        assert_eq!(fixture.all_rows(), once);
         let returned = Listing {
-            returned_folders: vec![books.place(root, "f").id.expect("a row")],
-            changed_files: vec![changed(books.id("b"), stat(10, 2))],
-            ..books.whole(&second, "")
+            returned_folders: vec![fixture.folder(root, "f").id.expect("a row")],
+            changed_files: vec![changed(fixture.id("b"), stat(10, 2))],
+            ..fixture.whole_listing(&second, "")
         };
-        books.record(vec![returned.clone()]);
-        let once = books.everything();
-        books.record(vec![returned]);
-        assert_eq!(books.everything(), once);
+        fixture.record(vec![returned.clone()]);
+        let once = fixture.all_rows();
+        fixture.record(vec![returned]);
+        assert_eq!(fixture.all_rows(), once);
     }
 
     #[test]
-    fn a_folder_whose_row_is_not_known_is_found_or_made_with_those_above() {
-        let books = Books::new();
-        let root = books.root("/r");
-        let scan = books.begin(root);
+    fn listing_without_a_folder_id_finds_or_creates_its_row_and_parents() {
+        let fixture = Fixture::new();
+        let root = fixture.root("/r");
+        let scan = fixture.begin(root);
         let deep = FolderRef { root, id: None, path: "a/b/c".into() };
         for _ in 0..2 {
-            books.record(vec![Listing {
+            fixture.record(vec![Listing {
                 status: ListingStatus::Whole,
                 ..Listing::new(scan.id, deep.clone())
             }]);
             assert_eq!(
-                books.ask("SELECT f.relative_path, p.relative_path FROM folders f LEFT JOIN folders p ON p.id = f.parent_id ORDER BY 1"),
+                fixture.query("SELECT f.relative_path, p.relative_path FROM folders f LEFT JOIN folders p ON p.id = f.parent_id ORDER BY 1"),
                 [r#"Text("") Null"#, r#"Text("a") Text("")"#, r#"Text("a/b") Text("a")"#, r#"Text("a/b/c") Text("a/b")"#]
             );
         }
@@ -328,69 +339,72 @@ mod walking {
 mod files {
     use super::*;
 
-    const LIFE: &str =
+    const HISTORY_SQL: &str =
         "SELECT is_missing, needs_hash, hash_algorithm, created_at, removed_at, last_seen_scan_id
         FROM library_files WHERE relative_path = 'f/a'";
 
-    fn life(books: &Books) -> String {
-        books.ask(LIFE).remove(0).replace(" 00:00:00.000000", "")
+    fn history(fixture: &Fixture) -> String {
+        fixture.query(HISTORY_SQL).remove(0).replace(" 00:00:00.000000", "")
     }
 
     #[test]
-    fn a_file_keeps_its_first_day_and_its_hash_while_it_is_gone() {
-        let books = Books::new();
-        let root = books.root("/r");
-        let first = books.begin(root);
+    fn missing_file_keeps_created_at_and_hash() {
+        let fixture = Fixture::new();
+        let root = fixture.root("/r");
+        let first = fixture.begin(root);
         let digest = Digest { algorithm: Algorithm::Blake3, hash: hash(1), shared: true };
-        books.record(vec![Listing { new_folders: names(&["f"]), ..books.whole(&first, "") }]);
-        books.record(vec![Listing {
+        fixture.record(vec![Listing { new_folders: names(&["f"]), ..fixture.whole_listing(&first, "") }]);
+        fixture.record(vec![Listing {
             new_files: vec![("a".into(), stat(10, 1))],
             contents: vec![(0, digest)],
-            ..books.whole(&first, "f")
+            ..fixture.whole_listing(&first, "f")
         }]);
-        books.finish(&first);
+        fixture.finish(&first);
         let there = r#"Integer(0) Integer(0) Text("blake3") Text("2026-01-01") Null Integer(1)"#;
-        assert_eq!(life(&books), there);
+        assert_eq!(history(&fixture), there);
 
         // Seen again by a second scan, which writes nothing of it.
-        books.clock.set(day(1));
-        let second = books.begin(root);
-        books.record(vec![books.whole(&second, ""), books.whole(&second, "f")]);
-        books.finish(&second);
-        assert_eq!(life(&books), there);
+        fixture.clock.set(day(1));
+        let second = fixture.begin(root);
+        fixture.record(vec![fixture.whole_listing(&second, ""), fixture.whole_listing(&second, "f")]);
+        fixture.finish(&second);
+        assert_eq!(history(&fixture), there);
 
-        books.clock.set(day(2));
-        let third = books.begin(root);
+        fixture.clock.set(day(2));
+        let third = fixture.begin(root);
         assert_eq!(
-            books.record(vec![Listing { missing_folders: names(&["f"]), ..books.whole(&third, "") }]),
+            fixture.record(vec![Listing {
+                missing_folders: names(&["f"]),
+                ..fixture.whole_listing(&third, "")
+            }]),
             1
         );
         let gone = r#"Integer(1) Integer(0) Text("blake3") Text("2026-01-01") Text("2026-01-03") Integer(2)"#;
-        assert_eq!(life(&books), gone, "last seen by the second");
+        assert_eq!(history(&fixture), gone, "last seen by the second");
         let folder = "SELECT first_seen_at, removed_at FROM folders WHERE relative_path = 'f'";
         assert_eq!(
-            books.ask(folder)[0].replace(" 00:00:00.000000", ""),
+            fixture.query(folder)[0].replace(" 00:00:00.000000", ""),
             r#"Text("2026-01-01") Text("2026-01-03")"#
         );
-        books.finish(&third);
+        fixture.finish(&third);
 
-        books.clock.set(day(3));
-        let fourth = books.begin(root);
-        let id = books.place(root, "f").id.expect("a row");
-        books.record(vec![Listing { returned_folders: vec![id], ..books.whole(&fourth, "") }]);
-        let back = vec![changed(books.id("f/a"), stat(10, 1))];
-        books.record(vec![Listing { changed_files: back, ..books.whole(&fourth, "f") }]);
-        assert_eq!(life(&books), there.replace("Integer(1)", "Integer(4)"));
-        assert_eq!(books.ask(folder)[0].replace(" 00:00:00.000000", ""), r#"Text("2026-01-01") Null"#);
+        fixture.clock.set(day(3));
+        let fourth = fixture.begin(root);
+        let id = fixture.folder(root, "f").id.expect("a row");
+        fixture.record(vec![Listing { returned_folders: vec![id], ..fixture.whole_listing(&fourth, "") }]);
+        let back = vec![changed(fixture.id("f/a"), stat(10, 1))];
+        fixture.record(vec![Listing { changed_files: back, ..fixture.whole_listing(&fourth, "f") }]);
+        assert_eq!(history(&fixture), there.replace("Integer(1)", "Integer(4)"));
+        assert_eq!(fixture.query(folder)[0].replace(" 00:00:00.000000", ""), r#"Text("2026-01-01") Null"#);
 
         // Changed, it keeps its first day only.
-        let other = vec![changed(books.id("f/a"), stat(11, 1))];
-        books.record(vec![Listing { changed_files: other, ..books.whole(&fourth, "f") }]);
-        assert_eq!(life(&books), r#"Integer(0) Integer(1) Null Text("2026-01-01") Null Integer(4)"#);
+        let other = vec![changed(fixture.id("f/a"), stat(11, 1))];
+        fixture.record(vec![Listing { changed_files: other, ..fixture.whole_listing(&fourth, "f") }]);
+        assert_eq!(history(&fixture), r#"Integer(0) Integer(1) Null Text("2026-01-01") Null Integer(4)"#);
     }
 
     #[test]
-    fn a_hash_is_kept_for_a_file_that_is_the_same_and_for_no_other() {
+    fn hash_is_kept_only_when_the_file_is_unchanged() {
         let same = stat(10, 1);
         for (now, kept) in [
             (same, true),
@@ -403,45 +417,51 @@ mod files {
             for (read, expected) in
                 [(ReadResult::Content(Algorithm::Sha3, hash(1)), true), (ReadResult::Samples(5), false)]
             {
-                let books = Books::new();
-                let scan = books.begin(books.root("/r"));
-                books.record(vec![Listing { new_files: vec![("a".into(), same)], ..books.whole(&scan, "") }]);
-                let id = books.id("a");
-                books
+                let fixture = Fixture::new();
+                let scan = fixture.begin(fixture.root("/r"));
+                fixture.record(vec![Listing {
+                    new_files: vec![("a".into(), same)],
+                    ..fixture.whole_listing(&scan, "")
+                }]);
+                let id = fixture.id("a");
+                fixture
                     .store
                     .catalog()
                     .record_shared(vec![HashedFile { id, stat: same, result: read }])
                     .expect("settled");
-                books.record(vec![Listing {
+                fixture.record(vec![Listing {
                     changed_files: vec![changed(id, now)],
-                    ..books.whole(&scan, "")
+                    ..fixture.whole_listing(&scan, "")
                 }]);
                 let mut row = None;
                 let each = |found: &gristmill_store::catalog::FileRow| {
                     row = Some(found.clone());
                     std::ops::ControlFlow::Continue(())
                 };
-                books.store.catalog().for_each_file(each).expect("rows");
+                fixture.store.catalog().for_each_file(each).expect("rows");
                 let row = row.expect("a row");
                 assert_eq!(row.stat, now);
                 assert_eq!(row.algorithm.is_some(), kept && expected, "{now:?}");
                 assert_eq!(row.samples.is_some(), kept && !expected, "{now:?}");
                 let columns = "content_hash, hashed_size_bytes, hashed_at, read_hash, edges";
-                let known = books.ask(&format!("SELECT {columns} FROM library_files"));
+                let known = fixture.query(&format!("SELECT {columns} FROM library_files"));
                 assert_eq!(known[0] != "Null Null Null Null Null", kept, "{now:?}");
             }
         }
     }
 
     #[test]
-    fn a_failure_is_kept_with_its_words_until_the_file_is_read() {
-        let books = Books::new();
-        let root = books.root("/r");
-        let scan = books.begin(root);
-        books.record(vec![Listing { new_files: vec![("a".into(), stat(10, 1))], ..books.whole(&scan, "") }]);
-        let (id, stat) = (books.id("a"), stat(10, 1));
+    fn read_failure_is_kept_until_the_file_is_read() {
+        let fixture = Fixture::new();
+        let root = fixture.root("/r");
+        let scan = fixture.begin(root);
+        fixture.record(vec![Listing {
+            new_files: vec![("a".into(), stat(10, 1))],
+            ..fixture.whole_listing(&scan, "")
+        }]);
+        let (id, stat) = (fixture.id("a"), stat(10, 1));
         let settle = |result| {
-            books.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("settled")
+            fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("settled")
         };
         let columns = "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
         for (count, retry) in [(1, "00:00:30"), (2, "00:01:00"), (3, "00:02:00")] {
@@ -449,29 +469,29 @@ mod files {
             let expected = format!(
                 r#"Integer({count}) Text("no") Text("2026-01-01 00:00:00.000000") Text("2026-01-01 {retry}.000000")"#
             );
-            assert_eq!(books.ask(columns)[0], expected);
+            assert_eq!(fixture.query(columns)[0], expected);
         }
-        assert_eq!(books.store.catalog().count_failed(root).expect("a number"), 1);
+        assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 1);
         settle(ReadResult::Content(Algorithm::Blake3, hash(1)));
-        assert_eq!(books.ask(columns)[0], "Integer(0) Null Null Null");
-        assert_eq!(books.store.catalog().count_failed(root).expect("a number"), 0);
+        assert_eq!(fixture.query(columns)[0], "Integer(0) Null Null Null");
+        assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 0);
         assert_eq!(settle(ReadResult::Gone), 1);
         assert_eq!(settle(ReadResult::Gone), 0, "once");
     }
 
     /// Two readings of a file may be written in either order: edges of what it was say nothing of what it is.
     #[test]
-    fn edges_of_a_file_that_has_changed_since_are_not_kept() {
-        let books = Books::new();
-        fill(&books, "/r", &[("a", 1_000_000, 1)]);
-        let file = FileRef::Row(books.id("a"));
+    fn samples_of_a_changed_file_are_discarded() {
+        let fixture = Fixture::new();
+        fill(&fixture, "/r", &[("a", 1_000_000, 1)]);
+        let file = FileRef::Row(fixture.id("a"));
         let changed = Stat { mtime_ns: 9, ..stat(1_000_000, 1_000) };
         for (stat, edges, differs, expected) in [
             (stat(1_000_000, 1_000), 5, false, "Integer(5)"),
             (changed, 6, true, "Integer(6)"),
             (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
         ] {
-            let reading = FileHash {
+            let file_hash = FileHash {
                 file,
                 stat,
                 result: ReadResult::Samples(edges),
@@ -479,22 +499,22 @@ mod files {
                 differs,
                 racy: false,
             };
-            let batch = Batch { hashes: vec![reading], ..Batch::default() };
-            books.store.catalog().write(batch).expect("written");
-            assert_eq!(books.ask("SELECT edges FROM library_files"), [expected]);
+            let batch = Batch { hashes: vec![file_hash], ..Batch::default() };
+            fixture.store.catalog().write(batch).expect("written");
+            assert_eq!(fixture.query("SELECT edges FROM library_files"), [expected]);
         }
     }
 
     /// A content that nobody shares is kept apart, and becomes part of a group when somebody does.
     #[test]
-    fn a_content_is_in_a_group_once_it_is_shared() {
-        let books = Books::new();
-        let scan = books.begin(books.root("/r"));
+    fn content_joins_a_group_when_it_is_shared() {
+        let fixture = Fixture::new();
+        let scan = fixture.begin(fixture.root("/r"));
         let listing = Listing {
             new_files: vec![("a".into(), stat(10, 1)), ("b".into(), stat(10, 2))],
-            ..books.whole(&scan, "")
+            ..fixture.whole_listing(&scan, "")
         };
-        let reading = |file| FileHash {
+        let file_hash = |file| FileHash {
             file,
             stat: stat(10, 1),
             result: ReadResult::Content(Algorithm::Blake3, hash(1)),
@@ -504,117 +524,117 @@ mod files {
         };
         let batch = Batch {
             listings: vec![(3, listing)],
-            hashes: vec![reading(FileRef::New(3, 0)), reading(FileRef::New(3, 1))],
+            hashes: vec![file_hash(FileRef::New(3, 0)), file_hash(FileRef::New(3, 1))],
             shared: vec![FileRef::New(3, 1)],
         };
-        let written = books.store.catalog().write(batch).expect("written");
-        assert_eq!(written.ids[&3], [books.id("a"), books.id("b")]);
-        assert_eq!(books.groups(&GroupQuery::default()), []);
-        let shared = vec![FileRef::Row(books.id("a"))];
+        let written = fixture.store.catalog().write(batch).expect("written");
+        assert_eq!(written.ids[&3], [fixture.id("a"), fixture.id("b")]);
+        assert_eq!(fixture.groups(&GroupQuery::default()), []);
+        let shared = vec![FileRef::Row(fixture.id("a"))];
         for _ in 0..2 {
             let batch = Batch { shared: shared.clone(), ..Batch::default() };
-            books.store.catalog().write(batch).expect("written");
-            assert_eq!(books.groups(&GroupQuery::default())[0].members.len(), 2);
+            fixture.store.catalog().write(batch).expect("written");
+            assert_eq!(fixture.groups(&GroupQuery::default())[0].members.len(), 2);
         }
         // What refers to nothing is refused, and nothing of its batch is written.
-        let before = books.everything();
-        let batch = Batch { hashes: vec![reading(FileRef::New(9, 0))], ..Batch::default() };
-        assert!(books.store.catalog().write(batch).is_err());
-        assert_eq!(books.everything(), before);
+        let before = fixture.all_rows();
+        let batch = Batch { hashes: vec![file_hash(FileRef::New(9, 0))], ..Batch::default() };
+        assert!(fixture.store.catalog().write(batch).is_err());
+        assert_eq!(fixture.all_rows(), before);
     }
 }
 
-mod upkeep {
+mod maintenance {
     use super::*;
 
     #[test]
-    fn what_is_long_gone_is_thrown_away_by_its_date() {
-        let books = Books::new();
-        let root = fill(&books, "/r", &[("a", 1, 1), ("b", 2, 2), ("c", 3, 3)]);
-        let scan = books.begin(root);
-        books.record(vec![Listing { new_folders: names(&["f", "g"]), ..books.whole(&scan, "") }]);
-        books.record(vec![Listing { new_folders: names(&["h"]), ..books.whole(&scan, "f") }]);
+    fn purge_deletes_rows_missing_since_before_the_date() {
+        let fixture = Fixture::new();
+        let root = fill(&fixture, "/r", &[("a", 1, 1), ("b", 2, 2), ("c", 3, 3)]);
+        let scan = fixture.begin(root);
+        fixture.record(vec![Listing { new_folders: names(&["f", "g"]), ..fixture.whole_listing(&scan, "") }]);
+        fixture.record(vec![Listing { new_folders: names(&["h"]), ..fixture.whole_listing(&scan, "f") }]);
         for (number, file, folder) in [(1, "a", "f"), (2, "b", "g")] {
-            books.clock.set(day(number));
-            books.record(vec![Listing {
-                missing_files: vec![books.id(file)],
+            fixture.clock.set(day(number));
+            fixture.record(vec![Listing {
+                missing_files: vec![fixture.id(file)],
                 missing_folders: names(&[folder]),
-                ..books.whole(&scan, "")
+                ..fixture.whole_listing(&scan, "")
             }]);
         }
         let purge =
-            |files, folders, before| books.store.catalog().purge(files, folders, before).expect("purged");
+            |files, folders, before| fixture.store.catalog().purge(files, folders, before).expect("purged");
         assert_eq!(purge(true, true, day(1)), Purged { files: 0, folders: 0 }, "not before its own moment");
         assert_eq!(purge(true, false, day(2)), Purged { files: 1, folders: 0 });
         assert_eq!(purge(false, true, day(2)), Purged { files: 0, folders: 2 });
         assert_eq!(purge(true, true, day(2)), Purged { files: 0, folders: 0 });
         assert_eq!(
-            books.ask("SELECT relative_path FROM library_files ORDER BY 1"),
+            fixture.query("SELECT relative_path FROM library_files ORDER BY 1"),
             [r#"Text("b")"#, r#"Text("c")"#]
         );
         assert_eq!(purge(true, true, day(3)), Purged { files: 1, folders: 1 });
-        assert_eq!(books.ask("SELECT relative_path FROM folders"), [r#"Text("")"#]);
-        assert_eq!(books.ask("SELECT relative_path FROM library_files"), [r#"Text("c")"#]);
+        assert_eq!(fixture.query("SELECT relative_path FROM folders"), [r#"Text("")"#]);
+        assert_eq!(fixture.query("SELECT relative_path FROM library_files"), [r#"Text("c")"#]);
     }
 
     /// Where the other side left out since when it is gone, its last change counts.
     #[test]
-    fn what_does_not_say_since_when_is_gone_since_its_last_change() {
-        let books = Books::new();
-        fill(&books, "/r", &[("a", 1, 1), ("b", 2, 2)]);
-        books.sql("UPDATE library_files SET is_missing = 1, updated_at = '2026-01-05 00:00:00+00:00'");
-        let purge = |before| books.store.catalog().purge(true, true, before).expect("purged").files;
+    fn purge_uses_updated_at_when_removed_at_is_null() {
+        let fixture = Fixture::new();
+        fill(&fixture, "/r", &[("a", 1, 1), ("b", 2, 2)]);
+        fixture.sql("UPDATE library_files SET is_missing = 1, updated_at = '2026-01-05 00:00:00+00:00'");
+        let purge = |before| fixture.store.catalog().purge(true, true, before).expect("purged").files;
         assert_eq!((purge(day(4)), purge(day(5))), (0, 2));
     }
 
     /// A catalog with a bit of everything, in which all holds.
-    fn sound() -> Books {
-        let books = Books::new();
-        let root = fill(&books, "/r", &[("a", 10, 1), ("b", 10, 1), ("gone", 5, 2), ("empty", 0, 0)]);
-        let scan = books.begin(root);
-        books.record(vec![Listing {
+    fn consistent_catalog() -> Fixture {
+        let fixture = Fixture::new();
+        let root = fill(&fixture, "/r", &[("a", 10, 1), ("b", 10, 1), ("gone", 5, 2), ("empty", 0, 0)]);
+        let scan = fixture.begin(root);
+        fixture.record(vec![Listing {
             new_folders: names(&["f", "it's"]),
-            missing_files: vec![books.id("gone")],
-            ..books.whole(&scan, "")
+            missing_files: vec![fixture.id("gone")],
+            ..fixture.whole_listing(&scan, "")
         }]);
-        books.record(vec![Listing { new_folders: names(&["g"]), ..books.whole(&scan, "f") }]);
-        books.record(vec![Listing {
+        fixture.record(vec![Listing { new_folders: names(&["g"]), ..fixture.whole_listing(&scan, "f") }]);
+        fixture.record(vec![Listing {
             new_files: vec![("x".into(), stat(7, 70)), ("y".into(), stat(8, 71))],
-            ..books.whole(&scan, "f/g")
+            ..fixture.whole_listing(&scan, "f/g")
         }]);
-        books.finish(&scan);
-        books
+        fixture.finish(&scan);
+        fixture
     }
 
-    const WHOLE: &str = "a hash is whole, and of the file as it was seen";
-    const PLACED: &str = "a file is in the folder that its path names";
-    const GONE: &str = "nothing is in a folder that is gone";
-    const SINCE: &str = "what is gone says since when";
-    const PARENT: &str = "a folder is in the folder that its path names";
-    const NUMBERS: &str = "a root's numbers are those of its rows";
+    const HASH_COMPLETE: &str = "a hash is whole, and of the file as it was seen";
+    const FILE_FOLDER: &str = "a file is in the folder that its path names";
+    const REMOVED_FOLDER: &str = "nothing is in a folder that is gone";
+    const MISSING_SINCE: &str = "what is gone says since when";
+    const FOLDER_PARENT: &str = "a folder is in the folder that its path names";
+    const ROOT_TOTALS: &str = "a root's numbers are those of its rows";
 
     /// Breaks something; each rule that is broken by it is named with how often, found and put right.
     #[track_caller]
     fn check(sql: &str, expected: &[(&str, i64)]) {
-        let books = sound();
-        let broken = |books: &Books| -> Vec<(&'static str, i64)> {
-            let checks = books.store.catalog().verify().expect("a check").into_iter();
+        let fixture = consistent_catalog();
+        let broken = |fixture: &Fixture| -> Vec<(&'static str, i64)> {
+            let checks = fixture.store.catalog().verify().expect("a check").into_iter();
             checks.filter(|check| check.broken > 0).map(|check| (check.name, check.broken)).collect()
         };
-        assert_eq!(broken(&books), [], "before");
-        books.sql(sql);
-        assert_eq!(broken(&books), expected, "{sql}");
-        let repaired = books.store.catalog().repair().expect("repaired");
+        assert_eq!(broken(&fixture), [], "before");
+        fixture.sql(sql);
+        assert_eq!(broken(&fixture), expected, "{sql}");
+        let repaired = fixture.store.catalog().repair().expect("repaired");
         for (name, count) in expected {
             let check = repaired.iter().find(|check| check.name == *name).expect("that rule");
             assert_eq!(check.repaired, *count, "{sql}: {}", check.repair);
         }
-        assert_eq!(broken(&books), [], "after {sql}");
-        assert!(books.store.catalog().repair().expect("repaired").iter().all(|check| check.repaired == 0));
+        assert_eq!(broken(&fixture), [], "after {sql}");
+        assert!(fixture.store.catalog().repair().expect("repaired").iter().all(|check| check.repaired == 0));
     }
 
     #[test]
-    fn every_rule_is_checked_and_put_right() {
+    fn every_rule_is_checked_and_repaired() {
         let a = "WHERE relative_path = 'a'";
         for set in [
             "content_hash = NULL",
@@ -624,35 +644,35 @@ mod upkeep {
             "hashed_size_bytes = 11",
             "hashed_mtime_ns = NULL",
         ] {
-            check(&format!("UPDATE library_files SET {set} {a}"), &[(WHOLE, 1)]);
+            check(&format!("UPDATE library_files SET {set} {a}"), &[(HASH_COMPLETE, 1)]);
         }
         let other = "(SELECT id FROM folders WHERE relative_path = 'f')";
         let x = "WHERE relative_path = 'f/g/x'";
-        check(&format!("UPDATE library_files SET folder_id = {other} {x}"), &[(PLACED, 1)]);
-        check(&format!("UPDATE library_files SET folder_id = NULL {x}"), &[(PLACED, 1)]);
-        check("UPDATE library_files SET removed_at = NULL WHERE is_missing = 1", &[(SINCE, 1)]);
-        check("UPDATE folders SET parent_id = NULL WHERE relative_path = 'f/g'", &[(PARENT, 1)]);
+        check(&format!("UPDATE library_files SET folder_id = {other} {x}"), &[(FILE_FOLDER, 1)]);
+        check(&format!("UPDATE library_files SET folder_id = NULL {x}"), &[(FILE_FOLDER, 1)]);
+        check("UPDATE library_files SET removed_at = NULL WHERE is_missing = 1", &[(MISSING_SINCE, 1)]);
+        check("UPDATE folders SET parent_id = NULL WHERE relative_path = 'f/g'", &[(FOLDER_PARENT, 1)]);
         check(
             &format!("UPDATE folders SET parent_id = {other} WHERE relative_path = 'it''s'"),
-            &[(PARENT, 1)],
+            &[(FOLDER_PARENT, 1)],
         );
-        check("UPDATE library_roots SET file_count = 99", &[(NUMBERS, 1)]);
-        check("UPDATE library_roots SET total_size = NULL, folder_count = 1", &[(NUMBERS, 1)]);
+        check("UPDATE library_roots SET file_count = 99", &[(ROOT_TOTALS, 1)]);
+        check("UPDATE library_roots SET total_size = NULL, folder_count = 1", &[(ROOT_TOTALS, 1)]);
         check(
             "UPDATE folders SET removed_at = '2026-01-01 00:00:00' WHERE relative_path = 'f/g'",
-            &[(GONE, 2), (NUMBERS, 1)],
+            &[(REMOVED_FOLDER, 2), (ROOT_TOTALS, 1)],
         );
     }
 
     #[test]
-    fn a_hash_that_was_thrown_away_is_asked_for_again() {
-        let books = sound();
-        assert_eq!(books.groups(&GroupQuery::default()).len(), 1);
-        books.sql("UPDATE library_files SET content_hash = x'00' WHERE relative_path = 'a'");
-        books.store.catalog().repair().expect("repaired");
-        assert_eq!(books.groups(&GroupQuery::default()), []);
+    fn repaired_hash_is_marked_for_hashing() {
+        let fixture = consistent_catalog();
+        assert_eq!(fixture.groups(&GroupQuery::default()).len(), 1);
+        fixture.sql("UPDATE library_files SET content_hash = x'00' WHERE relative_path = 'a'");
+        fixture.store.catalog().repair().expect("repaired");
+        assert_eq!(fixture.groups(&GroupQuery::default()), []);
         assert_eq!(
-            books.ask(
+            fixture.query(
                 "SELECT needs_hash, content_hash, hash_algorithm FROM library_files WHERE relative_path = 'a'"
             ),
             ["Integer(1) Null Null"]
@@ -661,11 +681,11 @@ mod upkeep {
 
     /// While a root is scanned its numbers are those of the scan before.
     #[test]
-    fn numbers_of_a_root_that_is_being_scanned_are_left_alone() {
-        let books = sound();
-        books.begin(1);
-        books.sql("UPDATE library_roots SET file_count = 99");
-        let checks = books.store.catalog().verify().expect("a check");
+    fn totals_of_a_root_being_scanned_are_not_checked() {
+        let fixture = consistent_catalog();
+        fixture.begin(1);
+        fixture.sql("UPDATE library_roots SET file_count = 99");
+        let checks = fixture.store.catalog().verify().expect("a check");
         assert!(checks.iter().all(|check| check.broken == 0), "{checks:?}");
     }
 }
@@ -674,10 +694,10 @@ mod groups {
     use super::*;
 
     /// Two roots. Content 1: three copies of 10, 2: two of 100, 3: two of 30 across roots, 4: alone, 5: two of 10.
-    fn books() -> (Books, i64, i64) {
-        let books = Books::new();
+    fn fixture() -> (Fixture, i64, i64) {
+        let fixture = Fixture::new();
         let r = fill(
-            &books,
+            &fixture,
             "/r",
             &[
                 ("b1", 10, 1),
@@ -689,23 +709,23 @@ mod groups {
                 ("alone", 77, 4),
             ],
         );
-        let s = fill(&books, "/s", &[("n", 30, 3), ("a1", 10, 5), ("a2", 10, 5)]);
-        (books, r, s)
+        let s = fill(&fixture, "/s", &[("n", 30, 3), ("a1", 10, 5), ("a2", 10, 5)]);
+        (fixture, r, s)
     }
 
     /// Groups by their content, in order.
     #[track_caller]
-    fn check(books: &Books, query: &GroupQuery, expected: &[u8]) {
-        let found: Vec<u8> = books.groups(query).iter().map(|group| group.hash[0]).collect();
+    fn check(fixture: &Fixture, query: &GroupQuery, expected: &[u8]) {
+        let found: Vec<u8> = fixture.groups(query).iter().map(|group| group.hash[0]).collect();
         assert_eq!(found, expected, "{query:?}");
-        let all = books.store.catalog().groups(&GroupQuery { limit: 0, ..query.clone() }).expect("groups");
+        let all = fixture.store.catalog().groups(&GroupQuery { limit: 0, ..query.clone() }).expect("groups");
         assert_eq!((all.groups.len(), all.total), (0, expected.len() as u64));
         // Whatever the page, the same groups in the same order.
         for size in 1..=expected.len() + 1 {
             let mut pages = Vec::new();
             for offset in (0..=expected.len()).step_by(size) {
                 let page = GroupQuery { limit: size, offset, ..query.clone() };
-                let page = books.store.catalog().groups(&page).expect("groups");
+                let page = fixture.store.catalog().groups(&page).expect("groups");
                 assert_eq!(
                     (page.total, page.files, page.reclaimable),
                     (all.total, all.files, all.reclaimable)
@@ -717,46 +737,46 @@ mod groups {
     }
 
     #[test]
-    fn sorted_paged_and_chosen() {
-        let (books, r, s) = books();
+    fn groups_are_sorted_paged_and_filtered() {
+        let (fixture, r, s) = fixture();
         let all = GroupQuery::default();
         let sort = |sort| GroupQuery { sort, ..all.clone() };
-        check(&books, &all, &[2, 3, 1, 5]);
-        check(&books, &sort(SortBy::Reclaimable), &[2, 3, 1, 5]);
-        check(&books, &sort(SortBy::Count), &[1, 2, 3, 5]);
-        check(&books, &sort(SortBy::Size), &[2, 3, 1, 5]);
-        check(&books, &sort(SortBy::Path), &[1, 3, 2, 5]);
-        check(&books, &GroupQuery { min_count: 3, ..all.clone() }, &[1]);
-        check(&books, &GroupQuery { min_count: 0, ..all.clone() }, &[2, 3, 1, 5]);
-        check(&books, &GroupQuery { min_size: 11, ..all.clone() }, &[2, 3]);
-        check(&books, &GroupQuery { min_size: 101, ..all.clone() }, &[]);
-        check(&books, &GroupQuery { roots: vec![r], ..all.clone() }, &[2, 1]);
-        check(&books, &GroupQuery { roots: vec![s], ..all.clone() }, &[5]);
-        check(&books, &GroupQuery { roots: vec![r, s], ..all.clone() }, &[2, 3, 1, 5]);
-        check(&books, &GroupQuery { across_roots: true, ..all.clone() }, &[3]);
-        check(&books, &GroupQuery { across_roots: true, roots: vec![r], ..all.clone() }, &[]);
-        let sums = books.store.catalog().groups(&all).expect("groups");
+        check(&fixture, &all, &[2, 3, 1, 5]);
+        check(&fixture, &sort(SortBy::Reclaimable), &[2, 3, 1, 5]);
+        check(&fixture, &sort(SortBy::Count), &[1, 2, 3, 5]);
+        check(&fixture, &sort(SortBy::Size), &[2, 3, 1, 5]);
+        check(&fixture, &sort(SortBy::Path), &[1, 3, 2, 5]);
+        check(&fixture, &GroupQuery { min_count: 3, ..all.clone() }, &[1]);
+        check(&fixture, &GroupQuery { min_count: 0, ..all.clone() }, &[2, 3, 1, 5]);
+        check(&fixture, &GroupQuery { min_size: 11, ..all.clone() }, &[2, 3]);
+        check(&fixture, &GroupQuery { min_size: 101, ..all.clone() }, &[]);
+        check(&fixture, &GroupQuery { roots: vec![r], ..all.clone() }, &[2, 1]);
+        check(&fixture, &GroupQuery { roots: vec![s], ..all.clone() }, &[5]);
+        check(&fixture, &GroupQuery { roots: vec![r, s], ..all.clone() }, &[2, 3, 1, 5]);
+        check(&fixture, &GroupQuery { across_roots: true, ..all.clone() }, &[3]);
+        check(&fixture, &GroupQuery { across_roots: true, roots: vec![r], ..all.clone() }, &[]);
+        let sums = fixture.store.catalog().groups(&all).expect("groups");
         assert_eq!((sums.total, sums.files, sums.reclaimable), (4, 9, 100 + 30 + 20 + 10));
     }
 
     /// As the pages of the protocol are: count, total size, algorithm, hash.
     #[test]
     fn groups_of_equal_count_are_sorted_by_total_size_algorithm_and_hash() {
-        let books = Books::new();
+        let fixture = Fixture::new();
         let files =
             [("a1", 10, 1), ("a2", 10, 1), ("b1", 10, 2), ("b2", 10, 2), ("c1", 10, 3), ("c2", 10, 3)];
-        fill(&books, "/r", &files);
-        fill(&books, "/s", &[("d1", 90, 4), ("d2", 90, 4), ("e1", 1, 5), ("e2", 1, 5), ("e3", 1, 5)]);
-        books.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path IN ('a1', 'a2')");
-        check(&books, &GroupQuery { sort: SortBy::Count, ..GroupQuery::default() }, &[5, 4, 2, 3, 1]);
+        fill(&fixture, "/r", &files);
+        fill(&fixture, "/s", &[("d1", 90, 4), ("d2", 90, 4), ("e1", 1, 5), ("e2", 1, 5), ("e3", 1, 5)]);
+        fixture.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path IN ('a1', 'a2')");
+        check(&fixture, &GroupQuery { sort: SortBy::Count, ..GroupQuery::default() }, &[5, 4, 2, 3, 1]);
     }
 
     #[test]
     fn names_of_one_inode_are_one_copy() {
-        let (books, r, _) = books();
-        books.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path IN ('b1', 'b3')");
+        let (fixture, r, _) = fixture();
+        fixture.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path IN ('b1', 'b3')");
         let query = GroupQuery { roots: vec![r], sort: SortBy::Path, ..GroupQuery::default() };
-        let group = books.groups(&query).remove(0);
+        let group = fixture.groups(&query).remove(0);
         assert_eq!((group.copies, group.reclaimable), (2, 10));
         let members: Vec<_> = group
             .members
@@ -764,30 +784,30 @@ mod groups {
             .map(|member| (member.path.to_str().expect("plain"), member.linked))
             .collect();
         assert_eq!(members, [("b1", false), ("b3", true), ("b2", false)]);
-        check(&books, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[]);
+        check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[]);
         // The same number on another device is another file.
-        books.sql("UPDATE library_files SET device = 8 WHERE relative_path = 'b3'");
-        check(&books, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[1]);
+        fixture.sql("UPDATE library_files SET device = 8 WHERE relative_path = 'b3'");
+        check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[1]);
         // All names of one inode: no group.
-        books.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path LIKE 'b_'");
-        check(&books, &GroupQuery::default(), &[2, 3, 5]);
+        fixture.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path LIKE 'b_'");
+        check(&fixture, &GroupQuery::default(), &[2, 3, 5]);
         // What the other side recorded without an inode is a copy of its own.
-        books.sql("UPDATE library_files SET inode = NULL, device = NULL WHERE relative_path LIKE 'b_'");
-        assert_eq!(books.groups(&query)[0].copies, 3);
-        assert!(books.groups(&query)[0].members.iter().all(|member| !member.linked));
+        fixture.sql("UPDATE library_files SET inode = NULL, device = NULL WHERE relative_path LIKE 'b_'");
+        assert_eq!(fixture.groups(&query)[0].copies, 3);
+        assert!(fixture.groups(&query)[0].members.iter().all(|member| !member.linked));
     }
 
     #[test]
-    fn what_is_gone_or_to_be_hashed_again_is_in_no_group() {
-        let (books, ..) = books();
-        books.sql("UPDATE library_files SET is_missing = 1 WHERE relative_path = 'z1'");
-        books.sql("UPDATE library_files SET needs_hash = 1 WHERE relative_path = 'n'");
-        books.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path = 'a1'");
-        check(&books, &GroupQuery::default(), &[1]);
+    fn missing_and_unhashed_files_are_in_no_group() {
+        let (fixture, ..) = fixture();
+        fixture.sql("UPDATE library_files SET is_missing = 1 WHERE relative_path = 'z1'");
+        fixture.sql("UPDATE library_files SET needs_hash = 1 WHERE relative_path = 'n'");
+        fixture.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path = 'a1'");
+        check(&fixture, &GroupQuery::default(), &[1]);
     }
 }
 
-mod their_file {
+mod control_plane_file {
     use super::*;
 
     const INSERT: &str = "INSERT INTO library_files (id, library_id, relative_path, size_bytes, mtime_ns, inode, device,
@@ -795,8 +815,8 @@ mod their_file {
         VALUES";
 
     /// Files that the other side recorded and hashed: it knows no folders, and no change times.
-    fn books() -> Books {
-        Books::after(|path| {
+    fn fixture() -> Fixture {
+        Fixture::prepared(|path| {
             let conn = ddl::create(path);
             let row = |id: u32, path: &str, inode: u32| {
                 format!(
@@ -815,34 +835,34 @@ mod their_file {
     }
 
     #[test]
-    fn a_scan_takes_its_rows_over_and_keeps_hashes_of_what_is_the_same() {
-        let books = books();
-        assert_eq!(books.groups(&GroupQuery::default())[0].members.len(), 4);
-        assert_eq!(books.root("/r"), 1);
-        let scan = books.begin(1);
+    fn scan_adopts_existing_rows_and_keeps_hashes_of_unchanged_files() {
+        let fixture = fixture();
+        assert_eq!(fixture.groups(&GroupQuery::default())[0].members.len(), 4);
+        assert_eq!(fixture.root("/r"), 1);
+        let scan = fixture.begin(1);
         // The walk knows no row of theirs, and finds everything new.
-        let top = books.store.catalog().root_folder(1).expect("its top");
-        assert!(books.store.catalog().known_entries(&top, true).expect("nothing").files.is_empty());
+        let top = fixture.store.catalog().root_folder(1).expect("its top");
+        assert!(fixture.store.catalog().known_entries(&top, true).expect("nothing").files.is_empty());
         let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
         let top = Listing {
             new_files: vec![("same".into(), stat(10, 1)), ("new".into(), stat(20, 9))],
             contents: vec![(0, read)],
             new_folders: names(&["f"]),
-            ..books.whole(&scan, "")
+            ..fixture.whole_listing(&scan, "")
         };
         let below = |scan: &Scan| Listing {
             new_files: vec![
                 ("same".into(), stat(10, 2)),
                 ("changed".into(), Stat { mtime_ns: 9, ..stat(10, 3) }),
             ],
-            ..books.whole(scan, "f")
+            ..fixture.whole_listing(scan, "f")
         };
-        let written = books.store.catalog().write(Batch { listings: vec![(0, top)], ..Batch::default() });
+        let written = fixture.store.catalog().write(Batch { listings: vec![(0, top)], ..Batch::default() });
         let written = written.expect("written");
         assert_eq!(written.ids[&0][0], 11, "its row");
         assert_eq!(written.conflicts, 1);
-        books.record(vec![below(&scan)]);
-        let rows = books.ask(
+        fixture.record(vec![below(&scan)]);
+        let rows = fixture.query(
             "SELECT l.id, f.relative_path, l.ctime_ns, l.needs_hash, l.hash_algorithm, l.last_seen_scan_id
              FROM library_files l LEFT JOIN folders f ON f.id = l.folder_id WHERE l.id <> 14 ORDER BY l.id",
         );
@@ -854,26 +874,26 @@ mod their_file {
         ];
         assert_eq!(rows, expected);
         // From now on they are known.
-        let top = books.store.catalog().root_folder(1).expect("its top");
-        assert_eq!(books.store.catalog().known_entries(&top, true).expect("its files").files.len(), 2);
+        let top = fixture.store.catalog().root_folder(1).expect("its top");
+        assert_eq!(fixture.store.catalog().known_entries(&top, true).expect("its files").files.len(), 2);
     }
 
     #[test]
-    fn what_they_recorded_and_is_gone_is_gone() {
-        let books = books();
-        let scan = books.begin(1);
-        let top = books.store.catalog().root_folder(1).expect("its top");
-        let known = books.store.catalog().known_entries(&top, true).expect("what is known");
+    fn existing_rows_that_a_scan_does_not_see_are_marked_missing() {
+        let fixture = fixture();
+        let scan = fixture.begin(1);
+        let top = fixture.store.catalog().root_folder(1).expect("its top");
+        let known = fixture.store.catalog().known_entries(&top, true).expect("what is known");
         // As a walk does: what is known and was not seen is gone. It saw `same` and `f`.
         let gone = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {
             new_files: vec![("same".into(), stat(10, 1))],
             new_folders: names(&["f"]),
             missing_files: gone.collect(),
-            ..books.whole(&scan, "")
+            ..fixture.whole_listing(&scan, "")
         };
-        books.record(vec![listing]);
-        assert!(books.store.catalog().mark_unseen_missing(1).expect("marked") > 0);
-        assert_eq!(books.ask("SELECT is_missing FROM library_files WHERE id = 14"), ["Integer(1)"]);
+        fixture.record(vec![listing]);
+        assert!(fixture.store.catalog().mark_unseen_missing(1).expect("marked") > 0);
+        assert_eq!(fixture.query("SELECT is_missing FROM library_files WHERE id = 14"), ["Integer(1)"]);
     }
 }

@@ -16,16 +16,16 @@ fn at(seconds: i64) -> UtcTime {
     UtcTime::from_micros(1_800_000_000_000_000 + seconds * 1_000_000)
 }
 
-struct Patient {
+struct Fixture {
     folder: tempfile::TempDir,
     clock: WallClock,
 }
 
-impl Patient {
+impl Fixture {
     fn new() -> Self {
-        let patient = Patient { folder: tempfile::tempdir().unwrap(), clock: WallClock::manual(at(0)) };
-        drop(patient.open());
-        patient
+        let fixture = Fixture { folder: tempfile::tempdir().unwrap(), clock: WallClock::manual(at(0)) };
+        drop(fixture.open());
+        fixture
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -56,7 +56,7 @@ impl Patient {
 
     /// The one finding there is.
     #[track_caller]
-    fn finds(&self, severity: Severity, what: &str) {
+    fn assert_finding(&self, severity: Severity, what: &str) {
         let findings = self.examine().findings;
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!(findings[0].severity, severity, "{findings:?}");
@@ -67,7 +67,7 @@ impl Patient {
 fn claim(store: &Store) {
     let token = WorkerId::new("test").token();
     let (queue, kind) = ("default".into(), "k".into());
-    let wanted = ClaimRequest {
+    let request = ClaimRequest {
         queue,
         kind,
         limit: 1,
@@ -77,47 +77,47 @@ fn claim(store: &Store) {
         lease: LEASE,
         token,
     };
-    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
     assert!(store.tasks().start(claimed[0].id, &claimed[0].token).unwrap());
 }
 
 #[test]
-fn a_new_file_is_healthy_and_looking_changes_nothing() {
-    let patient = Patient::new();
-    let before = std::fs::read(patient.path("x.db")).unwrap();
-    let checkup = patient.examine();
+fn new_file_has_no_findings_and_is_unchanged() {
+    let fixture = Fixture::new();
+    let before = std::fs::read(fixture.path("x.db")).unwrap();
+    let checkup = fixture.examine();
     assert_eq!(checkup.findings, []);
     assert_eq!(checkup.leases.len(), 5, "every table with leases");
     assert_eq!(checkup.worst(), None);
-    assert_eq!(std::fs::read(patient.path("x.db")).unwrap(), before);
+    assert_eq!(std::fs::read(fixture.path("x.db")).unwrap(), before);
 }
 
 #[test]
-fn stale_leases_are_freed_and_their_crashes_counted() {
-    let patient = Patient::new();
-    let store = patient.open();
+fn repair_frees_stale_leases_and_counts_crashes() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
     claim(&store);
     drop(store);
-    assert_eq!(patient.examine().findings, []);
-    patient.clock.set(at(301));
-    patient.finds(Severity::Warning, "1 row of tasks is held by a worker that is gone");
-    assert_eq!(patient.repair(), ["freed 1 stale lease of tasks"]);
-    assert_eq!(patient.examine().findings, []);
-    assert_eq!(patient.open().tasks().get(1).unwrap().crashes, 1);
+    assert_eq!(fixture.examine().findings, []);
+    fixture.clock.set(at(301));
+    fixture.assert_finding(Severity::Warning, "1 row of tasks is held by a worker that is gone");
+    assert_eq!(fixture.repair(), ["freed 1 stale lease of tasks"]);
+    assert_eq!(fixture.examine().findings, []);
+    assert_eq!(fixture.open().tasks().get(1).unwrap().crashes, 1);
 }
 
 #[test]
-fn a_clock_that_went_back_is_noticed() {
-    let patient = Patient::new();
-    let store = patient.open();
+fn clock_set_back_is_reported() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
     claim(&store);
     drop(store);
-    patient.clock.set(at(-3_600));
-    let told: Vec<String> = patient.examine().findings.into_iter().map(|finding| finding.what).collect();
+    fixture.clock.set(at(-3_600));
+    let findings: Vec<String> = fixture.examine().findings.into_iter().map(|finding| finding.what).collect();
     assert_eq!(
-        told,
+        findings,
         [
             "1 row of tasks is made in the future",
             "1 row of tasks is leased for much longer than workers here do"
@@ -126,41 +126,41 @@ fn a_clock_that_went_back_is_noticed() {
 }
 
 #[test]
-fn orphaned_checkpoints_are_forgotten_after_a_day() {
-    let patient = Patient::new();
-    let store = patient.open();
+fn repair_deletes_orphaned_checkpoints_after_a_day() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
     drop(store);
     let now = at(0);
-    patient.sql(&format!(
+    fixture.sql(&format!(
         "INSERT INTO task_checkpoints VALUES (1, 's', '1', '{now}', '{now}');
          UPDATE tasks SET status = 'completed', finished_at = '{now}'"
     ));
-    patient.finds(Severity::Warning, "1 checkpoint is left behind");
-    assert_eq!(patient.repair(), Vec::<String>::new());
-    patient.clock.set(at(0).plus(DAY));
-    assert_eq!(patient.repair(), ["forgot 1 orphaned checkpoint"]);
-    assert_eq!(patient.examine().findings, []);
-    assert_eq!(patient.examine().counts["tasks"]["completed"], 1);
+    fixture.assert_finding(Severity::Warning, "1 checkpoint is left behind");
+    assert_eq!(fixture.repair(), Vec::<String>::new());
+    fixture.clock.set(at(0).plus(DAY));
+    assert_eq!(fixture.repair(), ["forgot 1 orphaned checkpoint"]);
+    assert_eq!(fixture.examine().findings, []);
+    assert_eq!(fixture.examine().counts["tasks"]["completed"], 1);
 }
 
 #[test]
-fn references_to_nothing_are_told_and_left() {
-    let patient = Patient::new();
-    patient.sql("INSERT INTO job_locks VALUES ('k', 'gone', 'x', 'x', 'x')");
-    patient.finds(Severity::Warning, "1 rows of job_locks refer to rows of jobs that are not there");
-    assert_eq!(patient.repair(), Vec::<String>::new());
-    patient.finds(Severity::Warning, "job_locks");
+fn broken_foreign_keys_are_reported_and_not_repaired() {
+    let fixture = Fixture::new();
+    fixture.sql("INSERT INTO job_locks VALUES ('k', 'gone', 'x', 'x', 'x')");
+    fixture.assert_finding(Severity::Warning, "1 rows of job_locks refer to rows of jobs that are not there");
+    assert_eq!(fixture.repair(), Vec::<String>::new());
+    fixture.assert_finding(Severity::Warning, "job_locks");
 }
 
 #[test]
-fn a_wrong_index_is_made_anew() {
-    let patient = Patient::new();
-    let store = patient.open();
+fn repair_rebuilds_a_wrong_index() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
     store.tasks().enqueue_many((0..20).map(|n| NewTask::new("k", n.to_string())).collect()).unwrap();
     drop(store);
     // An index that forgets rows: its condition is changed behind its back, rows come, and it is changed back.
-    let conn = rusqlite::Connection::open(patient.path("x.db")).unwrap();
+    let conn = rusqlite::Connection::open(fixture.path("x.db")).unwrap();
     let (name, sql): (String, String) = conn
         .query_row(
             "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'jobs' AND name = 'ix_jobs_kind_status'",
@@ -169,7 +169,7 @@ fn a_wrong_index_is_made_anew() {
         )
         .unwrap();
     let rewrite = |sql: &str| {
-        let conn = rusqlite::Connection::open(patient.path("x.db")).unwrap();
+        let conn = rusqlite::Connection::open(fixture.path("x.db")).unwrap();
         conn.execute_batch("PRAGMA writable_schema = ON").unwrap();
         conn.execute("UPDATE sqlite_schema SET sql = ?2 WHERE name = ?1", (&name, sql)).unwrap();
         conn.execute_batch("PRAGMA writable_schema = RESET").unwrap();
@@ -177,40 +177,40 @@ fn a_wrong_index_is_made_anew() {
     drop(conn);
     rewrite(&format!("{sql} WHERE kind = 'never'"));
     let now = at(0);
-    patient.sql(&format!(
+    fixture.sql(&format!(
         "INSERT INTO jobs (id, kind, created_at, updated_at)
          VALUES ('0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11', 'delete', '{now}', '{now}')"
     ));
     rewrite(&sql);
-    patient.finds(Severity::Damage, &name);
-    assert_eq!(patient.examine().broken_indexes, std::slice::from_ref(&name));
-    assert_eq!(patient.repair(), [format!("made the index {name} anew")]);
-    assert_eq!(patient.examine().findings, []);
-    assert_eq!(patient.examine().counts["jobs"]["pending"], 1);
+    fixture.assert_finding(Severity::Damage, &name);
+    assert_eq!(fixture.examine().broken_indexes, std::slice::from_ref(&name));
+    assert_eq!(fixture.repair(), [format!("made the index {name} anew")]);
+    assert_eq!(fixture.examine().findings, []);
+    assert_eq!(fixture.examine().counts["jobs"]["pending"], 1);
 }
 
 #[test]
-fn a_long_log_is_cut_back() {
-    let patient = Patient::new();
-    let holder = rusqlite::Connection::open(patient.path("x.db")).unwrap();
+fn repair_truncates_a_long_wal() {
+    let fixture = Fixture::new();
+    let holder = rusqlite::Connection::open(fixture.path("x.db")).unwrap();
     holder.execute_batch("PRAGMA wal_autocheckpoint = 0; CREATE TABLE big (b)").unwrap();
     holder.execute("INSERT INTO big SELECT zeroblob(70 << 20)", []).unwrap();
-    patient.finds(Severity::Warning, "the log has grown to");
-    let done = patient.repair();
+    fixture.assert_finding(Severity::Warning, "the log has grown to");
+    let done = fixture.repair();
     assert!(done.iter().any(|done| done.starts_with("cut the log back from")), "{done:?}");
-    assert_eq!(patient.examine().findings, []);
+    assert_eq!(fixture.examine().findings, []);
 }
 
 #[test]
-fn a_missing_file_is_not_made() {
-    let patient = Patient::new();
-    let missing = patient.path("none.db");
-    assert!(matches!(patient.options().examine(&missing, LEASE), Err(Error::CannotOpen(..))));
+fn examine_does_not_create_a_missing_file() {
+    let fixture = Fixture::new();
+    let missing = fixture.path("none.db");
+    assert!(matches!(fixture.options().examine(&missing, LEASE), Err(Error::CannotOpen(..))));
     assert!(!missing.exists());
 }
 
 /// What lies in a folder besides the database itself.
-fn others(folder: &Path) -> Vec<String> {
+fn other_files(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
     names.retain(|name| !name.starts_with("x.db"));
@@ -219,31 +219,31 @@ fn others(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_copy_is_of_one_moment_while_others_write() {
-    let patient = Patient::new();
-    let store = patient.open();
+fn backup_is_a_snapshot_while_others_write() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let task = |n: usize| NewTask::new("k", format!("\"{n:0>2000}\""));
     store.tasks().enqueue_many((0..4_000).map(task).collect()).unwrap();
     let mut last = 0;
-    let report = store.backup(&patient.path("copy.db"), ExistingFile::Keep, |done, total| {
+    let report = store.backup(&fixture.path("copy.db"), ExistingFile::Keep, |done, total| {
         assert!(done > last && done <= total, "it began anew: {done} of {total} after {last}");
         last = done;
         store.tasks().enqueue(task(1)).unwrap();
     });
     let report = report.unwrap();
     assert_eq!(report.pages, last);
-    assert_eq!(report.bytes, std::fs::metadata(patient.path("copy.db")).unwrap().len());
-    assert_eq!(others(patient.folder.path()), ["copy.db"]);
-    let copy = Store::open(patient.path("copy.db")).unwrap();
+    assert_eq!(report.bytes, std::fs::metadata(fixture.path("copy.db")).unwrap().len());
+    assert_eq!(other_files(fixture.folder.path()), ["copy.db"]);
+    let copy = Store::open(fixture.path("copy.db")).unwrap();
     assert_eq!(copy.tasks().counts().unwrap(), [(TaskStatus::Pending, 4_000)]);
     assert!(store.tasks().counts().unwrap()[0].1 > 4_001, "others wrote between two strides");
 }
 
 #[test]
-fn what_is_there_stays_until_a_copy_is_complete() {
-    let patient = Patient::new();
-    let store = patient.open();
-    let target = patient.path("copy.db");
+fn existing_target_stays_until_the_backup_is_complete() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let target = fixture.path("copy.db");
     std::fs::write(&target, "mine").unwrap();
     let refused = store.backup(&target, ExistingFile::Keep, |_, _| {});
     assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
@@ -258,31 +258,31 @@ fn what_is_there_stays_until_a_copy_is_complete() {
     }));
     assert!(interrupted.is_err());
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
-    assert_eq!(others(patient.folder.path()), ["copy.db"]);
+    assert_eq!(other_files(fixture.folder.path()), ["copy.db"]);
 
     store.backup(&target, ExistingFile::Replace, |_, _| {}).unwrap();
-    assert_eq!(others(patient.folder.path()), ["copy.db"]);
+    assert_eq!(other_files(fixture.folder.path()), ["copy.db"]);
     Store::open(&target).unwrap();
 }
 
 #[test]
-fn a_name_that_appears_meanwhile_is_not_taken_away() {
-    let patient = Patient::new();
-    let target = patient.path("copy.db");
-    let refused = patient.open().backup(&target, ExistingFile::Keep, |_, _| {
+fn backup_does_not_replace_a_target_created_meanwhile() {
+    let fixture = Fixture::new();
+    let target = fixture.path("copy.db");
+    let refused = fixture.open().backup(&target, ExistingFile::Keep, |_, _| {
         std::fs::write(&target, "mine").unwrap();
     });
     assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
-    assert_eq!(others(patient.folder.path()), ["copy.db"]);
+    assert_eq!(other_files(fixture.folder.path()), ["copy.db"]);
 }
 
 #[test]
-fn a_log_beside_the_target_is_not_played_into_the_copy() {
-    let patient = Patient::new();
-    let target = patient.path("copy.db");
+fn backup_is_refused_beside_a_foreign_wal() {
+    let fixture = Fixture::new();
+    let target = fixture.path("copy.db");
     let held = Store::open(&target).unwrap();
     held.tasks().enqueue(NewTask::new("k", "1")).unwrap();
-    let refused = patient.open().backup(&target, ExistingFile::Replace, |_, _| {});
+    let refused = fixture.open().backup(&target, ExistingFile::Replace, |_, _| {});
     assert!(matches!(&refused, Err(Error::Conflict(text)) if text.contains("copy.db-wal")), "{refused:?}");
 }

@@ -14,10 +14,10 @@ use gristmill_store::tasks::{
 use gristmill_store::{Error, Store};
 use rusqlite::{Connection, OpenFlags};
 
-const KIND: &str = "grind";
+const KIND: &str = "convert";
 
 /// Another program's look at the file.
-fn look(path: &Path) -> Connection {
+fn open_connection(path: &Path) -> Connection {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
 }
 
@@ -30,7 +30,7 @@ fn count(conn: &Connection) -> i64 {
 }
 
 /// Another program that writes, and does not end.
-fn hold_the_lock(path: &Path) -> Connection {
+fn hold_write_lock(path: &Path) -> Connection {
     let conn = Connection::open(path).unwrap();
     conn.execute_batch("BEGIN IMMEDIATE").unwrap();
     conn
@@ -45,7 +45,7 @@ fn claim(store: &Store, limit: usize) -> Vec<TaskUpdate> {
         max_crashed_once: usize::MAX,
         max_crashed_often: usize::MAX,
         lease: Duration::from_secs(60),
-        token: WorkerId::new("miller").token(),
+        token: WorkerId::new("worker").token(),
     };
     let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
     let done = |task: gristmill_store::tasks::ClaimedTask| TaskUpdate {
@@ -58,11 +58,11 @@ fn claim(store: &Store, limit: usize) -> Vec<TaskUpdate> {
 }
 
 #[test]
-fn what_is_acknowledged_is_in_the_file() {
+fn acknowledged_write_is_visible_to_other_connections() {
     const CALLERS: usize = 64;
     const EACH: usize = 25;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mill.db");
+    let path = folder.path().join("work.db");
     let store = Store::open(&path).unwrap();
     let start = Barrier::new(CALLERS);
     let acknowledged: BTreeMap<i64, String> = thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn what_is_acknowledged_is_in_the_file() {
             .map(|caller| {
                 let (store, path, start) = (&store, &path, &start);
                 scope.spawn(move || {
-                    let other = look(path);
+                    let other = open_connection(path);
                     start.wait();
                     let each = (0..EACH).map(|nth| {
                         let text = format!("[{caller}, {nth}]");
@@ -85,7 +85,7 @@ fn what_is_acknowledged_is_in_the_file() {
         callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
     });
     assert_eq!(acknowledged.len(), CALLERS * EACH);
-    let new = look(&path);
+    let new = open_connection(&path);
     assert_eq!(count(&new), (CALLERS * EACH) as i64);
     for (id, text) in acknowledged {
         assert_eq!(payload(&new, id), text);
@@ -93,10 +93,10 @@ fn what_is_acknowledged_is_in_the_file() {
 }
 
 #[test]
-fn what_one_caller_is_refused_disturbs_nobody() {
+fn refused_write_does_not_affect_others_in_its_group() {
     const ROUNDS: usize = 12;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mill.db");
+    let path = folder.path().join("work.db");
     let store = Store::open(&path).unwrap();
     let finished = store.tasks().enqueue(NewTask::new("other", "{}")).unwrap().id;
     store.tasks().cancel(finished).unwrap();
@@ -112,7 +112,7 @@ fn what_one_caller_is_refused_disturbs_nobody() {
     let mut ids = BTreeSet::new();
     for _ in 0..ROUNDS {
         // All arrive while the file is another's, so that they are committed together when it is not.
-        let lock = hold_the_lock(&path);
+        let lock = hold_write_lock(&path);
         let (arrived, arrivals) = mpsc::channel();
         thread::scope(|scope| {
             let takers: Vec<_> = (0..12)
@@ -148,44 +148,44 @@ fn what_one_caller_is_refused_disturbs_nobody() {
     let filter = TaskFilter { kind: Some(KIND.to_owned()), ..TaskFilter::default() };
     let rows = store.tasks().list(&filter, None, 10_000).unwrap().items;
     assert_eq!(rows.iter().map(|row| row.id).collect::<BTreeSet<_>>(), ids);
-    assert_eq!(count(&look(&path)), ids.len() as i64 + 1);
+    assert_eq!(count(&open_connection(&path)), ids.len() as i64 + 1);
     assert_eq!(store.tasks().get(finished).unwrap().status, TaskStatus::Cancelled);
 }
 
 /// The database itself refuses the second of two tasks, by a rule that somebody put in: the first must go too, and
 /// nothing of the others.
 #[test]
-fn a_write_that_is_refused_half_way_leaves_nothing() {
+fn partly_refused_write_is_rolled_back_alone() {
     const ROUNDS: usize = 8;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mill.db");
+    let path = folder.path().join("work.db");
     let store = Store::open(&path).unwrap();
     let other = Connection::open(&path).unwrap();
     other
         .execute_batch(
-            "CREATE TRIGGER no_stones BEFORE INSERT ON tasks WHEN NEW.payload = '\"stone\"'
-                BEGIN SELECT RAISE(ABORT, 'no stones in the mill'); END",
+            "CREATE TRIGGER no_broken BEFORE INSERT ON tasks WHEN NEW.payload = '\"broken\"'
+                BEGIN SELECT RAISE(ABORT, 'refused by a trigger'); END",
         )
         .unwrap();
-    let (half, stone) = (NewTask::new("half", "{}"), NewTask::new("half", "\"stone\""));
+    let (half, broken) = (NewTask::new("half", "{}"), NewTask::new("half", "\"broken\""));
     for _ in 0..ROUNDS {
-        let lock = hold_the_lock(&path);
+        let lock = hold_write_lock(&path);
         let (arrived, arrivals) = mpsc::channel();
         thread::scope(|scope| {
             for nth in 0..8 {
-                let (store, arrived, half, stone) = (&store, arrived.clone(), &half, &stone);
+                let (store, arrived, half, broken) = (&store, arrived.clone(), &half, &broken);
                 scope.spawn(move || {
                     arrived.send(()).unwrap();
                     let refused = match nth {
-                        0 => store.tasks().enqueue_many(vec![half.clone(), stone.clone()]).unwrap_err(),
-                        4 => store.tasks().enqueue(stone.clone()).unwrap_err(),
+                        0 => store.tasks().enqueue_many(vec![half.clone(), broken.clone()]).unwrap_err(),
+                        4 => store.tasks().enqueue(broken.clone()).unwrap_err(),
                         _ => {
                             store.tasks().enqueue(NewTask::new(KIND, "{}")).unwrap();
                             return;
                         }
                     };
                     assert!(matches!(refused, Error::Conflict(_)), "{refused:?}");
-                    assert!(refused.to_string().contains("no stones in the mill"), "{refused}");
+                    assert!(refused.to_string().contains("refused by a trigger"), "{refused}");
                 });
             }
             assert_eq!(arrivals.iter().take(8).count(), 8);
@@ -196,20 +196,20 @@ fn a_write_that_is_refused_half_way_leaves_nothing() {
     assert_eq!(store.tasks().list(&filter, None, 10).unwrap().items, []);
     assert_eq!(count(&other), ROUNDS as i64 * 6);
     // Alone as well as among others.
-    store.tasks().enqueue_many(vec![half, stone]).unwrap_err();
+    store.tasks().enqueue_many(vec![half, broken]).unwrap_err();
     assert_eq!(count(&other), ROUNDS as i64 * 6);
 }
 
 #[test]
-fn a_letter_of_another_program_with_a_bad_checkpoint_says_what_is_wrong() {
+fn retry_of_a_foreign_dead_letter_reports_its_invalid_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mill.db");
+    let path = folder.path().join("work.db");
     let store = Store::open(&path).unwrap();
     let other = Connection::open(&path).unwrap();
     other
         .execute_batch(
             "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
-                first_failure, last_failure, checkpoint) VALUES ('x', 'grind', '', 'r', 1,
+                first_failure, last_failure, checkpoint) VALUES ('x', 'convert', '', 'r', 1,
                 '2026-01-19 12:00:00', '2026-01-19 12:00:00', 'not json')",
         )
         .unwrap();
@@ -225,15 +225,15 @@ fn a_letter_of_another_program_with_a_bad_checkpoint_says_what_is_wrong() {
 }
 
 #[test]
-fn a_lock_that_is_held_too_long_is_told_to_all_and_then_over() {
+fn busy_timeout_fails_every_waiting_write_once() {
     const CALLERS: usize = 16;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mill.db");
+    let path = folder.path().join("work.db");
     let store = Store::options().busy_timeout(Duration::from_millis(20)).open(&path).unwrap();
     let before = store.tasks().enqueue(NewTask::new(KIND, "{}")).unwrap().id;
     let held = claim(&store, 1);
     for _ in 0..2 {
-        let lock = hold_the_lock(&path);
+        let lock = hold_write_lock(&path);
         let start = Barrier::new(CALLERS);
         thread::scope(|scope| {
             for nth in 0..CALLERS {
@@ -260,16 +260,16 @@ fn a_lock_that_is_held_too_long_is_told_to_all_and_then_over() {
     }
     assert_eq!(store.tasks().settle_and_claim(held, vec![]).unwrap().results, [UpdateResult::Done]);
     let after = store.tasks().enqueue(NewTask::new(KIND, "[7]")).unwrap().id;
-    let new = look(&path);
+    let new = open_connection(&path);
     assert_eq!((count(&new), payload(&new, after)), (2, "[7]".to_owned()));
 }
 
 #[test]
-fn a_store_that_closes_finishes_what_it_has_taken() {
+fn close_finishes_queued_writes() {
     const CALLERS: usize = 16;
     for _ in 0..20 {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("mill.db");
+        let path = folder.path().join("work.db");
         let store = Store::open(&path).unwrap();
         let (wrote, writes) = mpsc::channel();
         let acknowledged: BTreeSet<i64> = thread::scope(|scope| {
@@ -297,7 +297,7 @@ fn a_store_that_closes_finishes_what_it_has_taken() {
             callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
         });
         let mut stored = BTreeSet::new();
-        let conn = look(&path);
+        let conn = open_connection(&path);
         let mut statement = conn.prepare("SELECT id FROM tasks").unwrap();
         for id in statement.query_map([], |row| row.get::<_, i64>(0)).unwrap() {
             stored.insert(id.unwrap());
@@ -309,7 +309,7 @@ fn a_store_that_closes_finishes_what_it_has_taken() {
 /// The writer brings the log home by itself, after it has answered. Four times as much as the log may hold is written; it
 /// is begun anew each time that all of it is home.
 #[test]
-fn the_log_does_not_grow_with_what_is_written() {
+fn wal_stays_bounded_while_writing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.db");
     let store = Store::open(&path).unwrap();
@@ -320,5 +320,5 @@ fn the_log_does_not_grow_with_what_is_written() {
     }
     let log = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
     assert!(log < 100 << 20, "{log}");
-    assert_eq!(count(&look(&path)), 256);
+    assert_eq!(count(&open_connection(&path)), 256);
 }

@@ -16,33 +16,33 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::Config;
 
-const KIND: &str = "grind";
+const KIND: &str = "convert";
 const MAX_CRASHES: u32 = 3;
 
 /// Seconds.
 type Secs = u64;
 
 #[derive(Clone, Copy, Debug)]
-enum Say {
+enum Outcome {
     Completed,
     Retry(Secs),
-    Buried,
+    DeadLettered,
     Released,
     Postponed(Secs),
 }
 
 /// What is done next. A claim is picked among all that ever were: the last one, or any.
 #[derive(Clone, Debug)]
-enum Act {
+enum Action {
     Enqueue { priority: i32, delay: Secs, key: Option<u8> },
     Claim { worker: usize, limit: usize, lease: Secs },
-    Settle { claim: Pick, say: Say, then_claim: bool },
+    Settle { claim: Pick, outcome: Outcome, then_claim: bool },
     Heartbeat { claim: Pick, lease: Secs },
     Start { claim: Pick },
-    Note { claim: Pick },
+    SaveCheckpoint { claim: Pick },
     Recover,
     Cancel { task: Index },
-    Hurry { task: Index },
+    RunNow { task: Index },
     Forward(Secs),
     Back(Secs),
 }
@@ -58,7 +58,7 @@ enum Pick {
 #[derive(Clone, Debug)]
 struct Step {
     store: usize,
-    act: Act,
+    action: Action,
 }
 
 fn pick() -> impl Strategy<Value = Pick> {
@@ -69,32 +69,32 @@ fn pick() -> impl Strategy<Value = Pick> {
     ]
 }
 
-fn say() -> impl Strategy<Value = Say> {
+fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
-        Just(Say::Completed),
-        (0..20u64).prop_map(Say::Retry),
-        Just(Say::Buried),
-        Just(Say::Released),
-        (0..20u64).prop_map(Say::Postponed),
+        Just(Outcome::Completed),
+        (0..20u64).prop_map(Outcome::Retry),
+        Just(Outcome::DeadLettered),
+        Just(Outcome::Released),
+        (0..20u64).prop_map(Outcome::Postponed),
     ]
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         5 => (-1..2i32, prop_oneof![3 => Just(0), 1 => 1..20u64], prop::option::weighted(0.3, 0..2u8))
-            .prop_map(|(priority, delay, key)| Act::Enqueue { priority, delay, key }),
+            .prop_map(|(priority, delay, key)| Action::Enqueue { priority, delay, key }),
         8 => (0..3usize, 0..3usize, 1..15u64)
-            .prop_map(|(worker, limit, lease)| Act::Claim { worker, limit, lease }),
-        8 => (pick(), say(), any::<bool>())
-            .prop_map(|(claim, say, then_claim)| Act::Settle { claim, say, then_claim }),
-        4 => (pick(), 1..15u64).prop_map(|(claim, lease)| Act::Heartbeat { claim, lease }),
-        5 => pick().prop_map(|claim| Act::Start { claim }),
-        2 => pick().prop_map(|claim| Act::Note { claim }),
-        4 => Just(Act::Recover),
-        1 => any::<Index>().prop_map(|task| Act::Cancel { task }),
-        1 => any::<Index>().prop_map(|task| Act::Hurry { task }),
-        5 => (1..12u64).prop_map(Act::Forward),
-        1 => (1..25u64).prop_map(Act::Back),
+            .prop_map(|(worker, limit, lease)| Action::Claim { worker, limit, lease }),
+        8 => (pick(), outcome(), any::<bool>())
+            .prop_map(|(claim, outcome, then_claim)| Action::Settle { claim, outcome, then_claim }),
+        4 => (pick(), 1..15u64).prop_map(|(claim, lease)| Action::Heartbeat { claim, lease }),
+        5 => pick().prop_map(|claim| Action::Start { claim }),
+        2 => pick().prop_map(|claim| Action::SaveCheckpoint { claim }),
+        4 => Just(Action::Recover),
+        1 => any::<Index>().prop_map(|task| Action::Cancel { task }),
+        1 => any::<Index>().prop_map(|task| Action::RunNow { task }),
+        5 => (1..12u64).prop_map(Action::Forward),
+        1 => (1..25u64).prop_map(Action::Back),
     ]
 }
 
@@ -112,11 +112,11 @@ struct Task {
     started: bool,
     crashes: u32,
     abandoned: u32,
-    notes: u32,
+    checkpoints: u32,
     /// It is to be cancelled when its run has ended.
     cancelling: bool,
     /// How many notes its letter has, when there is one.
-    letter: Option<u32>,
+    dead_letter_checkpoints: Option<u32>,
 }
 
 impl Task {
@@ -130,23 +130,23 @@ impl Task {
     }
 
     /// Nobody has it any more.
-    fn leave(&mut self, status: TaskStatus) {
+    fn end_claim(&mut self, status: TaskStatus) {
         self.status = status;
         self.owner = None;
         self.expires = None;
         if status.is_terminal() {
-            self.notes = 0;
+            self.checkpoints = 0;
         }
     }
 
-    fn bury(&mut self) {
-        self.letter = Some(self.notes);
-        self.leave(TaskStatus::Failed);
+    fn dead_letter(&mut self) {
+        self.dead_letter_checkpoints = Some(self.checkpoints);
+        self.end_claim(TaskStatus::Failed);
     }
 }
 
 /// The table, and whoever works at it.
-struct World {
+struct Model {
     tasks: BTreeMap<i64, Task>,
     claims: Vec<(i64, Token)>,
     clock: WallClock,
@@ -156,7 +156,7 @@ struct World {
     _folder: tempfile::TempDir,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         // In memory where there is such a place: nothing here is about the disk.
         let memory = std::path::Path::new("/dev/shm");
@@ -165,9 +165,9 @@ impl World {
         let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
         let open = || {
             let options = Store::options().clock(clock.clone()).durability(Durability::Normal);
-            options.open(folder.path().join("mill.db")).unwrap()
+            options.open(folder.path().join("work.db")).unwrap()
         };
-        World {
+        Model {
             stores: [open(), open()],
             tasks: BTreeMap::new(),
             claims: Vec::new(),
@@ -178,11 +178,11 @@ impl World {
         }
     }
 
-    fn soon(&self, by: Secs) -> UtcTime {
+    fn after(&self, by: Secs) -> UtcTime {
         self.clock.now().plus(Duration::from_secs(by))
     }
 
-    fn claim_of(&self, pick: &Pick) -> Option<(i64, Token)> {
+    fn pick_claim(&self, pick: &Pick) -> Option<(i64, Token)> {
         if self.claims.is_empty() {
             return None;
         }
@@ -194,55 +194,55 @@ impl World {
     }
 
     /// The task, if `token` is the one that has it.
-    fn owned(&mut self, id: i64, token: &Token) -> Option<&mut Task> {
+    fn owned_task(&mut self, id: i64, token: &Token) -> Option<&mut Task> {
         let task = self.tasks.get_mut(&id).unwrap();
         (task.status == TaskStatus::Running && task.owner.as_ref() == Some(token)).then_some(task)
     }
 
-    fn step(&mut self, Step { store, act }: &Step) {
+    fn step(&mut self, Step { store, action }: &Step) {
         let store = self.stores[*store].clone();
-        match act {
-            Act::Enqueue { priority, delay, key } => self.enqueue(&store, *priority, *delay, *key),
-            Act::Claim { worker, limit, lease } => {
-                let wanted = self.wanted(*worker, *limit, *lease);
-                self.turn(&store, None, Some(wanted));
+        match action {
+            Action::Enqueue { priority, delay, key } => self.enqueue(&store, *priority, *delay, *key),
+            Action::Claim { worker, limit, lease } => {
+                let claim_request = self.claim_request(*worker, *limit, *lease);
+                self.settle_and_claim(&store, None, Some(claim_request));
             }
-            Act::Settle { claim, say, then_claim } => {
-                if let Some(claim) = self.claim_of(claim) {
-                    let wanted = then_claim.then(|| self.wanted(0, 1, 5));
-                    self.turn(&store, Some((claim, *say)), wanted);
+            Action::Settle { claim, outcome, then_claim } => {
+                if let Some(claim) = self.pick_claim(claim) {
+                    let claim_request = then_claim.then(|| self.claim_request(0, 1, 5));
+                    self.settle_and_claim(&store, Some((claim, *outcome)), claim_request);
                 }
             }
-            Act::Heartbeat { claim, lease } => {
-                if let Some(claim) = self.claim_of(claim) {
+            Action::Heartbeat { claim, lease } => {
+                if let Some(claim) = self.pick_claim(claim) {
                     self.heartbeat(&store, claim, *lease);
                 }
             }
-            Act::Start { claim } => {
-                if let Some((id, token)) = self.claim_of(claim) {
+            Action::Start { claim } => {
+                if let Some((id, token)) = self.pick_claim(claim) {
                     let started = store.tasks().start(id, &token).unwrap();
-                    let owned = self.owned(id, &token);
-                    assert_eq!(started, owned.is_some());
-                    if let Some(task) = owned {
+                    let owned_task = self.owned_task(id, &token);
+                    assert_eq!(started, owned_task.is_some());
+                    if let Some(task) = owned_task {
                         task.start();
                     }
                 }
             }
-            Act::Note { claim } => {
-                if let Some((id, token)) = self.claim_of(claim) {
-                    self.note(&store, id, &token);
+            Action::SaveCheckpoint { claim } => {
+                if let Some((id, token)) = self.pick_claim(claim) {
+                    self.save_checkpoint(&store, id, &token);
                 }
             }
-            Act::Recover => self.recover(&store),
-            Act::Cancel { task } => self.cancel(&store, task),
-            Act::Hurry { task } => self.hurry(&store, task),
-            Act::Forward(by) => self.clock.set(self.soon(*by)),
-            Act::Back(by) => self.clock.set(self.clock.now().minus(Duration::from_secs(*by))),
+            Action::Recover => self.recover(&store),
+            Action::Cancel { task } => self.cancel(&store, task),
+            Action::RunNow { task } => self.run_now(&store, task),
+            Action::Forward(by) => self.clock.set(self.after(*by)),
+            Action::Back(by) => self.clock.set(self.clock.now().minus(Duration::from_secs(*by))),
         }
     }
 
     fn enqueue(&mut self, store: &Store, priority: i32, delay: Secs, key: Option<u8>) {
-        let run_after = (delay > 0).then(|| self.soon(delay));
+        let run_after = (delay > 0).then(|| self.after(delay));
         let unique_key = key.map(|key| key.to_string());
         let task = NewTask { priority, run_after, unique_key, ..NewTask::new(KIND, "{}") };
         let enqueued = store.tasks().enqueue(task).unwrap();
@@ -264,14 +264,14 @@ impl World {
             started: false,
             crashes: 0,
             abandoned: 0,
-            notes: 0,
+            checkpoints: 0,
             cancelling: false,
-            letter: None,
+            dead_letter_checkpoints: None,
         };
         self.tasks.insert(enqueued.id, task);
     }
 
-    fn wanted(&self, worker: usize, limit: usize, lease: Secs) -> ClaimRequest {
+    fn claim_request(&self, worker: usize, limit: usize, lease: Secs) -> ClaimRequest {
         ClaimRequest {
             queue: "default".to_owned(),
             kind: KIND.to_owned(),
@@ -284,90 +284,104 @@ impl World {
         }
     }
 
-    fn turn(&mut self, store: &Store, said: Option<((i64, Token), Say)>, wanted: Option<ClaimRequest>) {
-        let settlements: Vec<TaskUpdate> = said
+    fn settle_and_claim(
+        &mut self,
+        store: &Store,
+        update: Option<((i64, Token), Outcome)>,
+        claim_request: Option<ClaimRequest>,
+    ) {
+        let updates: Vec<TaskUpdate> = update
             .iter()
-            .map(|((id, token), say)| TaskUpdate {
+            .map(|((id, token), outcome)| TaskUpdate {
                 id: *id,
                 token: token.clone(),
-                disposition: self.verdict(*say),
+                disposition: self.disposition(*outcome),
                 checkpointed: true,
             })
             .collect();
-        let turn = store.tasks().settle_and_claim(settlements, wanted.clone().into_iter().collect()).unwrap();
-        if let Some(((id, token), say)) = said {
-            let cancelling = self.tasks[&id].cancelling && !matches!(say, Say::Completed);
-            let kept = self.settle(id, &token, say);
-            match (kept, say) {
-                (true, _) if cancelling => assert_eq!(turn.results, [UpdateResult::Cancelled]),
-                (false, _) => assert_eq!(turn.results, [UpdateResult::Lost]),
-                (true, Say::Buried) => assert!(matches!(turn.results[..], [UpdateResult::DeadLettered(_)])),
-                (true, _) => assert_eq!(turn.results, [UpdateResult::Done]),
+        let settle_and_claim =
+            store.tasks().settle_and_claim(updates, claim_request.clone().into_iter().collect()).unwrap();
+        if let Some(((id, token), outcome)) = update {
+            let cancelling = self.tasks[&id].cancelling && !matches!(outcome, Outcome::Completed);
+            let kept = self.settle(id, &token, outcome);
+            match (kept, outcome) {
+                (true, _) if cancelling => assert_eq!(settle_and_claim.results, [UpdateResult::Cancelled]),
+                (false, _) => assert_eq!(settle_and_claim.results, [UpdateResult::Lost]),
+                (true, Outcome::DeadLettered) => {
+                    assert!(matches!(settle_and_claim.results[..], [UpdateResult::DeadLettered(_)]))
+                }
+                (true, _) => assert_eq!(settle_and_claim.results, [UpdateResult::Done]),
             }
         }
-        let Some(wanted) = wanted else {
-            assert_eq!((turn.claimed.len(), turn.next_due), (0, None));
+        let Some(claim_request) = claim_request else {
+            assert_eq!((settle_and_claim.claimed.len(), settle_and_claim.next_due), (0, None));
             return;
         };
-        let due = self.claim(&wanted);
-        assert_eq!(turn.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), due);
-        for task in turn.claimed {
-            let known = &self.tasks[&task.id];
+        let due = self.claim(&claim_request);
+        assert_eq!(settle_and_claim.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), due);
+        for task in settle_and_claim.claimed {
+            let task_model = &self.tasks[&task.id];
             assert_eq!(
                 (task.attempts, task.starts, task.crashes, task.abandoned, task.priority),
-                (known.attempts, known.starts, known.crashes, known.abandoned, known.priority)
+                (
+                    task_model.attempts,
+                    task_model.starts,
+                    task_model.crashes,
+                    task_model.abandoned,
+                    task_model.priority
+                )
             );
             self.claims.push((task.id, task.token));
         }
         let waiting = self.tasks.values().filter(|task| task.status == TaskStatus::Scheduled);
         let next = waiting.filter_map(|task| task.run_after).min();
-        assert_eq!(turn.next_due, next.filter(|_| due.len() < wanted.limit));
+        assert_eq!(settle_and_claim.next_due, next.filter(|_| due.len() < claim_request.limit));
     }
 
-    fn verdict(&self, say: Say) -> Disposition {
+    fn disposition(&self, outcome: Outcome) -> Disposition {
         let failure = TaskFailure { reason: "broke".to_owned(), ..TaskFailure::default() };
-        match say {
-            Say::Completed => Disposition::Completed(None),
-            Say::Retry(by) => Disposition::Retry(self.soon(by), failure),
-            Say::Buried => Disposition::DeadLettered(failure),
-            Say::Released => Disposition::Released,
-            Say::Postponed(by) => Disposition::Postponed(self.soon(by)),
+        match outcome {
+            Outcome::Completed => Disposition::Completed(None),
+            Outcome::Retry(by) => Disposition::Retry(self.after(by), failure),
+            Outcome::DeadLettered => Disposition::DeadLettered(failure),
+            Outcome::Released => Disposition::Released,
+            Outcome::Postponed(by) => Disposition::Postponed(self.after(by)),
         }
     }
 
-    fn settle(&mut self, id: i64, token: &Token, say: Say) -> bool {
-        let at = match say {
-            Say::Retry(by) | Say::Postponed(by) => Some(self.soon(by)),
+    fn settle(&mut self, id: i64, token: &Token, outcome: Outcome) -> bool {
+        let at = match outcome {
+            Outcome::Retry(by) | Outcome::Postponed(by) => Some(self.after(by)),
             _ => None,
         };
-        let Some(task) = self.owned(id, token) else { return false };
-        if matches!(say, Say::Completed | Say::Retry(_) | Say::Buried) {
+        let Some(task) = self.owned_task(id, token) else { return false };
+        if matches!(outcome, Outcome::Completed | Outcome::Retry(_) | Outcome::DeadLettered) {
             task.start();
         }
-        match say {
-            Say::Completed => task.leave(TaskStatus::Completed),
-            _ if task.cancelling => task.leave(TaskStatus::Cancelled),
-            Say::Released => task.leave(TaskStatus::Pending),
-            Say::Retry(_) => {
+        match outcome {
+            Outcome::Completed => task.end_claim(TaskStatus::Completed),
+            _ if task.cancelling => task.end_claim(TaskStatus::Cancelled),
+            Outcome::Released => task.end_claim(TaskStatus::Pending),
+            Outcome::Retry(_) => {
                 task.attempts += 1;
                 task.run_after = at;
-                task.leave(TaskStatus::Scheduled);
+                task.end_claim(TaskStatus::Scheduled);
             }
-            Say::Postponed(_) => {
+            Outcome::Postponed(_) => {
                 task.run_after = at;
-                task.leave(TaskStatus::Scheduled);
+                task.end_claim(TaskStatus::Scheduled);
             }
-            Say::Buried => {
+            Outcome::DeadLettered => {
                 task.attempts += 1;
-                task.bury();
+                task.dead_letter();
             }
         }
         true
     }
 
     /// The ids that a claim must bring, in order.
-    fn claim(&mut self, wanted: &ClaimRequest) -> Vec<i64> {
-        let (now, expires) = (self.clock.now(), self.clock.now().plus(wanted.lease));
+    fn claim(&mut self, claim_request: &ClaimRequest) -> Vec<i64> {
+        let (now, expires) = (self.clock.now(), self.clock.now().plus(claim_request.lease));
         for task in self.tasks.values_mut().filter(|task| task.status == TaskStatus::Scheduled) {
             if task.run_after.is_none_or(|at| at <= now) {
                 // For good: a clock that is set back does not make it wait again.
@@ -383,40 +397,40 @@ impl World {
             .map(|(id, task)| (-task.priority, *id))
             .collect();
         due.sort_unstable();
-        due.truncate(wanted.limit);
+        due.truncate(claim_request.limit);
         let due: Vec<i64> = due.into_iter().map(|(_, id)| id).collect();
         for id in &due {
             let task = self.tasks.get_mut(id).unwrap();
             task.status = TaskStatus::Running;
             task.started = false;
-            task.owner = Some(wanted.token.clone());
+            task.owner = Some(claim_request.token.clone());
             task.expires = Some(expires);
         }
         due
     }
 
     fn heartbeat(&mut self, store: &Store, (id, token): (i64, Token), lease: Secs) {
-        let beats = store.tasks().heartbeat(vec![(id, token.clone())], Duration::from_secs(lease)).unwrap();
-        let expires = self.soon(lease);
-        let want = match self.owned(id, &token) {
+        let results = store.tasks().heartbeat(vec![(id, token.clone())], Duration::from_secs(lease)).unwrap();
+        let expires = self.after(lease);
+        let expected = match self.owned_task(id, &token) {
             None => HeartbeatResult::Lost,
             Some(task) => {
                 task.expires = Some(expires);
                 HeartbeatResult::Kept
             }
         };
-        assert_eq!(beats, [want]);
+        assert_eq!(results, [expected]);
     }
 
-    fn note(&mut self, store: &Store, id: i64, token: &Token) {
-        let notes = self.tasks[&id].notes;
-        let noted = store.checkpoints().save(id, token, &notes.to_string(), "1");
-        match self.owned(id, token) {
+    fn save_checkpoint(&mut self, store: &Store, id: i64, token: &Token) {
+        let checkpoints = self.tasks[&id].checkpoints;
+        let saved = store.checkpoints().save(id, token, &checkpoints.to_string(), "1");
+        match self.owned_task(id, token) {
             Some(task) => {
-                task.notes += 1;
-                assert_eq!(noted, Ok(()));
+                task.checkpoints += 1;
+                assert_eq!(saved, Ok(()));
             }
-            None => assert!(matches!(noted, Err(Error::Conflict(_))), "{noted:?}"),
+            None => assert!(matches!(saved, Err(Error::Conflict(_))), "{saved:?}"),
         }
     }
 
@@ -426,16 +440,16 @@ impl World {
         let (mut freed, mut poisoned, mut cancelled) = (0, 0, 0);
         for task in self.tasks.values_mut().filter(|task| task.is_stale(now)) {
             if task.cancelling {
-                task.leave(TaskStatus::Cancelled);
+                task.end_claim(TaskStatus::Cancelled);
                 cancelled += 1;
                 continue;
             }
             *if task.started { &mut task.crashes } else { &mut task.abandoned } += 1;
             if task.started && task.crashes >= MAX_CRASHES {
-                task.bury();
+                task.dead_letter();
                 poisoned += 1;
             } else {
-                task.leave(TaskStatus::Pending);
+                task.end_claim(TaskStatus::Pending);
                 freed += 1;
             }
         }
@@ -460,32 +474,33 @@ impl World {
             task.cancelling = true;
         } else {
             assert_eq!(cancelled, Ok(CancelOutcome::Cancelled));
-            task.leave(TaskStatus::Cancelled);
+            task.end_claim(TaskStatus::Cancelled);
         }
     }
 
-    fn hurry(&mut self, store: &Store, task: &Index) {
+    fn run_now(&mut self, store: &Store, task: &Index) {
         let ids: Vec<i64> = self.tasks.keys().copied().collect();
         if ids.is_empty() {
             return;
         }
         let id = *task.get(&ids);
-        let hurried = store.tasks().run_now(id);
+        let result = store.tasks().run_now(id);
         let task = self.tasks.get_mut(&id).unwrap();
         if task.status == TaskStatus::Scheduled {
-            assert_eq!(hurried, Ok(()));
+            assert_eq!(result, Ok(()));
             task.status = TaskStatus::Pending;
             task.run_after = None;
         } else {
-            assert!(matches!(hurried, Err(Error::Conflict(_))), "{hurried:?}");
+            assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
         }
     }
 
     /// The table is as the model has it, whichever store looks; and what must never be, is not.
-    fn check(&mut self, looker: usize) {
-        let store = &self.stores[looker];
+    fn check(&mut self, reader: usize) {
+        let store = &self.stores[reader];
         let rows = store.tasks().list(&TaskFilter::default(), None, 1_000).unwrap().items;
-        let letters = store.dead_letters().list(&DeadLetterFilter::default(), None, 1_000).unwrap().items;
+        let dead_letters =
+            store.dead_letters().list(&DeadLetterFilter::default(), None, 1_000).unwrap().items;
         assert_eq!(
             rows.iter().map(|row| row.id).collect::<Vec<_>>(),
             self.tasks.keys().rev().copied().collect::<Vec<_>>(),
@@ -507,41 +522,47 @@ impl World {
                 assert_eq!(owners.count(), 1, "one owner, and one only: {row:?}");
                 assert_eq!(row.worker_id.as_deref(), task.owner.as_ref().map(Token::as_str));
             }
-            let notes = store.checkpoints().list(row.id).unwrap().len();
-            assert_eq!(notes, task.notes as usize, "{row:?}");
+            let checkpoints = store.checkpoints().list(row.id).unwrap().len();
+            assert_eq!(checkpoints, task.checkpoints as usize, "{row:?}");
             if row.status.is_terminal() {
                 let first = self.finished.entry(row.id).or_insert_with(|| row.clone());
                 assert_eq!(&row, first, "nothing changes a finished row");
             } else {
                 assert!(!self.finished.contains_key(&row.id), "{row:?}");
             }
-            let own: Vec<_> = letters.iter().filter(|letter| letter.task_id == row.id.to_string()).collect();
+            let own: Vec<_> = dead_letters
+                .iter()
+                .filter(|dead_letter_checkpoints| dead_letter_checkpoints.task_id == row.id.to_string())
+                .collect();
             assert_eq!(own.len(), usize::from(row.status == TaskStatus::Failed), "{row:?}");
-            for letter in own {
-                assert_eq!(letter.attempt_count, row.attempts + row.crashes);
-                assert_eq!(letter.checkpoint.is_some(), task.letter != Some(0));
+            for dead_letter_checkpoints in own {
+                assert_eq!(dead_letter_checkpoints.attempt_count, row.attempts + row.crashes);
+                assert_eq!(
+                    dead_letter_checkpoints.checkpoint.is_some(),
+                    task.dead_letter_checkpoints != Some(0)
+                );
             }
         }
         let failed = self.tasks.values().filter(|task| task.status == TaskStatus::Failed).count();
-        assert_eq!(letters.len(), failed, "letters exactly for what was given up");
+        assert_eq!(dead_letters.len(), failed, "letters exactly for what was given up");
     }
 
     /// Whatever happened: in the end every task can be brought to its end.
     fn drain(&mut self) {
-        let unfinished = |world: &World| world.tasks.values().any(|task| !task.status.is_terminal());
+        let unfinished = |model: &Model| model.tasks.values().any(|task| !task.status.is_terminal());
         for _ in 0..10 {
             if !unfinished(self) {
                 return;
             }
-            self.clock.set(self.soon(1_000));
+            self.clock.set(self.after(1_000));
             let store = self.stores[0].clone();
             self.recover(&store);
-            let wanted = self.wanted(0, 1_000, 10);
+            let claim_request = self.claim_request(0, 1_000, 10);
             let before = self.claims.len();
-            self.turn(&store, None, Some(wanted));
+            self.settle_and_claim(&store, None, Some(claim_request));
             for nth in before..self.claims.len() {
                 let claim = self.claims[nth].clone();
-                self.turn(&store, Some((claim, Say::Completed)), None);
+                self.settle_and_claim(&store, Some((claim, Outcome::Completed)), None);
             }
         }
         assert!(!unfinished(self), "{:?}", self.tasks);
@@ -549,18 +570,18 @@ impl World {
 }
 
 #[test]
-fn every_interleaving_comes_out_as_the_model_says() {
+fn random_steps_match_the_lease_model() {
     // PROPTEST_CASES asks for more, never for fewer.
     let cases = Config::default().cases.max(256);
     let config = Config { failure_persistence: None, max_shrink_iters: 2_000, ..Config::with_cases(cases) };
-    let step = (0..2usize, act()).prop_map(|(store, act)| Step { store, act });
+    let step = (0..2usize, action()).prop_map(|(store, action)| Step { store, action });
     proptest!(config, |(steps in prop::collection::vec(step, 40..60))| {
-        let mut world = World::new();
+        let mut model = Model::new();
         for (nth, step) in steps.iter().enumerate() {
-            world.step(step);
-            world.check(nth % 2);
+            model.step(step);
+            model.check(nth % 2);
         }
-        world.drain();
-        world.check(0);
+        model.drain();
+        model.check(0);
     });
 }

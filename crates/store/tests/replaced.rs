@@ -19,7 +19,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-fn put(store: &Store, kind: &str) {
+fn enqueue(store: &Store, kind: &str) {
     store.tasks().enqueue(NewTask::new(kind, "1")).unwrap();
 }
 
@@ -29,13 +29,13 @@ fn kinds(path: &Path) -> Vec<String> {
     tasks.items.into_iter().map(|task| task.kind).collect()
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn sidecar(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(format!("{}{ending}", path.display()))
 }
 
 /// Every use of the store gives this error.
 #[track_caller]
-fn is_refused(store: &Store, wanted: &Error, word: &str) {
+fn assert_refused(store: &Store, wanted: &Error, word: &str) {
     let refused = [
         store.tasks().enqueue(NewTask::new("late", "1")).map(drop),
         store.tasks().heartbeat(vec![], LONG).map(drop),
@@ -51,19 +51,19 @@ fn is_refused(store: &Store, wanted: &Error, word: &str) {
 }
 
 #[test]
-fn deleted_database_is_noticed() {
+fn deleted_database_is_refused() {
     let (_folder, path) = folder();
     let store = Store::open(&path).unwrap();
-    put(&store, "a");
+    enqueue(&store, "a");
     fs::remove_file(&path).unwrap();
-    is_refused(&store, &Error::Deleted(path.clone()), "deleted");
+    assert_refused(&store, &Error::Deleted(path.clone()), "deleted");
     drop(store);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "nothing is left beside it");
     assert_eq!(kinds(&path), [""; 0], "a new database is empty");
 }
 
 #[test]
-fn watch_that_waits_notices_that_the_database_is_deleted() {
+fn waiting_watcher_fails_when_the_database_is_deleted() {
     let (_folder, path) = folder();
     let store = Store::open(&path).unwrap();
     let mut watch = store.watch().unwrap();
@@ -73,62 +73,62 @@ fn watch_that_waits_notices_that_the_database_is_deleted() {
 }
 
 #[test]
-fn replaced_database_gets_nothing_of_the_old_one() {
+fn replaced_database_receives_no_writes_of_the_old_one() {
     let (folder, path) = folder();
     let other = folder.path().join("other.db");
-    put(&Store::open(&other).unwrap(), "theirs");
+    enqueue(&Store::open(&other).unwrap(), "theirs");
     let store = Store::open(&path).unwrap();
-    put(&store, "ours");
+    enqueue(&store, "ours");
     fs::rename(&other, &path).unwrap();
-    is_refused(&store, &Error::Replaced(path.clone()), "replaced");
+    assert_refused(&store, &Error::Replaced(path.clone()), "replaced");
     drop(store);
     assert_eq!(kinds(&path), ["theirs"], "no log of the old file is played into the new one");
-    assert!(beside(&path, "-wal.replaced").exists(), "the old log is kept");
+    assert!(sidecar(&path, "-wal.replaced").exists(), "the old log is kept");
 }
 
 #[test]
-fn closing_a_store_leaves_the_log_of_the_database_in_its_place_alone() {
+fn close_keeps_the_wal_of_the_replacing_database() {
     let (_folder, path) = folder();
     let old = Store::open(&path).unwrap();
-    put(&old, "old");
+    enqueue(&old, "old");
     for ending in ["", "-wal", "-shm"] {
-        fs::remove_file(beside(&path, ending)).unwrap();
+        fs::remove_file(sidecar(&path, ending)).unwrap();
     }
     let new = Store::open(&path).unwrap();
-    put(&new, "new");
-    let log = fs::metadata(beside(&path, "-wal")).unwrap().len();
+    enqueue(&new, "new");
+    let log = fs::metadata(sidecar(&path, "-wal")).unwrap().len();
     drop(old);
-    assert_eq!(fs::metadata(beside(&path, "-wal")).unwrap().len(), log);
-    put(&new, "newer");
+    assert_eq!(fs::metadata(sidecar(&path, "-wal")).unwrap().len(), log);
+    enqueue(&new, "newer");
     assert_eq!(kinds(&path), ["newer", "new"]);
 }
 
 #[test]
-fn database_that_is_moved_away_keeps_what_was_acknowledged() {
+fn moved_database_keeps_acknowledged_writes() {
     let (folder, path) = folder();
     let elsewhere = folder.path().join("elsewhere.db");
     let store = Store::open(&path).unwrap();
-    put(&store, "a");
+    enqueue(&store, "a");
     fs::rename(&path, &elsewhere).unwrap();
-    is_refused(&store, &Error::Deleted(path), "deleted");
+    assert_refused(&store, &Error::Deleted(path), "deleted");
     drop(store);
     assert_eq!(kinds(&elsewhere), ["a"]);
 }
 
 #[test]
-fn log_of_a_file_stays_when_only_the_link_to_it_leads_elsewhere() {
+fn wal_is_kept_when_only_the_symlink_is_retargeted() {
     let (folder, path) = folder();
     let (link, other) = (folder.path().join("link.db"), folder.path().join("other.db"));
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let (by_link, by_name) = (Store::open(&link).unwrap(), Store::open(&path).unwrap());
-    put(&by_link, "a");
+    enqueue(&by_link, "a");
     drop(Store::open(&other).unwrap());
     fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(&other, &link).unwrap();
     let refused = by_link.tasks().enqueue(NewTask::new("late", "1")).unwrap_err();
     assert_eq!(refused, Error::Replaced(link));
     drop(by_link);
-    put(&by_name, "b");
+    enqueue(&by_name, "b");
     drop(by_name);
     assert_eq!(kinds(&path), ["b", "a"]);
     assert_eq!(kinds(&other), [""; 0]);
@@ -136,18 +136,18 @@ fn log_of_a_file_stays_when_only_the_link_to_it_leads_elsewhere() {
 
 /// What another program does with the log or the index of a database that is open.
 fn delete(path: &Path, endings: &[&str]) {
-    endings.iter().for_each(|ending| fs::remove_file(beside(path, ending)).unwrap());
+    endings.iter().for_each(|ending| fs::remove_file(sidecar(path, ending)).unwrap());
 }
 
 #[test]
-fn deleted_log_or_index_is_noticed_and_what_was_acknowledged_stays() {
+fn deleted_wal_or_shm_is_refused_and_acknowledged_writes_survive() {
     for endings in [&["-wal"][..], &["-shm"], &["-wal", "-shm"]] {
         let (_folder, path) = folder();
         let store = Store::open(&path).unwrap();
-        put(&store, "a");
+        enqueue(&store, "a");
         delete(&path, endings);
         let refused = store.tasks().enqueue(NewTask::new("late", "1")).unwrap_err();
-        assert_eq!(refused, Error::Deleted(beside(&path, endings[0])));
+        assert_eq!(refused, Error::Deleted(sidecar(&path, endings[0])));
         let waited = store.watch().and_then(|mut watch| watch.wait(LONG));
         assert_eq!(waited, Err(refused));
         drop(store);
@@ -156,11 +156,11 @@ fn deleted_log_or_index_is_noticed_and_what_was_acknowledged_stays() {
 }
 
 #[test]
-fn tasks_of_another_process_survive_that_index_and_log_were_deleted_before() {
+fn tasks_of_another_process_survive_deleted_wal_and_shm() {
     for endings in [&["-shm"][..], &["-wal", "-shm"]] {
         let (_folder, path) = folder();
         let store = Store::open(&path).unwrap();
-        put(&store, "a");
+        enqueue(&store, "a");
         delete(&path, endings);
         // A real process: within one, SQLite would share the index that was deleted.
         let name = "another_process_enqueues_a_task";
@@ -184,6 +184,6 @@ const DATABASE: &str = "GRISTMILL_TEST_DATABASE";
 fn another_process_enqueues_a_task() {
     let path = std::env::var_os(DATABASE).map(PathBuf::from);
     if let Some(path) = path {
-        put(&Store::open(&path).unwrap(), "other");
+        enqueue(&Store::open(&path).unwrap(), "other");
     }
 }

@@ -39,7 +39,7 @@ impl Fixture {
     }
 
     fn claim(&self, worker: &WorkerId) -> ClaimedTask {
-        let wanted = ClaimRequest {
+        let request = ClaimRequest {
             queue: "default".into(),
             kind: "k".into(),
             limit: 1,
@@ -49,7 +49,7 @@ impl Fixture {
             lease: LEASE,
             token: worker.token(),
         };
-        self.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0)
+        self.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0)
     }
 
     fn recover(&self) -> Recovered {
@@ -80,7 +80,7 @@ fn register(fixture: &Fixture, worker: &WorkerId, process: u32) {
 }
 
 #[test]
-fn tasks_of_a_killed_process_are_free_before_their_lease_ends() {
+fn tasks_of_a_killed_process_are_freed_before_their_lease_ends() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("killed");
     let mut child = process();
@@ -100,7 +100,7 @@ fn tasks_of_a_killed_process_are_free_before_their_lease_ends() {
 }
 
 #[test]
-fn zombies_are_dead() {
+fn zombie_process_counts_as_dead() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("zombie");
     let mut child = process();
@@ -117,7 +117,7 @@ fn zombies_are_dead() {
 }
 
 #[test]
-fn leases_of_a_living_process_survive_a_clock_that_is_set_forward() {
+fn leases_of_a_live_process_survive_a_clock_set_forward() {
     let fixture = Fixture::new();
     let (seen, unseen) = (WorkerId::new("seen"), WorkerId::new("unseen"));
     fixture.store.workers().heartbeat(&seen, LEASE).unwrap();
@@ -129,7 +129,7 @@ fn leases_of_a_living_process_survive_a_clock_that_is_set_forward() {
 }
 
 #[test]
-fn tasks_of_a_silent_process_are_free_when_their_lease_ends_and_that_is_no_crash() {
+fn tasks_of_a_silent_process_are_freed_at_lease_end_without_a_crash() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("silent");
     fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
@@ -144,7 +144,7 @@ fn tasks_of_a_silent_process_are_free_when_their_lease_ends_and_that_is_no_crash
 }
 
 #[test]
-fn processes_that_cannot_be_seen_hold_their_leases_by_the_wall_clock() {
+fn unknown_processes_hold_leases_by_the_wall_clock() {
     let this = gristmill_store::process::tag();
     let (before, after) = this.split_once(" (boot ").unwrap();
     let (_, start) = after.split_once(',').unwrap();
@@ -162,7 +162,7 @@ fn processes_that_cannot_be_seen_hold_their_leases_by_the_wall_clock() {
 }
 
 #[test]
-fn reused_process_ids_are_other_processes() {
+fn process_with_a_reused_pid_counts_as_dead() {
     let this = gristmill_store::process::tag();
     let (before, _) = this.split_once(", start ").unwrap();
     let fixture = Fixture::new();
@@ -174,7 +174,7 @@ fn reused_process_ids_are_other_processes() {
 }
 
 #[test]
-fn rows_of_every_table_with_leases_are_recovered_from_a_dead_process() {
+fn every_leased_table_is_recovered_from_a_dead_process() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("killed");
     let mut child = process();
@@ -196,7 +196,7 @@ fn register_dead(fixture: &Fixture, worker: &WorkerId) {
 }
 
 #[test]
-fn starts_in_a_log_are_not_lost_when_the_recovery_that_reads_it_fails() {
+fn start_log_survives_a_failed_recovery() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("killed");
     let task = fixture.claimed_by(&worker);
@@ -215,7 +215,7 @@ fn starts_in_a_log_are_not_lost_when_the_recovery_that_reads_it_fails() {
 }
 
 #[test]
-fn recovery_that_frees_what_a_dead_worker_held_removes_its_record() {
+fn recovery_removes_the_record_of_a_dead_worker_without_leases() {
     let fixture = Fixture::new();
     let (worker, other) = (WorkerId::new("killed"), WorkerId::new("alive"));
     fixture.store.workers().heartbeat(&other, LEASE).unwrap();
@@ -238,7 +238,7 @@ fn recorded(fixture: &Fixture) -> Vec<String> {
 }
 
 #[test]
-fn worker_frees_its_own_leases_that_have_run_out_and_that_it_does_not_hold() {
+fn worker_frees_its_expired_leases_that_it_does_not_hold() {
     let fixture = Fixture::new();
     let (worker, other) = (WorkerId::new("alive"), WorkerId::new("alive too"));
     fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
@@ -266,7 +266,7 @@ fn worker_frees_its_own_leases_that_have_run_out_and_that_it_does_not_hold() {
 }
 
 #[test]
-fn start_log_keeps_the_starts_of_unsettled_tasks_and_stays_short() {
+fn start_log_is_rewritten_with_unsettled_starts_only() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("killed");
     let (running, settled) = (fixture.claimed_by(&worker), fixture.claimed_by(&worker));
@@ -296,7 +296,7 @@ fn start_log_keeps_the_starts_of_unsettled_tasks_and_stays_short() {
 
 /// A container or machine that is started again shows nothing of its earlier processes.
 #[test]
-fn start_logs_of_workers_that_cannot_be_seen_are_read_and_later_removed() {
+fn start_logs_of_unknown_workers_are_read_and_removed_later() {
     let fixture = Fixture::new();
     let logs = || {
         let files = std::fs::read_dir(fixture.store.path().parent().unwrap()).unwrap();

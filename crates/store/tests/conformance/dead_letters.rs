@@ -326,7 +326,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
     let id = insert_message(fixture, message("m-1"));
     let first = fixture.store.dead_letters().get(id).unwrap();
     fixture.advance(HOUR);
-    let open_again = NewDeadLetter {
+    let again = NewDeadLetter {
         reason: "gone".to_owned(),
         attempts: 5,
         first_failure: after(HOUR),
@@ -335,7 +335,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
         checkpoint: Some("{}".to_owned()),
         ..message("m-1")
     };
-    assert_eq!(insert_message(fixture, open_again.clone()), id);
+    assert_eq!(insert_message(fixture, again.clone()), id);
     let expected = DeadLetter {
         failure_reason: "gone".to_owned(),
         attempt_count: 5,
@@ -350,23 +350,23 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
         attempts: 1,
         first_failure: noon().minus(SEC),
         last_failure: noon(),
-        ..open_again.clone()
+        ..again.clone()
     };
     assert_eq!(insert_message(fixture, late), id);
     assert_eq!(fixture.dead_letters(), [DeadLetter { first_failure: noon().minus(SEC), ..expected }]);
     // Another store's is the same letter; another queue, kind or id is another.
-    assert_eq!(fixture.open_again().dead_letters().insert(open_again.clone()).unwrap(), id);
+    assert_eq!(fixture.open_again().dead_letters().insert(again.clone()).unwrap(), id);
     let others = [
-        NewDeadLetter { queue: "returns".to_owned(), ..open_again.clone() },
-        NewDeadLetter { kind: "amqp:returns".to_owned(), ..open_again.clone() },
-        NewDeadLetter { message_id: "M-1".to_owned(), ..open_again.clone() },
+        NewDeadLetter { queue: "returns".to_owned(), ..again.clone() },
+        NewDeadLetter { kind: "amqp:returns".to_owned(), ..again.clone() },
+        NewDeadLetter { message_id: "M-1".to_owned(), ..again.clone() },
     ];
     for other in others {
         assert_ne!(insert_message(fixture, other), id);
     }
     assert_eq!(fixture.dead_letters().len(), 4);
     fixture.store.dead_letters().discard(id).unwrap();
-    assert_ne!(insert_message(fixture, open_again), id, "what was discarded is gone");
+    assert_ne!(insert_message(fixture, again), id, "what was discarded is gone");
 }
 
 pub(crate) fn messages_without_an_id_have_separate_dead_letters(fixture: &Fixture) {

@@ -90,19 +90,16 @@ pub(crate) fn retry_counts_the_attempt_and_schedules_the_task(fixture: &Fixture)
     assert_eq!(row.lease_expires_at, None);
     assert_eq!(fixture.claim(), []);
     fixture.clock.set(after(HOUR));
-    let open_again = fixture.claim_one();
-    assert_eq!(
-        (open_again.id, open_again.attempts, open_again.failed_step.as_deref()),
-        (task.id, 1, Some("upload"))
-    );
-    assert_ne!(open_again.token, task.token);
+    let again = fixture.claim_one();
+    assert_eq!((again.id, again.attempts, again.failed_step.as_deref()), (task.id, 1, Some("upload")));
+    assert_ne!(again.token, task.token);
     // A time that is over already is no obstacle.
     fixture.settle(
-        &open_again,
+        &again,
         Disposition::Retry(noon(), TaskFailure { reason: "y".to_owned(), ..TaskFailure::default() }),
     );
-    let open_again = fixture.claim_one();
-    assert_eq!((open_again.attempts, open_again.failed_step), (2, None));
+    let again = fixture.claim_one();
+    assert_eq!((again.attempts, again.failed_step), (2, None));
     assert_eq!(fixture.dead_letters(), []);
 }
 

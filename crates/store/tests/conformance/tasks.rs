@@ -170,8 +170,8 @@ pub(crate) fn enqueue_returns_the_unfinished_task_with_the_same_unique_key(fixtu
     let other = fixture.enqueue(task_with_key("other"));
     let check = || {
         let task = NewTask { payload: "2".to_owned(), queue: "elsewhere".to_owned(), ..task_with_key("k") };
-        let open_again = fixture.store.tasks().enqueue(task).unwrap();
-        assert_eq!(open_again, Enqueued { id: first, created: false });
+        let again = fixture.store.tasks().enqueue(task).unwrap();
+        assert_eq!(again, Enqueued { id: first, created: false });
         assert_eq!(fixture.row(first).payload, "1");
         assert_eq!(fixture.rows().len(), 2);
     };

@@ -2,11 +2,11 @@ use gristmill_store::Error;
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
 use gristmill_store::lease::HeartbeatResult;
 
-use crate::{Bench, LEASE, seconds, token};
+use crate::{Fixture, LEASE, seconds, token};
 
 const ALL: JobFilter = JobFilter { status: None, kind: None };
 
-impl Bench {
+impl Fixture {
     fn scan(&self) -> JobRow {
         self.store.jobs().create(JobKind::Scan, "{}", true).unwrap()
     }
@@ -20,7 +20,7 @@ impl Bench {
     }
 
     /// A job in a state, made the way a program on the other side could: with SQL.
-    fn job_in(&self, id: &str, kind: &str, status: &str) -> String {
+    fn insert_job(&self, id: &str, kind: &str, status: &str) -> String {
         let id = format!("{id:0>36}");
         self.sql(&format!(
             "INSERT INTO jobs (id, kind, status, worker_id, lease_expires_at)
@@ -31,79 +31,79 @@ impl Bench {
 }
 
 #[track_caller]
-fn conflict<T: std::fmt::Debug>(result: &Result<T, Error>) {
+fn assert_conflict<T: std::fmt::Debug>(result: &Result<T, Error>) {
     assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
 }
 
 #[test]
-fn a_job_from_order_to_end() {
-    let bench = Bench::new();
+fn job_moves_from_pending_to_completed() {
+    let fixture = Fixture::new();
     let payload = r#"{"library_names": null, "batch_size": 5}"#;
-    let made = bench.store.jobs().create(JobKind::Scan, payload, false).unwrap();
+    let made = fixture.store.jobs().create(JobKind::Scan, payload, false).unwrap();
     assert_eq!(made.id.len(), 36);
     assert_eq!(made.id, made.id.to_lowercase());
     assert_eq!(made.id.as_bytes()[14], b'4');
     assert_eq!((made.status, made.dry_run, made.progress), (JobStatus::Pending, false, 0.0));
     assert_eq!(made.payload, payload);
-    assert_eq!((made.created_at, made.updated_at), (bench.now(), bench.now()));
+    assert_eq!((made.created_at, made.updated_at), (fixture.now(), fixture.now()));
 
-    bench.pass(seconds(1));
-    let started = bench.now();
-    let claimed = bench.claim("a");
+    fixture.advance(seconds(1));
+    let started = fixture.now();
+    let claimed = fixture.claim("a");
     assert_eq!((claimed.id.as_str(), claimed.status), (made.id.as_str(), JobStatus::Running));
     assert_eq!(claimed.worker_id.as_deref(), Some("a"));
     assert_eq!(claimed.worker_heartbeat_at, Some(started));
     assert_eq!(claimed.lease_expires_at, Some(started.plus(LEASE)));
     assert_eq!((claimed.started_at, claimed.updated_at), (Some(started), started));
 
-    bench.pass(seconds(30));
-    let jobs = bench.store.jobs();
+    fixture.advance(seconds(30));
+    let jobs = fixture.store.jobs();
     assert_eq!(jobs.heartbeat(&made.id, &token("a"), LEASE, 0.5, 12).unwrap(), HeartbeatResult::Kept);
-    let beaten = bench.job(&made.id);
+    let beaten = fixture.job(&made.id);
     assert_eq!((beaten.progress, beaten.processed_items), (0.5, 12));
-    assert_eq!(beaten.lease_expires_at, Some(bench.now().plus(LEASE)));
+    assert_eq!(beaten.lease_expires_at, Some(fixture.now().plus(LEASE)));
 
-    bench.pass(seconds(1));
+    fixture.advance(seconds(1));
     let done = jobs.finish(&made.id, &token("a"), Ok(())).unwrap();
     assert_eq!((done.status, done.progress, done.processed_items), (JobStatus::Completed, 1.0, 12));
-    assert_eq!((done.finished_at, done.worker_heartbeat_at), (Some(bench.now()), Some(bench.now())));
+    assert_eq!((done.finished_at, done.worker_heartbeat_at), (Some(fixture.now()), Some(fixture.now())));
     assert_eq!((done.lease_expires_at, done.error_code), (None, None));
     assert_eq!(done.worker_id.as_deref(), Some("a"));
     assert_eq!(done.started_at, Some(started));
 }
 
 #[test]
-fn a_failed_run_says_so() {
-    let bench = Bench::new();
-    let id = bench.scan().id;
-    bench.claim("a");
-    let failed = bench.store.jobs().finish(&id, &token("a"), Err("no such folder".to_owned())).unwrap();
+fn failed_job_stores_code_and_message() {
+    let fixture = Fixture::new();
+    let id = fixture.scan().id;
+    fixture.claim("a");
+    let failed = fixture.store.jobs().finish(&id, &token("a"), Err("no such folder".to_owned())).unwrap();
     assert_eq!((failed.status, failed.progress), (JobStatus::Failed, 0.0));
     assert_eq!(failed.error_code.as_deref(), Some("WORKER_FAILURE"));
     assert_eq!(failed.error_message.as_deref(), Some("no such folder"));
-    assert_eq!((failed.finished_at, failed.lease_expires_at), (Some(bench.now()), None));
+    assert_eq!((failed.finished_at, failed.lease_expires_at), (Some(fixture.now()), None));
 }
 
 #[test]
-fn payloads_are_objects() {
-    let bench = Bench::new();
+fn payload_must_be_a_json_object() {
+    let fixture = Fixture::new();
     for payload in ["", "null", "[]", "3", "{", "{}{}"] {
-        let result = bench.store.jobs().create(JobKind::Scan, payload, true);
+        let result = fixture.store.jobs().create(JobKind::Scan, payload, true);
         assert!(matches!(result, Err(Error::Invalid(_))), "{payload:?}: {result:?}");
     }
 }
 
 #[test]
-fn one_scan_or_hash_at_a_time() {
-    let bench = Bench::new();
-    let jobs = bench.store.jobs();
-    let id = bench.scan().id;
+fn second_active_scan_or_hash_job_is_refused() {
+    let fixture = Fixture::new();
+    let jobs = fixture.store.jobs();
+    let id = fixture.scan().id;
     let refused = jobs.create(JobKind::Hash, "{}", true);
-    conflict(&refused);
+    assert_conflict(&refused);
     assert!(refused.unwrap_err().to_string().contains(&id), "says which job is in the way");
-    bench.claim("a");
-    conflict(&jobs.create(JobKind::Scan, "{}", true));
-    conflict(&bench.second().jobs().create(JobKind::Scan, "{}", true));
+    fixture.claim("a");
+    assert_conflict(&jobs.create(JobKind::Scan, "{}", true));
+    assert_conflict(&fixture.second().jobs().create(JobKind::Scan, "{}", true));
     // Other kinds are not bound by it, and nobody claims them.
     jobs.create(JobKind::Delete, "{}", true).unwrap();
     jobs.create(JobKind::Thumbnail, "{}", true).unwrap();
@@ -113,18 +113,18 @@ fn one_scan_or_hash_at_a_time() {
 }
 
 #[test]
-fn a_retryable_job_stands_in_nobodys_way() {
-    let bench = Bench::new();
-    let first = bench.scan().id;
-    bench.claim("a");
-    let jobs = bench.store.jobs();
+fn retryable_job_does_not_block_a_new_job() {
+    let fixture = Fixture::new();
+    let first = fixture.scan().id;
+    fixture.claim("a");
+    let jobs = fixture.store.jobs();
     let put_off = jobs.mark_retryable(&first, &token("a"), "DISK_GONE", "the disk is gone").unwrap();
     assert_eq!(put_off.status, JobStatus::Retryable);
     assert_eq!(put_off.error_code.as_deref(), Some("DISK_GONE"));
-    assert_eq!((put_off.finished_at, put_off.lease_expires_at), (Some(bench.now()), None));
+    assert_eq!((put_off.finished_at, put_off.lease_expires_at), (Some(fixture.now()), None));
 
-    let second = bench.scan().id;
-    conflict(&jobs.reset(&first));
+    let second = fixture.scan().id;
+    assert_conflict(&jobs.reset(&first));
     jobs.cancel(&second).unwrap();
     let reset = jobs.reset(&first).unwrap();
     assert_eq!(reset.status, JobStatus::Pending);
@@ -132,84 +132,87 @@ fn a_retryable_job_stands_in_nobodys_way() {
     assert_eq!((reset.worker_id, reset.worker_heartbeat_at), (None, None));
     assert_eq!(reset.started_at, put_off.started_at);
     // Its start is kept when it is claimed again.
-    bench.pass(seconds(5));
-    assert_eq!(bench.claim("b").started_at, put_off.started_at);
+    fixture.advance(seconds(5));
+    assert_eq!(fixture.claim("b").started_at, put_off.started_at);
 }
 
 #[test]
-fn a_dead_worker_does_not_block_new_jobs() {
-    let bench = Bench::new();
-    let first = bench.scan().id;
-    bench.claim("a");
-    bench.pass(LEASE);
-    let second = bench.scan().id;
-    assert_eq!(bench.job(&first).error_code.as_deref(), Some("LEASE_EXPIRED"));
-    assert_eq!(bench.claim("b").id, second);
+fn expired_lease_does_not_block_a_new_job() {
+    let fixture = Fixture::new();
+    let first = fixture.scan().id;
+    fixture.claim("a");
+    fixture.advance(LEASE);
+    let second = fixture.scan().id;
+    assert_eq!(fixture.job(&first).error_code.as_deref(), Some("LEASE_EXPIRED"));
+    assert_eq!(fixture.claim("b").id, second);
     // Nor the return of an old one.
-    bench.pass(LEASE);
-    assert_eq!(bench.store.jobs().reset(&first).unwrap().status, JobStatus::Pending);
-    assert_eq!(bench.job(&second).status, JobStatus::Retryable);
+    fixture.advance(LEASE);
+    assert_eq!(fixture.store.jobs().reset(&first).unwrap().status, JobStatus::Pending);
+    assert_eq!(fixture.job(&second).status, JobStatus::Retryable);
 }
 
 #[test]
-fn a_released_job_is_free_at_once() {
-    let bench = Bench::new();
-    let id = bench.scan().id;
-    let started = bench.claim("a").started_at;
-    let jobs = bench.store.jobs();
-    conflict(&jobs.release(&id, &token("b")));
+fn released_job_is_pending_at_once() {
+    let fixture = Fixture::new();
+    let id = fixture.scan().id;
+    let started = fixture.claim("a").started_at;
+    let jobs = fixture.store.jobs();
+    assert_conflict(&jobs.release(&id, &token("b")));
     let free = jobs.release(&id, &token("a")).unwrap();
     assert_eq!((free.status, free.worker_id, free.error_code), (JobStatus::Pending, None, None));
     assert_eq!((free.finished_at, free.lease_expires_at), (None, None));
-    let again = bench.second().jobs().claim(&token("b"), LEASE).unwrap().unwrap();
+    let again = fixture.second().jobs().claim(&token("b"), LEASE).unwrap().unwrap();
     assert_eq!((again.id, again.started_at), (id.clone(), started));
-    conflict(&jobs.release(&id, &token("a")));
+    assert_conflict(&jobs.release(&id, &token("a")));
 }
 
 #[test]
-fn an_expired_lease_makes_a_job_retryable() {
-    type Way = (&'static str, fn(&Bench, &str));
+fn expired_lease_makes_a_job_retryable() {
+    type Way = (&'static str, fn(&Fixture, &str));
     let ways: [Way; 3] = [
-        ("recovery", |bench, _| assert_eq!(bench.store.jobs().recover().unwrap(), 1)),
-        ("a claim", |bench, _| assert_eq!(bench.store.jobs().claim(&token("b"), LEASE).unwrap(), None)),
-        ("a late heartbeat", |bench, id| {
-            let beat = bench.store.jobs().heartbeat(id, &token("a"), LEASE, 0.5, 1);
+        ("recovery", |fixture, _| assert_eq!(fixture.store.jobs().recover().unwrap(), 1)),
+        ("a claim", |fixture, _| assert_eq!(fixture.store.jobs().claim(&token("b"), LEASE).unwrap(), None)),
+        ("a late heartbeat", |fixture, id| {
+            let beat = fixture.store.jobs().heartbeat(id, &token("a"), LEASE, 0.5, 1);
             assert_eq!(beat.unwrap(), HeartbeatResult::Expired);
         }),
     ];
     for (way, find) in ways {
-        let bench = Bench::new();
-        let id = bench.scan().id;
-        bench.claim("a");
-        bench.pass(LEASE);
-        find(&bench, &id);
-        let job = bench.job(&id);
+        let fixture = Fixture::new();
+        let id = fixture.scan().id;
+        fixture.claim("a");
+        fixture.advance(LEASE);
+        find(&fixture, &id);
+        let job = fixture.job(&id);
         assert_eq!(job.status, JobStatus::Retryable, "{way}");
         assert_eq!(job.error_code.as_deref(), Some("LEASE_EXPIRED"), "{way}");
-        assert_eq!(job.finished_at, Some(bench.now()), "{way}");
+        assert_eq!(job.finished_at, Some(fixture.now()), "{way}");
         assert_eq!(job.progress, 0.0, "{way}");
         assert_eq!(
             (job.worker_id, job.worker_heartbeat_at, job.lease_expires_at),
             (None, None, None),
             "{way}"
         );
-        assert_eq!(bench.store.jobs().recover().unwrap(), 0, "{way}");
-        conflict(&bench.store.jobs().finish(&id, &token("a"), Ok(())));
+        assert_eq!(fixture.store.jobs().recover().unwrap(), 0, "{way}");
+        assert_conflict(&fixture.store.jobs().finish(&id, &token("a"), Ok(())));
     }
 }
 
 #[test]
-fn a_lease_holds_until_its_last_moment() {
-    let bench = Bench::new();
-    let id = bench.scan().id;
-    bench.claim("a");
-    bench.pass(LEASE - std::time::Duration::from_micros(1));
-    assert_eq!(bench.store.jobs().recover().unwrap(), 0);
-    assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.0, 0).unwrap(), HeartbeatResult::Kept);
+fn lease_holds_until_its_exact_end() {
+    let fixture = Fixture::new();
+    let id = fixture.scan().id;
+    fixture.claim("a");
+    fixture.advance(LEASE - std::time::Duration::from_micros(1));
+    assert_eq!(fixture.store.jobs().recover().unwrap(), 0);
+    assert_eq!(
+        fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.0, 0).unwrap(),
+        HeartbeatResult::Kept
+    );
 }
 
 #[test]
-fn leases_are_compared_as_times() {
+fn lease_times_of_every_text_form_are_compared_as_times() {
     // Now is 07:08:09.25 in each case.
     for (lease, stale) in [
         ("2026-01-19 07:08:09", 1),
@@ -220,72 +223,72 @@ fn leases_are_compared_as_times() {
         ("2026-01-19 07:08:10", 0),
         ("2026-01-19 07:08:10+00:00", 0),
     ] {
-        let bench = Bench::new();
-        bench.job_in("1", "hash", "running");
-        bench.sql(&format!("UPDATE jobs SET lease_expires_at = '{lease}'"));
-        assert_eq!(bench.store.jobs().recover().unwrap(), stale, "{lease}");
+        let fixture = Fixture::new();
+        fixture.insert_job("1", "hash", "running");
+        fixture.sql(&format!("UPDATE jobs SET lease_expires_at = '{lease}'"));
+        assert_eq!(fixture.store.jobs().recover().unwrap(), stale, "{lease}");
     }
-    let bench = Bench::new();
-    bench.job_in("1", "hash", "running");
-    bench.sql("UPDATE jobs SET lease_expires_at = NULL");
-    assert_eq!(bench.store.jobs().recover().unwrap(), 1);
+    let fixture = Fixture::new();
+    fixture.insert_job("1", "hash", "running");
+    fixture.sql("UPDATE jobs SET lease_expires_at = NULL");
+    assert_eq!(fixture.store.jobs().recover().unwrap(), 1);
 }
 
 #[test]
-fn only_the_owner_writes() {
-    let bench = Bench::new();
-    let id = bench.scan().id;
-    bench.claim("a");
-    let before = bench.job(&id);
-    let (jobs, other) = (bench.store.jobs(), token("b"));
+fn job_update_with_a_wrong_token_is_refused() {
+    let fixture = Fixture::new();
+    let id = fixture.scan().id;
+    fixture.claim("a");
+    let before = fixture.job(&id);
+    let (jobs, other) = (fixture.store.jobs(), token("b"));
     assert_eq!(jobs.heartbeat(&id, &other, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
-    conflict(&jobs.finish(&id, &other, Ok(())));
-    conflict(&jobs.finish(&id, &other, Err("no".to_owned())));
-    conflict(&jobs.mark_retryable(&id, &other, "X", "x"));
-    assert_eq!(bench.job(&id), before);
+    assert_conflict(&jobs.finish(&id, &other, Ok(())));
+    assert_conflict(&jobs.finish(&id, &other, Err("no".to_owned())));
+    assert_conflict(&jobs.mark_retryable(&id, &other, "X", "x"));
+    assert_eq!(fixture.job(&id), before);
 }
 
 #[test]
-fn nothing_overwrites_a_finished_job() {
+fn finished_job_is_never_overwritten() {
     for status in ["completed", "failed", "cancelled"] {
-        let bench = Bench::new();
-        let id = bench.job_in("1", "scan", status);
-        let before = bench.job(&id);
-        let (jobs, owner) = (bench.store.jobs(), token("a"));
-        bench.pass(seconds(100_000));
+        let fixture = Fixture::new();
+        let id = fixture.insert_job("1", "scan", status);
+        let before = fixture.job(&id);
+        let (jobs, owner) = (fixture.store.jobs(), token("a"));
+        fixture.advance(seconds(100_000));
         assert_eq!(jobs.heartbeat(&id, &owner, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
-        conflict(&jobs.finish(&id, &owner, Ok(())));
-        conflict(&jobs.finish(&id, &owner, Err("no".to_owned())));
-        conflict(&jobs.mark_retryable(&id, &owner, "X", "x"));
-        conflict(&jobs.release(&id, &owner));
-        conflict(&jobs.cancel(&id));
-        conflict(&jobs.reset(&id));
+        assert_conflict(&jobs.finish(&id, &owner, Ok(())));
+        assert_conflict(&jobs.finish(&id, &owner, Err("no".to_owned())));
+        assert_conflict(&jobs.mark_retryable(&id, &owner, "X", "x"));
+        assert_conflict(&jobs.release(&id, &owner));
+        assert_conflict(&jobs.cancel(&id));
+        assert_conflict(&jobs.reset(&id));
         assert_eq!(jobs.recover().unwrap(), 0);
         assert_eq!(jobs.claim(&owner, LEASE).unwrap(), None);
-        assert_eq!(bench.job(&id), before, "{status}");
+        assert_eq!(fixture.job(&id), before, "{status}");
     }
 }
 
 #[test]
-fn only_retryable_jobs_are_reset() {
+fn reset_is_refused_unless_the_job_is_retryable() {
     for (status, legal) in [("pending", false), ("running", false), ("retryable", true)] {
-        let bench = Bench::new();
-        let id = bench.job_in("1", "scan", status);
-        assert_eq!(bench.store.jobs().reset(&id).is_ok(), legal, "{status}");
+        let fixture = Fixture::new();
+        let id = fixture.insert_job("1", "scan", status);
+        assert_eq!(fixture.store.jobs().reset(&id).is_ok(), legal, "{status}");
     }
 }
 
 #[test]
-fn what_is_not_finished_can_be_cancelled() {
+fn unfinished_job_is_cancelled() {
     for kind in ["scan", "delete"] {
         for status in ["pending", "running", "retryable"] {
-            let bench = Bench::new();
-            let id = bench.job_in("1", kind, status);
-            let job = bench.store.jobs().cancel(&id).unwrap();
-            assert_eq!((job.status, job.finished_at), (JobStatus::Cancelled, Some(bench.now())));
+            let fixture = Fixture::new();
+            let id = fixture.insert_job("1", kind, status);
+            let job = fixture.store.jobs().cancel(&id).unwrap();
+            assert_eq!((job.status, job.finished_at), (JobStatus::Cancelled, Some(fixture.now())));
             assert_eq!(job.lease_expires_at, None);
             assert_eq!(
-                bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(),
+                fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(),
                 HeartbeatResult::Lost
             );
         }
@@ -293,20 +296,23 @@ fn what_is_not_finished_can_be_cancelled() {
 }
 
 #[test]
-fn jobs_that_we_do_not_execute_are_not_rescued_either() {
-    let bench = Bench::new();
-    let id = bench.job_in("1", "delete", "running");
-    bench.pass(seconds(1_000_000));
-    assert_eq!(bench.store.jobs().recover().unwrap(), 0);
-    assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
+fn delete_and_thumbnail_jobs_are_not_recovered() {
+    let fixture = Fixture::new();
+    let id = fixture.insert_job("1", "delete", "running");
+    fixture.advance(seconds(1_000_000));
+    assert_eq!(fixture.store.jobs().recover().unwrap(), 0);
+    assert_eq!(
+        fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(),
+        HeartbeatResult::Lost
+    );
 }
 
 #[test]
-fn heartbeats_are_checked() {
-    let bench = Bench::new();
-    let id = bench.scan().id;
-    bench.claim("a");
-    let beat = |progress, items| bench.store.jobs().heartbeat(&id, &token("a"), LEASE, progress, items);
+fn heartbeat_with_invalid_progress_is_refused() {
+    let fixture = Fixture::new();
+    let id = fixture.scan().id;
+    fixture.claim("a");
+    let beat = |progress, items| fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, progress, items);
     for progress in [f64::NAN, f64::INFINITY, -0.1, 1.1] {
         assert!(matches!(beat(progress, 0), Err(Error::Invalid(_))), "{progress}");
     }
@@ -315,9 +321,9 @@ fn heartbeats_are_checked() {
 }
 
 #[test]
-fn a_job_that_is_not_there_is_not_found() {
-    let bench = Bench::new();
-    let (jobs, owner) = (bench.store.jobs(), token("a"));
+fn unknown_job_returns_not_found() {
+    let fixture = Fixture::new();
+    let (jobs, owner) = (fixture.store.jobs(), token("a"));
     let results = [
         jobs.get("x").map(drop),
         jobs.heartbeat("x", &owner, LEASE, 0.5, 1).map(drop),
@@ -333,10 +339,10 @@ fn a_job_that_is_not_there_is_not_found() {
 }
 
 #[test]
-fn the_oldest_is_claimed_whatever_its_text() {
+fn oldest_job_is_claimed_for_every_time_format() {
     // The index lets no two be active in a real file; without it the order can be seen.
-    let bench = Bench::new();
-    bench.sql("DROP INDEX ix_jobs_single_active_scan_hash");
+    let fixture = Fixture::new();
+    fixture.sql("DROP INDEX ix_jobs_single_active_scan_hash");
     let times = [
         ("3", "2026-01-19 07:00:00.000001"),
         ("1", "2026-01-19 07:00:00.000000"),
@@ -344,20 +350,21 @@ fn the_oldest_is_claimed_whatever_its_text() {
         ("4", "2026-01-19 07:00:01"),
     ];
     for (id, time) in times {
-        let id = bench.job_in(id, "scan", "pending");
-        bench.sql(&format!("UPDATE jobs SET created_at = '{time}' WHERE id = '{id}'"));
+        let id = fixture.insert_job(id, "scan", "pending");
+        fixture.sql(&format!("UPDATE jobs SET created_at = '{time}' WHERE id = '{id}'"));
     }
-    let order: Vec<String> = (0..4).map(|_| bench.claim("a").id.trim_start_matches('0').to_owned()).collect();
+    let order: Vec<String> =
+        (0..4).map(|_| fixture.claim("a").id.trim_start_matches('0').to_owned()).collect();
     assert_eq!(order, ["1", "2", "3", "4"]);
 }
 
 #[test]
-fn of_two_stores_one_gets_the_job() {
-    let bench = Bench::new();
-    let other = bench.second();
-    let id = bench.scan().id;
+fn only_one_of_two_stores_claims_the_job() {
+    let fixture = Fixture::new();
+    let other = fixture.second();
+    let id = fixture.scan().id;
     let claims = std::thread::scope(|scope| {
-        let threads: Vec<_> = [&bench.store, &other]
+        let threads: Vec<_> = [&fixture.store, &other]
             .into_iter()
             .flat_map(|store| (0..8).map(move |number| (store, number)))
             .map(|(store, number)| {
@@ -371,8 +378,8 @@ fn of_two_stores_one_gets_the_job() {
 }
 
 #[test]
-fn pages_are_in_the_order_of_time_and_lose_nothing() {
-    let bench = Bench::new();
+fn job_pages_are_ordered_by_time_and_skip_nothing() {
+    let fixture = Fixture::new();
     let texts = [
         "2026-01-19 07:00:00",
         "2026-01-19 07:00:00.000000",
@@ -384,14 +391,14 @@ fn pages_are_in_the_order_of_time_and_lose_nothing() {
     for number in 0..30 {
         let kind = if number % 2 == 0 { "delete" } else { "thumbnail" };
         let status = if number % 3 == 0 { "completed" } else { "failed" };
-        let id = bench.job_in(&format!("{:02}", (number * 7) % 30), kind, status);
+        let id = fixture.insert_job(&format!("{:02}", (number * 7) % 30), kind, status);
         let time = texts[number % texts.len()];
-        bench.sql(&format!("UPDATE jobs SET created_at = '{time}' WHERE id = '{id}'"));
+        fixture.sql(&format!("UPDATE jobs SET created_at = '{time}' WHERE id = '{id}'"));
     }
     let pages = |filter: JobFilter, limit: usize| {
         let (mut rows, mut after) = (Vec::new(), None::<String>);
         loop {
-            let page = bench.store.jobs().list(filter, after.as_deref(), limit).unwrap();
+            let page = fixture.store.jobs().list(filter, after.as_deref(), limit).unwrap();
             assert!(page.items.len() <= limit);
             rows.extend(page.items);
             assert!(rows.len() <= 30, "rows are repeated");
@@ -417,10 +424,10 @@ fn pages_are_in_the_order_of_time_and_lose_nothing() {
 }
 
 #[test]
-fn bad_cursors_and_limits_are_refused() {
-    let bench = Bench::new();
-    let id = bench.scan().id;
-    let list = |after, limit| bench.store.jobs().list(ALL, after, limit);
+fn invalid_cursor_or_limit_is_refused() {
+    let fixture = Fixture::new();
+    let id = fixture.scan().id;
+    let list = |after, limit| fixture.store.jobs().list(ALL, after, limit);
     for (after, limit) in [(Some("nobody"), 10), (Some(""), 10), (None, 0), (None, 201)] {
         assert!(matches!(list(after, limit), Err(Error::Invalid(_))), "{after:?} {limit}");
     }

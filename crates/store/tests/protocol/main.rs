@@ -2,7 +2,7 @@
 
 mod cleanup;
 mod jobs;
-mod limits;
+mod rate_limits;
 mod thumbnails;
 mod wal;
 
@@ -25,31 +25,31 @@ pub(crate) fn token(name: &str) -> Token {
 }
 
 /// A new file, a store on it, and a clock that stands still.
-pub(crate) struct Bench {
+pub(crate) struct Fixture {
     pub(crate) store: Store,
     clock: WallClock,
     path: PathBuf,
     _folder: TempDir,
 }
 
-impl Bench {
+impl Fixture {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let clock = WallClock::manual(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap());
         let store = open(&path, &clock);
-        Bench { store, clock, path, _folder: folder }
+        Fixture { store, clock, path, _folder: folder }
     }
 
     pub(crate) fn now(&self) -> UtcTime {
         self.clock.now()
     }
 
-    pub(crate) fn pass(&self, time: Duration) {
+    pub(crate) fn advance(&self, time: Duration) {
         self.clock.set(self.now().plus(time));
     }
 
-    pub(crate) fn turn_back(&self, time: Duration) {
+    pub(crate) fn set_back(&self, time: Duration) {
         self.clock.set(self.now().minus(time));
     }
 
@@ -59,12 +59,12 @@ impl Bench {
     }
 
     /// A connection of another program.
-    pub(crate) fn stranger(&self) -> Connection {
+    pub(crate) fn other_connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
     }
 
     pub(crate) fn sql(&self, sql: &str) {
-        self.stranger().execute_batch(sql).unwrap();
+        self.other_connection().execute_batch(sql).unwrap();
     }
 
     /// A file in the catalog, for thumbnails to be of.

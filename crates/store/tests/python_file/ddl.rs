@@ -92,7 +92,7 @@ const INDEXES: &str = "
     CREATE INDEX ix_wal_jobs_status_execute ON wal_maintenance_jobs (status, execute_after, id);
 ";
 
-const LEDGER: [&str; 12] = [
+const CONTROL_PLANE_MIGRATIONS: [&str; 12] = [
     "baseline",
     "scan_sessions_error_count",
     "hash_retry_and_claim_columns",
@@ -118,7 +118,7 @@ pub(crate) fn create(path: &Path) -> Connection {
         conn.execute_batch(&format!("CREATE TABLE {name} ({columns})")).unwrap();
     }
     conn.execute_batch(INDEXES).unwrap();
-    for (version, name) in (1..).zip(LEDGER) {
+    for (version, name) in (1..).zip(CONTROL_PLANE_MIGRATIONS) {
         conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (version, name))
             .unwrap();
     }
@@ -126,7 +126,7 @@ pub(crate) fn create(path: &Path) -> Connection {
 }
 
 /// What the other side's programs write and read, in its own way: leaving out what it does not know.
-pub(crate) const ITS_STATEMENTS: &[&str] = &[
+pub(crate) const CONTROL_PLANE_STATEMENTS: &[&str] = &[
     "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload)
      VALUES ('11111111-1111-4111-8111-111111111111', 'delete', 'pending', 1, 0.0, 0, '{}')",
     "INSERT INTO job_locks (lock_key, owner_job_id, acquired_at, heartbeat_at, expires_at)

@@ -18,12 +18,12 @@ use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(300);
 
-struct TheirFile {
+struct ControlPlaneFile {
     path: PathBuf,
     _folder: TempDir,
 }
 
-impl TheirFile {
+impl ControlPlaneFile {
     /// One that `change` was done to before we see it.
     fn with(change: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -32,19 +32,19 @@ impl TheirFile {
         conn.pragma_update(None, "foreign_keys", false).unwrap();
         conn.execute_batch(change).unwrap();
         drop(conn);
-        TheirFile { path, _folder: folder }
+        ControlPlaneFile { path, _folder: folder }
     }
 
     fn open(&self) -> Store {
         open(&self.path).unwrap()
     }
 
-    fn theirs(&self) -> Connection {
+    fn connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
     }
 
     fn texts(&self, sql: &str) -> Vec<String> {
-        texts(&self.theirs(), sql)
+        texts(&self.connection(), sql)
     }
 }
 
@@ -72,7 +72,7 @@ fn get(store: &Store, id: &str) -> JobRow {
 }
 
 /// Every operation that inserts, and the way through each table.
-fn everything_works(store: &Store, file_id: i64) {
+fn check_every_operation(store: &Store, file_id: i64) {
     let token = Token::named("w");
     let jobs = store.jobs();
     for kind in [JobKind::Scan, JobKind::Hash] {
@@ -84,7 +84,7 @@ fn everything_works(store: &Store, file_id: i64) {
     jobs.create(JobKind::Delete, "{}", true).unwrap();
     jobs.list(JobFilter::default(), None, 200).unwrap();
 
-    let wanted = NewThumbnail {
+    let new_thumbnail = NewThumbnail {
         thumb_key: "ours".to_owned(),
         file_id,
         group_key: Some("g".to_owned()),
@@ -96,7 +96,7 @@ fn everything_works(store: &Store, file_id: i64) {
         source_mtime_ns: 2,
         output_relpath: "a/b/ours.webp".to_owned(),
     };
-    let id = store.thumbnails().request(wanted, CAPACITY).unwrap().id;
+    let id = store.thumbnails().request(new_thumbnail, CAPACITY).unwrap().id;
     assert_eq!(store.thumbnails().claim(&token, LEASE, ThumbLimits::default()).unwrap().unwrap().id, id);
     assert_eq!(store.thumbnails().heartbeat(id, &token, LEASE).unwrap(), HeartbeatResult::Kept);
     let ready = ThumbOutcome::Ready { width: 1, height: 1, bytes_size: 1 };
@@ -121,16 +121,16 @@ fn everything_works(store: &Store, file_id: i64) {
 }
 
 /// The other side's programs go on as before.
-fn its_statements_work(conn: &Connection) {
+fn check_control_plane_statements(conn: &Connection) {
     conn.pragma_update(None, "foreign_keys", true).unwrap();
-    for sql in ddl::ITS_STATEMENTS {
+    for sql in ddl::CONTROL_PLANE_STATEMENTS {
         let mut statement = conn.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
         let mut rows = statement.query([]).unwrap();
         while rows.next().unwrap_or_else(|error| panic!("{sql}: {error}")).is_some() {}
     }
 }
 
-fn a_library_file(conn: &Connection) -> i64 {
+fn insert_library_file(conn: &Connection) -> i64 {
     conn.execute_batch(
         "INSERT INTO library_roots (id, name, root_path) VALUES (90, 'l', '/libraries/l');
          INSERT INTO library_files (id, library_id, relative_path, size_bytes, mtime_ns, is_missing, needs_hash,
@@ -142,7 +142,7 @@ fn a_library_file(conn: &Connection) -> i64 {
 
 /// Each way a file of theirs can be odd, and each is as good as a new one afterwards.
 #[test]
-fn every_file_of_theirs_works_for_both_sides() {
+fn every_variant_of_a_control_plane_file_works_for_both_programs() {
     let mutex = "ix_jobs_single_active_scan_hash";
     let variants = [
         ("new", String::new()),
@@ -181,17 +181,17 @@ fn every_file_of_theirs_works_for_both_sides() {
     ];
     for (variant, change) in variants {
         println!("{variant}");
-        let file = TheirFile::with(&change);
+        let file = ControlPlaneFile::with(&change);
         let store = file.open();
-        let conn = file.theirs();
-        everything_works(&store, a_library_file(&conn));
-        its_statements_work(&conn);
+        let conn = file.connection();
+        check_every_operation(&store, insert_library_file(&conn));
+        check_control_plane_statements(&conn);
         conn.execute_batch(&job("a", "scan", "pending", "2026-01-19 07:00:00")).unwrap();
         let second = conn.execute_batch(&job("b", "hash", "pending", "2026-01-19 07:00:00"));
         assert!(second.is_err(), "{variant}: two active jobs");
         // What they wrote is read, too.
-        let theirs = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
-        assert_eq!(theirs.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
+        let connection = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
+        assert_eq!(connection.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
         assert_eq!(store.thumbnails().get("py").unwrap().status, ThumbStatus::Pending);
         assert_eq!(
             store.cleanups().get("py").unwrap().execute_after.to_string(),
@@ -211,21 +211,21 @@ fn every_file_of_theirs_works_for_both_sides() {
 }
 
 #[test]
-fn what_is_in_a_file_of_ours_suits_them() {
+fn control_plane_statements_work_on_a_new_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ours.db");
     let store = open(&path).unwrap();
     let conn = Connection::open(&path).unwrap();
-    everything_works(&store, a_library_file(&conn));
-    its_statements_work(&conn);
+    check_every_operation(&store, insert_library_file(&conn));
+    check_control_plane_statements(&conn);
     let versions = texts(&conn, "SELECT CAST(version AS TEXT) FROM schema_migrations ORDER BY version");
     assert_eq!(versions[..12], (1..=12).map(|version| version.to_string()).collect::<Vec<_>>());
     assert_eq!(versions[12], "1001");
 }
 
 #[test]
-fn upper_case_becomes_lower_case() {
-    let file = TheirFile::with(&format!(
+fn upper_case_enum_values_become_lower_case() {
+    let file = ControlPlaneFile::with(&format!(
         "{}{}{}
          INSERT INTO library_roots (id, name, root_path) VALUES (1, 'a', '/a');
          INSERT INTO scan_sessions (id, status, files_seen, directories_seen, bytes_seen, error_count)
@@ -269,7 +269,8 @@ fn check_winner(
 ) {
     let inserts: String =
         jobs.iter().map(|(id, kind, status, created)| job(id, kind, status, created)).collect();
-    let file = TheirFile::with(&format!("DROP INDEX ix_jobs_single_active_scan_hash; {inserts} {extra}"));
+    let file =
+        ControlPlaneFile::with(&format!("DROP INDEX ix_jobs_single_active_scan_hash; {inserts} {extra}"));
     let store = file.open();
     assert_eq!(get(&store, winner.0).status, winner.1);
     for (id, code) in codes {
@@ -283,15 +284,15 @@ fn check_winner(
         );
     }
     assert_eq!(codes.len() + 1, jobs.len(), "a case names the fate of every job");
-    let unique = file.theirs().execute_batch(&job("f", "hash", "pending", "2026-01-19 07:00:00"));
+    let unique = file.connection().execute_batch(&job("f", "hash", "pending", "2026-01-19 07:00:00"));
     assert!(unique.is_err(), "the index holds");
 }
 
 const MUTEX: &str = "MIGRATION_MUTEX_RECOVERY";
-const SURPLUS: &str = "MIGRATION_ACTIVE_RECOVERY";
+const ACTIVE: &str = "MIGRATION_ACTIVE_RECOVERY";
 
 #[test]
-fn one_running_job_stays_and_it_is_the_oldest() {
+fn oldest_running_job_stays_active() {
     check_winner(
         &[
             ("1", "scan", "pending", "2026-01-19 06:00:00"),
@@ -302,12 +303,12 @@ fn one_running_job_stays_and_it_is_the_oldest() {
         "UPDATE jobs SET worker_id = 'w', lease_expires_at = '2020-01-01 00:00:00', error_code = 'OLD'
          WHERE lower(status) = 'running'",
         ("3", JobStatus::Running),
-        &[("1", SURPLUS), ("2", MUTEX), ("4", SURPLUS)],
+        &[("1", ACTIVE), ("2", MUTEX), ("4", ACTIVE)],
     );
 }
 
 #[test]
-fn of_equal_times_the_smaller_id_stays() {
+fn job_with_the_smaller_id_stays_active_at_equal_times() {
     check_winner(
         &[
             ("2", "scan", "running", "2026-01-19 07:00:00"),
@@ -321,7 +322,7 @@ fn of_equal_times_the_smaller_id_stays() {
 }
 
 #[test]
-fn without_a_running_one_the_oldest_pending_stays() {
+fn oldest_pending_job_stays_active_when_none_runs() {
     check_winner(
         &[
             ("1", "scan", "pending", "2026-01-19 07:00:01"),
@@ -331,12 +332,12 @@ fn without_a_running_one_the_oldest_pending_stays() {
         "UPDATE jobs SET error_code = 'KEPT', error_message = 'kept' WHERE id LIKE '%3';
          UPDATE jobs SET error_code = '  ', error_message = ' ' WHERE id LIKE '%1'",
         ("2", JobStatus::Pending),
-        &[("1", SURPLUS), ("3", "KEPT")],
+        &[("1", ACTIVE), ("3", "KEPT")],
     );
 }
 
 #[test]
-fn an_older_mutex_does_not_stop_the_normalising() {
+fn older_unique_index_does_not_stop_the_migration() {
     // Two that ran in capitals were one too few for the old index; in lower case they are one too many.
     check_winner(
         &[("1", "SCAN", "RUNNING", "2026-01-19 07:00:01"), ("2", "SCAN", "RUNNING", "2026-01-19 07:00:00")],
@@ -348,14 +349,14 @@ fn an_older_mutex_does_not_stop_the_normalising() {
 }
 
 #[test]
-fn other_kinds_and_finished_jobs_are_left_alone() {
+fn other_kinds_and_finished_jobs_are_unchanged() {
     let jobs = [
         job("1", "delete", "running", "2026-01-19 07:00:00"),
         job("2", "delete", "running", "2026-01-19 07:00:00"),
         job("3", "scan", "failed", "2026-01-19 07:00:00"),
         job("4", "scan", "retryable", "2026-01-19 07:00:00"),
     ];
-    let file = TheirFile::with(&jobs.concat());
+    let file = ControlPlaneFile::with(&jobs.concat());
     let before =
         file.texts("SELECT id || status || updated_at || coalesce(error_code, '') FROM jobs ORDER BY id");
     let _store = file.open();
@@ -365,14 +366,16 @@ fn other_kinds_and_finished_jobs_are_left_alone() {
 }
 
 #[test]
-fn their_lease_texts_are_understood() {
-    let file = TheirFile::with(&format!(
+fn lease_times_of_the_control_plane_are_read() {
+    let file = ControlPlaneFile::with(&format!(
         "{} UPDATE jobs SET worker_id = 'py', lease_expires_at = '2026-01-19 07:08:09.300000+00:00'",
         job("1", "scan", "running", "2026-01-19 07:00:00")
     ));
     let store = file.open();
     assert_eq!(store.jobs().recover().unwrap(), 0);
-    file.theirs().execute_batch("UPDATE jobs SET lease_expires_at = '2026-01-19 07:08:09+00:00'").unwrap();
+    file.connection()
+        .execute_batch("UPDATE jobs SET lease_expires_at = '2026-01-19 07:08:09+00:00'")
+        .unwrap();
     assert_eq!(store.jobs().recover().unwrap(), 1);
     assert_eq!(get(&store, "1").error_code.as_deref(), Some("LEASE_EXPIRED"));
 }
@@ -386,9 +389,9 @@ fn bytes(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_newer_file_is_refused_and_stays_as_it_was() {
+fn newer_control_plane_migration_is_refused_and_unchanged() {
     for version in [13, 1000, 1100, 2000] {
-        let file = TheirFile::with(&format!(
+        let file = ControlPlaneFile::with(&format!(
             "INSERT INTO schema_migrations (version, name) VALUES ({version}, 'tomorrow');"
         ));
         let before = bytes(&file.path);
@@ -404,7 +407,7 @@ fn a_newer_file_is_refused_and_stays_as_it_was() {
 }
 
 #[test]
-fn a_newer_file_of_our_own_is_refused_too() {
+fn newer_gristmill_migration_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ours.db");
     drop(open(&path).unwrap());
@@ -420,7 +423,7 @@ fn a_newer_file_of_our_own_is_refused_too() {
 }
 
 #[test]
-fn a_migration_that_was_interrupted_goes_on() {
+fn interrupted_migration_is_resumed() {
     // Each table of the later steps may be there or not; its line is not.
     for there in [
         "",
@@ -428,21 +431,21 @@ fn a_migration_that_was_interrupted_goes_on() {
         "DROP TABLE dead_letter_queue; DROP TABLE task_checkpoints; DROP TABLE tasks;",
         "DROP TABLE seen_messages;",
     ] {
-        let file = TheirFile::with("");
+        let file = ControlPlaneFile::with("");
         drop(file.open());
         let change = format!("{there} DELETE FROM schema_migrations WHERE version > 1001");
-        file.theirs().execute_batch(&change).unwrap();
+        file.connection().execute_batch(&change).unwrap();
         let store = file.open();
-        everything_works(&store, a_library_file(&file.theirs()));
+        check_every_operation(&store, insert_library_file(&file.connection()));
         let line = "SELECT name FROM schema_migrations WHERE version = 1002";
         assert_eq!(file.texts(line), ["tasks"], "{there}");
     }
 }
 
 #[test]
-fn a_first_step_that_was_interrupted_leaves_nothing_and_goes_on() {
+fn failed_first_migration_is_rolled_back_and_retried() {
     // A trigger makes the step fail near its end, after tables were made and rows changed.
-    let file = TheirFile::with(&format!(
+    let file = ControlPlaneFile::with(&format!(
         "{} CREATE TRIGGER stop BEFORE INSERT ON schema_migrations WHEN new.version = 1001
             BEGIN SELECT raise(ABORT, 'stopped'); END;",
         job("1", "SCAN", "COMPLETED", "2026-01-19 07:00:00")
@@ -450,18 +453,18 @@ fn a_first_step_that_was_interrupted_leaves_nothing_and_goes_on() {
     let before = bytes(&file.path);
     assert!(open(&file.path).is_err());
     assert!(bytes(&file.path) == before, "a step that failed changed the file");
-    file.theirs().execute_batch("DROP TRIGGER stop").unwrap();
+    file.connection().execute_batch("DROP TRIGGER stop").unwrap();
     let store = file.open();
     assert_eq!(get(&store, "1").status, JobStatus::Completed);
-    everything_works(&store, a_library_file(&file.theirs()));
+    check_every_operation(&store, insert_library_file(&file.connection()));
 }
 
 #[test]
-fn many_open_a_file_at_one_moment() {
-    for theirs in [false, true] {
+fn concurrent_opens_migrate_once() {
+    for connection in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
-        if theirs {
+        if connection {
             drop(ddl::create(&path));
         }
         let start = Barrier::new(8);
