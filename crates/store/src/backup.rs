@@ -1,8 +1,8 @@
-//! A copy of the whole database, made while others work in it.
+//! Copies the whole database while other processes use it.
 //!
-//! Owns the copy's way to its name: into a temporary file beside the target, checked, on disk, and only then
-//! renamed. Whatever goes wrong, under the target's name there is what was there before, or a sound copy.
-//! Nobody is kept from writing meanwhile; what they write after the beginning is not in the copy.
+//! Owns how the copy gets its name: it is written to a temporary file beside the target, checked, synced and then
+//! renamed. After any failure the target is what it was before. Writers are not blocked; writes after the start are not
+//! in the copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -18,32 +18,32 @@ use crate::error::{Error, Result};
 use crate::paths::{display_path, with_suffix};
 use crate::private;
 
-/// So many pages between two words about the progress; 4 MiB with the usual page.
+/// Number of pages copied between two progress reports; 4 MiB with the default page size.
 const PAGES_PER_STEP: i32 = 1_024;
 
-/// A copy that was made.
+/// Size of a completed copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BackupReport {
-    /// How many pages it has.
+    /// Number of pages in the copy.
     pub pages: u64,
-    /// How many bytes.
+    /// Size of the copy in bytes.
     pub bytes: u64,
 }
 
-/// What to do with a file that has the target's name already.
+/// What to do if the target exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingFile {
-    /// Leave it, and make no copy.
+    /// Keep the file and fail.
     Keep,
-    /// Put the copy in its place.
+    /// Replace the file with the copy.
     Replace,
 }
 
 impl Store {
-    /// Copies the database as it is at one moment into the file `target`, one file without a log beside it.
-    /// `progress` is told how many pages of how many are done.
+    /// Copies a snapshot of the database to `target`, a single file without a WAL. `progress` receives the number of
+    /// copied pages and the total.
     ///
-    /// The moment is kept for as long as this takes, so the database's log grows by what is written meanwhile.
+    /// The snapshot is held for the whole copy, so the database's WAL grows by what is written meanwhile.
     pub fn backup(
         &self,
         target: &Path,
@@ -78,7 +78,7 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
     if existing == ExistingFile::Keep && fs::symlink_metadata(target).is_ok() {
         return Err(already_exists(target));
     }
-    // A log beside it would be played into the copy by the first one to open it.
+    // The first program that opens the copy would apply a WAL beside it.
     for log in ["-wal", "-journal"].map(|ending| with_suffix(target, ending)) {
         if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
             return Err(Error::Conflict(format!(
@@ -95,8 +95,7 @@ fn already_exists(target: &Path) -> Error {
     Error::Conflict(format!("{} is there already, and was left as it is", display_path(target)))
 }
 
-/// Copies at one moment: the transaction that is held on the source keeps others' commits out of it, so the
-/// copy never begins anew.
+/// Copies one snapshot: the transaction on the source hides commits of others, so the copy never restarts.
 fn copy(path: &Path, source: &Connection, draft: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let source_error = |error: rusqlite::Error| Error::sqlite(path, &error);
     let draft_error = |error: rusqlite::Error| Error::sqlite(draft, &error);
@@ -115,19 +114,19 @@ fn copy(path: &Path, source: &Connection, draft: &Path, progress: &mut dyn FnMut
             match step {
                 StepResult::Done => break,
                 StepResult::More => {}
-                // Nobody else knows the draft, and readers are kept out by nothing: this passes.
+                // No other process knows the draft, and readers are not blocked, so this is transient.
                 _ => std::thread::park_timeout(Duration::from_millis(5)),
             }
         }
     }
-    // The copy says that it has a log, as its source does. One file is easier to carry.
+    // The copy inherits WAL mode from its source. Rollback mode keeps it in a single file.
     let mode: rusqlite::Result<String> =
         target.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get(0));
     mode.map_err(draft_error)?;
     target.close().map_err(|(_, error)| draft_error(error))
 }
 
-/// A copy under a name of its own; gone when it is dropped.
+/// A copy under a temporary name, deleted on drop.
 struct Draft {
     path: PathBuf,
 }
@@ -145,7 +144,7 @@ impl Draft {
         Ok(Draft { path })
     }
 
-    /// Whether it can be read back, and how large it is.
+    /// Checks that the copy can be read, and returns its size.
     fn check(&self) -> Result<BackupReport> {
         let failed = |error: rusqlite::Error| Error::sqlite(&self.path, &error);
         let conn = Connection::open(&self.path).map_err(failed)?;
@@ -160,7 +159,7 @@ impl Draft {
         Ok(BackupReport { pages: pages.unsigned_abs(), bytes })
     }
 
-    /// Makes sure that it is on disk, then gives it the target's name.
+    /// Syncs the copy, then gives it the target's name.
     fn publish(self, target: &Path, existing: ExistingFile) -> Result<()> {
         let failed = |error: io::Error| cannot_write(target, &error);
         File::open(&self.path).and_then(|file| file.sync_all()).map_err(failed)?;
@@ -171,7 +170,8 @@ impl Draft {
         sync_folder(parent_folder(target)).map_err(failed)
     }
 
-    /// A link does not replace what came meanwhile, as a rename would. Some file systems have no links.
+    /// Hard-links the copy, because a rename would replace a target created meanwhile. Renames it on filesystems
+    /// without links.
     fn link_or_rename(&self, target: &Path) -> Result<()> {
         match fs::hard_link(&self.path, target) {
             Ok(()) => Ok(()),
@@ -184,7 +184,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // After a rename it is gone already; and what cannot be removed, nobody else could either.
+        // After a rename the file no longer exists; other errors leave it behind.
         let _ = fs::remove_file(&self.path);
         for ending in ["-journal", "-wal", "-shm"] {
             let _ = fs::remove_file(with_suffix(&self.path, ending));
@@ -196,7 +196,7 @@ fn parent_folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A name is on disk when its folder is.
+/// Syncs the folder, without which a new name may not survive a power cut.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

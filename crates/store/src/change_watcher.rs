@@ -1,7 +1,7 @@
-//! Waiting until there may be work, whoever brings it.
+//! Waits for changes of the database file, by this process or by others.
 //!
-//! Owns the polling for other processes: SQLite keeps a number that changes with every commit of another
-//! connection, and asking for it costs a few microseconds and no lock. Writes of this process ring a bell.
+//! Owns the polling for other processes: `PRAGMA data_version` changes with every commit of another connection, and
+//! reading it takes a few microseconds and no lock. Writes of this process use the notifier.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use rusqlite::Connection;
 use crate::Store;
 use crate::error::Result;
 
-/// How often the file is asked. Work that another process brings waits at most this long, and some.
+/// Interval at which commits of other processes are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Sees when the file changes.
+/// Waits for changes of the database file.
 pub struct ChangeWatcher {
     store: Store,
     conn: Connection,
@@ -30,7 +30,8 @@ impl ChangeWatcher {
         Ok(watch)
     }
 
-    /// Waits until something was written since the last look, or `limit` is over. Says which.
+    /// Waits until something was written since the last call, or `limit` has passed. Returns whether something was
+    /// written.
     pub fn wait(&mut self, limit: Duration) -> Result<bool> {
         let end = Instant::now().checked_add(limit);
         loop {
@@ -45,12 +46,12 @@ impl ChangeWatcher {
         }
     }
 
-    /// Makes a [`wait`](Watch::wait) of this store return: somebody has something to say to whoever waits.
+    /// Makes a pending or the next [`wait`](ChangeWatcher::wait) on this store return.
     pub fn wake(store: &Store) {
         store.0.notifier.notify();
     }
 
-    /// Whether something happened since the last look.
+    /// Returns whether something was written since the last call.
     fn poll(&mut self) -> Result<bool> {
         self.store.0.opened_files.check_all()?;
         let version = self.conn.pragma_query_value(None, "data_version", |row| row.get(0));
@@ -64,6 +65,6 @@ impl ChangeWatcher {
 
 impl std::fmt::Debug for ChangeWatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("ChangeWatcher").field("store", &self.store).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! What to do about a damaged file.
+//! Advice for a damaged file.
 //!
-//! Owns the advice. What scans found can be found again, so a file that holds nothing else is deleted and its folders are
-//! scanned again; tasks and dead letters come back only with a backup.
+//! Results of scans can be found again: a file that contains only those is deleted and the folders are scanned again.
+//! Tasks and dead letters can only be restored from a backup.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::{StoreOptions, read_only};
 
-/// Tables whose rows no scan finds again, and what the rows are called.
+/// Tables whose rows a scan cannot restore, and what the rows are called.
 const IRREPLACEABLE_TABLES: &[(&str, &str)] = &[
     ("tasks", "tasks"),
     ("dead_letter_queue", "dead letters"),
@@ -22,7 +22,7 @@ const DELETE_ADVICE: &str =
 const RESTORE_ADVICE: &str =
     "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
 
-/// What to do about the damaged file at `path`, as a sentence without a full stop.
+/// Returns what to do about the damaged file at `path`, as a sentence without a full stop.
 pub fn advice(path: &Path) -> String {
     match irreplaceable(path) {
         Ok(irreplaceable) if irreplaceable.is_empty() => {
@@ -38,7 +38,7 @@ pub fn advice(path: &Path) -> String {
     }
 }
 
-/// The rows that no scan finds again, counted by table.
+/// Counts the rows that a scan cannot restore, by table.
 fn irreplaceable(path: &Path) -> Result<Vec<String>> {
     let file = StoreOptions::default().file(path);
     let (file, conn) = read_only::open(&file)?;

@@ -1,7 +1,6 @@
-//! One connection, as the tables see it: statements that are prepared once, errors in our words, and what
-//! time it is.
+//! A connection with prepared statements, translated errors and one timestamp.
 //!
-//! Owns how a connection is opened and set. Who may write, and when, is the writer's affair.
+//! Owns how a connection is opened and configured. `writer` decides who writes and when.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -14,17 +13,17 @@ use crate::private;
 use crate::read_only::immutable_uri;
 use crate::time::{UtcTime, WallClock};
 
-/// Before this version two processes that checkpoint at one moment can corrupt the database.
+/// Earlier versions of SQLite can corrupt the database when two processes checkpoint at the same time.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
 
-/// How safe a commit is when the power goes.
+/// Whether acknowledged commits survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Every acknowledged write is on disk.
+    /// Every acknowledged write is on disk (`synchronous = FULL`).
     #[default]
     Full,
-    /// A power cut may take the last moments of acknowledged writes; the file stays sound. A crash of the
-    /// program takes nothing.
+    /// A power cut may lose the most recent acknowledged writes, but does not damage the file. A crash of the program
+    /// loses nothing (`synchronous = NORMAL`).
     Normal,
 }
 
@@ -32,11 +31,12 @@ fn check_sqlite_version(number: i32, version: &str) -> Result<()> {
     if number < MIN_SQLITE_VERSION { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
 }
 
-/// After so many pages the log is brought home. A checkpoint writes each page once, however often it changed: with 64 MiB
-/// between two of them, instead of SQLite's 4, the hot pages of a busy queue, or of a first scan, are written less often.
+/// WAL length in pages, 64 MiB, after which the writer checkpoints. A checkpoint writes each page once, however often
+/// it changed: with 64 MiB instead of SQLite's 4 MiB, the hot pages of a busy queue or of a first scan are written less
+/// often.
 pub(crate) const CHECKPOINT_PAGES: i32 = 16_384;
 
-/// Where the file is and how it is used.
+/// Path of the database file and the settings of its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct DbFile {
     pub(crate) path: PathBuf,
@@ -46,14 +46,14 @@ pub(crate) struct DbFile {
     pub(crate) access: Access,
 }
 
-/// How much of a file can be used.
+/// How connections may use the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// All of it.
+    /// Connections read and write the file.
     ReadWrite,
-    /// It can be read; other processes may write it.
+    /// Connections only read the file; other processes may write it.
     ReadOnly,
-    /// It can be read, and no process writes it.
+    /// Connections only read the file, and no process writes it.
     Immutable,
 }
 
@@ -62,7 +62,7 @@ impl DbFile {
         Error::sqlite(&self.path, error)
     }
 
-    /// The connection that writes. Creates the file when there is none.
+    /// Opens a connection that can write. Creates the file if it does not exist.
     pub(crate) fn open_writer(&self) -> Result<Connection> {
         private::create_if_absent(&self.path);
         let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
@@ -73,7 +73,7 @@ impl DbFile {
                 Durability::Normal => "NORMAL",
             };
             conn.pragma_update(None, "synchronous", synchronous)?;
-            // What a group undoes of one caller's write is kept in memory, not in a file.
+            // Savepoints of a group are kept in memory, not in a temporary file.
             conn.pragma_update(None, "temp_store", "MEMORY")?;
             conn.pragma_update(None, "cache_size", -32_768)?;
             conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
@@ -84,7 +84,7 @@ impl DbFile {
         Ok(conn)
     }
 
-    /// Makes the file one with a write-ahead log; the mode is kept in the file.
+    /// Sets the journal mode to WAL. The file keeps the mode.
     pub(crate) fn use_wal(&self, conn: &Connection) -> Result<()> {
         let mode: rusqlite::Result<String> =
             conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0));
@@ -97,8 +97,8 @@ impl DbFile {
         }
     }
 
-    /// Undoes what a process was writing when it was killed before the file had a write-ahead log: the while in which it is
-    /// made. A connection that can only read cannot, and would take the file for read-only for ever.
+    /// Rolls back the journal of a process that was killed while it created the file, before WAL mode was set. A
+    /// read-only connection cannot do that, and would report the file as read-only.
     pub(crate) fn roll_back_journal(&self) -> Result<()> {
         let mut journal = self.path.clone().into_os_string();
         journal.push("-journal");
@@ -110,14 +110,14 @@ impl DbFile {
         read.map_err(|error| self.error(&error))
     }
 
-    /// A connection that can only read.
+    /// Opens a connection that can only read.
     pub(crate) fn open_reader(&self) -> Result<Connection> {
         self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
     fn open(&self, mode: OpenFlags) -> Result<Connection> {
         check_sqlite_version(rusqlite::version_number(), rusqlite::version())?;
-        // A path is a path, whatever it looks like: no SQLITE_OPEN_URI unless we make the address.
+        // Without SQLITE_OPEN_URI, a path that looks like a URI is still a file name. Only `immutable_uri` makes a URI.
         let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || -> rusqlite::Result<Connection> {
             let conn = match self.access {
@@ -139,7 +139,7 @@ impl DbFile {
     }
 }
 
-/// A connection inside a transaction or a single statement, at one moment.
+/// A connection inside one transaction or statement, with one timestamp.
 pub(crate) struct Db<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) file: &'a DbFile,
@@ -152,23 +152,23 @@ impl Db<'_> {
         &self.file.path
     }
 
-    /// The time now, as the database writes it.
+    /// Returns the timestamp as the database stores it.
     pub(crate) fn now(&self) -> &str {
         self.text.get_or_init(|| self.now.to_string())
     }
 
-    /// Runs a statement; says how many rows it changed.
+    /// Runs a statement and returns the number of changed rows.
     pub(crate) fn execute(&self, sql: &str, params: impl Params) -> Result<usize> {
         let run = || self.conn.prepare_cached(sql)?.execute(params);
         run().map_err(|error| self.file.error(&error))
     }
 
-    /// Several statements without parameters.
+    /// Runs several statements without parameters.
     pub(crate) fn batch(&self, sql: &str) -> Result<()> {
         self.conn.execute_batch(sql).map_err(|error| self.file.error(&error))
     }
 
-    /// All rows of a query (or of a statement with RETURNING).
+    /// Returns all rows of a query, or of a statement with RETURNING.
     pub(crate) fn rows<T>(
         &self,
         sql: &str,
@@ -179,7 +179,7 @@ impl Db<'_> {
         run().map_err(|error| self.file.error(&error))
     }
 
-    /// The first row, if there is one.
+    /// Returns the first row, if there is one.
     pub(crate) fn first<T>(
         &self,
         sql: &str,
@@ -189,25 +189,25 @@ impl Db<'_> {
         Ok(self.rows(sql, params, map)?.into_iter().next())
     }
 
-    /// One number, such as a count. No row and NULL are 0.
+    /// Returns one number, such as a count; 0 for no row or NULL.
     pub(crate) fn number(&self, sql: &str, params: impl Params) -> Result<i64> {
         Ok(self.first(sql, params, |row| row.get::<_, Option<i64>>(0))?.flatten().unwrap_or(0))
     }
 }
 
-/// Reads a time. A text that is none is an error that says so: a lease must not be guessed.
+/// Reads an optional time. Text that is not a time is an error, because the end of a lease must not be guessed.
 pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTime>> {
     let text: Option<String> = row.get(column)?;
     text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time")))
         .transpose()
 }
 
-/// Reads a time that must be there.
+/// Reads a time that must not be NULL.
 pub(crate) fn required_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
     time(row, column)?.ok_or_else(|| invalid_value(row, column, "NULL", "a UTC time"))
 }
 
-/// A value that the protocol does not allow.
+/// Makes the error for a value that the protocol does not allow.
 pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: &str) -> rusqlite::Error {
     let index = row.as_ref().column_index(column).unwrap_or(0);
     let text = format!("column {column} holds {found:?}, which is not {expected}");
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_can_corrupt_is_refused() {
+    fn sqlite_versions_before_3_51_3_are_refused() {
         for (number, version) in [(3_040_001, "3.40.1"), (3_051_002, "3.51.2")] {
             assert_eq!(check_sqlite_version(number, version), Err(Error::OldLibrary(version.to_owned())));
         }
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(
             check_sqlite_version(rusqlite::version_number(), rusqlite::version()),
             Ok(()),
-            "the bundled one"
+            "the bundled version"
         );
     }
 }

@@ -1,8 +1,8 @@
-//! A checkup: what is wrong with a file, and what to do about it.
+//! Examines a database file, reports problems, and repairs what is safe to repair.
 //!
-//! Owns the questions and the repairs. Looking changes nothing, not even the schema of an old file, and works on a
-//! file that is too damaged to be opened as a store: what cannot be read is itself a finding. Repairs are those
-//! after which nothing anybody wrote is missing; a damaged file is never mended by guessing.
+//! Examining changes nothing, not even the schema of an old file, and works on a file that is too damaged to be opened
+//! as a store: what cannot be read is reported as a finding. Repairs never lose data; a damaged file is not repaired by
+//! guessing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,95 +18,95 @@ use crate::lease::{self, sortable_time};
 use crate::writer::WriteKind;
 use crate::{Durability, Store, StoreOptions, checkpoints, damage, migrations, read_only};
 
-/// More lines than this from one check would not be read.
+/// Maximum number of lines that `integrity_check` returns.
 const MAX_INTEGRITY_LINES: usize = 100;
 
-/// A log is cut back to this when it is reset; a longer one has not been for a while.
+/// WAL length, 64 MiB, to which SQLite truncates on reset. A longer WAL was not reset for some time.
 const MAX_WAL_BYTES: u64 = 64 << 20;
 
-/// Clocks of several machines may differ by this much without anybody being wrong.
+/// Maximum difference between the clocks of several machines that is not reported.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// Checkpoints whose task is finished are left alone for so long.
+/// Minimum age of orphaned checkpoints that a repair deletes: one day.
 const ORPHAN_RETENTION: Duration = Duration::from_secs(86_400);
 
-/// Tables whose rows have a status, and were made at some time.
+/// Tables with the columns `status` and `created_at`.
 const STATUS_TABLES: &[&str] =
     &["tasks", "jobs", "thumbnails", "thumbnail_cleanup_jobs", "wal_maintenance_jobs"];
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Good to know.
+    /// For information; nothing needs to be done.
     Note,
-    /// Something to do.
+    /// The user should act.
     Warning,
     /// The file is damaged.
     Damage,
 }
 
-/// Something that was found.
+/// A problem and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the problem.
     pub severity: Severity,
-    /// What it is.
+    /// Description of the problem.
     pub what: String,
-    /// What to do about it.
+    /// Recommended next step.
     pub next: String,
 }
 
-/// The leases of one table.
+/// Number of leases in one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LeaseCount {
-    /// The table.
+    /// Name of the table.
     pub table: &'static str,
-    /// Rows that somebody works on.
+    /// Rows that a worker has claimed.
     pub leased: u64,
-    /// Of these, rows whose lease has run out.
+    /// Of these, rows whose lease has expired or whose worker died.
     pub stale: u64,
-    /// Of these, rows whose lease ends too far ahead to be true.
+    /// Of these, rows whose lease ends later than any lease could.
     pub far_ahead: u64,
 }
 
-/// What a checkup saw.
+/// Result of examining a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Checkup {
-    /// The version of SQLite that looked.
+    /// Version of the SQLite library.
     pub sqlite_version: String,
-    /// The newest migration of ours in the file.
+    /// Latest applied migration of Gristmill.
     pub schema_version: Option<i64>,
-    /// How the file keeps its transactions: `wal`, if we have ever opened it.
+    /// Journal mode of the file: `wal` once Gristmill has opened it.
     pub journal_mode: Option<String>,
-    /// How safe our commits are: `full` or `normal`. A setting, not a property of the file.
+    /// Durability of commits, `full` or `normal`. A setting of the program, not of the file.
     pub synchronous: &'static str,
-    /// The file's size.
+    /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// Its log's.
+    /// Size of the WAL in bytes.
     pub wal_bytes: u64,
-    /// The size of a page.
+    /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// How many pages it has.
+    /// Number of pages in the file.
     pub pages: u64,
-    /// How many of them are empty.
+    /// Number of unused pages.
     pub free_pages: u64,
-    /// For each table, how many rows have which status.
+    /// Number of rows for each table and status.
     pub counts: BTreeMap<&'static str, BTreeMap<String, u64>>,
-    /// The leases.
+    /// Leases of each table.
     pub leases: Vec<LeaseCount>,
-    /// Tasks and messages that were given up.
+    /// Number of dead letters.
     pub dead_letters: u64,
-    /// Checkpoints of tasks that are finished or gone.
+    /// Checkpoints of tasks that are finished or deleted.
     pub orphaned_checkpoints: u64,
-    /// Indexes that do not agree with their table, and can be made anew.
+    /// Indexes that do not match their table and can be rebuilt.
     pub broken_indexes: Vec<String>,
-    /// What was found, worst first.
+    /// Findings, most severe first.
     pub findings: Vec<Finding>,
 }
 
 impl Checkup {
-    /// The worst of the findings, if there are any.
+    /// Returns the highest severity, if there are findings.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
@@ -115,7 +115,7 @@ impl Checkup {
         self.findings.push(Finding { severity, what: what.into(), next: next.into() });
     }
 
-    /// What a check could not read is damage; other troubles end the checkup.
+    /// Records unreadable data as damage and returns false. Other errors end the examination.
     fn record_damage(&mut self, result: Result<()>) -> Result<bool> {
         match result {
             Ok(()) => Ok(true),
@@ -132,12 +132,12 @@ impl Checkup {
     }
 }
 
-/// Stands for what to do about damage until all of the file has been looked at.
+/// Placeholder for the advice about damage until the whole file is examined.
 const ADVICE_PENDING: &str = "";
 
 impl StoreOptions {
-    /// Looks at a file and changes nothing. `lease`: the longest lease that workers take. An error means that
-    /// there was nothing to look at: no file, somebody else's, or one that cannot be read at all.
+    /// Examines a file without changing it. `lease`: the longest lease that workers use. Fails if there is nothing to
+    /// examine: no file, a database of another program, or a file that cannot be read at all.
     pub fn examine(&self, path: &Path, lease: Duration) -> Result<Checkup> {
         let file = self.file(path);
         let cannot_open = |detail: String| Error::CannotOpen(file.path.clone(), detail);
@@ -179,8 +179,8 @@ impl StoreOptions {
         Ok(checkup)
     }
 
-    /// Does about `found` what is safe, and says what it did. A task whose worker has died `max_crashes` times
-    /// is buried when its lease is freed, as a worker would do.
+    /// Repairs what is safe in `found` and returns what was done. A task whose worker died `max_crashes` times becomes
+    /// a dead letter when its lease is freed, as it would with a worker.
     pub fn repair(&self, path: &Path, found: &Checkup, max_crashes: u32) -> Result<Vec<String>> {
         let mut done = Vec::new();
         let only_indexes = |finding: &&Finding| finding.severity == Severity::Damage;
@@ -247,7 +247,7 @@ impl Examination<'_> {
     }
 
     fn size(&mut self) -> Result<()> {
-        // SQLite does not say it of a file that nobody writes.
+        // SQLite does not report the mode of an immutable file.
         if self.db.file.access != Access::Immutable {
             self.checkup.journal_mode = self.db.first("PRAGMA journal_mode", [], |row| row.get(0))?;
         }
@@ -270,7 +270,7 @@ impl Examination<'_> {
         let lines: Vec<String> = self.db.rows(&sql, [], |row| row.get(0))?;
         let mut index_lines = 0;
         let mut others = Vec::new();
-        // What is wrong with a tree comes as many lines in one row.
+        // Problems of one b-tree are several lines in one row.
         for line in lines.iter().flat_map(|row| row.lines()).filter(|line| *line != "ok") {
             match repairable_index(line) {
                 Some(index) => {
@@ -352,7 +352,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Rows from the future say that the clock went back.
+    /// Reports rows that were created in the future: the clock was set back.
     fn future_rows(&mut self, table: &str) -> Result<()> {
         let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", sortable_time("created_at"));
         let count = self.count(&sql, [self.db.now.plus(MAX_CLOCK_SKEW).to_string()])?;
@@ -431,7 +431,7 @@ impl Examination<'_> {
     }
 }
 
-/// The index a line of integrity_check is about, if making it anew mends what the line says.
+/// Returns the index that a line of `integrity_check` names, if rebuilding it repairs the problem.
 fn repairable_index(line: &str) -> Option<&str> {
     ["missing from index ", "wrong # of entries in index ", "values differ from index "]
         .iter()
@@ -457,7 +457,7 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
         let count = plural(recovered.poisoned.len(), "task");
         done.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
     }
-    // Tasks have been seen to: their crashes are counted.
+    // Leases of tasks were freed above, which also counts crashes.
     for rules in lease::leased_tables().into_iter().filter(|rules| rules.table != "tasks") {
         let freed = store.write(WriteKind::Compound, move |db| rules.recover(db))?;
         if freed > 0 {
@@ -467,13 +467,13 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
     Ok(())
 }
 
-/// Cuts the log back and refreshes what the query planner knows.
+/// Truncates the WAL and updates the statistics of the query planner.
 fn truncate_wal_and_optimize(file: &DbFile, done: &mut Vec<String>) -> Result<()> {
     let length = || fs::metadata(wal_path(&file.path)).map_or(0, |log| log.len());
     let before = length();
     let conn: Connection = file.open_writer()?;
     let db = file.db(&conn);
-    // Its three numbers say whether somebody was in the way; the file says it as well.
+    // The returned counts are not needed: the file's length shows whether the checkpoint was blocked.
     db.rows("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     let after = length();
     if after < before {
@@ -492,8 +492,8 @@ fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// "1 row of tasks is held", "2 rows of tasks are held".
-fn count_phrase(count: u64, noun: &str, rules: &str, what: &str) -> String {
+/// Formats "1 row of tasks is held" or "2 rows of tasks are held".
+fn count_phrase(count: u64, noun: &str, suffix: &str, what: &str) -> String {
     let (ending, verb) = if count == 1 { ("", "is") } else { ("s", "are") };
-    format!("{count} {noun}{ending}{rules} {verb} {what}")
+    format!("{count} {noun}{ending}{suffix} {verb} {what}")
 }

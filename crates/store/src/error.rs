@@ -1,65 +1,65 @@
-//! What can go wrong with a store, in words for the person who has to do something about it.
+//! Errors of the store, worded for the user who has to act on them.
 //!
-//! Owns the translation of the database's errors. Nobody outside this crate sees them.
+//! Owns the translation of SQLite's errors, which are not exposed outside this crate.
 
 use crate::paths::display_path;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What a store's methods return.
+/// Result of the store's methods.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be done.
+/// Reason why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The file is not a SQLite database.
     NotADatabase(PathBuf),
-    /// It is a database, and somebody else's.
+    /// The file is a SQLite database of another program.
     Foreign(PathBuf),
     /// The file was written by a newer version.
     Newer {
-        /// The file.
+        /// Path of the database file.
         path: PathBuf,
-        /// The migration we do not know.
+        /// The unknown migration.
         version: i64,
     },
-    /// The library is too old to be trusted with a write-ahead log.
+    /// The SQLite library is older than 3.51.3, which can corrupt a database in WAL mode.
     OldLibrary(String),
-    /// The file is damaged.
+    /// The file is damaged, or its disk cannot be read.
     Corrupt(PathBuf, String),
     /// The file, or its folder, cannot be opened.
     CannotOpen(PathBuf, String),
     /// The file, or its folder, cannot be written.
     ReadOnly(PathBuf),
-    /// The disk is full.
+    /// The disk that holds the file is full.
     Full(PathBuf),
-    /// Another process held the database for longer than we wait.
+    /// Another process held the write lock longer than the busy timeout.
     Busy(PathBuf),
-    /// The system failed to read or write.
+    /// Reading or writing the file failed.
     Io(PathBuf, String),
-    /// The file was deleted or moved away while it was open. Nothing is written any more.
+    /// The file was deleted or moved while it was open. Nothing more is written.
     Deleted(PathBuf),
-    /// Another file took its place while it was open. Nothing is written any more.
+    /// The file was replaced while it was open. Nothing more is written.
     Replaced(PathBuf),
-    /// There is no such row.
+    /// The requested row does not exist.
     NotFound(String),
-    /// The row is not in a state that allows this, or is somebody else's now.
+    /// The row is not in a state that allows the operation, or another worker owns it.
     Conflict(String),
-    /// The queue has no room.
+    /// The queue has reached its capacity.
     QueueFull(String),
-    /// A value is not legal. Says which, and what is.
+    /// An argument is invalid. The text names it and the expected values.
     Invalid(String),
-    /// A row holds what the protocol does not allow. Says which column, and what is legal.
+    /// A row contains a value that the protocol does not allow. The text names the column and the expected values.
     Malformed(String),
     /// The store was closed.
     Closed,
-    /// A fault of ours.
+    /// A bug in the store.
     Internal(String),
 }
 
 impl Error {
-    /// Whether the person who runs the program can put it right, rather than the system having failed.
+    /// Returns whether the user can fix the cause, as opposed to a failure of the system.
     pub fn is_user_error(&self) -> bool {
         use Error::{
             CannotOpen, Conflict, Foreign, Invalid, Malformed, Newer, NotADatabase, NotFound, QueueFull,
@@ -80,12 +80,12 @@ impl Error {
         )
     }
 
-    /// Whether the trouble may pass by itself: the same call can succeed later.
+    /// Returns whether the same call can succeed later without a change by the user.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Full(_) | Error::Busy(_) | Error::Io(..))
     }
 
-    /// Whether a transaction that met this cannot be trusted any further.
+    /// Returns whether a transaction that met this error must be rolled back.
     pub(crate) fn breaks_transaction(&self) -> bool {
         matches!(
             self,
@@ -102,7 +102,7 @@ impl Error {
         Error::NotFound(format!("there is no {what} {id}"))
     }
 
-    /// What the database said, about the file at `path`.
+    /// Translates an error of SQLite about the file at `path`.
     pub(crate) fn sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         use rusqlite::ErrorCode as Code;
         let path = path.to_path_buf();
@@ -120,7 +120,7 @@ impl Error {
             _ => return Error::Internal(detail),
         };
         match code {
-            // The log's shared memory finds no room either.
+            // The WAL's shared memory cannot grow either.
             Code::SystemIoFailure if extended == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => Error::Full(path),
             Code::NotADatabase => Error::NotADatabase(path),
             Code::DatabaseCorrupt => Error::Corrupt(path, detail),

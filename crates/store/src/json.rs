@@ -1,24 +1,23 @@
-//! What we take for JSON.
+//! Limits of JSON texts.
 //!
-//! Owns the limits of texts that callers hand in, so that what is refused is refused with a reason, before
-//! anything is written.
+//! Refuses an invalid text with a reason before anything is written.
 
 use serde::de::IgnoredAny;
 
 use crate::error::{Error, Result};
 
-/// The longest text, in bytes.
+/// Maximum length of a text in bytes.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
 
-/// The deepest nesting. SQLite stops at 1,000, and a checkpoint lies some levels deep in its dead letter.
+/// Maximum nesting. SQLite's limit is 1,000, and a dead letter adds levels around a checkpoint.
 const MAX_DEPTH: usize = 500;
 
-/// Checks a text that is called `what`.
+/// Checks that a text is JSON of at most [`MAX_BYTES`]; errors call it `what`.
 pub(crate) fn check(what: &str, text: &str) -> Result<()> {
     check_up_to(what, text, MAX_BYTES)
 }
 
-/// The same for a text that may be of another length.
+/// Like [`check`], with another maximum length.
 pub(crate) fn check_up_to(what: &str, text: &str, max_bytes: usize) -> Result<()> {
     if text.len() > max_bytes {
         let len = text.len();
@@ -35,7 +34,7 @@ pub(crate) fn check_up_to(what: &str, text: &str, max_bytes: usize) -> Result<()
     Ok(())
 }
 
-/// How deep a text that is known to be JSON is nested.
+/// Returns the nesting depth of valid JSON.
 fn depth(text: &str) -> usize {
     let (mut depth, mut max_depth, mut quoted, mut escaped) = (0usize, 0, false, false);
     for byte in text.bytes() {
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brackets_in_texts_are_not_nesting() {
+    fn brackets_in_strings_are_not_counted_as_nesting() {
         let check = |text: &str, expected: usize| assert_eq!(depth(text), expected, "{text}");
         check("1", 0);
         check("[]", 1);
@@ -68,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn refusal_states_the_reason() {
         let check = |text: &str, part: &str| {
             let error = super::check("the payload", text).unwrap_err().to_string();
             assert!(error.starts_with("the payload") && error.contains(part), "{error}");

@@ -1,39 +1,39 @@
-//! Everything durable, in one SQLite file: jobs, tasks, leases, checkpoints, dead letters.
+//! Stores all durable state in one SQLite file: jobs, tasks, leases, checkpoints, dead letters, the catalog of files.
 //!
-//! A [`Store`] is opened once and shared. Writes go through one thread that gathers them and commits them in
-//! groups; when a method returns, what it wrote is on disk. Reads have connections of their own. The file is
-//! a public contract: programs in other languages may work in it at the same time.
+//! A [`Store`] is opened once and shared. One writer thread commits the writes of all callers in groups; when a method
+//! returns, its write is on disk. Reads use separate connections. The schema is a public contract: programs in other
+//! languages may use the file at the same time.
 //!
 //! ```
-//! use gristmill_store::{Store, lease::WorkerId, tasks::{NewTask, Settlement, Verdict, Wanted}};
+//! use gristmill_store::{Store, lease::WorkerId, tasks::{ClaimRequest, Disposition, NewTask, TaskUpdate}};
 //! use std::time::Duration;
-//!
+//! 
 //! # let folder = tempfile::tempdir()?;
 //! let store = Store::open(folder.path().join("work.db"))?;
-//! let added = store.tasks().enqueue(NewTask::new("greet", r#"{"name": "miller"}"#))?;
-//!
-//! // A worker's visit: claim a task, do it, settle it.
+//! let added = store.tasks().enqueue(NewTask::new("greet", r#"{"name": "Ada"}"#))?;
+//! 
+//! // A worker claims a task, runs it and reports the result.
 //! let worker = WorkerId::new("docs");
-//! let wanted = Wanted {
+//! let request = ClaimRequest {
 //!     queue: "default".into(),
 //!     kind: "greet".into(),
 //!     limit: 10,
-//!     at_most: None,
-//!     shaken: 10,
-//!     suspect: 10,
+//!     max_running: None,
+//!     max_crashed_once: 10,
+//!     max_crashed_often: 10,
 //!     lease: Duration::from_secs(300),
 //!     token: worker.token(),
 //! };
-//! let turn = store.tasks().turn(vec![], vec![wanted])?;
-//! let task = &turn.claimed[0];
+//! let batch = store.tasks().settle_and_claim(vec![], vec![request])?;
+//! let task = &batch.claimed[0];
 //! assert_eq!(task.id, added.id);
-//! let done = Settlement {
+//! let done = TaskUpdate {
 //!     id: task.id,
 //!     token: task.token.clone(),
-//!     verdict: Verdict::Completed(None),
+//!     disposition: Disposition::Completed(None),
 //!     checkpointed: false,
 //! };
-//! store.tasks().turn(vec![done], vec![])?;
+//! store.tasks().settle_and_claim(vec![done], vec![])?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -95,21 +95,22 @@ use crate::opened_files::OpenedFiles;
 use crate::reader_pool::ReaderPool;
 use crate::writer::{WriteKind, Writer};
 
-/// A database of work, open. Clones are the same store.
+/// An open database. Clones share the same connections and writer thread.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    // In the order they are closed: the writer last, so that it is the one to tidy the log up.
+    // Dropped in this order: the writer last, so that SQLite checkpoints and removes the WAL when its connection
+    // closes.
     readers: ReaderPool,
-    /// None if the file cannot be written.
+    /// `None` if the file cannot be written.
     writer: Option<Writer>,
     notifier: Arc<Notifier>,
     file: Arc<DbFile>,
     opened_files: Arc<OpenedFiles>,
 }
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     durability: Durability,
@@ -130,36 +131,35 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// Every acknowledged write survives a power cut, unless this says otherwise.
+    /// Sets whether acknowledged writes survive a power cut. Default: [`Durability::Full`], they do.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long to wait for another process that writes; 10 seconds unless this says otherwise.
+    /// Sets how long to wait for the write lock of another process. Default: 10 seconds.
     #[must_use]
     pub fn busy_timeout(mut self, limit: Duration) -> Self {
         self.busy_timeout = limit;
         self
     }
 
-    /// Another clock, for tests.
+    /// Replaces the system clock, for tests.
     #[must_use]
     pub fn clock(mut self, clock: WallClock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// A file that cannot be written is opened nevertheless, for reading: every write is then refused with
-    /// [`Error::ReadOnly`].
+    /// Opens a file that cannot be written for reading. Every write then fails with [`Error::ReadOnly`].
     #[must_use]
     pub fn allow_read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// Opens the file, or creates it, and brings it up to date. Its folder must exist.
+    /// Opens or creates the file and migrates it to the current schema. Its folder must exist.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
         let StoreOptions { durability, busy_timeout, clock, read_only } = self;
         let file = DbFile { path: path.into(), durability, busy_timeout, clock, access: Access::ReadWrite };
@@ -194,7 +194,8 @@ impl StoreOptions {
     }
 }
 
-/// Two processes that open a new file at one moment meet locks that SQLite does not wait for by itself.
+/// Repeats `attempt` while it fails with [`Error::Busy`]. Processes that open a new file at the same time meet locks
+/// for which SQLite's busy timeout does not wait.
 fn retry_while_busy<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -208,119 +209,119 @@ fn retry_while_busy<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) 
 }
 
 impl Store {
-    /// Opens the file, or creates it, with the defaults.
+    /// Opens or creates the file with default options.
     pub fn open(path: impl Into<PathBuf>) -> Result<Store> {
         StoreOptions::default().open(path)
     }
 
-    /// How to open one otherwise.
+    /// Returns options to open a store with.
     pub fn options() -> StoreOptions {
         StoreOptions::default()
     }
 
-    /// Where the file is.
+    /// Returns the path of the database file.
     pub fn path(&self) -> &Path {
         &self.0.file.path
     }
 
-    /// What time it is for this store.
+    /// Returns the current time of this store's clock.
     pub fn now(&self) -> UtcTime {
         self.0.file.clock.now()
     }
 
-    /// Jobs of the protocol.
+    /// Returns the jobs that a control plane orders.
     pub fn jobs(&self) -> jobs::Jobs<'_> {
         jobs::Jobs(self)
     }
 
-    /// Durable tasks.
+    /// Returns the durable tasks.
     pub fn tasks(&self) -> tasks::Tasks<'_> {
         tasks::Tasks(self)
     }
 
-    /// Workers that hold leases.
+    /// Returns the workers that may hold leases.
     pub fn workers(&self) -> workers::Workers<'_> {
         workers::Workers(self)
     }
 
-    /// Checkpoints of tasks.
+    /// Returns the checkpoints of tasks.
     pub fn checkpoints(&self) -> checkpoints::Checkpoints<'_> {
         checkpoints::Checkpoints(self)
     }
 
-    /// Failed attempts of tasks.
+    /// Returns the failed attempts of tasks.
     pub fn failures(&self) -> failures::Failures<'_> {
         failures::Failures(self)
     }
 
-    /// Tasks and messages that were given up.
+    /// Returns the dead letters of tasks and messages.
     pub fn dead_letters(&self) -> dead_letters::DeadLetters<'_> {
         dead_letters::DeadLetters(self)
     }
 
-    /// Thumbnails that were asked for.
+    /// Returns the requested thumbnails.
     pub fn thumbnails(&self) -> thumbnails::Thumbnails<'_> {
         thumbnails::Thumbnails(self)
     }
 
-    /// Groups whose thumbnails are to be thrown away.
+    /// Returns the scheduled clean-ups of thumbnail groups.
     pub fn cleanups(&self) -> cleanup::Cleanups<'_> {
         cleanup::Cleanups(self)
     }
 
-    /// Checkpoints of the write-ahead log.
+    /// Returns the checkpoints of the write-ahead log.
     pub fn wal(&self) -> wal::Wal<'_> {
         wal::Wal(self)
     }
 
-    /// How fast all workers together may read.
+    /// Returns the I/O rate limits that all workers share.
     pub fn rate_limits(&self) -> rate_limits::RateLimits<'_> {
         rate_limits::RateLimits(self)
     }
 
-    /// Where consumers of streams continue.
+    /// Returns the offsets at which stream consumers continue.
     pub fn positions(&self) -> positions::Positions<'_> {
         positions::Positions(self)
     }
 
-    /// Messages that were seen before.
+    /// Returns the ids of processed messages.
     pub fn processed_ids(&self) -> processed::ProcessedIds<'_> {
         processed::ProcessedIds(self)
     }
 
-    /// Messages that were started and have not ended.
+    /// Returns the message runs that have not ended.
     pub fn message_runs(&self) -> message_runs::MessageRuns<'_> {
         message_runs::MessageRuns(self)
     }
 
-    /// Folders that are scanned.
+    /// Returns the scanned folders.
     pub fn roots(&self) -> roots::Roots<'_> {
         roots::Roots(self)
     }
 
-    /// Scans of roots.
+    /// Returns the scans of roots.
     pub fn scans(&self) -> scans::Scans<'_> {
         scans::Scans(self)
     }
 
-    /// Folders and files that scans have seen.
+    /// Returns the folders and files that scans have recorded.
     pub fn catalog(&self) -> catalog::Catalog<'_> {
         catalog::Catalog(self)
     }
 
-    /// Something to wait with until there may be work.
+    /// Returns a watcher that waits for changes of the file.
     pub fn watch(&self) -> Result<ChangeWatcher> {
         ChangeWatcher::new(self)
     }
 
-    /// Takes no more writes and waits for those under way. Every later write is refused.
+    /// Refuses further writes and waits for queued ones.
     pub fn close(&self) {
         if let Some(writer) = &self.0.writer {
             writer.close();
         }
     }
 
-    /// Fails when the file was deleted, moved or replaced since it was opened. Every read and write checks this, too.
+    /// Fails if the file was deleted, moved or replaced since it was opened. Every read and write checks this, too.
     pub fn check_in_place(&self) -> Result<()> {
         self.0.opened_files.check()
     }
@@ -337,7 +338,7 @@ impl Store {
         self.writer()?.write(kind, false, body)
     }
 
-    /// A write after which workers should look for work.
+    /// Like [`write`](Self::write), and wakes watchers of this store after the commit.
     pub(crate) fn write_and_notify<T: Send + 'static>(
         &self,
         kind: WriteKind,
@@ -362,17 +363,17 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Some rows, and where the next ones begin.
+/// One page of rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Page<T> {
-    /// The rows.
+    /// Rows of this page, at most the requested limit.
     pub items: Vec<T>,
-    /// What to give for the next page; nothing when this is the last one.
+    /// Cursor for the next page, or `None` on the last page.
     pub next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// From one row more than was asked for, which tells whether there is a next page.
+    /// Makes a page from up to `limit` + 1 rows; the extra row shows that there is a next page.
     fn from_rows(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
         let more = items.len() > limit;
         items.truncate(limit);

@@ -1,8 +1,8 @@
-//! From whatever file it is to the one we work with.
+//! Migrates a file of any earlier version to the current schema.
 //!
-//! Owns the ledger and the order of steps. Each step is one transaction that also writes its line in the ledger,
-//! so a file is always between two steps, never inside one, wherever it was interrupted. Steps look at what is
-//! there instead of trusting the ledger: a file from the other side may have a table without its line.
+//! Owns the table `schema_migrations` and the order of migrations. Each migration is one transaction that also records
+//! its version, so an interrupted one leaves no trace. Migrations inspect the existing tables instead of relying on
+//! recorded versions: a file of the Python control plane may have a table without the version that creates it.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::paths::display_path;
 use crate::schema;
 
-/// Steps 1 to 12 belong to the other side. A file that we create has what they make, and says so.
+/// Migrations 1 to 12 belong to the Python control plane. A new file contains their tables and records their versions.
 const CONTROL_PLANE_MIGRATIONS: &[(i64, &str)] = &[
     (1, "baseline"),
     (2, "scan_sessions_error_count"),
@@ -31,7 +31,7 @@ const CONTROL_PLANE_MIGRATIONS: &[(i64, &str)] = &[
 
 type Migration = fn(&Db<'_>) -> Result<()>;
 
-/// Ours.
+/// Migrations of Gristmill.
 const MIGRATIONS: &[(i64, &str, Migration)] = &[
     (1001, "protocol", protocol),
     (1002, "tasks", tasks),
@@ -47,21 +47,21 @@ const MIGRATIONS: &[(i64, &str, Migration)] = &[
     (1012, "stream_positions", stream_positions),
 ];
 
-/// The step that a file is at when there is nothing left to do.
+/// Returns the version of the last migration.
 pub(crate) fn latest() -> i64 {
     MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0)
 }
 
-/// Looks at a file before anything in it is changed. On a connection that can only read: another program's log
-/// stays as it is, too. Gives that connection back, if there is a file: closing the only one makes SQLite put all away
-/// that the next has to fetch again.
+/// Checks a file before anything in it is changed. Uses a read-only connection, so the WAL of a foreign database is not
+/// applied. Returns the connection: closing the only one would make SQLite discard the WAL index and caches that the
+/// next connection needs.
 pub(crate) fn inspect(file: &DbFile) -> Result<Option<Connection>> {
     match std::fs::metadata(&file.path) {
-        // To be made; or not to be had, which opening it will tell.
+        // The file does not exist yet, or opening it reports the error.
         Err(_) => Ok(None),
         Ok(found) if found.is_dir() => Err(Error::CannotOpen(file.path.clone(), "it is a folder".to_owned())),
         Ok(found) if found.len() == 0 => Ok(None),
-        // SQLite takes a file of one byte for an empty one.
+        // SQLite treats a file of one byte as empty.
         Ok(found) if found.is_file() && found.len() < 512 => Err(Error::NotADatabase(file.path.clone())),
         Ok(_) => {
             file.roll_back_journal()?;
@@ -72,7 +72,7 @@ pub(crate) fn inspect(file: &DbFile) -> Result<Option<Connection>> {
     }
 }
 
-/// Whether a file is ours, and not from a newer version.
+/// Refuses databases of other programs and of newer versions.
 pub(crate) fn check_compatible(file: &DbFile, conn: &Connection) -> Result<()> {
     let db = file.db(conn);
     let names: BTreeSet<String> = db
@@ -82,7 +82,7 @@ pub(crate) fn check_compatible(file: &DbFile, conn: &Connection) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    // Other programs have tables of this name too, with a version and nothing else.
+    // Other programs have a table of this name with a version only.
     let migration_columns = columns(&db, "schema_migrations")?;
     let is_gristmill =
         ["version", "name", "applied_at"].iter().all(|column| migration_columns.contains(*column));
@@ -100,7 +100,7 @@ pub(crate) fn check_compatible(file: &DbFile, conn: &Connection) -> Result<()> {
     refuse_newer(&db, &applied(&db)?)
 }
 
-/// Whether there is nothing left to do.
+/// Returns whether all migrations are applied.
 pub(crate) fn is_current(file: &DbFile, conn: &Connection) -> Result<bool> {
     let db = file.db(conn);
     if !columns(&db, "schema_migrations")?.contains("version") {
@@ -110,7 +110,7 @@ pub(crate) fn is_current(file: &DbFile, conn: &Connection) -> Result<bool> {
     Ok(MIGRATIONS.iter().all(|(version, ..)| applied.contains(version)))
 }
 
-/// Does what has not been done. Several processes may try at once; one does each step.
+/// Applies the missing migrations. Several processes may call this at the same time; each migration runs once.
 pub(crate) fn run(file: &DbFile, conn: &Connection) -> Result<()> {
     if is_current(file, conn)? {
         return Ok(());
@@ -152,7 +152,7 @@ fn applied(db: &Db<'_>) -> Result<BTreeSet<i64>> {
     Ok(db.rows("SELECT version FROM schema_migrations", [], |row| row.get(0))?.into_iter().collect())
 }
 
-/// Newer steps, of either side, may have changed what columns mean.
+/// Refuses unknown migrations: they may have changed the meaning of columns.
 fn refuse_newer(db: &Db<'_>, applied: &BTreeSet<i64>) -> Result<()> {
     let known = |version: &i64| {
         CONTROL_PLANE_MIGRATIONS.iter().any(|(number, _)| number == version)
@@ -164,13 +164,13 @@ fn refuse_newer(db: &Db<'_>, applied: &BTreeSet<i64>) -> Result<()> {
     }
 }
 
-/// The columns of a table; none when there is no such table.
+/// Returns the columns of a table; empty if there is no such table.
 fn columns(db: &Db<'_>, table: &str) -> Result<BTreeSet<String>> {
     let names = db.rows("SELECT name FROM pragma_table_info(?1)", [table], |row| row.get(0))?;
     Ok(names.into_iter().collect())
 }
 
-/// 1001: every shared table, whatever of them is there already.
+/// 1001: creates or completes the shared tables.
 fn protocol(db: &Db<'_>) -> Result<()> {
     for table in schema::SHARED_TABLES {
         if columns(db, table.name)?.is_empty() {
@@ -190,13 +190,13 @@ fn protocol(db: &Db<'_>) -> Result<()> {
     db.batch(schema::SINGLE_ACTIVE_INDEX)
 }
 
-/// 1002: durable tasks and what belongs to them.
+/// 1002: creates the tables of durable tasks.
 fn tasks(db: &Db<'_>) -> Result<()> {
     db.batch(schema::TASKS)?;
     add_columns(db, "dead_letter_queue", schema::DEAD_LETTER_COLUMNS)
 }
 
-/// 1003: what scans keep.
+/// 1003: adds the columns of the catalog.
 fn catalog(db: &Db<'_>) -> Result<()> {
     for (table, columns_to_add) in schema::CATALOG_COLUMNS {
         add_columns(db, table, columns_to_add)?;
@@ -207,13 +207,13 @@ fn catalog(db: &Db<'_>) -> Result<()> {
     if db.number(is_gristmill, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
 }
 
-/// 1004: what consumers of queues keep.
+/// 1004: creates the table of processed messages.
 fn messages(db: &Db<'_>) -> Result<()> {
     db.batch(schema::SEEN_MESSAGES)
 }
 
-/// 1005: what identity, space, filters and folders need. Which scan read everything is not known for an older file: its
-/// marks were kept too long.
+/// 1005: adds columns for file identity, allocated size, filters and folders. Clears the settled mark, which earlier
+/// versions kept too long.
 fn catalog_identity(db: &Db<'_>) -> Result<()> {
     db.batch(schema::FILESYSTEMS)?;
     for (table, columns_to_add) in schema::IDENTITY_COLUMNS {
@@ -222,7 +222,7 @@ fn catalog_identity(db: &Db<'_>) -> Result<()> {
     crate::scans::clear_settled(db)
 }
 
-/// 1006: the few files whose row has more to be read than size and times, and the few folders that could not be read.
+/// 1006: adds indexes of files whose row has unusual values, and of folders that could not be read.
 fn catalog_exceptions(db: &Db<'_>) -> Result<()> {
     let unusual = schema::UNUSUAL;
     db.batch(&format!(
@@ -231,13 +231,13 @@ fn catalog_exceptions(db: &Db<'_>) -> Result<()> {
     ))
 }
 
-/// 1007: the folders that a filesystem was mounted on.
+/// 1007: adds the column that marks mount points.
 fn mount_points(db: &Db<'_>) -> Result<()> {
     add_columns(db, "folders", schema::MOUNT_COLUMNS)
 }
 
-/// 1008: how often tasks were started, and which processes hold leases. Earlier versions counted no starts: each failed
-/// attempt and each crash was one.
+/// 1008: adds start counts and the table of workers. Earlier versions did not count starts: each failed attempt and
+/// each crash was one.
 fn task_starts(db: &Db<'_>) -> Result<()> {
     add_columns(db, "tasks", schema::START_COLUMNS)?;
     db.batch(schema::SUSPICIOUS_INDEX)?;
@@ -245,23 +245,23 @@ fn task_starts(db: &Db<'_>) -> Result<()> {
     db.batch("UPDATE tasks SET starts = attempts + crashes WHERE attempts + crashes > starts")
 }
 
-/// 1009: failed attempts of tasks, and tasks that are being cancelled.
+/// 1009: creates the table of failed attempts, and adds the cancel request of tasks.
 fn task_failures(db: &Db<'_>) -> Result<()> {
     add_columns(db, "tasks", schema::CANCEL_COLUMNS)?;
     db.batch(schema::TASK_FAILURES)
 }
 
-/// 1010: what consumers of queues know of messages that did not end.
+/// 1010: creates the table of message runs.
 fn message_runs(db: &Db<'_>) -> Result<()> {
     db.batch(schema::MESSAGE_RUNS)
 }
 
-/// 1011: messages that consumers work on.
+/// 1011: creates the table of message claims.
 fn message_claims(db: &Db<'_>) -> Result<()> {
     db.batch(schema::MESSAGE_CLAIMS)
 }
 
-/// 1012: where consumers of streams continue.
+/// 1012: creates the table of stream positions.
 fn stream_positions(db: &Db<'_>) -> Result<()> {
     db.batch(schema::STREAM_POSITIONS)
 }
@@ -274,8 +274,8 @@ fn add_columns(db: &Db<'_>, table: &str, columns_to_add: &[(&str, &str)]) -> Res
     Ok(())
 }
 
-/// Among scan and hash jobs one may be active: the first that runs, else the first that waits. Which one that is
-/// depends on the rows alone, so both sides choose the same.
+/// Leaves one scan or hash job active: the oldest running one, otherwise the oldest pending one. The choice depends
+/// only on the rows, so the control plane makes the same one.
 fn keep_one_active(db: &Db<'_>) -> Result<()> {
     let mark_retryable = |states: &str, rank: &str, code: &str, what: &str| {
         let created = crate::lease::sortable_time("created_at");

@@ -1,12 +1,12 @@
-//! A bell that rings when there may be work.
+//! Notifies waiting threads of writes by their own process.
 //!
-//! Owns the waiting of workers for writes of their own process. Other processes cannot ring it: for those the
-//! store is asked whether the file has changed.
+//! Owns the counter and the condition variable. Other processes cannot notify: `change_watcher` polls for their
+//! commits.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Counts how often it rang, so that a ring between a look and a wait is not missed.
+/// Counts notifications, so that one between a check and a wait is not missed.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     generation: Mutex<u64>,
@@ -23,7 +23,7 @@ impl Notifier {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it has rung more often than `seen`, or `limit` is over. Says how often it has.
+    /// Waits until the generation exceeds `seen` or `limit` has passed. Returns the generation.
     pub(crate) fn wait(&self, seen: u64, limit: Duration) -> u64 {
         let end = Instant::now().checked_add(limit);
         let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);

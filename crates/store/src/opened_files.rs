@@ -1,9 +1,9 @@
-//! Notices that the database file, its log or its index was deleted, moved or replaced while it is open.
+//! Detects that the database file, its WAL or its index was deleted, moved or replaced while it is open.
 //!
-//! Owns the identity of the files that were opened, and what is done with the log afterwards. SQLite continues with the old
-//! inode in silence, and finds log and index by name: it would mix the logs of two databases. So nothing is written any
-//! more, and a log that belongs to the old file is not left where the new one would take it for its own. Likewise, two
-//! processes with two logs or two indexes of one database overwrite each other's transactions.
+//! Owns the identities of the opened files, and what happens to the WAL afterwards. SQLite silently continues with the
+//! old inode, and finds WAL and index by name, so it would mix the WALs of two databases. Therefore nothing more is
+//! written, and the WAL of the old file is not left where the new file would use it. For the same reason two processes
+//! with separate WALs or indexes of one database would overwrite each other's transactions.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,25 +16,25 @@ use rusqlite::config::DbConfig;
 use crate::error::{Error, Result};
 use crate::paths::{display_path, with_suffix};
 
-/// A file, whatever its name is.
+/// Device and inode number of a file.
 type Identity = (u64, u64);
 
-/// The file that was opened.
+/// The database file and its sidecar files, as they were opened.
 #[derive(Debug)]
 pub(crate) struct OpenedFiles {
-    /// As the user named it, for messages.
+    /// Path as the user wrote it, for messages.
     path: PathBuf,
-    /// Independent of the working folder.
+    /// Absolute path, independent of the working folder.
     absolute: PathBuf,
-    /// The file itself, if the path is a link.
+    /// Path with symbolic links resolved.
     resolved: PathBuf,
     file: Option<Identity>,
-    /// Beside the file itself, if the path is a link.
+    /// Beside the resolved file.
     wal: SidecarFile,
     shm: SidecarFile,
 }
 
-/// A file beside the database.
+/// The WAL or the index of the database.
 #[derive(Debug)]
 struct SidecarFile {
     path: PathBuf,
@@ -48,11 +48,11 @@ impl SidecarFile {
 }
 
 impl OpenedFiles {
-    /// Records which files a connection works with. To be called once it has read something. `is_kept_open`: a
-    /// connection to the log stays open, so SQLite does not delete it.
+    /// Records the files of an open connection, which must have read something. `is_kept_open`: a connection keeps the
+    /// WAL open, so SQLite does not delete it.
     pub(crate) fn of(path: &Path, is_kept_open: bool) -> Self {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        // SQLite puts log and index beside the file itself, not beside a link to it.
+        // SQLite creates WAL and index beside the resolved file, not beside a link to it.
         let resolved = fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone());
         let sidecar = |ending: &str| {
             let path = with_suffix(&resolved, ending);
@@ -68,7 +68,7 @@ impl OpenedFiles {
         }
     }
 
-    /// Fails when the file is not under its name any more. One system call.
+    /// Fails if another file, or none, has the name of the database file. One system call.
     pub(crate) fn check(&self) -> Result<()> {
         match state(&self.absolute, self.file) {
             State::Deleted => Err(Error::Deleted(self.path.clone())),
@@ -77,7 +77,7 @@ impl OpenedFiles {
         }
     }
 
-    /// Fails when the file, its log or its index is not under its name any more.
+    /// Fails if the database file, its WAL or its index was deleted or replaced.
     pub(crate) fn check_all(&self) -> Result<()> {
         self.check()?;
         for sidecar in [&self.wal, &self.shm] {
@@ -90,12 +90,12 @@ impl OpenedFiles {
         Ok(())
     }
 
-    /// Keeps a log from being mixed with one of another database or of another process. Called before the connection that
-    /// writes is closed.
+    /// Prevents that the WAL is mixed with one of another database or process. Called before the writing connection
+    /// closes.
     pub(crate) fn before_close(&self, conn: &Connection) {
-        // A link that leads elsewhere now says nothing about the file itself.
+        // The resolved path is checked: a link that was retargeted does not affect the file.
         match state(&self.resolved, self.file) {
-            // What was acknowledged stays in a file that was moved away. No other database shares the log yet.
+            // Acknowledged writes are kept in a file that was moved. No other database uses this WAL yet.
             State::Deleted => apply_wal(conn),
             State::Replaced => {}
             State::Unchanged => return self.preserve_foreign_wal(conn),
@@ -121,8 +121,8 @@ impl OpenedFiles {
         }
     }
 
-    /// The file is the original one, but log or index may not be. SQLite would apply the log that it has open, and delete
-    /// the one with its name.
+    /// Handles an unchanged file whose WAL or index was replaced. SQLite would apply the WAL that it has open, and
+    /// delete the file with its name.
     fn preserve_foreign_wal(&self, conn: &Connection) {
         let (log, index) = (self.wal.state(), self.shm.state());
         if (log, index) == (State::Unchanged, State::Unchanged) {
@@ -144,7 +144,7 @@ impl OpenedFiles {
     }
 }
 
-/// What a name refers to now.
+/// What a path refers to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Unchanged,
@@ -152,8 +152,7 @@ enum State {
     Replaced,
 }
 
-/// Whether a path still refers to the file that it referred to. What else keeps it from being seen, the next read or write
-/// reports.
+/// Compares a path with the identity it had. Other errors are left to the next read or write.
 fn state(path: &Path, opened: Option<Identity>) -> State {
     match identity(path) {
         _ if opened.is_none() => State::Unchanged,
@@ -179,7 +178,7 @@ fn identity(path: &Path) -> std::result::Result<Identity, ErrorKind> {
     fs::metadata(path).map(|found| (found.dev(), found.ino())).map_err(|error| error.kind())
 }
 
-/// Other systems do not let an open file be deleted or replaced.
+/// Other systems do not allow that an open file is deleted or replaced.
 #[cfg(not(unix))]
 fn identity(_: &Path) -> std::result::Result<Identity, ErrorKind> {
     Err(ErrorKind::Unsupported)

@@ -1,8 +1,8 @@
-//! Opening a file that cannot be written: on read-only media, in a folder of another user.
+//! Opens a file that cannot be written: on read-only media, or in a folder of another user.
 //!
-//! Owns how such a file can be read. SQLite reads a file with a write-ahead log only where it can create the log and its
-//! index, unless it is promised that nobody writes the file (`immutable`). That promise is made only if there is no log, so
-//! no process is writing now; a log that is there holds commits, which must not be left out.
+//! Owns how such a file is read. SQLite reads a file in WAL mode only where it can create the WAL and its index, unless
+//! it is told that no process writes the file (`immutable`). That is set only if there is no WAL, so that no process is
+//! writing now. An existing WAL contains commits that must not be ignored.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::migrations;
 use crate::paths::{display_path, with_suffix};
 
-/// Whether an error can mean that the file is there and cannot be written.
+/// Returns whether an error can mean that the file exists and cannot be written.
 pub(crate) fn may_be_read_only(error: &Error, path: &Path) -> bool {
     matches!(error, Error::ReadOnly(_) | Error::CannotOpen(..)) && path.is_file()
 }
 
-/// Opens the file for reading only. Gives the connection and the file as further connections are to open it.
+/// Opens the file for reading only. Returns the connection, and the settings for further connections.
 pub(crate) fn open(file: &DbFile) -> Result<(DbFile, Connection)> {
     let attempt = |access| {
         let file = DbFile { access, ..file.clone() };
@@ -44,7 +44,7 @@ pub(crate) fn open(file: &DbFile) -> Result<(DbFile, Connection)> {
     }
 }
 
-/// Refuses a file of an older version: it cannot be brought up to date.
+/// Refuses a file of an older version, because it cannot be migrated.
 pub(crate) fn check_version(file: &DbFile, conn: &Connection) -> Result<()> {
     match migrations::is_current(file, conn)? {
         true => Ok(()),
@@ -57,7 +57,7 @@ pub(crate) fn check_version(file: &DbFile, conn: &Connection) -> Result<()> {
     }
 }
 
-/// The address of a file that nobody writes, as SQLite takes it.
+/// Returns the URI by which SQLite opens a file that no process writes.
 pub(crate) fn immutable_uri(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_encoded_bytes() {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_path_has_an_address() {
+    fn immutable_uri_escapes_every_path() {
         for (path, uri) in
             [("/a/b.db", "file:/a/b.db?immutable=1"), ("/a b?#%é", "file:/a%20b%3F%23%25%C3%A9?immutable=1")]
         {

@@ -1,6 +1,6 @@
-//! A few connections that can only read.
+//! A pool of read-only connections.
 //!
-//! Owns who has which. A reader never waits for the writer, and never makes it wait.
+//! Owns which caller uses which connection. In WAL mode readers and the writer do not block each other.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use crate::db::DbFile;
 use crate::error::Result;
 
-/// More would only wait for the disk together.
+/// Maximum number of connections; more would only compete for the disk.
 const MAX_READERS: usize = 4;
 
 pub(crate) struct ReaderPool {
@@ -29,7 +29,7 @@ impl ReaderPool {
         ReaderPool { file, state: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// Lends a connection to `body`; it comes back even if that panics.
+    /// Runs `body` with a connection, which returns to the pool even if `body` panics.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let guard = ReaderGuard { conn: Some(self.checkout()?), pool: self };
         guard.conn.as_ref().map_or_else(|| Err(crate::Error::Closed), body)

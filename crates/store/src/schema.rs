@@ -1,14 +1,13 @@
-//! The tables as they are in a file that we create.
+//! The tables and indexes of a new file.
 //!
-//! Owns every CREATE TABLE and CREATE INDEX. Names, values and defaults are a contract with other programs on the
-//! same file: the defaults of the time columns are relied upon by writers that leave them out, and the indexes
-//! by readers that ask for them by name. Files that others made have fewer constraints and defaults, so our
-//! INSERTs name every column that may not be NULL.
+//! Owns every CREATE TABLE and CREATE INDEX. Names, values and defaults are a contract with other programs on the same
+//! file: writers rely on the defaults of time columns, and readers name indexes in their queries. Files of other
+//! programs have fewer constraints and defaults, so Gristmill's INSERTs name every column that is NOT NULL.
 //!
-//! Sets of values are written as `a = 'x' OR a = 'y' …`: for `a IN (…)` of three and more SQLite makes a temporary
-//! b-tree, for every row that is written. The profile showed it as the largest single cost of a task.
+//! Sets of values are written as `a = 'x' OR a = 'y' …`: for `a IN (…)` with three or more values SQLite builds a
+//! temporary b-tree for every written row. A profile showed it as the largest single cost of a task.
 
-/// A table of the protocol: its name, and how to make it.
+/// A table that is shared with the Python control plane.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
     pub(crate) create: &'static str,
@@ -16,7 +15,7 @@ pub(crate) struct Table {
     pub(crate) added_columns: &'static [(&'static str, &'static str)],
 }
 
-/// The tables shared with other programs, in the order their references need.
+/// Tables shared with the Python control plane, in the order of their foreign keys.
 pub(crate) const SHARED_TABLES: &[Table] = &[
     Table {
         name: "jobs",
@@ -253,14 +252,14 @@ pub(crate) const SHARED_TABLES: &[Table] = &[
     },
 ];
 
-/// The ledger of what was done to a file.
+/// Applied migrations.
 pub(crate) const CREATE_MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
     applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 )";
 
-/// Indexes of the shared tables. A reader asks for some by name; none may become partial or lose a column.
+/// Indexes of the shared tables. Other programs name some of them, so none may become partial or lose a column.
 pub(crate) const SHARED_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_jobs_kind_status ON jobs (kind, status);
     CREATE INDEX IF NOT EXISTS ix_jobs_running_lease ON jobs (status, lease_expires_at);
@@ -297,15 +296,15 @@ pub(crate) const SHARED_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_wal_jobs_created_at ON wal_maintenance_jobs (created_at);
 ";
 
-/// At most one scan or hash job is pending or running. Older files have an index of this name with another
-/// meaning, so it is always made anew.
+/// Unique index that allows one pending or running scan or hash job. Older files have an index of this name with
+/// another condition, so it is always created again.
 pub(crate) const SINGLE_ACTIVE_INDEX: &str = "
     DROP INDEX IF EXISTS ix_jobs_single_active_scan_hash;
     CREATE UNIQUE INDEX ix_jobs_single_active_scan_hash ON jobs ((1))
         WHERE lower(status) IN ('pending', 'running') AND lower(kind) IN ('scan', 'hash');
 ";
 
-/// Enum columns, whose values are lower-case.
+/// Columns with enum values, which are lower-case.
 pub(crate) const ENUM_COLUMNS: &[(&str, &str)] = &[
     ("jobs", "kind"),
     ("jobs", "status"),
@@ -319,10 +318,11 @@ pub(crate) const ENUM_COLUMNS: &[(&str, &str)] = &[
     ("wal_maintenance_jobs", "status"),
 ];
 
-/// Durable tasks, their checkpoints, and those that were given up. The indexes of `tasks` are partial: a finished
-/// row is in none of them, so finding work costs the same with a million finished rows as with none. No AUTOINCREMENT,
-/// which would be a second write for every task: numbers are not used again because `prune` spares the last row. What
-/// is not JSON is refused before it gets here.
+/// Durable tasks, their checkpoints, and dead letters. The indexes of `tasks` are partial and contain only unfinished
+/// rows, so finding work takes the same time with a million finished rows as with none. Exception:
+/// `ix_tasks_suspicious` ([`SUSPICIOUS_INDEX`]) keeps finished tasks whose worker died. There is no AUTOINCREMENT,
+/// which would add a second write for every task: ids are not reused because `prune` keeps the last row. Texts are
+/// checked to be JSON before they are inserted.
 pub(crate) const TASKS: &str = "
     CREATE TABLE IF NOT EXISTS tasks (
         id INTEGER NOT NULL PRIMARY KEY,
@@ -383,10 +383,11 @@ pub(crate) const TASKS: &str = "
     CREATE INDEX IF NOT EXISTS idx_dlq_last_failure ON dead_letter_queue (last_failure);
 ";
 
-/// When a task that a worker has was asked to be cancelled. It is cancelled when its run has ended.
+/// `cancel_requested_at`: when the cancellation of a running task was requested. The task is cancelled when its run
+/// ends.
 pub(crate) const CANCEL_COLUMNS: &[(&str, &str)] = &[("cancel_requested_at", "TEXT")];
 
-/// Why each attempt of a task failed; and the few tasks that workers look for while they are being cancelled.
+/// Failed attempts of tasks, and an index of the running tasks whose cancellation was requested.
 pub(crate) const TASK_FAILURES: &str = "
     CREATE TABLE IF NOT EXISTS task_failures (
         task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
@@ -401,8 +402,8 @@ pub(crate) const TASK_FAILURES: &str = "
         WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
 ";
 
-/// What our dead letters carry beyond the shared columns, so that a letter alone is enough to try again, and
-/// whether the workload's own clean-up has been called.
+/// Columns of Gristmill's dead letters beyond the shared ones: everything needed to retry the task, and when the
+/// handler's clean-up was called.
 pub(crate) const DEAD_LETTER_COLUMNS: &[(&str, &str)] = &[
     ("queue", "TEXT"),
     ("payload", "TEXT"),
@@ -412,63 +413,64 @@ pub(crate) const DEAD_LETTER_COLUMNS: &[(&str, &str)] = &[
     ("cleaned_at", "TEXT"),
 ];
 
-/// What the catalog keeps beyond the shared columns.
+/// Columns of the catalog beyond the shared ones.
 pub(crate) const CATALOG_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     (
         "scan_sessions",
         &[
             ("library_id", "INTEGER REFERENCES library_roots (id) ON DELETE CASCADE"),
-            // What the scan was asked for; only the same request goes on with it.
+            // The requested settings; only a request with the same settings resumes the scan.
             ("settings", "TEXT"),
             ("holder", "TEXT"),
             ("heartbeat_at", "TEXT"),
-            // When the walk was complete.
+            // When the walk was completed.
             ("walked_at", "TEXT"),
-            // How everything that can be a duplicate was read, when the scan ended; and what there was.
+            // The comparison method, if the scan ended with every possible duplicate compared; and the duplicates at
+            // that time.
             ("settled", "TEXT"),
             ("duplicate_groups", "INTEGER"),
             ("duplicate_files", "INTEGER"),
             ("reclaimable_bytes", "INTEGER"),
         ],
     ),
-    // The scan that last listed the folder. A scan that goes on finds here what is left to walk.
+    // The scan that last listed the folder. A resumed scan skips folders that it has listed.
     ("folders", &[("walked_scan_id", "INTEGER")]),
     (
         "library_files",
         &[
             ("ctime_ns", "INTEGER"),
             ("removed_at", "TEXT"),
-            // 64 bits of a hash over a few blocks: files that differ in it differ. Equal means nothing.
+            // 64 bits of a hash over a few blocks. Files with different values differ; equal values prove nothing.
             ("edges", "INTEGER"),
-            // What reading found of a file that has no duplicate, as far as is known: most of them. `content_hash` is in
-            // an index that a first scan would have to fill with hashes that nobody asks for.
+            // Hash of a file without a known duplicate, as most files are. It is not in `content_hash`, because a first
+            // scan would fill that column's index with hashes that no query needs.
             ("read_algorithm", "TEXT"),
             ("read_hash", "BLOB"),
         ],
     ),
 ];
 
-/// What identity, space, filters and folders need of the catalog.
+/// Columns for file identity, allocated size, filters and folders.
 pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     (
         "library_roots",
         &[
-            // The identity of the filesystem that the root's folder was on when it was last scanned.
+            // Identity of the filesystem of the root's folder at its last scan.
             ("filesystem", "TEXT"),
-            // The filters of the last scan that walked the root, as JSON; NULL for none.
+            // Filters of the last scan that walked the root, as JSON; NULL for none.
             ("filters", "TEXT"),
         ],
     ),
     (
         "folders",
         &[
-            // A row of `filesystems`, which are never deleted. Without REFERENCES: SQLite would look for the row whenever a
-            // folder is walked.
+            // Id in `filesystems`, whose rows are never deleted. Without REFERENCES, because SQLite would look up the
+            // row whenever a folder is walked.
             ("filesystem_id", "INTEGER"),
-            // Since when filters leave the folder out.
+            // Since when filters exclude the folder.
             ("excluded_at", "TEXT"),
-            // Entries that the last walk passed over: links, special files, what filters leave out. How many, of how
-            // many the content is unknown, and a digest of them all.
+            // Entries that the last walk skipped (links, special files, excluded entries): their number, the number of
+            // those with unknown content, and a digest of all.
             ("skipped_entries", "INTEGER"),
             ("skipped_unknown", "INTEGER"),
             ("skipped_digest", "BLOB"),
@@ -478,38 +480,37 @@ pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
         "library_files",
         &[
             ("allocated_bytes", "INTEGER"),
-            // 0: one name; 1: several hard links; 2: reached through a symbolic link; NULL: not known.
+            // 0: one name; 1: several hard links; 2: reached through a symbolic link; NULL: unknown.
             ("link_kind", "INTEGER"),
-            // Since when filters leave the file out. Its hash is kept in `read_hash`.
+            // Since when filters exclude the file. Its hash is kept in `read_hash`.
             ("excluded_at", "TEXT"),
-            // 1: the file changed so shortly before it was read that a later change may have left the same time.
+            // 1: the file changed so shortly before it was read that a later change may have left the same mtime.
             ("hash_racy", "INTEGER"),
         ],
     ),
 ];
 
-/// 1: when the folder was last walked, it was on another filesystem than its parent.
+/// `is_mount_point`: 1 if the folder was on another filesystem than its parent when it was last walked.
 pub(crate) const MOUNT_COLUMNS: &[(&str, &str)] = &[("is_mount_point", "INTEGER")];
 
-/// Filesystems by their identity, and the one scan that is marked as settled.
+/// Filesystems by identity, and an index of the scan that is marked as settled.
 pub(crate) const FILESYSTEMS: &str = "
     CREATE TABLE IF NOT EXISTS filesystems (id INTEGER NOT NULL PRIMARY KEY, identity TEXT NOT NULL UNIQUE);
     CREATE INDEX IF NOT EXISTS ix_scan_sessions_settled ON scan_sessions (settled) WHERE settled IS NOT NULL;
 ";
 
-/// Whether a file's row says more than most rows do: its blocks are not what its size needs, it has or may have other
-/// names, filters leave it out, or it is to be read again.
+/// Condition of files with unusual values: the allocated size does not follow from the size, the file has or may have
+/// other names, filters exclude it, or it must be read again.
 pub(crate) const UNUSUAL: &str = "(allocated_bytes IS NOT (size_bytes + 4095) & -4096 OR link_kind IS NOT 0
     OR excluded_at IS NOT NULL OR hash_racy IS NOT NULL)";
 
-/// Few files fail, and only those are in it.
+/// Index of the few files that could not be read.
 pub(crate) const CATALOG_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_library_files_failed ON library_files (library_id) WHERE hash_error_count > 0;
 ";
 
-/// Indexes that an earlier step of ours made, and nothing needs: a scan keeps its place in `folders`, and reads
-/// the rest in the order of the rows. Each cost a first scan more than the row itself. Files that others made
-/// keep theirs.
+/// Indexes that an earlier migration created and no query needs: a scan stores its position in `folders` and reads
+/// `library_files` in row order. Each cost a first scan more than the row itself. Files of other programs keep theirs.
 pub(crate) const UNUSED_INDEXES: &str = "
     DROP INDEX IF EXISTS ix_library_files_library_seen;
     DROP INDEX IF EXISTS ix_library_files_seen;
@@ -520,7 +521,7 @@ pub(crate) const UNUSED_INDEXES: &str = "
     DROP INDEX IF EXISTS ix_library_files_hash_claimed;
 ";
 
-/// Messages that consumers work on, so that no other works on the same.
+/// Messages that a consumer is handling, so that no other handles them.
 pub(crate) const MESSAGE_CLAIMS: &str = "
     CREATE TABLE IF NOT EXISTS message_claims (
         scope TEXT NOT NULL CHECK (scope <> ''),
@@ -531,19 +532,20 @@ pub(crate) const MESSAGE_CLAIMS: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// How often a task was started, as far as it was recorded; and how often a process ended that had claimed it without
-/// having recorded a start.
+/// `starts`: how often the task was started, as far as recorded. `abandoned`: how often a worker died that had claimed
+/// it without recording a start.
 pub(crate) const START_COLUMNS: &[(&str, &str)] =
     &[("starts", "INTEGER NOT NULL DEFAULT 0"), ("abandoned", "INTEGER NOT NULL DEFAULT 0")];
 
-/// Tasks whose worker has died: few, and claimed by a rule of their own. The status is a column of the index and not in
-/// its condition: a task that changes its status costs less so.
+/// Index of the few tasks whose worker died, which are claimed under stricter limits. It contains every status,
+/// finished tasks included: with the status as a column instead of a condition, changing the status costs less.
 pub(crate) const SUSPICIOUS_INDEX: &str = "
     CREATE INDEX IF NOT EXISTS ix_tasks_suspicious ON tasks (status, queue, kind, priority DESC)
         WHERE crashes > 0 OR abandoned > 0;
 ";
 
-/// Workers that may hold leases. `beat_ms` is a time of the monotonic clock of the worker's boot.
+/// Workers that may hold leases. `beat_ms` is the time of the last heartbeat on the monotonic clock of the worker's
+/// boot.
 pub(crate) const WORKERS: &str = "
     CREATE TABLE IF NOT EXISTS workers (
         name TEXT NOT NULL PRIMARY KEY CHECK (name <> ''),
@@ -555,7 +557,7 @@ pub(crate) const WORKERS: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// Where consumers of streams continue.
+/// Offsets at which stream consumers continue.
 pub(crate) const STREAM_POSITIONS: &str = "
     CREATE TABLE IF NOT EXISTS stream_positions (
         stream TEXT NOT NULL CHECK (stream <> ''),
@@ -566,7 +568,7 @@ pub(crate) const STREAM_POSITIONS: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// Messages that consumers have seen. The key's tree is the table; the index has the oldest first, for pruning.
+/// Ids of processed messages. The table is stored by its primary key; the index orders rows by time, for pruning.
 pub(crate) const SEEN_MESSAGES: &str = "
     CREATE TABLE IF NOT EXISTS seen_messages (
         scope TEXT NOT NULL CHECK (scope <> ''),
@@ -577,8 +579,8 @@ pub(crate) const SEEN_MESSAGES: &str = "
     CREATE INDEX IF NOT EXISTS ix_seen_messages_seen ON seen_messages (scope, seen_at);
 ";
 
-/// Messages that were started and have not ended, as far as consumers must know after a crash. Messages that are equal in
-/// everything have the same fingerprint and differ in `copy`. The index has the oldest first, for pruning.
+/// Messages that were started and have not ended, for consumers that restart after a crash. Identical messages have the
+/// same fingerprint and differ in `copy`. The index orders rows by time, for pruning.
 pub(crate) const MESSAGE_RUNS: &str = "
     CREATE TABLE IF NOT EXISTS message_runs (
         scope TEXT NOT NULL CHECK (scope <> ''),

@@ -1,9 +1,9 @@
-//! Moments, as the database writes them, and the clock that tells them.
+//! Timestamps as the database stores them, and the clock.
 //!
-//! Owns the text form `YYYY-MM-DD HH:MM:SS[.ffffff]` in UTC. Both lengths are read, and with `+00:00` behind them,
-//! which the other side's database driver adds; the long one is written. In the tables that only we write, SQL
-//! compares such texts only as `column <= long` and `column > long`: for these two a short text, which is a
-//! prefix of the long text of the same moment, compares as its moment does. Elsewhere see `lease::moment`.
+//! Owns the text form `YYYY-MM-DD HH:MM:SS[.ffffff]` in UTC. Both lengths are read, also with the suffix `+00:00`,
+//! which the database driver of the Python control plane adds; the long form is written. In tables that only Gristmill
+//! writes, SQL compares such texts only as `column <= long` and `column > long`. For these two a short text, which is a
+//! prefix of the long text of the same time, compares as its time does. For other tables see `lease::sortable_time`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 
-/// A moment, exact to the microsecond.
+/// A UTC time in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtcTime(i64);
 
-/// The last moment there is, 9999-12-30 21:59:59.999999: a day with any offset still has a year of four digits.
+/// Latest time, 9999-12-30 21:59:59.999999: with any offset the year still has four digits.
 const MAX_MICROS: i64 = 253_402_207_199_999_999;
-/// The first one, 0000-01-01 00:00:00.
+/// Earliest time, 0000-01-01 00:00:00.
 const MIN_MICROS: i64 = -62_167_219_200_000_000;
 
 impl UtcTime {
-    /// From microseconds since 1970-01-01 00:00:00 UTC; what no text can hold becomes the nearest it can.
+    /// Makes a time from microseconds since 1970-01-01 00:00:00 UTC, clamped to the range that the text form can
+    /// represent.
     pub const fn from_micros(micros: i64) -> Self {
         UtcTime(if micros > MAX_MICROS {
             MAX_MICROS
@@ -35,34 +36,34 @@ impl UtcTime {
         })
     }
 
-    /// Microseconds since 1970-01-01 00:00:00 UTC.
+    /// Returns microseconds since 1970-01-01 00:00:00 UTC.
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// Later by `by`, at most the end of the year 9999.
+    /// Adds `by`, up to the end of the year 9999.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
         UtcTime::from_micros(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// Earlier by `by`, at least the beginning of the year 0.
+    /// Subtracts `by`, down to the beginning of the year 0.
     #[must_use]
     pub fn minus(self, by: Duration) -> Self {
         UtcTime::from_micros(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// How long after `earlier` this is; nothing when it is not after it (clocks can be set back).
+    /// Returns the time since `earlier`; zero if `earlier` is later, because clocks can be set back.
     pub fn since(self, earlier: UtcTime) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// As RFC 3339 has it, in UTC: `2026-01-19T07:08:09.000001Z`. For JSON and CSV; the database has its own form.
+    /// Formats as RFC 3339 in UTC: `2026-01-19T07:08:09.000001Z`. For JSON and CSV; the database has its own form.
     pub fn rfc3339(self) -> String {
         format!("{}Z", self.to_string().replacen(' ', "T", 1))
     }
 
-    /// Reads `YYYY-MM-DD HH:MM:SS`, with or without a fraction, in UTC. An offset of `+00:00` may follow.
+    /// Parses `YYYY-MM-DD HH:MM:SS` in UTC, with or without a fraction and the offset `+00:00`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix("+00:00").unwrap_or(text);
         let (whole, fraction) = text.split_at_checked(19)?;
@@ -74,7 +75,7 @@ impl UtcTime {
     }
 }
 
-/// The long text form.
+/// Formats as `YYYY-MM-DD HH:MM:SS.ffffff`.
 impl fmt::Display for UtcTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // In range by construction.
@@ -107,22 +108,22 @@ impl serde::Serialize for UtcTime {
     }
 }
 
-/// What time it is: the system's, or a test's.
+/// The system's clock, or a manual one for tests.
 #[derive(Clone, Debug, Default)]
 pub struct WallClock(Option<Arc<AtomicI64>>);
 
 impl WallClock {
-    /// The system's clock. It may be set back at any time; nothing here relies on it going forward.
+    /// Returns the system's clock. It may be set back at any time; the store does not rely on it being monotonic.
     pub fn system() -> Self {
         WallClock(None)
     }
 
-    /// A clock that stands at `at` until it is [`set`](WallClock::set). Its clones are the same clock.
+    /// Returns a clock that shows `at` until it is [`set`](WallClock::set). Clones share the time.
     pub fn manual(at: UtcTime) -> Self {
         WallClock(Some(Arc::new(AtomicI64::new(at.micros()))))
     }
 
-    /// The time now.
+    /// Returns the current time of this clock.
     pub fn now(&self) -> UtcTime {
         match &self.0 {
             None => UtcTime::from_micros(Timestamp::now().as_microsecond()),
@@ -130,7 +131,7 @@ impl WallClock {
         }
     }
 
-    /// Moves a manual clock, forward or back. The system's clock is not ours to move.
+    /// Sets a manual clock, forward or back. Does nothing for the system's clock.
     pub fn set(&self, at: UtcTime) {
         if let Some(micros) = &self.0 {
             micros.store(at.micros(), Ordering::SeqCst);
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn both_lengths_are_read() {
+    fn parse_accepts_both_lengths_and_a_utc_offset() {
         check("2026-01-19 07:08:09", Some("2026-01-19 07:08:09.000000"));
         check("2026-01-19 07:08:09.000001", Some("2026-01-19 07:08:09.000001"));
         check("1969-12-31 23:59:59.5", Some("1969-12-31 23:59:59.500000"));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not() {
+    fn parse_rejects_other_texts() {
         for text in [
             "",
             "now",
@@ -176,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_zone() {
+    fn json_form_is_rfc_3339() {
         let time = UtcTime::parse("2026-01-19 07:08:09.000001").unwrap();
         assert_eq!(serde_json::to_string(&time).unwrap(), "\"2026-01-19T07:08:09.000001Z\"");
     }
 
     #[test]
-    fn time_stops_at_its_ends() {
+    fn arithmetic_is_clamped_to_the_valid_range() {
         let far = Duration::MAX;
         assert_eq!(UtcTime::from_micros(0).plus(far).to_string(), "9999-12-30 21:59:59.999999");
         assert_eq!(UtcTime::from_micros(0).minus(far).to_string(), "0000-01-01 00:00:00.000000");
@@ -191,13 +192,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(micros in MIN_MICROS..=MAX_MICROS) {
+        fn formatted_time_parses_to_the_same_value(micros in MIN_MICROS..=MAX_MICROS) {
             let time = UtcTime::from_micros(micros);
             prop_assert_eq!(UtcTime::parse(&time.to_string()), Some(time));
         }
 
         #[test]
-        fn texts_order_as_times_against_a_long_one(a in MIN_MICROS..=MAX_MICROS, b in MIN_MICROS..=MAX_MICROS) {
+        fn short_text_orders_as_its_time_against_a_long_one(a in MIN_MICROS..=MAX_MICROS, b in MIN_MICROS..=MAX_MICROS) {
             let (whole, b) = (UtcTime::from_micros(a - a.rem_euclid(1_000_000)), UtcTime::from_micros(b));
             let short = &whole.to_string()[..19];
             prop_assert_eq!(short <= b.to_string().as_str(), whole <= b);

@@ -1,7 +1,7 @@
-//! Checkpoints of the write-ahead log that somebody asked for.
+//! Requested checkpoints of the write-ahead log.
 //!
-//! Owns the table `wal_maintenance_jobs` and the running of a checkpoint. SQLite makes checkpoints by itself too;
-//! these are for a control plane that wants the log small now. Whether a mode is allowed is not decided here.
+//! Owns the table `wal_maintenance_jobs` and runs its checkpoints. The writer checkpoints by itself, too; these rows
+//! are for a control plane that needs a small WAL now. Whether a mode is allowed is the control plane's decision.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,46 +17,46 @@ use crate::string_enum::string_enum;
 use crate::time::UtcTime;
 use crate::writer::WriteKind;
 
-/// How long after a completed checkpoint the next one may be asked for, unless the caller says otherwise.
+/// Default minimum interval between a completed checkpoint and the next request: 15 minutes.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(900);
 
-/// How long after a busy checkpoint it is tried again. The same 120 seconds stand in `LEASED`.
+/// Delay before a busy checkpoint is retried. `LEASE_RULES` contains the same 120 seconds.
 const RETRY_DELAY: Duration = Duration::from_secs(120);
 
-/// A checkpoint that waits for readers holds writers up meanwhile, so it does not wait long.
+/// Maximum time a checkpoint waits for readers; writers are blocked meanwhile.
 const CHECKPOINT_BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 string_enum! {
     "a checkpoint mode",
-    /// How thorough a checkpoint is.
+    /// Mode of `PRAGMA wal_checkpoint`.
     pub enum WalMode {
-        /// As much as is possible without waiting for anybody.
+        /// Checkpoints as many frames as possible without waiting for other connections.
         Passive = "passive",
-        /// All of it, and the log is written from its beginning again.
+        /// Checkpoints the whole WAL, and writing continues at its beginning.
         Restart = "restart",
-        /// All of it, and the log is emptied.
+        /// Checkpoints the whole WAL and truncates it to 0 bytes.
         Truncate = "truncate",
     }
 }
 
 string_enum! {
     "a checkpoint's status",
-    /// Where a checkpoint is in its life.
+    /// State of a requested checkpoint.
     pub enum WalStatus {
-        /// Nobody has it.
+        /// Waits for a worker.
         Pending = "pending",
-        /// A worker has it.
+        /// A worker runs it.
         Running = "running",
-        /// It was kept from finishing, and waits to be tried again.
+        /// Other connections blocked it, or its lease expired; retried at `retry_after`.
         Retryable = "retryable",
-        /// Done.
+        /// Completed without being blocked.
         Completed = "completed",
-        /// It failed.
+        /// The checkpoint failed with an error.
         Failed = "failed",
     }
 }
 
-/// A checkpoint as it stands in the table.
+/// A row of `wal_maintenance_jobs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct WalRow {
@@ -109,33 +109,33 @@ impl WalRow {
     }
 }
 
-/// Somebody's wish for a checkpoint.
+/// A request for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalRequest {
-    /// How thorough.
+    /// The checkpoint mode.
     pub mode: WalMode,
-    /// Who asks; at most 64 characters are kept.
+    /// Name of the requester; at most 64 characters are stored.
     pub requested_by: String,
-    /// Why, for people.
+    /// Reason for the request, for people.
     pub reason: Option<String>,
-    /// How long ago the last completed one must be; nothing: however short.
+    /// Minimum time since the last completed checkpoint; `None` for no minimum.
     pub min_interval: Option<Duration>,
 }
 
-/// What a wish for a checkpoint came to.
+/// Result of a request for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalRequestResult {
-    /// It waits for a worker.
+    /// The request was queued.
     Queued(WalRow),
-    /// There is one already that is not finished: this one.
+    /// An earlier checkpoint, this one, is unfinished.
     Active(WalRow),
-    /// The last one is not long enough ago; not before this time.
+    /// The last checkpoint is too recent; a request is accepted from this time.
     TooSoon(UtcTime),
 }
 
-/// The log, in numbers.
+/// WAL size in bytes and the number of requested checkpoints by status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names describe the values")]
 pub struct WalMetrics {
     pub wal_size_bytes: u64,
     pub pending: u64,
@@ -152,7 +152,8 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     row_filter: "",
     on_claim: ", started_at = coalesce(started_at, ?1), finished_at = NULL, updated_at = ?1",
     on_heartbeat: ", updated_at = ?1",
-    // SQLite counts milliseconds, our texts microseconds: it gets the whole seconds, the fraction is put back.
+    // SQLite's time functions have milliseconds, the stored text microseconds: the fraction is cut off and appended
+    // again.
     on_expiry: "status = 'retryable', retry_count = retry_count + 1,
         retry_after = strftime('%Y-%m-%d %H:%M:%S', substr(?1, 1, 19), '+120 seconds') || substr(?1, 20),
         error_code = 'LEASE_EXPIRED', error_message = 'Lease expired and requeued', finished_at = NULL,
@@ -160,12 +161,12 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     renews_expired: true,
 };
 
-/// The checkpoints of a store's log.
+/// Requested checkpoints of a store's WAL.
 #[derive(Clone, Copy, Debug)]
 pub struct Wal<'a>(pub(crate) &'a Store);
 
 impl Wal<'_> {
-    /// Asks for a checkpoint. While one is not finished there is no second one.
+    /// Requests a checkpoint. Only one may be unfinished.
     pub fn enqueue(self, request: WalRequest) -> Result<WalRequestResult> {
         self.0.write_and_notify(WriteKind::Compound, move |db| {
             let created = sortable_time("created_at");
@@ -178,7 +179,7 @@ impl Wal<'_> {
             }
             if let (Some(interval), Some(last)) = (request.min_interval, latest_completed_at(db)?) {
                 let next = last.plus(interval);
-                // A time of completion that is yet to come means a clock set back, not a recent checkpoint.
+                // A completion time in the future means that the clock was set back, not that the checkpoint is recent.
                 if last <= db.now && db.now < next {
                     return Ok(WalRequestResult::TooSoon(next));
                 }
@@ -187,12 +188,12 @@ impl Wal<'_> {
         })
     }
 
-    /// Takes a checkpoint that is due. Those whose lease has run out are retryable first.
+    /// Claims a checkpoint that is due. Expired ones become retryable first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<WalRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
             LEASE_RULES.recover(db)?;
-            // A pending row is due by execute_after alone, whatever retry_after says.
+            // A pending row is due by `execute_after`; its `retry_after` is ignored.
             let due = sortable_time(
                 "CASE status WHEN 'pending' THEN execute_after ELSE coalesce(retry_after, execute_after) END",
             );
@@ -205,8 +206,8 @@ impl Wal<'_> {
         })
     }
 
-    /// Makes the checkpoint that the caller has claimed, and writes down what came of it: completed, retryable
-    /// when others were in its way, or failed.
+    /// Runs the claimed checkpoint and stores its result: completed, retryable if other connections blocked it, or
+    /// failed.
     pub fn run(self, claimed: &WalRow, token: &Token) -> Result<WalRow> {
         let outcome = self.checkpoint(claimed.requested_mode);
         let (id, token) = (claimed.id, token.clone());
@@ -216,7 +217,7 @@ impl Wal<'_> {
         })
     }
 
-    /// Gives a checkpoint back undone, so that another worker can have it at once.
+    /// Returns a claimed checkpoint to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<WalRow> {
         let token = token.clone();
         self.0.write_and_notify(WriteKind::Compound, move |db| {
@@ -225,25 +226,24 @@ impl Wal<'_> {
         })
     }
 
-    /// Has checkpoints whose lease has run out tried again in two minutes. Says how many.
+    /// Makes expired checkpoints retryable in two minutes. Returns how many.
     pub fn recover(self) -> Result<usize> {
         self.0.write(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
-    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
-    /// if it does not hold it.
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
-    /// The checkpoint that was asked for last, if any was.
+    /// Returns the checkpoint that was requested last, if any.
     pub fn latest(self) -> Result<Option<WalRow>> {
         let created = sortable_time("created_at");
         let sql = format!("SELECT * FROM wal_maintenance_jobs ORDER BY {created} DESC, id DESC LIMIT 1");
         self.0.read(|db| db.first(&sql, [], WalRow::read))
     }
 
-    /// How large the log is, and what became of checkpoints.
+    /// Returns the WAL's size and the number of checkpoints by status.
     pub fn metrics(self) -> Result<WalMetrics> {
         let wal_size_bytes = self.wal_size()?;
         self.0.read(|db| {
@@ -271,19 +271,18 @@ impl Wal<'_> {
         let path = PathBuf::from(name);
         match std::fs::metadata(&path) {
             Ok(metadata) => Ok(metadata.len()),
-            // SQLite removes the log when the last connection closes.
+            // SQLite deletes the WAL when the last connection closes.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
             Err(error) => Err(Error::Io(path, error.to_string())),
         }
     }
 
-    /// Brings the log home as far as that goes without waiting for anybody. What is brought home now need not be when
-    /// the store is closed.
+    /// Checkpoints the WAL as far as possible without waiting for other connections. That shortens closing the store.
     pub fn checkpoint_passive(self) -> Result<()> {
         self.checkpoint(WalMode::Passive).map(drop)
     }
 
-    /// On a connection of its own: a checkpoint inside a transaction is an error.
+    /// Uses a separate connection, because a checkpoint inside a transaction is an error.
     fn checkpoint(self, mode: WalMode) -> Result<CheckpointCounts> {
         let file = &self.0.0.file;
         let conn = file.open_writer()?;
@@ -298,7 +297,7 @@ impl Wal<'_> {
     }
 }
 
-/// What SQLite says of a checkpoint.
+/// Columns that `PRAGMA wal_checkpoint` returns.
 #[derive(Clone, Copy)]
 struct CheckpointCounts {
     busy: i64,
@@ -364,7 +363,7 @@ fn row(db: &Db<'_>, id: i64) -> Result<WalRow> {
     found.ok_or_else(|| Error::not_found("checkpoint", id))
 }
 
-/// The row after its owner's write, or why that was refused.
+/// Returns the row after its owner's write, or the error if the caller does not own it.
 fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<WalRow> {
     let checkpoint = row(db, id)?;
     if done {

@@ -1,9 +1,9 @@
-//! The one that writes: a thread with the only writing connection, and group commit.
+//! The writer thread: owns the only connection that writes, and commits the writes of all callers in groups.
 //!
-//! Owns every transaction. Callers hand over what they want written and wait; while one transaction is on its
-//! way to the disk, all that arrives is gathered, and goes into the next one together. Each caller gets its own
-//! result, and only after the commit that holds it. What one caller's write failed on is undone by itself; if
-//! the transaction breaks (full disk, failed sync), each write is tried again in one of its own.
+//! Owns every transaction. Callers queue a write and wait. While one transaction is being committed, new writes gather
+//! in the queue; the next transaction contains all of them. Each caller receives its own result after the commit. A
+//! write that fails is rolled back alone. If the transaction itself fails (full disk, failed sync), each write is
+//! repeated in its own transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -18,18 +18,18 @@ use crate::error::{Error, Result};
 use crate::notify::Notifier;
 use crate::opened_files::OpenedFiles;
 
-/// So many writes may wait; whoever comes then waits for room. That is the backpressure.
+/// Maximum number of queued writes. Callers block while the queue is full, which is the backpressure.
 const QUEUE_CAPACITY: usize = 4_096;
 
-/// So often the writer lets others run first, if it expects more writes. Some ten microseconds when there is nobody.
+/// Maximum number of times the writer yields for further writes; about ten microseconds when no other thread runs.
 const MAX_GATHER_YIELDS: u32 = 32;
 
-/// What kind of write it is.
+/// Number of statements in a write, which decides how it is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteKind {
-    /// One statement, which SQLite itself undoes when it fails.
+    /// One statement, which SQLite rolls back itself when it fails.
     Statement,
-    /// Several statements that hold together.
+    /// Several statements that succeed or fail together; run inside a savepoint.
     Compound,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Writer {
 
 struct WriteQueue {
     state: Mutex<QueueState>,
-    /// How many wait, for a glance without the lock.
+    /// Number of queued writes, readable without the lock.
     count: AtomicUsize,
-    /// Told when something was put into an empty line.
+    /// Signalled when the first write enters an empty queue.
     not_empty: Condvar,
-    /// Told when a full line was emptied.
+    /// Signalled when a full queue was emptied.
     not_full: Condvar,
 }
 
@@ -54,10 +54,10 @@ struct QueueState {
     closed: bool,
 }
 
-/// Writes that are committed together.
+/// Writes of one transaction.
 type Group = Vec<Box<dyn PendingWrite>>;
 
-/// Opened once for all writes of a group: one wake-up call for however many callers wait.
+/// Set once for all writes of a group, so that one call wakes every caller.
 type Latch = OnceLock<()>;
 
 impl Writer {
@@ -75,7 +75,7 @@ impl Writer {
                 Ok(())
             }
         };
-        // In the place of SQLite's own, which would have whoever waits for a commit wait for the checkpoint, too.
+        // Replaces SQLite's automatic checkpoint, during which callers of a commit would wait for the checkpoint, too.
         conn.wal_hook(Some(record_pages)).map_err(|error| file.error(&error))?;
         let state = QueueState { writes: Vec::new(), latch: Arc::default(), closed: false };
         let queue = Arc::new(WriteQueue {
@@ -89,11 +89,11 @@ impl Writer {
             let queue = queue.clone();
             move || writer.run_loop(&queue)
         });
-        let thread = thread.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        let thread = thread.map_err(|error| Error::Internal(format!("cannot start the writer thread: {error}")))?;
         Ok(Writer { queue, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Has `body` run in a transaction and waits until that is on disk. `rings`: workers should look for work.
+    /// Runs `body` in a transaction and returns after the commit. `notifies`: wake the watchers of this store.
     pub(crate) fn write<T: Send + 'static>(
         &self,
         kind: WriteKind,
@@ -108,14 +108,14 @@ impl Writer {
         result.unwrap_or(Err(Error::Closed))
     }
 
-    /// Takes no more, finishes what waits, closes the connection.
+    /// Refuses further writes, finishes queued ones and closes the connection.
     pub(crate) fn close(&self) {
         lock(&self.queue.state).closed = true;
         self.queue.not_empty.notify_all();
         self.queue.not_full.notify_all();
         if let Some(thread) = lock(&self.thread).take() {
             let ended = thread.join();
-            debug_assert!(ended.is_ok(), "the writer's thread catches what its writes throw");
+            debug_assert!(ended.is_ok(), "the writer thread catches panics of its writes");
         }
     }
 }
@@ -143,9 +143,9 @@ impl WriteQueue {
         Ok(state.latch.clone())
     }
 
-    /// Everything that waits, and the gate its callers wait at; nothing when the line is closed and empty. Gives as
-    /// many as were there `last` time a moment to come back: of 64 callers that wake at once, the first would else
-    /// have a commit for itself, and the others wait for it.
+    /// Takes all queued writes and their latch; `None` when the queue is closed and empty. If fewer than `last` writes
+    /// are queued, yields so that the callers of the previous group can return: of 64 callers that wake at the same
+    /// time, the first would otherwise get a commit of its own while the others wait for it.
     fn take(&self, last: usize) -> Option<(Group, Arc<Latch>)> {
         let mut state = lock(&self.state);
         while state.writes.is_empty() {
@@ -165,7 +165,7 @@ impl WriteQueue {
             state = lock(&self.state);
         }
         let was_full = state.writes.len() >= QUEUE_CAPACITY;
-        // Room for as many again: a line that grows does so under the lock that everybody wants.
+        // Reserves the same capacity, because a queue that grows does so under the contended lock.
         let next = Vec::with_capacity(state.writes.len());
         let group = std::mem::replace(&mut state.writes, next);
         self.count.store(0, Ordering::Relaxed);
@@ -178,13 +178,13 @@ impl WriteQueue {
     }
 }
 
-/// The thread's own things.
+/// State of the writer thread.
 struct WriterThread {
     file: Arc<DbFile>,
     opened_files: Arc<OpenedFiles>,
     conn: Connection,
     notifier: Arc<Notifier>,
-    /// How long the log was after the last commit.
+    /// WAL length in pages after the last commit.
     wal_pages: Arc<AtomicI32>,
 }
 
@@ -198,7 +198,7 @@ impl WriterThread {
                 self.notifier.notify();
             }
             drop(group);
-            // Results lie in their places; whoever waits may read them now.
+            // Every result is stored, so callers may read theirs.
             let _ = latch.set(());
             if self.wal_pages.swap(0, Ordering::Relaxed) >= CHECKPOINT_PAGES {
                 self.checkpoint();
@@ -207,21 +207,21 @@ impl WriterThread {
         self.opened_files.before_close(&self.conn);
     }
 
-    /// Writes what is in the log to its place. What fails now is tried again after the next commit.
+    /// Checkpoints the WAL without blocking other connections. A failure is retried after the next commit.
     fn checkpoint(&self) {
         if self.opened_files.check_all().is_err() {
             return;
         }
         let checkpoint = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = checkpoint {
-            tracing::debug!(%error, "the log could not be brought home");
+            tracing::debug!(%error, "WAL checkpoint failed; retrying after the next commit");
         }
     }
 
-    /// Each write has its result afterwards, and those that succeeded are on disk.
+    /// Stores a result for each write; those that succeeded are on disk.
     fn commit(&self, group: &mut [Box<dyn PendingWrite>]) {
         if let Err(error) = self.begin() {
-            // The process that holds the lock has been waited for once; not again for each write.
+            // Waits for the lock of another process once, not once for each write.
             group.iter_mut().for_each(|write| write.fail(&error));
             return;
         }
@@ -229,7 +229,7 @@ impl WriterThread {
         match group {
             [alone] => alone.fail(&error),
             many => {
-                tracing::debug!(%error, writes = many.len(), "a group failed; trying its writes one by one");
+                tracing::debug!(%error, writes = many.len(), "transaction of a group failed; repeating each write in its own transaction");
                 for write in many {
                     let alone = std::slice::from_mut(write);
                     if let Err(error) = self.begin().and_then(|()| self.commit_group(alone)) {
@@ -244,17 +244,17 @@ impl WriterThread {
         self.opened_files.check_all().and_then(|()| self.execute("BEGIN IMMEDIATE"))
     }
 
-    /// All in the transaction that was begun, and its end. After an error none of it is to be seen; only when the
-    /// disk itself failed at the commit, a power cut right then may bring it back.
+    /// Runs all writes in the open transaction and commits it. After an error none of them is visible. Exception: if
+    /// the disk failed during the commit, a power cut right then may make them visible again.
     fn commit_group(&self, group: &mut [Box<dyn PendingWrite>]) -> Result<()> {
         let result = self.run_writes(group).and_then(|()| self.execute("COMMIT"));
-        // The file may have been deleted since the transaction began: then what was committed is in no file.
+        // The file may have been deleted after the transaction began; then the commit is in no file.
         let result = result.and_then(|()| self.opened_files.check());
         if result.is_err() && !self.conn.is_autocommit() {
-            // What a failed rollback leaves open, the next BEGIN would trip over; SQLite rolls back by
-            // itself on the errors that could make this one fail.
+            // A failed rollback would make the next BEGIN fail. SQLite rolls back by itself on the errors that could
+            // cause it.
             if let Err(error) = self.execute("ROLLBACK") {
-                tracing::error!(%error, "a transaction could not be rolled back");
+                tracing::error!(%error, "rollback failed");
             }
         }
         result
@@ -262,19 +262,19 @@ impl WriterThread {
 
     fn run_writes(&self, group: &mut [Box<dyn PendingWrite>]) -> Result<()> {
         let alone = group.len() == 1;
-        // All writes of a group have the same time.
+        // All writes of a group have the same timestamp.
         let db = self.file.db(&self.conn);
         for write in group {
             let in_savepoint = !alone && write.kind() == WriteKind::Compound;
             if in_savepoint {
                 self.execute("SAVEPOINT one")?;
             }
-            // A write that panics must not take the writer, and with it everybody's store, along.
+            // A panic in one write must not end the writer thread that all callers share.
             let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
                 .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
             match refused {
-                // A trigger of somebody else's may have rolled everything back: what comes after must not run
-                // outside of a transaction.
+                // A foreign trigger may have rolled back the transaction; the remaining writes must not run outside of
+                // one.
                 Some(error) if error.breaks_transaction() || alone || self.conn.is_autocommit() => {
                     return Err(error);
                 }
@@ -297,14 +297,14 @@ impl WriterThread {
     }
 }
 
-/// Something to be written, with a place for its result.
+/// A queued write and the slot for its result.
 trait PendingWrite: Send {
     fn kind(&self) -> WriteKind;
     fn notifies(&self) -> bool;
-    /// Does it in the open transaction and keeps the result. Says why, when it was refused. Can be called
+    /// Runs the write in the open transaction and stores its result. Returns the error if it was refused. May be called
     /// again.
     fn run(&mut self, db: &Db<'_>) -> Option<Error>;
-    /// The transaction did not happen.
+    /// Stores `error` as the result, because the transaction failed.
     fn fail(&mut self, error: &Error);
 }
 
@@ -336,7 +336,7 @@ impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> PendingWrite for Request<T,
     }
 }
 
-/// Nothing is left half-done under these locks, so a panic elsewhere is no reason to stop.
+/// Ignores poisoning: no data under these locks is left half-changed by a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -347,13 +347,13 @@ mod tests {
     use crate::Store;
 
     #[test]
-    fn a_write_that_is_committed_to_a_file_deleted_meanwhile_is_not_acknowledged() {
+    fn write_is_not_acknowledged_when_the_file_is_deleted_before_commit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let store = Store::open(&path).unwrap();
         let file = path.clone();
         let written = store.write(WriteKind::Compound, move |_| {
-            // A group that failed is tried again.
+            // A failed group is retried, so the file may already be removed.
             let _ = std::fs::remove_file(&file);
             Ok(1)
         });
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_a_group_whose_transaction_a_write_has_ended_are_each_written_once() {
+    fn each_write_of_a_group_runs_once_when_one_ends_the_transaction() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("work.db")).unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
@@ -377,7 +377,7 @@ mod tests {
             is_started.recv().unwrap();
             let ending = scope.spawn(|| {
                 store.write(WriteKind::Statement, |db| {
-                    // As SQLite does after some errors.
+                    // SQLite rolls back by itself after some errors.
                     let _ = db.execute("ROLLBACK", []);
                     Ok(())
                 })

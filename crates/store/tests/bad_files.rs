@@ -337,7 +337,7 @@ fn fill(path: &Path) -> u64 {
 
 #[test]
 fn acknowledged_writes_survive_a_full_disk() {
-    with_mounts("a_full_disk_takes_nothing_that_was_acknowledged", || {
+    with_mounts("acknowledged_writes_survive_a_full_disk", || {
         let (folder, path) = folder();
         mount(folder.path(), "size=4m");
         let ballast = folder.path().join("ballast");
@@ -401,7 +401,7 @@ fn acknowledged_writes_survive_a_full_disk() {
 
 #[test]
 fn creating_a_database_on_a_full_disk_reports_disk_full() {
-    with_mounts("a_new_file_on_a_full_disk_says_that_it_is_full", || {
+    with_mounts("creating_a_database_on_a_full_disk_reports_disk_full", || {
         // Stopped at whichever write it is of those that make a file.
         for room in (0..60).map(|pages| pages * 4_096) {
             let (folder, path) = folder();
@@ -425,7 +425,7 @@ fn creating_a_database_on_a_full_disk_reports_disk_full() {
 
 #[test]
 fn read_only_disk_is_reported_as_read_only() {
-    with_mounts("a_read_only_disk_is_told_as_such", || {
+    with_mounts("read_only_disk_is_reported_as_read_only", || {
         let (folder, path) = folder();
         mount(folder.path(), "size=4m");
         filled(&path, 3);
@@ -444,7 +444,7 @@ fn read_only_disk_is_reported_as_read_only() {
 
 #[test]
 fn read_only_file_is_reported_as_read_only() {
-    with_mounts("a_read_only_file_is_told_as_such", || {
+    with_mounts("read_only_file_is_reported_as_read_only", || {
         let (folder, path) = folder();
         mount(folder.path(), "size=4m");
         filled(&path, 3);

@@ -299,27 +299,27 @@ impl Model {
                 checkpointed: true,
             })
             .collect();
-        let settle_and_claim =
+        let batch =
             store.tasks().settle_and_claim(updates, claim_request.clone().into_iter().collect()).unwrap();
         if let Some(((id, token), outcome)) = update {
             let cancelling = self.tasks[&id].cancelling && !matches!(outcome, Outcome::Completed);
             let kept = self.settle(id, &token, outcome);
             match (kept, outcome) {
-                (true, _) if cancelling => assert_eq!(settle_and_claim.results, [UpdateResult::Cancelled]),
-                (false, _) => assert_eq!(settle_and_claim.results, [UpdateResult::Lost]),
+                (true, _) if cancelling => assert_eq!(batch.results, [UpdateResult::Cancelled]),
+                (false, _) => assert_eq!(batch.results, [UpdateResult::Lost]),
                 (true, Outcome::DeadLettered) => {
-                    assert!(matches!(settle_and_claim.results[..], [UpdateResult::DeadLettered(_)]))
+                    assert!(matches!(batch.results[..], [UpdateResult::DeadLettered(_)]))
                 }
-                (true, _) => assert_eq!(settle_and_claim.results, [UpdateResult::Done]),
+                (true, _) => assert_eq!(batch.results, [UpdateResult::Done]),
             }
         }
         let Some(claim_request) = claim_request else {
-            assert_eq!((settle_and_claim.claimed.len(), settle_and_claim.next_due), (0, None));
+            assert_eq!((batch.claimed.len(), batch.next_due), (0, None));
             return;
         };
         let due = self.claim(&claim_request);
-        assert_eq!(settle_and_claim.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), due);
-        for task in settle_and_claim.claimed {
+        assert_eq!(batch.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), due);
+        for task in batch.claimed {
             let task_model = &self.tasks[&task.id];
             assert_eq!(
                 (task.attempts, task.starts, task.crashes, task.abandoned, task.priority),
@@ -335,7 +335,7 @@ impl Model {
         }
         let waiting = self.tasks.values().filter(|task| task.status == TaskStatus::Scheduled);
         let next = waiting.filter_map(|task| task.run_after).min();
-        assert_eq!(settle_and_claim.next_due, next.filter(|_| due.len() < claim_request.limit));
+        assert_eq!(batch.next_due, next.filter(|_| due.len() < claim_request.limit));
     }
 
     fn disposition(&self, outcome: Outcome) -> Disposition {
@@ -535,8 +535,8 @@ impl Model {
                 .filter(|dead_letter_checkpoints| dead_letter_checkpoints.task_id == row.id.to_string())
                 .collect();
             assert_eq!(own.len(), usize::from(row.status == TaskStatus::Failed), "{row:?}");
-            for dead_letter_checkpoints in own {
-                assert_eq!(dead_letter_checkpoints.attempt_count, row.attempts + row.crashes);
+            for dead_letter in own {
+                assert_eq!(dead_letter.attempt_count, row.attempts + row.crashes);
                 assert_eq!(
                     dead_letter_checkpoints.checkpoint.is_some(),
                     task.dead_letter_checkpoints != Some(0)
