@@ -1,13 +1,13 @@
-//! Leases: who works on a row, and until when.
+//! Leases: which worker owns a row, and until when.
 //!
 //! Owns claim, heartbeat, finish, release and expiry for every table with the columns status, worker_id,
-//! worker_heartbeat_at and lease_expires_at. A table says what is its own (what is due, what an expired row
-//! becomes); the guards are the same everywhere and stand here: an owner's write names the state it leaves and
-//! the token of its claim, so a row that was rescued and claimed again cannot be touched by its old owner.
+//! worker_heartbeat_at and lease_expires_at. Each table declares its `LeaseRules`: which rows are due, and what an
+//! expired row becomes. The guards are the same for all: an owner's write names the status it leaves and the token of
+//! its claim, so a row that was recovered and claimed again cannot be changed by its previous owner.
 //!
-//! A running row is stale when its worker is dead, or when its lease has run out and its worker is not known to be alive
-//! (`workers`), or when its lease has run out and its worker, which recovers, does not hold it (`Held`). It does not decide
-//! when to recover: any worker or control plane may, at any time.
+//! A running row is stale if its worker is dead, or its lease has expired and its worker is not known to be alive
+//! (`workers`). For the worker that runs the recovery, it is stale if its lease has expired and the worker does not
+//! hold it ([`HeldLeases`]). Any worker or control plane may recover at any time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::{cleanup, jobs, tasks, thumbnails, wal, workers};
 
-/// The default length of a lease.
+/// Default duration of a lease: 5 minutes.
 pub const LEASE: Duration = Duration::from_secs(300);
 
-/// A worker's name, new with every start, and the source of its claims' tokens.
+/// Name of a worker, new with every start, and the source of its claims' tokens.
 ///
-/// A process that starts again is another worker: what its predecessor held is not its own.
+/// A restarted process is another worker and does not own what its predecessor claimed.
 #[derive(Clone, Debug)]
 pub struct WorkerId {
     name: Arc<str>,
@@ -33,54 +33,54 @@ pub struct WorkerId {
 }
 
 impl WorkerId {
-    /// A worker called `name` (a host's name and a process id, say) and something random.
+    /// Makes a worker named `name`, such as a host name and a process id, with a random suffix.
     pub fn new(name: &str) -> Self {
         let random = uuid::Uuid::new_v4().as_u128() as u64;
-        // The other side takes names of up to 128 characters; 40 are left for the random part and the count.
+        // The Python control plane limits names to 128 characters; 40 are reserved for the random part and the counter.
         let name: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
         WorkerId { name: format!("{name}:{random:016x}").into(), claims: Arc::default() }
     }
 
-    /// The name, as it begins every token.
+    /// Returns the name, with which every token begins.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A token for one claim: never used before, by anybody.
+    /// Returns a unique token for one claim.
     pub fn token(&self) -> Token {
         let number = self.claims.fetch_add(1, Ordering::Relaxed) + 1;
         Token(format!("{}/{number}", self.name).into())
     }
 }
 
-/// What a claim writes into `worker_id`, and what every later write of the owner must show.
+/// Identifies a claim. It is stored in `worker_id`, and every later write of the owner must match it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// A token that somebody else chose: the other side of the protocol names its workers itself.
+    /// Makes a token from a name, as the Python control plane names its workers.
     pub fn named(name: &str) -> Self {
         Token(name.into())
     }
 
-    /// The text in the database.
+    /// Returns the text stored in the database.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What a worker holds in one table when it recovers. Only the worker itself can know that: a claim of its own may have been
-/// committed though the commit was reported as failed, or may have been dropped because its outcome could not be written.
-/// While the worker is alive, no other worker frees such a row.
+/// Rows of one table that a worker holds when it recovers. Only the worker itself knows them: a claim may have been
+/// committed although the commit was reported as failed, or dropped because its outcome could not be written. While the
+/// worker is alive, no other worker frees such a row.
 #[derive(Clone, Debug)]
 pub struct HeldLeases {
     worker: String,
-    /// A JSON array of texts: the id of a row, a space, the token of its claim.
+    /// JSON array of texts: the id of a row, a space, the token of its claim.
     rows: String,
 }
 
 impl HeldLeases {
-    /// The rows, by id and token, that `worker` holds.
+    /// Records the rows, by id and token, that `worker` holds.
     pub fn new<'a, I: std::fmt::Display>(
         worker: &WorkerId,
         rows: impl IntoIterator<Item = (I, &'a Token)>,
@@ -90,58 +90,58 @@ impl HeldLeases {
         HeldLeases { worker: worker.name().to_owned(), rows: serde_json::json!(rows).to_string() }
     }
 
-    /// The parameters of [`Leased::is_unheld`].
+    /// Returns the parameters of [`LeaseRules::unheld_condition`].
     pub(crate) fn params<'a>(&'a self, now: &'a str) -> [&'a str; 3] {
         [now, &self.worker, &self.rows]
     }
 }
 
-/// What a heartbeat found.
+/// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatResult {
-    /// The lease goes on.
+    /// The lease was renewed.
     Kept,
-    /// It had run out, though nobody had taken the row yet; the row is free for others now.
+    /// The lease had expired; the row was freed for other workers.
     Expired,
-    /// The row is not the caller's any more: rescued, cancelled or finished.
+    /// The caller no longer owns the row: it was recovered, cancelled or finished.
     Lost,
 }
 
-/// The expression that compares as the time in `column` does, whichever of the legal texts it holds.
+/// Returns an SQL expression that orders the text forms of a time in `column` by time.
 pub(crate) fn sortable_time(column: &str) -> String {
     format!("substr(replace({column}, '+00:00', '') || '.000000', 1, 26)")
 }
 
-/// How one table's rows are leased. The SQL pieces may use ?1, the time now.
+/// How the rows of one table are leased. The SQL fragments may use ?1, the current time.
 pub(crate) struct LeaseRules {
     pub(crate) table: &'static str,
-    /// Whether only we write the times in it, so that they compare as texts.
+    /// Whether only Gristmill writes the times of the table, so that they compare as texts.
     pub(crate) canonical_times: bool,
-    /// Rows that are leased at all, such as jobs of some kinds.
+    /// Condition on rows that are leased, such as jobs of some kinds.
     pub(crate) row_filter: &'static str,
-    /// Set when a row is claimed, besides status and lease.
+    /// Columns that a claim sets, besides status and lease.
     pub(crate) on_claim: &'static str,
-    /// Set by a heartbeat, besides the lease.
+    /// Columns that a heartbeat sets, besides the lease.
     pub(crate) on_heartbeat: &'static str,
-    /// Set when a lease is found to have run out, besides the lease columns.
+    /// Columns that expiry sets, besides the lease columns.
     pub(crate) on_expiry: &'static str,
-    /// Whether a heartbeat renews a lease that has run out while nobody else took the row. The protocol says that one of a
-    /// job fails.
+    /// Whether a heartbeat renews an expired lease that was not recovered yet. For jobs the protocol requires that it
+    /// fails.
     pub(crate) renews_expired: bool,
 }
 
-/// Which rows a claim is for.
+/// Rows that a claim may take.
 pub(crate) struct DueRows<'a> {
-    /// A query for ids, most urgent first, without its LIMIT. It may use ?1, the time now.
+    /// Query for ids, most urgent first, without LIMIT. It may use ?1, the current time.
     pub(crate) ids: &'a str,
-    /// What it uses from ?5 on.
+    /// Parameters of the query, from ?5 on.
     pub(crate) params: &'a [&'a dyn ToSql],
-    /// At most so many.
+    /// Maximum number of rows.
     pub(crate) limit: usize,
 }
 
 impl LeaseRules {
-    /// Leases what is due and reads `columns` of it. One statement: nobody comes between.
+    /// Leases rows that are due and returns `columns` of them. A single statement, so concurrent claims do not overlap.
     pub(crate) fn claim<T>(
         &self,
         db: &Db<'_>,
@@ -164,7 +164,7 @@ impl LeaseRules {
         db.rows(&sql, &*params, map)
     }
 
-    /// Prolongs the lease of the row `id`. `more`: columns for a heartbeat of this table, from ?5 on.
+    /// Renews the lease of row `id`. `extra_params`: parameters of `on_heartbeat`, from ?5 on.
     pub(crate) fn heartbeat(
         &self,
         db: &Db<'_>,
@@ -192,9 +192,9 @@ impl LeaseRules {
         Ok(if expired == 1 { HeartbeatResult::Expired } else { HeartbeatResult::Lost })
     }
 
-    /// The owner's last word: sets `sets` (from ?4 on `more`), ends the lease. False when the row is not the
-    /// owner's any more. A lease that ran out unnoticed still counts: nobody else has the row, and the work
-    /// is done.
+    /// Applies `sets` (parameters `extra_params`, from ?4 on) and ends the lease. Returns false if the caller no longer
+    /// owns the row. An expired lease that was not recovered is accepted: no other worker has the row, and the work is
+    /// done.
     pub(crate) fn finish(
         &self,
         db: &Db<'_>,
@@ -206,12 +206,12 @@ impl LeaseRules {
         execute_finish(db, &self.finish_sql(sets), id, token, extra_params)
     }
 
-    /// The statement of [`finish`](Self::finish), for those who need it often.
+    /// Returns the statement of [`finish`](Self::finish), to be built once.
     pub(crate) fn finish_sql(&self, sets: &str) -> String {
         self.finish_where_sql("id = ?2", sets)
     }
 
-    /// Like [`finishing`](Self::finishing), for all rows whose ids are in the JSON array ?2.
+    /// Like [`finish_sql`](Self::finish_sql), for all rows whose ids are in the JSON array ?2.
     pub(crate) fn finish_many_sql(&self, sets: &str) -> String {
         self.finish_where_sql("id IN (SELECT value FROM json_each(?2))", sets)
     }
@@ -224,7 +224,7 @@ impl LeaseRules {
         )
     }
 
-    /// Gives a row back undone: others can have it at once.
+    /// Returns a row unfinished, so that another worker can claim it at once.
     pub(crate) fn release(&self, db: &Db<'_>, id: &dyn ToSql, token: &Token, sets: &str) -> Result<bool> {
         let LeaseRules { table, row_filter, .. } = self;
         let sql = format!(
@@ -235,7 +235,7 @@ impl LeaseRules {
         Ok(db.execute(&sql, rusqlite::params![now, id, token.0])? == 1)
     }
 
-    /// Frees every stale row. Returns how many. Workers are judged only if a row is leased.
+    /// Frees every stale row and returns how many. Worker states are updated only if a row is leased.
     pub(crate) fn recover(&self, db: &Db<'_>) -> Result<usize> {
         let LeaseRules { table, row_filter, .. } = self;
         let leased = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE status = 'running'{row_filter})");
@@ -246,17 +246,17 @@ impl LeaseRules {
         self.free_stale(db)
     }
 
-    /// Like [`recover`](Self::recover), by a worker that knows what it holds.
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub(crate) fn recover_by(&self, db: &Db<'_>, held: &HeldLeases) -> Result<usize> {
         Ok(self.free_unheld(db, held)? + self.recover(db)?)
     }
 
-    /// Frees rows that a worker claimed and does not hold, and whose lease has run out. Returns how many.
+    /// Frees rows that a worker claimed and does not hold, and whose lease has expired. Returns how many.
     pub(crate) fn free_unheld(&self, db: &Db<'_>, held: &HeldLeases) -> Result<usize> {
         db.execute(&self.free_sql(&self.unheld_condition()), held.params(db.now()))
     }
 
-    /// Running beyond its time, claimed by the worker ?2, and not among the rows ?3 that it holds.
+    /// Condition: expired, claimed by the worker ?2, and not among the rows ?3 that it holds.
     pub(crate) fn unheld_condition(&self) -> String {
         format!(
             "{} AND substr(worker_id, 1, length(?2) + 1) = ?2 || '/'
@@ -265,20 +265,20 @@ impl LeaseRules {
         )
     }
 
-    /// Frees every row that is stale by the last judgement of workers. Returns how many.
+    /// Frees every row that is stale by the last recorded states of workers. Returns how many.
     pub(crate) fn free_stale(&self, db: &Db<'_>) -> Result<usize> {
         db.execute(&self.free_sql(&self.stale_condition()), [db.now()])
     }
 
-    /// How many rows are leased, and how many of them are stale.
+    /// Returns the number of leased rows, and how many of them are stale.
     pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(i64, i64)> {
         let LeaseRules { table, row_filter, .. } = self;
         let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{row_filter}");
-        // A file of an earlier version may be looked at, too.
+        // A file of an earlier version has no workers table.
         let workers_table = "SELECT count(*) FROM sqlite_schema WHERE name = 'workers'";
         let has_workers_table = db.number(workers_table, [])? > 0;
         let which = if has_workers_table { self.stale_condition() } else { self.expired_condition() };
-        // By the last judgement; and held by workers that have ended since, which a check must not write down.
+        // Counts also rows of workers that have ended since the last update: examining must not write their state.
         let ended = match has_workers_table {
             true => format!(
                 "status = 'running' AND EXISTS (SELECT 1 FROM json_each(?2)
@@ -300,13 +300,13 @@ impl LeaseRules {
         )
     }
 
-    /// Running, and beyond its time or without one, by the wall clock.
+    /// Condition: running, and its lease has expired or has no end, by the wall clock.
     fn expired_condition(&self) -> String {
         let expires = self.lease_moment();
         format!("status = 'running' AND (lease_expires_at IS NULL OR {expires} <= ?1){}", self.row_filter)
     }
 
-    /// Running, and its worker is dead, or its lease has run out and its worker is not known to be alive.
+    /// Condition: running, and its worker is dead, or its lease has expired and its worker is not known to be alive.
     pub(crate) fn stale_condition(&self) -> String {
         let LeaseRules { table, row_filter, .. } = self;
         let (expires, alive, dead) =
@@ -321,7 +321,7 @@ impl LeaseRules {
     }
 }
 
-/// The tables whose rows are leased.
+/// Returns the rules of every table with leases.
 pub(crate) fn leased_tables() -> [&'static LeaseRules; 5] {
     [
         tasks::lease_rules(),
@@ -332,7 +332,7 @@ pub(crate) fn leased_tables() -> [&'static LeaseRules; 5] {
     ]
 }
 
-/// Runs a statement that [`Leased::finishing`] made.
+/// Runs a statement of [`LeaseRules::finish_sql`].
 pub(crate) fn execute_finish(
     db: &Db<'_>,
     sql: &str,

@@ -1,19 +1,19 @@
-//! Identifies processes, so that a later process can see whether one still runs.
+//! Identifies processes, so that another process can check whether one still runs.
 //!
-//! Owns the text by which a process is recorded: `process 12 on host (boot 1a2b3c4d/4026531836, start 77)`. A process id
-//! is reused; with its start time, the boot and the pid namespace it names one process for good. Only Linux shows
-//! these; on other systems nothing is known about a recorded process. It also reads the clock that all processes of one
-//! boot share, and that nobody can set.
+//! Owns the text that identifies a process: `process 12 on host (boot 1a2b3c4d/4026531836, start 77)`. Process ids are
+//! reused; with its start time, the boot and the pid namespace the text identifies one process. Only Linux provides
+//! these; on other systems the state of a process is unknown. Also reads the monotonic clock that all processes of one
+//! boot share.
 
 use std::sync::LazyLock;
 
-/// The text that identifies this process. It is read once.
+/// Returns the text that identifies this process. It is computed once.
 pub fn tag() -> String {
     static TAG: LazyLock<String> = LazyLock::new(|| tag_of(std::process::id()));
     TAG.clone()
 }
 
-/// The text that identifies the process with this id.
+/// Returns the text that identifies the process with this id.
 pub fn tag_of(process: u32) -> String {
     match (system::start_of(process), system::boot()) {
         (start, Some(boot)) => {
@@ -24,29 +24,29 @@ pub fn tag_of(process: u32) -> String {
     }
 }
 
-/// Whether the process that a tag identifies is running. `None` if it cannot be known: it belongs to another host, an
-/// earlier boot or another pid namespace, its start time could not be read when it was recorded, or the system does not
-/// show its processes.
+/// Returns whether the process of a tag is running. `None` if that is unknown: it belongs to another host, an earlier
+/// boot or another pid namespace, its start time could not be read when it was recorded, or the system does not provide
+/// these.
 pub fn is_alive(tag: &str) -> Option<bool> {
     let found = Identity::parse(tag)?;
     if Some(found.boot) != system::boot() {
         return None;
     }
     match system::start_of(found.process) {
-        // Only with the same start time is it the same process.
+        // Only a process with the same start time is the same process.
         Some(_) if found.start.is_empty() => None,
         Some(start) => Some(start == found.start),
         None => system::has_ended(found.process).then_some(false),
     }
 }
 
-/// Milliseconds of a clock that all processes of this boot share. It does not follow the wall clock, and stands still
-/// while the machine is suspended. Always 0 on systems where [`is_alive`] knows nothing.
+/// Returns milliseconds of a clock that all processes of this boot share. It does not follow the wall clock, and stops
+/// while the machine is suspended. Always 0 on systems where [`is_alive`] returns `None`.
 pub(crate) fn monotonic_ms() -> i64 {
     system::monotonic_ms()
 }
 
-/// The parts of a tag.
+/// Parts of a tag.
 struct Identity<'a> {
     process: u32,
     boot: &'a str,
@@ -71,7 +71,7 @@ mod system {
         fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
     }
 
-    /// The boot of this machine, and the pid namespace of this process. Neither changes while it runs.
+    /// Returns the boot id and the pid namespace. Neither changes while the process runs.
     pub(super) fn boot() -> Option<&'static str> {
         static BOOT: LazyLock<Option<String>> = LazyLock::new(read_boot);
         BOOT.as_deref()
@@ -90,8 +90,8 @@ mod system {
         now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000)
     }
 
-    /// Whether there is no such process, or only a zombie. `/proc` may hide processes of other users (`hidepid`); the
-    /// kernel still says that they exist.
+    /// Returns whether the process does not exist or is a zombie. `/proc` may hide processes of other users
+    /// (`hidepid`); the kernel still confirms that they exist.
     pub(super) fn has_ended(process: u32) -> bool {
         let Some(pid) = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw) else {
             return true;
@@ -100,7 +100,7 @@ mod system {
         !exists || stat(process).is_some_and(|(state, _)| is_zombie(&state))
     }
 
-    /// When a process was started, in clock ticks since the boot. `None` if there is no such process, or only a zombie.
+    /// Returns when a process was started, in clock ticks since the boot. `None` if it does not exist or is a zombie.
     pub(super) fn start_of(process: u32) -> Option<String> {
         stat(process).filter(|(state, _)| !is_zombie(state)).map(|(_, start)| start)
     }
@@ -109,10 +109,10 @@ mod system {
         state == "Z" || state == "X"
     }
 
-    /// The state and the start time of a process.
+    /// Returns the state and the start time of a process.
     fn stat(process: u32) -> Option<(String, String)> {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name before may hold anything, parentheses too.
+        // The name in parentheses may itself contain parentheses.
         let (_, fields) = text.rsplit_once(") ")?;
         let mut fields = fields.split(' ');
         Some((fields.next()?.to_owned(), fields.nth(18)?.to_owned()))
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_about_processes_of_other_hosts_and_systems() {
-        for tag in ["process 1 on elsewhere (boot x, start 1)", "process 1", "somebody", ""] {
+    fn is_alive_is_unknown_for_other_hosts_and_systems() {
+        for tag in ["process 1 on elsewhere (boot x, start 1)", "process 1", "unknown", ""] {
             assert_eq!(is_alive(tag), None, "{tag:?}");
         }
     }
 
     #[test]
-    fn nothing_is_known_about_a_process_whose_start_time_was_not_recorded() {
+    fn is_alive_is_unknown_without_a_recorded_start_time() {
         let tag = tag();
         let (before, _) = tag.rsplit_once("start ").unwrap();
         assert_eq!(is_alive(&format!("{before}start )")), None);

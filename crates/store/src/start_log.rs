@@ -1,10 +1,10 @@
-//! The start log of a worker: tasks that it was about to start, in a file beside the database.
+//! The start log of a worker: a file beside the database with the tasks that it was about to start.
 //!
-//! Owns the file's name and lines. A line is written by one call, without a commit and without waiting for the disk: what a
-//! process has written to a file outlives it, unless the machine stops, too. A recovery reads the log of a dead worker
-//! and so knows which of its claims were started. The log is for the few tasks whose start has to be known for certain;
-//! most starts are recorded in the database a moment later. A long log is rewritten without the starts that are recorded
-//! there and those of settled tasks.
+//! Owns the file's name and lines. A line is written by one call, without a commit and without fsync: what a process
+//! has written to a file survives the process, but not the machine. A recovery reads the log of a dead worker to learn
+//! which of its claims were started. The log is for the few tasks whose start must be known for certain; most starts
+//! are recorded in the database shortly after. A long log is rewritten without the starts that are recorded there and
+//! those of settled tasks.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -17,10 +17,10 @@ use crate::error::Result;
 use crate::lease::{Token, WorkerId};
 use crate::paths::{resolve_last_link, with_suffix};
 
-/// A log that is longer than this, in bytes, is rewritten.
+/// Length in bytes above which a log is rewritten.
 const MAX_LENGTH: usize = 1 << 20;
 
-/// The start log of one worker. The file is created by the first start.
+/// Start log of one worker. The first start creates the file.
 #[derive(Debug)]
 pub struct StartLog {
     store: Store,
@@ -29,17 +29,17 @@ pub struct StartLog {
     open: Mutex<Option<OpenLog>>,
 }
 
-/// The file, and its length in bytes.
+/// The open file and its length in bytes.
 #[derive(Debug)]
 struct OpenLog {
     file: File,
     length: usize,
-    /// At this length the file is rewritten.
+    /// Length in bytes at which the file is rewritten.
     rewrite_at: usize,
 }
 
 impl StartLog {
-    /// The log of `worker` for the tasks of `store`.
+    /// Returns the log of `worker` for the tasks of `store`.
     pub fn new(store: &Store, worker: &WorkerId) -> Self {
         let (worker, path) = (worker.name().to_owned(), path_of(store.path(), worker.name()));
         StartLog { store: store.clone(), worker, path, open: Mutex::default() }
@@ -56,13 +56,14 @@ impl StartLog {
             Some(log) => log,
             None => lock.insert(OpenLog { file: open(&self.path)?, length: 0, rewrite_at: MAX_LENGTH }),
         };
-        // One call: a process that is killed leaves no part of a line.
+        // One call, so that a killed process leaves no partial line.
         log.file.write_all(line.as_bytes())?;
         log.length += line.len();
         Ok(())
     }
 
-    /// Replaces the log by one with the starts that only the log knows. If that fails, the log may become twice as long.
+    /// Replaces the log by one with only the starts that are not in the database. If that fails, the log may grow to
+    /// twice its length.
     fn rewrite(&self, lock: &mut Option<OpenLog>) {
         let length = lock.as_ref().map_or(0, |log| log.length);
         let rewritten =
@@ -78,7 +79,7 @@ impl StartLog {
                 *lock = Some(OpenLog { file, length, rewrite_at: MAX_LENGTH.max(2 * length) });
             }
             Err(error) => {
-                tracing::debug!(%error, "a start log could not be rewritten");
+                tracing::debug!(%error, "cannot rewrite the start log");
                 if let Some(log) = lock {
                     log.rewrite_at = 2 * length;
                 }
@@ -86,7 +87,7 @@ impl StartLog {
         }
     }
 
-    /// The lines of tasks that this worker has claimed and whose start is not recorded in the database.
+    /// Returns the lines of tasks that this worker has claimed and whose start is not recorded in the database.
     fn unrecorded(&self) -> Result<String> {
         let sql = "SELECT id, worker_id FROM tasks WHERE status = 'running' AND started_at IS NULL
             AND substr(worker_id, 1, length(?1) + 1) = ?1 || '/'";
@@ -100,7 +101,7 @@ impl StartLog {
     }
 }
 
-/// Removes the file: its worker has ended in order.
+/// Deletes the file, because its worker ends normally.
 impl Drop for StartLog {
     fn drop(&mut self) {
         if self.open.get_mut().unwrap_or_else(PoisonError::into_inner).is_some() {
@@ -119,19 +120,19 @@ fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.open(path)
 }
 
-/// The file for a worker's name, of which the part behind the last colon is new with every start.
+/// Returns the log's path. The part of a worker's name after the last colon is new with every start.
 fn path_of(database: &Path, worker: &str) -> PathBuf {
     let part = worker.rsplit(':').next().unwrap_or(worker);
     let part: String = part.chars().filter(char::is_ascii_alphanumeric).collect();
     with_suffix(&resolve_last_link(database), &format!("-starts-{part}"))
 }
 
-/// The file that takes the place of the log at `path` when it is complete.
+/// Returns the path of the file that replaces the log at `path` when it is complete.
 fn new_path(path: &Path) -> PathBuf {
     with_suffix(path, ".new")
 }
 
-/// The tasks and tokens in the log of a worker. None if it has no log.
+/// Reads the tasks and tokens in a worker's log; empty if it has no log.
 pub(crate) fn read(database: &Path, worker: &str) -> Vec<(i64, Token)> {
     let text = std::fs::read(path_of(database, worker)).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -142,7 +143,7 @@ pub(crate) fn read(database: &Path, worker: &str) -> Vec<(i64, Token)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Removes the log of a worker whose starts are recorded.
+/// Deletes the log of a worker whose starts are recorded.
 pub(crate) fn remove_of(database: &Path, worker: &str) {
     let path = path_of(database, worker);
     remove(&path);
@@ -152,7 +153,7 @@ pub(crate) fn remove_of(database: &Path, worker: &str) {
 fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(%error, "a start log could not be removed");
+            tracing::debug!(%error, "cannot delete the start log");
         }
         _ => {}
     }
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starts_are_read_by_the_name_of_their_worker() {
+    fn starts_are_read_by_worker_name() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("work.db");
         let store = Store::open(&database).unwrap();
@@ -183,7 +184,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn log_is_beside_the_database_whichever_link_leads_to_it() {
+    fn log_is_beside_the_resolved_database_file() {
         let folder = tempfile::tempdir().unwrap();
         let (database, link) = (folder.path().join("work.db"), folder.path().join("link.db"));
         drop(Store::open(&database).unwrap());

@@ -1,31 +1,30 @@
-//! Durable tasks: work of any kind that must be done, whatever dies meanwhile.
+//! Durable tasks: enqueue, claim, start, settle, cancel and recover.
 //!
-//! Owns the table `tasks` and the rules by which a row moves:
+//! Owns the table `tasks` and its state machine:
 //!
 //! ```text
-//!   scheduled ──its time──▶ pending ──claim──▶ running ──▶ completed | failed (a dead letter) | cancelled
-//!       ▲                      ▲                 │
-//!       └── later attempt ─────┴── released, ────┘
-//!                                  lease ran out
+//!   scheduled ──run_after──▶ pending ──claim──▶ running ──▶ completed | failed (dead letter) | cancelled
+//!       ▲                       ▲                 │
+//!       └── retry, postponed ───┴── released, ────┘
+//!                                   lease expired
 //! ```
 //!
-//! A running task that is to be cancelled is cancelled when its run has ended.
-//! `scheduled` keeps what is not due out of the way of what is: a claim never looks at it. What a task does
-//! is not known here.
+//! A running task whose cancellation was requested is cancelled when its run ends. Tasks that are not due are
+//! `scheduled`, so a claim never reads them. This module does not know what a task does.
 //!
-//! A running task is waiting in its worker's process until its start is recorded: `started_at` is NULL. What ends a
-//! claim, and what it counts:
+//! A claimed task is `running` while it waits in its worker's process; until its start is recorded, `started_at` is
+//! NULL. Events that end a claim, and what they count:
 //!
 //! | event | start not recorded | start recorded |
 //! |---|---|---|
 //! | completed, retry, dead letter | starts + 1 | |
 //! | released, postponed | | |
-//! | its worker died, or is unknown and its lease ran out | abandoned + 1 | crashes + 1 |
-//! | its worker is silent or does not hold it, and its lease ran out | | |
+//! | its worker died, or is unknown and the lease expired | abandoned + 1 | crashes + 1 |
+//! | its worker is silent or does not hold it, and the lease expired | | |
 //!
-//! Recording a start adds 1 to `starts`. Only `crashes` makes a poison pill. A worker that dies just after a start may not
-//! have recorded it; so a task with crashes or abandoned claims is claimed with few others, and its worker notes its
-//! start in a file (`start_log`) from which a recovery records it.
+//! Recording a start adds 1 to `starts`. Only `crashes` makes a poison pill. A worker that dies just after a start may
+//! not have recorded it. Therefore a task with crashes or abandoned claims is claimed with few others, and its worker
+//! writes the start to a file (`start_log`) from which a recovery records it.
 
 mod cancel;
 mod claim;
@@ -58,10 +57,10 @@ pub use types::{
     TaskFailure, TaskFilter, TaskRow, TaskStatus, TaskUpdate, UpdateResult, WorkerBatch,
 };
 
-/// The queue tasks go to unless they name another.
+/// Queue of tasks that do not name one.
 pub const DEFAULT_QUEUE: &str = "default";
 
-/// The longest payload or result, in bytes.
+/// Maximum length of a payload or result in bytes.
 pub const MAX_PAYLOAD: usize = json::MAX_BYTES;
 
 static LEASE_RULES: LeaseRules = LeaseRules {
@@ -75,25 +74,25 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     renews_expired: true,
 };
 
-/// The tasks of a store.
+/// Durable tasks of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Tasks<'a>(pub(crate) &'a Store);
 
 impl Tasks<'_> {
-    /// Puts a task in. When this returns, it is on disk.
+    /// Inserts a task. It is on disk when this returns.
     pub fn enqueue(self, task: NewTask) -> Result<Enqueued> {
         task.check()?;
         let kind = if task.unique_key.is_none() { WriteKind::Statement } else { WriteKind::Compound };
         self.0.write_and_notify(kind, move |db| insert(db, &task))
     }
 
-    /// Puts many tasks in: all of them, or none.
+    /// Inserts all tasks or none.
     pub fn enqueue_many(self, tasks: Vec<NewTask>) -> Result<Vec<Enqueued>> {
         tasks.iter().try_for_each(NewTask::check)?;
         self.0.write_and_notify(WriteKind::Compound, move |db| insert_all(db, &tasks))
     }
 
-    /// Writes a worker's verdicts and claims what it wants, in one transaction.
+    /// Applies updates of a worker's tasks and claims new ones, in one transaction.
     pub fn settle_and_claim(
         self,
         updates: impl Into<Arc<[TaskUpdate]>>,
@@ -102,7 +101,7 @@ impl Tasks<'_> {
         self.apply(WorkerBatch { updates: updates.into(), claims, ..WorkerBatch::default() })
     }
 
-    /// One visit of a worker, in one transaction: records starts, writes verdicts, claims what is wanted.
+    /// Records starts, applies updates and claims tasks for a worker, in one transaction.
     pub fn apply(self, batch: WorkerBatch) -> Result<ClaimBatch> {
         batch.updates.iter().try_for_each(TaskUpdate::check)?;
         let batch = Arc::new(batch);
@@ -111,35 +110,35 @@ impl Tasks<'_> {
             self.0.write(WriteKind::Compound, move |db| apply_batch(db, &batch, completions))
         };
         match write(Completions::Grouped) {
-            // Rarely, and nothing was written.
+            // Rare, and nothing was written.
             Err(error) if settle::is_lost_completion(&error) => write(Completions::Individual),
             result => result,
         }
     }
 
-    /// Records that a claimed task is about to be started. False when the task is not the caller's any more: then it must
-    /// not be started. When this returns, it is on disk.
+    /// Records that a claimed task is about to be started; it is on disk when this returns. Returns false if the caller
+    /// no longer owns the task, which then must not be started.
     pub fn start(self, id: i64, token: &Token) -> Result<bool> {
         let token = token.clone();
         self.0.write(WriteKind::Statement, move |db| record_start(db, id, &token))
     }
 
-    /// Prolongs the leases of tasks. Says what was found, in order.
+    /// Renews the leases of tasks. Returns one result for each task, in order.
     pub fn heartbeat(self, held: Vec<(i64, Token)>, lease: Duration) -> Result<Vec<HeartbeatResult>> {
         self.0.write(WriteKind::Compound, move |db| {
             held.iter().map(|(id, token)| LEASE_RULES.heartbeat(db, id, (token, lease), &[])).collect()
         })
     }
 
-    /// Frees tasks whose worker is dead, and tasks whose lease has run out unless their worker is alive. A crash is no
-    /// failed attempt, but it is counted: a task that was started `max_crashes` times by workers that died becomes a
-    /// dead letter.
+    /// Frees tasks whose worker died, and tasks whose lease expired unless their worker is alive. A crash is not a
+    /// failed attempt, but is counted: a task that was started `max_crashes` times by workers that died becomes a dead
+    /// letter.
     pub fn recover(self, max_crashes: u32) -> Result<Recovered> {
         self.recover_all(max_crashes, None)
     }
 
-    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
-    /// if it does not hold it. That counts nothing: the worker has not died.
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
+    /// These are not counted as crashes: the worker has not died.
     pub fn recover_by(self, max_crashes: u32, held: HeldLeases) -> Result<Recovered> {
         self.recover_all(max_crashes, Some(held))
     }
@@ -148,7 +147,7 @@ impl Tasks<'_> {
         let (recovered, ended) = self
             .0
             .write_and_notify(WriteKind::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
-        // Their starts are on disk now. The records go last: with them the names of the logs would be lost.
+        // Their starts are on disk now. Worker records are deleted last, because they contain the names of the logs.
         if !ended.is_empty() {
             ended.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
             self.0.write(WriteKind::Compound, workers::delete_ended)?;
@@ -156,18 +155,20 @@ impl Tasks<'_> {
         Ok(recovered)
     }
 
-    /// Cancels a task that waits. A running one is cancelled when its run has ended: its worker notices the request within
-    /// a second. A request may be repeated.
+    /// Cancels a waiting task. A running one is cancelled when its run ends: its worker sees the request within a
+    /// second. Repeating a request is allowed.
     pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
         self.0.write_and_notify(WriteKind::Compound, move |db| cancel::cancel(db, id))
     }
 
-    /// Running tasks that are to be cancelled, with the token of their claim. Cheap if there are none.
+    /// Returns the running tasks whose cancellation was requested, with the tokens of their claims. Cheap if there are
+    /// none.
     pub fn cancel_requests(self) -> Result<Vec<(i64, Token)>> {
         self.0.read(cancel::list_requested)
     }
 
-    /// Cancels the tasks that were to be cancelled and whose worker is gone. Returns how many. Every recovery does this.
+    /// Cancels tasks whose cancellation was requested and whose worker died or whose lease expired. Returns how many.
+    /// Every recovery does this.
     pub fn recover_cancelled(self) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, |db| {
             workers::update_states(db)?;
@@ -175,7 +176,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// Has a scheduled task run now.
+    /// Makes a scheduled task pending.
     pub fn run_now(self, id: i64) -> Result<()> {
         self.0.write_and_notify(WriteKind::Compound, move |db| {
             let sql = "UPDATE tasks SET status = 'pending', run_after = NULL WHERE id = ?1 AND status = 'scheduled'";
@@ -183,12 +184,12 @@ impl Tasks<'_> {
         })
     }
 
-    /// A task as it stands.
+    /// Returns one task.
     pub fn get(self, id: i64) -> Result<TaskRow> {
         self.0.read(|db| row(db, id))
     }
 
-    /// Tasks, newest first. `after`: the last id of the page before.
+    /// Lists tasks, newest first. `after`: the last id of the previous page.
     pub fn list(self, filter: &TaskFilter, after: Option<i64>, limit: usize) -> Result<Page<TaskRow>> {
         let status = filter.status.map(TaskStatus::as_str);
         let from = after.unwrap_or(i64::MAX);
@@ -204,7 +205,7 @@ impl Tasks<'_> {
         Ok(Page::from_rows(rows, limit, |task| task.id.to_string()))
     }
 
-    /// How many tasks are in each status.
+    /// Returns the number of tasks in each status.
     pub fn counts(self) -> Result<Vec<(TaskStatus, u64)>> {
         self.0.read(|db| {
             db.rows("SELECT status, count(*) FROM tasks GROUP BY status", [], |row| {
@@ -218,7 +219,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// How many tasks wait for a worker now, by queue and kind.
+    /// Returns the number of pending tasks by queue and kind.
     pub fn count_due(self) -> Result<Vec<(String, String, u64)>> {
         self.0.read(|db| {
             let sql = "SELECT queue, kind, count(*) FROM tasks WHERE status = 'pending' GROUP BY queue, kind";
@@ -226,13 +227,14 @@ impl Tasks<'_> {
         })
     }
 
-    /// Tasks of these queues that workers other than `worker` hold. Judges the workers as seen from this process.
+    /// Counts tasks of these queues that workers other than `worker` have claimed. Liveness is checked from this
+    /// process.
     pub fn claims_of_others(self, queues: &[String], worker: &str) -> Result<ForeignClaims> {
         self.0.read(|db| foreign_claims::foreign_claims(db, queues, worker))
     }
 
-    /// Whether any task of these queues and kinds is due, or was claimed before and waits to be tried again: its attempt
-    /// failed, or it was postponed. A task that waits for its first time was never claimed.
+    /// Returns whether any task of these queues and kinds is pending, or is scheduled for another attempt after a retry
+    /// or a postponement. A task scheduled for its first attempt was never claimed and does not count.
     pub fn has_waiting(self, queues: &[String], kinds: &[&str]) -> Result<bool> {
         self.0.read(|db| {
             let sql =
@@ -250,12 +252,12 @@ impl Tasks<'_> {
         })
     }
 
-    /// Forgets up to `limit` tasks that were made and finished before a time. Says how many. The last task that was
-    /// made stays, so that its number is not used again.
+    /// Deletes up to `limit` tasks that were created and finished before a time. Returns how many. Keeps the task with
+    /// the highest id, so that ids are not reused.
     pub fn prune(self, before: UtcTime, limit: usize) -> Result<usize> {
         self.0.write(WriteKind::Statement, move |db| {
-            // Tasks are numbered as they come: from the first that came after the time on, none was finished
-            // before it. So this reads what it deletes, and not the whole table.
+            // Ids increase with `created_at`, so no task from the first one created after the time on was finished
+            // before it. This reads only what it deletes, not the whole table.
             let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
                 WHERE id < coalesce((SELECT id FROM tasks WHERE created_at > ?1 ORDER BY id LIMIT 1), 9223372036854775807)
                     AND (status = 'completed' OR status = 'failed' OR status = 'cancelled')
@@ -265,7 +267,7 @@ impl Tasks<'_> {
     }
 }
 
-/// Checks a text that is to be kept with a task, such as its result.
+/// Checks that a text stored with a task, such as its result, is valid JSON.
 pub fn check_json(what: &str, text: &str) -> Result<()> {
     json::check(what, text)
 }
@@ -280,7 +282,7 @@ fn insert_all(db: &Db<'_>, tasks: &[NewTask]) -> Result<Vec<Enqueued>> {
 }
 
 fn insert_statement<'a>(db: &Db<'a>) -> Result<CachedStatement<'a>> {
-    // Short: its text is hashed and compared for each task.
+    // Short, because the text is hashed and compared for each task.
     let sql = "INSERT INTO tasks (queue,kind,status,priority,attempts,max_attempts,crashes,run_after,created_at,unique_key,\
         document_id,payload) VALUES (?1,?2,?3,?4,0,?5,0,?6,?7,?8,?9,?10) ON CONFLICT (kind,unique_key) \
         WHERE unique_key IS NOT NULL AND status<>'completed' AND status<>'failed' AND status<>'cancelled' DO NOTHING";
@@ -307,14 +309,14 @@ fn insert_with(db: &Db<'_>, insert: &mut CachedStatement<'_>, task: &NewTask) ->
     Ok(Enqueued { id, created })
 }
 
-/// The unfinished task that has the unique key of `task`.
+/// Returns the unfinished task with the unique key of `task`.
 fn unfinished(db: &Db<'_>, task: &NewTask) -> Result<i64> {
     let sql = "SELECT id FROM tasks WHERE kind = ?1 AND unique_key = ?2 AND unique_key IS NOT NULL
         AND status <> 'completed' AND status <> 'failed' AND status <> 'cancelled'";
     db.number(sql, params![task.kind, task.unique_key])
 }
 
-/// False when the task is not the caller's any more. A start that was recorded already is not counted again.
+/// Returns false if the caller no longer owns the task. A start that is already recorded is not counted again.
 fn record_start(db: &Db<'_>, id: i64, token: &Token) -> Result<bool> {
     let sql = "UPDATE tasks SET starts = starts + (started_at IS NULL), started_at = coalesce(started_at, ?1)
         WHERE id = ?2 AND status = 'running' AND worker_id = ?3";
@@ -332,7 +334,7 @@ fn apply_batch(db: &Db<'_>, batch: &WorkerBatch, completions: Completions) -> Re
     Ok(outcome)
 }
 
-/// Returns also the names of workers that have ended, whose starts are recorded when this is committed.
+/// Also returns the names of workers that have ended, whose starts are recorded when this commits.
 fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(Recovered, Vec<String>)> {
     workers::update_states(db)?;
     record_logged_starts(db)?;
@@ -342,7 +344,7 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(
         freed += LEASE_RULES.free_unheld(db, held)?;
     }
     cancelled += cancel::cancel_stale(db)?;
-    // A silent worker has not died: its tasks are freed, and count nothing.
+    // A silent worker has not died: its tasks are freed without counting anything.
     let count = format!(
         "UPDATE tasks SET crashes = crashes + (started_at IS NOT NULL), abandoned = abandoned + (started_at IS NULL)
          WHERE {} AND NOT {} RETURNING id, crashes, started_at IS NOT NULL",
@@ -373,8 +375,8 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(
     Ok((Recovered { freed, cancelled, poisoned }, workers::ended_without_tasks(db)?))
 }
 
-/// Records starts of stale tasks that only the start logs of their workers have. Also of workers whose process cannot be seen,
-/// because their container or machine was started again.
+/// Records starts of stale tasks that are only in the start logs of their workers. Includes workers whose process is
+/// unknown because their container or machine was restarted.
 fn record_logged_starts(db: &Db<'_>) -> Result<()> {
     let sql = format!(
         "SELECT DISTINCT {} AS worker FROM tasks WHERE {} AND started_at IS NULL AND worker IS NOT NULL",
@@ -399,7 +401,8 @@ pub(crate) fn lease_rules() -> &'static LeaseRules {
     &LEASE_RULES
 }
 
-/// Says why a guarded update found nothing: no such task, or not in a state that allows it.
+/// Returns an error if a guarded update changed nothing: the task does not exist, or its status does not allow the
+/// update.
 fn require_changed(db: &Db<'_>, count: usize, id: i64, required: &str) -> Result<()> {
     if count == 1 {
         return Ok(());

@@ -1,17 +1,17 @@
 //! Workers: which processes may hold leases, and whether they are alive.
 //!
-//! Owns the table `workers`. A lease in itself says only until when it holds by the wall clock. A worker that records its
-//! process here is seen to be dead as soon as the process has ended, and to be alive whatever the wall clock shows:
+//! Owns the table `workers`. A lease by itself only holds until a wall-clock time. A worker that records its process
+//! here is known to be dead as soon as the process has ended, and to be alive whatever the wall clock shows:
 //!
 //! | state | when | its leases |
 //! |---|---|---|
-//! | alive | the process runs, and renewed its heartbeat within its lease, by the monotonic clock | are stale only if they have run out and it does not hold them |
-//! | silent | the process runs, and did not (it was stopped, or its runner has ended) | hold by the wall clock |
+//! | alive | the process runs, and renewed its heartbeat within its lease, by the monotonic clock | are stale only if they have expired and it does not hold them |
+//! | silent | the process runs, and did not (it was stopped, or its runner has ended) | expire by the wall clock |
 //! | dead | the process has ended | are stale at once |
-//! | unknown | another host, boot or pid namespace; no row | hold by the wall clock |
+//! | unknown | another host, boot or pid namespace; no row | expire by the wall clock |
 //!
-//! The monotonic clock stands still while a machine is suspended, so a suspended machine makes no worker silent. The state
-//! is judged anew by every recovery, from where it runs.
+//! The monotonic clock stops while a machine is suspended, so suspending makes no worker silent. Every recovery updates
+//! the states, as seen from its own process.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::process;
 use crate::start_log;
 use crate::writer::WriteKind;
 
-/// Records of workers whose process cannot be seen are kept for this long after their last heartbeat.
+/// How long the records of workers with an unknown process are kept after their last heartbeat: one day.
 const UNSEEN_RETENTION: Duration = Duration::from_secs(86_400);
 
-/// The workers of a store.
+/// Workers of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers<'a>(pub(crate) &'a Store);
 
 impl Workers<'_> {
-    /// Records that `worker` belongs to this process and is alive. `lease`: how long it may be
-    /// silent before it is not taken for alive any more.
+    /// Records that `worker` belongs to this process and is alive. `lease`: maximum time between heartbeats before it
+    /// counts as silent.
     pub fn heartbeat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
         let (name, process) = (worker.name().to_owned(), process::tag());
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
@@ -46,7 +46,7 @@ impl Workers<'_> {
         })
     }
 
-    /// Removes a worker that holds no lease any more, and its start log.
+    /// Removes a worker that holds no lease, and its start log.
     pub fn remove(self, worker: &WorkerId) -> Result<()> {
         let name = worker.name().to_owned();
         start_log::remove_of(self.0.path(), &name);
@@ -55,13 +55,13 @@ impl Workers<'_> {
         })
     }
 
-    /// The names of workers whose process has ended. A recovery frees what they held.
+    /// Returns the names of workers whose process has ended. A recovery frees their rows.
     pub fn dead(self) -> Result<BTreeSet<String>> {
         self.0.read(dead_workers)
     }
 }
 
-/// The names of workers whose process has ended, as seen from this process.
+/// Returns the names of workers whose process has ended, as seen from this process.
 pub(crate) fn dead_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     let sql = "SELECT name, process, state IS 'dead' FROM workers";
     let workers: Vec<(String, String, bool)> =
@@ -71,7 +71,7 @@ pub(crate) fn dead_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     Ok(dead.map(|(name, ..)| name).collect())
 }
 
-/// The names of workers that are alive, as seen from this process.
+/// Returns the names of workers that are alive, as seen from this process.
 pub(crate) fn alive_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     let sql = "SELECT name, process, lease_ms, beat_ms FROM workers WHERE state IS NOT 'dead'";
     let now = process::monotonic_ms();
@@ -82,7 +82,7 @@ pub(crate) fn alive_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     Ok(alive.map(|(name, ..)| name).collect())
 }
 
-/// The state of a worker as seen from this process. None: unknown.
+/// Returns the state of a worker as seen from this process; `None` if unknown.
 fn state(process: &str, lease_ms: i64, beat_ms: i64, now: i64) -> Option<&'static str> {
     match process::is_alive(process) {
         Some(true) if now.saturating_sub(beat_ms) <= lease_ms => Some("alive"),
@@ -92,7 +92,7 @@ fn state(process: &str, lease_ms: i64, beat_ms: i64, now: i64) -> Option<&'stati
     }
 }
 
-/// Judges every worker as seen from this process.
+/// Updates the state of every worker, as seen from this process.
 pub(crate) fn update_states(db: &Db<'_>) -> Result<()> {
     let sql = "SELECT name, process, lease_ms, beat_ms, state FROM workers WHERE state IS NOT 'dead'";
     let now = process::monotonic_ms();
@@ -108,35 +108,36 @@ pub(crate) fn update_states(db: &Db<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The names of workers that have ended and hold no task: those that were judged to be dead, and those whose process cannot
-/// be seen and which were silent for long.
+/// Returns the names of workers that have ended and hold no task: dead ones, and those with an unknown process and no
+/// heartbeat for a day.
 pub(crate) fn ended_without_tasks(db: &Db<'_>) -> Result<Vec<String>> {
     let sql = format!("SELECT name FROM workers WHERE {HAS_ENDED} AND {}", holds_no_row("tasks"));
     db.rows(&sql, [db.now.minus(UNSEEN_RETENTION).to_string()], |row| row.get(0))
 }
 
-/// Removes the records of workers that have ended and hold no lease. A recovery calls this when it has removed their start logs.
+/// Deletes the records of workers that have ended and hold no lease. A recovery calls this after it removed their start
+/// logs.
 pub(crate) fn delete_ended(db: &Db<'_>) -> Result<()> {
     let holds = lease::leased_tables().map(|LeaseRules { table, .. }| holds_no_row(table));
     let sql = format!("DELETE FROM workers WHERE {HAS_ENDED} AND {}", holds.join(" AND "));
     db.execute(&sql, [db.now.minus(UNSEEN_RETENTION).to_string()]).map(drop)
 }
 
-/// Whether a worker has ended, as SQL. ?1: the time before which a worker that cannot be seen was last heard of.
+/// Condition for workers that have ended. ?1: workers of unknown state last seen before this time have ended.
 const HAS_ENDED: &str = "(state = 'dead' OR state IS NULL AND updated_at < ?1)";
 
-/// Whether a worker holds no row of `table`, as SQL.
+/// Returns the condition that a worker holds no row of `table`.
 fn holds_no_row(table: &str) -> String {
     let name = worker_of(table);
     format!("name NOT IN (SELECT {name} FROM {table} WHERE status = 'running' AND {name} IS NOT NULL)")
 }
 
-/// Whether the row of `table` belongs to a worker in this state, as SQL. One search by the worker's name.
+/// Returns the condition that the row of `table` belongs to a worker in this state. One lookup by the worker's name.
 pub(crate) fn held_by(table: &str, state: &str) -> String {
     format!("EXISTS (SELECT 1 FROM workers WHERE name = {} AND state = '{state}')", worker_of(table))
 }
 
-/// The name of the worker in the token of a row, as SQL. A token is a name, a slash and a number.
+/// Returns the SQL expression for the worker's name in the token of a row. A token is a name, a slash and a number.
 pub(crate) fn worker_of(table: &str) -> String {
     let name = format!("rtrim({table}.worker_id, '0123456789')");
     format!("iif(substr({name}, -1) = '/', substr({name}, 1, length({name}) - 1), NULL)")

@@ -1,4 +1,4 @@
-//! Cancelling tasks. A task that runs is cancelled when its run has ended, so that its unique key is free only then.
+//! Cancels tasks. A running task is cancelled when its run ends, and its unique key stays taken until then.
 //!
 //! | the task | becomes |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | running | still running, with the time of the request; its worker ends the run |
 //! | running, and its run ends with success | completed |
 //! | running, and its run ends in any other way | cancelled |
-//! | running, and its worker is dead or its lease has run out | cancelled by the next recovery |
+//! | running, and its worker is dead or its lease has expired | cancelled by the next recovery |
 //! | completed, failed, cancelled | refused |
 
 use rusqlite::{Params, params};
@@ -17,16 +17,16 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::lease::Token;
 
-/// What became of a request to cancel a task.
+/// Result of a request to cancel a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelOutcome {
-    /// It is cancelled.
+    /// The task is cancelled.
     Cancelled,
-    /// A worker has it. It is cancelled when its run has ended.
+    /// A worker runs the task. It is cancelled when its run ends.
     Requested,
 }
 
-/// Set when a task is cancelled.
+/// Columns of a cancelled task.
 const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
 
 pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
@@ -47,7 +47,7 @@ pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
     Ok(CancelOutcome::Requested)
 }
 
-/// Tasks that are to be cancelled and whose workers have not ended them yet, with the token of their claim.
+/// Returns running tasks whose cancellation was requested, with the tokens of their claims.
 pub(super) fn list_requested(db: &Db<'_>) -> Result<Vec<(i64, Token)>> {
     let sql = "SELECT id, worker_id FROM tasks WHERE status = 'running' AND cancel_requested_at IS NOT NULL";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?));
@@ -55,8 +55,8 @@ pub(super) fn list_requested(db: &Db<'_>) -> Result<Vec<(i64, Token)>> {
     Ok(found.into_iter().filter_map(|(id, worker)| Some((id, Token::named(&worker?)))).collect())
 }
 
-/// The run of a task has ended without success, for a reason if it was started and failed. True if the task was to be
-/// cancelled, and is now.
+/// Cancels a task whose run ended without success, if that was requested. `reason`: the error, if it was started and
+/// failed. Returns whether it is cancelled.
 pub(super) fn settle(db: &Db<'_>, id: i64, token: &Token, reason: Option<&str>) -> Result<bool> {
     let sql = format!(
         "UPDATE tasks SET {CANCELLED}, worker_heartbeat_at = ?1, error_message = coalesce(?4, error_message),
@@ -71,12 +71,12 @@ pub(super) fn settle(db: &Db<'_>, id: i64, token: &Token, reason: Option<&str>) 
     Ok(done)
 }
 
-/// Cancels tasks that were to be cancelled and whose worker is gone, by the last judgement of workers. Returns how many.
+/// Cancels stale tasks whose cancellation was requested, by the last recorded states of workers. Returns how many.
 pub(super) fn cancel_stale(db: &Db<'_>) -> Result<usize> {
     cancel_where(db, &LEASE_RULES.stale_condition(), [db.now()])
 }
 
-/// Cancels tasks that were to be cancelled among those to which `which` applies. Returns how many.
+/// Cancels tasks whose cancellation was requested, among those that match `which`. Returns how many.
 pub(super) fn cancel_where(db: &Db<'_>, which: &str, params: impl Params) -> Result<usize> {
     let sql = format!(
         "UPDATE tasks SET {CANCELLED} WHERE cancel_requested_at IS NOT NULL AND {which} RETURNING id"

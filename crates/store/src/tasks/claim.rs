@@ -1,4 +1,4 @@
-//! Claiming tasks: which of those that wait a worker gets.
+//! Claims pending tasks: order, limits, and the treatment of tasks whose worker died.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::lease::{DueRows, Token};
 use crate::time::UtcTime;
 
-/// Claims what is wanted, then what is more urgent than what the worker holds.
+/// Claims the requested tasks, then replacements that are more urgent than what the worker holds.
 pub(super) fn claim_all(
     db: &Db<'_>,
     requests: &[ClaimRequest],
@@ -36,15 +36,15 @@ pub(super) fn claim_all(
     }
     if short {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
-        // A text that is no time is ignored.
+        // Timestamps that cannot be parsed are ignored.
         batch.next_due =
             db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| UtcTime::parse(&text));
     }
     Ok(())
 }
 
-/// What is wanted, without the tasks that may have killed their worker and were claimed by the same visit for other queues,
-/// kinds or exchanges: they count for one process.
+/// Reduces a request's limits by the tasks with crashes that the same batch has claimed for other queues, kinds or
+/// replacements: they run in the same process.
 fn without_claimed(request: &ClaimRequest, batch: &ClaimBatch) -> ClaimRequest {
     let claimed = || batch.claimed.iter().chain(&batch.replacements);
     let crashed_often = claimed().filter(|task| task.crashes > 1).count();
@@ -58,22 +58,22 @@ fn without_claimed(request: &ClaimRequest, batch: &ClaimBatch) -> ClaimRequest {
     ClaimRequest { max_crashed_often, max_crashed_once, ..request.clone() }
 }
 
-/// What was scheduled and is due becomes pending, and stays so if the clock is set back.
+/// Makes scheduled tasks that are due pending. They stay pending if the clock is set back.
 fn promote(db: &Db<'_>) -> Result<()> {
     let sql = "UPDATE tasks SET status = 'pending', run_after = NULL
         WHERE status = 'scheduled' AND run_after <= ?1";
     db.execute(sql, [db.now()]).map(drop)
 }
 
-/// Pending tasks whose worker has died, as the index `ix_tasks_suspicious` has them.
+/// Condition for tasks whose worker died, as the index `ix_tasks_suspicious` has it.
 macro_rules! suspicious {
     ($and:literal) => {
         concat!("(crashes > 0 OR abandoned > 0) AND ", $and)
     };
 }
 
-/// Claims up to `limit` tasks, most urgent first, and among them no more than is wanted of those that may have killed
-/// their worker: if they do so again, few others should be with them. `above`: only of a higher priority.
+/// Claims up to `limit` tasks, most urgent first, and among them at most the requested number of tasks whose worker
+/// died: if they crash their worker again, few others are affected. `above_priority`: only tasks of a higher priority.
 fn claim_within(
     db: &Db<'_>,
     request: &ClaimRequest,
@@ -93,7 +93,7 @@ fn claim_within(
         claimed.extend(found);
         Ok(count)
     };
-    // Before others of the same urgency, so that they are not passed over as long as there are others; then what is left.
+    // First those of the highest priority, so that they are not starved by others; then those of lower priority.
     let crashed_often = claim_class(suspicious!("crashes > 1 AND is_urgent"), request.max_crashed_often)?;
     let crashed_once = claim_class(suspicious!("crashes < 2 AND is_urgent"), request.max_crashed_once)?;
     claim_class("crashes = 0 AND abandoned = 0", limit)?;
@@ -103,21 +103,21 @@ fn claim_within(
     Ok(claimed)
 }
 
-/// Whether a worker has died that had one of these tasks. Nearly never, so this is asked first.
+/// Returns whether any requested task lost its worker. Rarely true, so it is checked first.
 fn has_suspicious(db: &Db<'_>, request: &ClaimRequest) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM tasks INDEXED BY ix_tasks_suspicious
         WHERE status = 'pending' AND (crashes > 0 OR abandoned > 0) AND queue = ?1 AND kind = ?2)";
     Ok(db.number(sql, (&request.queue, &request.kind))? != 0)
 }
 
-/// At least as urgent as the first task whose workers have not died.
+/// Condition: at least as urgent as the first task without crashes.
 const IS_URGENT: &str = "priority >= coalesce((SELECT others.priority FROM tasks AS others
     WHERE others.status = 'pending' AND others.queue = ?5 AND others.kind = ?6
         AND others.crashes = 0 AND others.abandoned = 0
     ORDER BY others.priority DESC LIMIT 1), -2147483648)";
 
-/// Claims tasks for which `which` is true. One that cannot be read costs itself: it becomes a dead letter that says
-/// why, and is not claimed again.
+/// Claims tasks for which `which` is true. A row that cannot be read becomes a dead letter with the reason, so it is
+/// not claimed again.
 fn claim(
     db: &Db<'_>,
     request: &ClaimRequest,
@@ -168,12 +168,12 @@ fn claim(
                 Err(error) => dead_letter_unreadable(db, id, &request.token, &error)?,
             }
         }
-        // Others have moved up into the places of those that were buried.
+        // Further tasks are claimed in place of those that became dead letters.
         if readable {
             break;
         }
     }
-    // RETURNING promises no order.
+    // RETURNING does not guarantee an order.
     claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
     Ok(claimed)
 }
@@ -190,7 +190,7 @@ fn dead_letter_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite:
     dead_letters::insert_for_task(db, id, &failure).map(drop)
 }
 
-/// As many as are wanted, unless too many run already.
+/// Returns `limit`, reduced so that at most `max_running` tasks of the kind run.
 fn remaining_capacity(db: &Db<'_>, request: &ClaimRequest, limit: usize) -> Result<usize> {
     let Some(max_running) = request.max_running else { return Ok(limit) };
     let sql = "SELECT count(*) FROM tasks INDEXED BY ix_tasks_running WHERE status = 'running' AND kind = ?1";

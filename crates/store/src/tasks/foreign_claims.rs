@@ -1,4 +1,4 @@
-//! Tasks that workers hold, for a worker that ends and has to say what is not done.
+//! Counts the claims of other workers, for a worker that ends and reports unfinished tasks.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use crate::error::Result;
 use crate::time::UtcTime;
 use crate::workers;
 
-/// Tasks that workers hold.
+/// Number of tasks that other workers have claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ForeignClaims {
     /// Tasks of workers that are alive, as seen from this process.
     pub alive: u64,
-    /// Tasks of workers of which that is not known: they are on another machine, or their process does not renew its leases.
+    /// Tasks of workers of unknown state: on another machine, or whose process does not renew its leases.
     pub unseen: u64,
-    /// When the last lease of an unseen worker runs out. It may be renewed until then.
+    /// When the last lease of such a worker expires, unless it is renewed.
     pub unseen_until: Option<UtcTime>,
 }
 

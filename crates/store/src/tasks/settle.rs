@@ -1,4 +1,4 @@
-//! Settling tasks: what a worker's verdict makes of the row.
+//! Applies the updates that workers report for their tasks.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::failures;
 use crate::lease;
 
-/// Records a start that was not recorded before its task ended: soon after the claim.
+/// Also records a start that was not recorded before the task ended; the time is that of the claim or its last
+/// heartbeat.
 macro_rules! with_start {
     ($sets:literal) => {
         concat!(
@@ -21,38 +22,38 @@ macro_rules! with_start {
     };
 }
 
-/// What most tasks come to; made once.
+/// Statement of most updates, built once.
 static COMPLETE: LazyLock<String> = LazyLock::new(|| {
     LEASE_RULES.finish_sql(with_start!("status = 'completed', finished_at = ?1, result = ?4"))
 });
 
-/// The statement for many tasks of one claim that were completed without a result; ?2 is a JSON array of ids.
+/// Statement for tasks of one claim that completed without a result; ?2 is a JSON array of ids.
 static COMPLETE_MANY: LazyLock<String> = LazyLock::new(|| {
     LEASE_RULES.finish_many_sql(with_start!("status = 'completed', finished_at = ?1, result = NULL"))
 });
 
-/// The most tasks that one statement completes: the list of their ids stays a small allocation.
+/// Maximum number of tasks that one statement completes, which bounds the list of ids.
 const MAX_IDS_PER_STATEMENT: usize = 256;
 
-/// How tasks that were completed without a result are written.
+/// How completions without a result are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completions {
-    /// By one statement for those of a claim, which costs less than half as much. Fails if one of them is not the
-    /// caller's any more.
+    /// One statement for all tasks of a claim, at less than half the cost. Fails if the caller no longer owns one of
+    /// them.
     Grouped,
-    /// One by one.
+    /// One statement for each task.
     Individual,
 }
 
-/// Why completions could not be written together.
+/// Error when grouped completions could not be written.
 const LOST_COMPLETION: &str = "a completed task is not the caller's any more";
 
-/// Whether a visit failed only because completions could not be written together.
+/// Returns whether a batch failed only because grouped completions could not be written.
 pub(super) fn is_lost_completion(error: &Error) -> bool {
     matches!(error, Error::Conflict(text) if text == LOST_COMPLETION)
 }
 
-/// Settles tasks.
+/// Applies updates and returns their results in order.
 pub(super) fn settle_all(
     db: &Db<'_>,
     updates: &[TaskUpdate],

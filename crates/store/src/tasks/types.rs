@@ -1,4 +1,4 @@
-//! Tasks in plain structs: what goes in, what stands in the table, what a worker is given and what it answers.
+//! Types of the task API: new tasks, rows, claims, updates and their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use crate::json;
 use crate::lease::Token;
 use crate::time::UtcTime;
 
-/// A task that nobody has seen yet.
+/// A task to be inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTask {
-    /// Which handler is to run it.
+    /// Kind of work, which selects the handler.
     pub kind: String,
-    /// Which workers may take it.
+    /// Queue, which selects the workers.
     pub queue: String,
-    /// What it is about: JSON, handed to the handler as it is.
+    /// JSON passed to the handler unchanged.
     pub payload: String,
-    /// Higher ones are claimed first, equal ones in the order they came.
+    /// Higher priorities are claimed first, equal ones in order of insertion.
     pub priority: i32,
-    /// Not before this time.
+    /// Earliest start time.
     pub run_after: Option<UtcTime>,
-    /// How many attempts may fail before it is given up; without it, as its handler says.
+    /// Failed attempts after which the task becomes a dead letter; `None` for the handler's default.
     pub max_attempts: Option<u32>,
-    /// While a task of this kind with this key is unfinished, no second one is made.
+    /// While a task of this kind with this key is unfinished, no second one is inserted.
     pub unique_key: Option<String>,
-    /// The document, or other thing, that the task is about: for people, and for dead letters.
+    /// Id of the document or other object that the task is about, for people and for dead letters.
     pub document_id: Option<String>,
 }
 
 impl NewTask {
-    /// A task of `kind` with a JSON payload.
+    /// Makes a task of `kind` with a JSON payload.
     pub fn new(kind: impl Into<String>, payload: impl Into<String>) -> Self {
         NewTask {
             kind: kind.into(),
@@ -69,35 +69,35 @@ fn check_name(what: &str, value: &str) -> Result<()> {
     )))
 }
 
-/// What enqueueing came to.
+/// Result of inserting a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Enqueued {
-    /// The task.
+    /// Id of the task.
     pub id: i64,
-    /// False when an unfinished task with the same key was there already; `id` is that one.
+    /// False if an unfinished task with the same key existed; `id` is that task.
     pub created: bool,
 }
 
-/// Where a task is in its life.
+/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskStatus {
-    /// Due, and nobody has it.
+    /// Due, and waits for a worker.
     Pending,
-    /// Waits for its time: it was asked for later, or an attempt failed.
+    /// Waits for `run_after`: it was delayed, postponed, or an attempt failed.
     Scheduled,
-    /// A worker has it.
+    /// A worker has claimed it.
     Running,
-    /// Done.
+    /// Finished with success.
     Completed,
-    /// Given up; there is a dead letter.
+    /// Failed for good; a dead letter exists.
     Failed,
-    /// Cancelled; its run has ended, if there was one.
+    /// Cancelled; its run, if any, has ended.
     Cancelled,
 }
 
 impl TaskStatus {
-    /// All of them.
+    /// All states.
     pub const ALL: [TaskStatus; 6] = [
         TaskStatus::Pending,
         TaskStatus::Scheduled,
@@ -107,7 +107,7 @@ impl TaskStatus {
         TaskStatus::Cancelled,
     ];
 
-    /// As the database writes it.
+    /// Returns the value stored in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             TaskStatus::Pending => "pending",
@@ -119,18 +119,18 @@ impl TaskStatus {
         }
     }
 
-    /// Reads what the database, or a person, wrote.
+    /// Parses a stored value or user input.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// Whether nothing can happen to it any more.
+    /// Returns whether the state is final.
     pub fn is_terminal(self) -> bool {
         matches!(self, TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Cancelled)
     }
 }
 
-/// A task as it stands in the table.
+/// A row of `tasks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct TaskRow {
@@ -197,103 +197,105 @@ impl TaskRow {
     }
 }
 
-/// Which tasks a worker wants. Several wants under one token, next to each other, share their limit.
+/// Tasks that a worker wants to claim. Consecutive requests with the same token share their limit.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// Of this queue,
+    /// Claims from this queue.
     pub queue: String,
-    /// of this kind,
+    /// Claims tasks of this kind.
     pub kind: String,
-    /// at most so many,
+    /// Maximum number of tasks.
     pub limit: usize,
-    /// and no more than bring those that run, in whichever process, to this number,
+    /// Maximum number of running tasks of this kind over all processes, including the claimed ones.
     pub max_running: Option<usize>,
-    /// of these, the most whose worker has died and which had been started at most once, of this kind in one visit,
+    /// Of the limit: maximum number of tasks whose worker died and that were started at most once, for this kind and
+    /// batch.
     pub max_crashed_once: usize,
-    /// and the most that were started more often by workers that died, of all kinds in one visit,
+    /// Of the limit: maximum number of tasks that were started more than once by workers that died, for all kinds of
+    /// the batch.
     pub max_crashed_often: usize,
-    /// leased for so long,
+    /// Duration of the lease.
     pub lease: Duration,
-    /// under this token.
+    /// Token of the claim.
     pub token: Token,
 }
 
-/// A task that a worker has claimed.
+/// A claimed task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedTask {
-    /// The task.
+    /// Id of the task.
     pub id: i64,
-    /// Its kind.
+    /// Kind of the task.
     pub kind: Arc<str>,
-    /// Its queue.
+    /// Queue of the task.
     pub queue: Arc<str>,
-    /// Its payload, JSON.
+    /// JSON payload.
     pub payload: String,
-    /// Higher ones first.
+    /// Priority of the task; higher ones are claimed first.
     pub priority: i32,
-    /// Attempts that failed before this one.
+    /// Number of failed attempts before this one.
     pub attempts: u32,
-    /// Its own limit of failed attempts, if it has one.
+    /// The task's own limit of failed attempts, if it has one.
     pub max_attempts: Option<u32>,
-    /// How often it was started before, as far as starts were recorded.
+    /// Number of recorded starts before this claim.
     pub starts: u32,
-    /// How often it was started by a worker that died.
+    /// Number of starts by workers that died.
     pub crashes: u32,
-    /// How often a worker died that had claimed it and recorded no start.
+    /// Number of workers that died with a claim but without a recorded start.
     pub abandoned: u32,
-    /// The step at which the last attempt failed.
+    /// Step at which the last attempt failed.
     pub failed_step: Option<String>,
-    /// What it is about.
+    /// Id of the document that the task is about.
     pub document_id: Option<String>,
-    /// The token of this claim.
+    /// Token of this claim.
     pub token: Token,
 }
 
 impl ClaimedTask {
-    /// Whether it was, or may have been, started before.
+    /// Returns whether the task was, or may have been, started before.
     pub fn was_started(&self) -> bool {
         self.starts > 0 || self.attempts > 0 || self.crashes > 0 || self.abandoned > 0
     }
 }
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskFailure {
-    /// In a line.
+    /// Reason in one line.
     pub reason: String,
-    /// At which step of the task.
+    /// Step of the task that failed.
     pub step: Option<String>,
-    /// All that is known.
+    /// Full description of the failure.
     pub details: Option<String>,
-    /// The end of what the attempt wrote, or what its error says beyond the reason.
+    /// Last part of the attempt's output, or of its error beyond the reason.
     pub output: Option<String>,
 }
 
-/// What a worker says of a task it had claimed.
+/// Outcome that a worker reports for a claimed task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Done, with something to keep, as JSON.
+    /// Succeeded, with an optional JSON result.
     Completed(Option<String>),
-    /// Failed; to be tried again at a time.
+    /// Failed; retried at the given time.
     Retry(UtcTime, TaskFailure),
-    /// Failed for good: becomes a dead letter.
+    /// Failed for good; becomes a dead letter.
     DeadLettered(TaskFailure),
-    /// Not tried; as if it had not been claimed.
+    /// Not started; pending again as if it had not been claimed.
     Released,
-    /// Not tried; not before this time.
+    /// Not started; scheduled for the given time.
     Postponed(UtcTime),
 }
 
-/// A verdict on a task.
+/// An update of a claimed task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskUpdate {
-    /// The task.
+    /// Id of the task.
     pub id: i64,
-    /// The token of the claim.
+    /// Token of the claim.
     pub token: Token,
-    /// What became of it.
+    /// Outcome of the run.
     pub disposition: Disposition,
-    /// Whether it may have checkpoints to forget.
+    /// Whether the task may have checkpoints, which completion deletes.
     pub checkpointed: bool,
 }
 
@@ -308,75 +310,74 @@ impl TaskUpdate {
     }
 }
 
-/// What a worker brings and wants when it visits the table.
+/// Changes and claims of a worker in one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerBatch {
     /// Claimed tasks whose handler was started.
     pub started: Vec<(i64, Token)>,
-    /// Verdicts.
+    /// Outcomes of claimed tasks.
     pub updates: Arc<[TaskUpdate]>,
-    /// What to claim.
+    /// Tasks to claim.
     pub claims: Vec<ClaimRequest>,
-    /// What to claim besides, because it is more urgent than tasks that the worker holds and will give back.
+    /// Further tasks to claim, more urgent than claimed ones that the worker will release.
     pub replacements: Vec<ReplacementClaim>,
 }
 
-/// Tasks to claim for others that are given back. Several exchanges under one token, next to each other, share their
-/// limit.
+/// A claim of tasks that replace less urgent ones. Consecutive ones with the same token share their limit.
 #[derive(Clone, Debug)]
 pub struct ReplacementClaim {
-    /// Which tasks.
+    /// Tasks to claim.
     pub claim: ClaimRequest,
-    /// Only of a higher priority than this; any without it.
+    /// Claims only tasks of a higher priority than this; `None` for any priority.
     pub above_priority: Option<i32>,
 }
 
-/// What became of a verdict.
+/// Result of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateResult {
-    /// It is written.
+    /// The update was applied.
     Done,
-    /// It is written, and this dead letter with it.
+    /// The update was applied, and this dead letter was inserted.
     DeadLettered(i64),
-    /// The task was to be cancelled, and is now.
+    /// The cancellation had been requested; the task is cancelled.
     Cancelled,
-    /// Refused: the task is not the caller's any more.
+    /// Refused: the caller no longer owns the task.
     Lost,
 }
 
-/// What one visit to the table brought.
+/// Result of a worker's transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimBatch {
-    /// For each start whether it was recorded: not if the task is not the caller's any more.
+    /// Whether each start was recorded; false if the caller no longer owns the task.
     pub started: Vec<bool>,
-    /// For each settlement what became of it, in order.
+    /// Result of each update, in order.
     pub results: Vec<UpdateResult>,
-    /// What was claimed, most urgent first for each thing wanted.
+    /// Claimed tasks, most urgent first for each request.
     pub claimed: Vec<ClaimedTask>,
-    /// What was claimed besides, in exchange for tasks that the worker will give back.
+    /// Tasks claimed as replacements for ones that the worker will release.
     pub replacements: Vec<ClaimedTask>,
-    /// When the next scheduled task is due, if something wanted was not found.
+    /// When the next scheduled task is due, if fewer tasks than requested were claimed.
     pub next_due: Option<UtcTime>,
 }
 
-/// What recovery found.
+/// Result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Recovered {
-    /// So many tasks are free for others again.
+    /// Number of tasks that are pending again.
     pub freed: usize,
-    /// So many were to be cancelled, and are now.
+    /// Number of tasks whose requested cancellation was completed.
     pub cancelled: usize,
-    /// These dead letters are poison pills: their workers had died too often.
+    /// Dead letters of poison pills, whose workers died too often.
     pub poisoned: Vec<i64>,
 }
 
-/// Which tasks to list.
+/// Filter for listing tasks.
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
-    /// Only with this status.
+    /// Only tasks with this status.
     pub status: Option<TaskStatus>,
-    /// Only of this kind.
+    /// Only tasks of this kind.
     pub kind: Option<String>,
-    /// Only of this queue.
+    /// Only tasks of this queue.
     pub queue: Option<String>,
 }
