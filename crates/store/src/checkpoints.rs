@@ -1,7 +1,7 @@
-//! Checkpoints: which steps of a task are done, and what it takes to go on after them.
+//! Checkpoints: the finished steps of a task, and the data to continue after them.
 //!
-//! Owns the table `task_checkpoints`. Only the task's present owner can write them, and they go when the task
-//! is finished. What is in them is the handler's affair.
+//! Owns the table `task_checkpoints`. Only the current owner of a task can write them, and they are deleted when the
+//! task is finished. Their contents belong to the handler.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,23 @@ use crate::lease::Token;
 use crate::time::UtcTime;
 use crate::writer::WriteKind;
 
-/// What a task noted at one step.
+/// Data that a task saved for one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checkpoint {
-    /// The step.
+    /// Name of the step.
     pub step: String,
-    /// What was noted, JSON.
+    /// Saved data as JSON.
     pub data: String,
-    /// When.
+    /// When the data was last saved.
     pub updated_at: UtcTime,
 }
 
-/// The checkpoints of a store.
+/// Checkpoints of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Checkpoints<'a>(pub(crate) &'a Store);
 
 impl Checkpoints<'_> {
-    /// Notes a step of a task that the caller has claimed. When this returns, it is on disk.
+    /// Saves a step of a claimed task. It is on disk when this returns.
     pub fn save(self, task: i64, token: &Token, step: &str, data: &str) -> Result<()> {
         json::check(&format!("the checkpoint of step {step:?}"), data)?;
         let (token, step, data) = (token.clone(), step.to_owned(), data.to_owned());
@@ -48,7 +48,7 @@ impl Checkpoints<'_> {
         })
     }
 
-    /// What a task noted, oldest first.
+    /// Lists the checkpoints of a task, oldest first.
     pub fn list(self, task: i64) -> Result<Vec<Checkpoint>> {
         self.0.read(|db| {
             let sql = "SELECT step, data, updated_at FROM task_checkpoints WHERE task_id = ?1 ORDER BY created_at, step";
@@ -58,8 +58,8 @@ impl Checkpoints<'_> {
         })
     }
 
-    /// What a task noted, oldest first, for its owner. [`Error::Conflict`] when the task is not the owner's any more: the
-    /// next owner may have completed it, and then its checkpoints are gone.
+    /// Lists the checkpoints of a claimed task, oldest first. [`Error::Conflict`] if the caller no longer owns it: the
+    /// next owner may have completed it, which deletes the checkpoints.
     pub fn list_for_claim(self, task: i64, token: &Token) -> Result<Vec<Checkpoint>> {
         self.0.read(|db| {
             let sql = "SELECT step, data, task_checkpoints.updated_at FROM tasks
@@ -76,7 +76,7 @@ impl Checkpoints<'_> {
         })
     }
 
-    /// Forgets checkpoints last written before a time whose task will not come back for them. Says how many.
+    /// Deletes checkpoints last written before a time whose task is finished or deleted. Returns how many.
     pub fn delete_orphans(self, before: UtcTime) -> Result<usize> {
         self.0.write(WriteKind::Statement, move |db| {
             let sql = format!("DELETE FROM task_checkpoints WHERE updated_at <= ?1 AND {IS_ORPHANED}");
@@ -92,7 +92,7 @@ fn not_owned(task: i64) -> Error {
 const IS_ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id
     AND status IN ('pending', 'scheduled', 'running'))";
 
-/// How many belong to no task, or to one that is finished.
+/// Counts checkpoints of finished or deleted tasks.
 pub(crate) fn count_orphans(db: &Db<'_>) -> Result<i64> {
     db.number(&format!("SELECT count(*) FROM task_checkpoints WHERE {IS_ORPHANED}"), [])
 }
@@ -101,8 +101,8 @@ pub(crate) fn delete(db: &Db<'_>, task: i64) -> Result<()> {
     db.execute("DELETE FROM task_checkpoints WHERE task_id = ?1", [task]).map(drop)
 }
 
-/// Gives a task the checkpoints that a dead letter kept, an object of steps. Their texts are taken as they are:
-/// SQLite's own reading of JSON would change numbers and booleans.
+/// Restores the checkpoints of a dead letter, a JSON object of steps. Their texts are copied unchanged: SQLite's JSON
+/// functions would change numbers and booleans.
 pub(crate) fn restore(db: &Db<'_>, task: i64, saved: &str) -> Result<()> {
     let steps: BTreeMap<String, Box<RawValue>> = serde_json::from_str(saved).map_err(|error| {
         Error::Invalid(format!("the letter's checkpoint is not an object of steps: {error}"))

@@ -1,7 +1,7 @@
-//! Clean-ups: groups of files whose thumbnails are to be thrown away later.
+//! Clean-ups: scheduled deletion of the thumbnails of a group of files.
 //!
-//! Owns the table `thumbnail_cleanup_jobs`, one row a group. A clean-up waits for its time and for the thumbnails of
-//! its group that are not finished. Files are deleted by the caller, and only under its own folder.
+//! Owns the table `thumbnail_cleanup_jobs`, one row for each group. A clean-up waits for its time and for unfinished
+//! thumbnails of its group. The caller deletes the files, and only below its own folder.
 
 use std::time::Duration;
 
@@ -17,25 +17,25 @@ use crate::thumbnails;
 use crate::time::UtcTime;
 use crate::writer::WriteKind;
 
-/// What a clean-up that failed is marked with.
+/// Error code of failed clean-ups.
 pub const THUMB_CLEANUP_FAILED: &str = "THUMB_CLEANUP_FAILED";
 
 string_enum! {
     "a clean-up's status",
-    /// Where a clean-up is in its life.
+    /// State of a clean-up.
     pub enum CleanupStatus {
         /// Waits for its time.
         Pending = "pending",
-        /// A worker has it.
+        /// A worker has claimed it.
         Running = "running",
-        /// Done.
+        /// The thumbnails were deleted.
         Completed = "completed",
-        /// It failed.
+        /// The clean-up failed with an error.
         Failed = "failed",
     }
 }
 
-/// A clean-up as it stands in the table.
+/// A row of `thumbnail_cleanup_jobs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct CleanupRow {
@@ -83,13 +83,13 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     renews_expired: true,
 };
 
-/// The clean-ups of a store.
+/// Clean-ups of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Cleanups<'a>(pub(crate) &'a Store);
 
 impl Cleanups<'_> {
-    /// Has a group cleaned up, not before a time. A clean-up of the group that is there already, waiting or
-    /// finished, takes the new time; one that a worker has in hand is a conflict.
+    /// Schedules the clean-up of a group. An existing one, pending or finished, gets the new time; a running one is a
+    /// conflict.
     pub fn schedule(self, group_key: &str, execute_after: UtcTime) -> Result<CleanupRow> {
         let group_key = group_key.trim().to_owned();
         if group_key.is_empty() || group_key.len() > 256 {
@@ -112,8 +112,8 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Takes a clean-up whose time has come and whose group has no thumbnail that waits or is being made. Those
-    /// whose lease has run out wait again first.
+    /// Claims a clean-up that is due and whose group has no pending or running thumbnail. Expired ones become pending
+    /// first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<CleanupRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -129,11 +129,12 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Forgets the thumbnails, ready or failed, of the group whose clean-up the caller has claimed; says where their
-    /// files were.
+    /// Deletes the finished thumbnails of the group whose clean-up the caller has claimed. Returns the paths of their
+    /// files.
     ///
     /// Delete the files first, as [`Thumbnails::finished`](crate::thumbnails::Thumbnails::finished) names them: while
-    /// the rows stand, nobody makes these files anew. Once they are gone, a file of the same name may be another's.
+    /// the rows exist, no worker creates these files again. Afterwards a file of the same name may belong to another
+    /// thumbnail.
     pub fn remove_finished_thumbnails(self, id: i64, token: &Token) -> Result<Vec<String>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -145,7 +146,7 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Says how a clean-up ended: well, or with an error for people.
+    /// Ends a clean-up with success, or with an error message for people.
     pub fn finish(self, id: i64, token: &Token, outcome: Result<(), String>) -> Result<CleanupRow> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -159,7 +160,7 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Gives a clean-up back undone, so that another worker can have it at once.
+    /// Returns a clean-up to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<CleanupRow> {
         let token = token.clone();
         self.0.write_and_notify(WriteKind::Compound, move |db| {
@@ -168,18 +169,17 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Has clean-ups whose lease has run out wait for a worker again. Says how many.
+    /// Makes clean-ups with an expired lease pending. Returns how many.
     pub fn recover(self) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
-    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
-    /// if it does not hold it.
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
-    /// The clean-up of a group, as it stands.
+    /// Returns the clean-up of a group.
     pub fn get(self, group_key: &str) -> Result<CleanupRow> {
         self.0.read(|db| row_by_group(db, group_key))
     }
@@ -195,7 +195,7 @@ fn row_by_group(db: &Db<'_>, group_key: &str) -> Result<CleanupRow> {
     found.ok_or_else(|| Error::not_found("clean-up of the group", group_key))
 }
 
-/// The row after its owner's write, or why that was refused.
+/// Returns the row after its owner's write, or the error if the caller does not own it.
 fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<CleanupRow> {
     let found = db.first("SELECT * FROM thumbnail_cleanup_jobs WHERE id = ?1", [id], CleanupRow::read)?;
     let cleanup = found.ok_or_else(|| Error::not_found("clean-up", id))?;

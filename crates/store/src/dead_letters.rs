@@ -1,9 +1,9 @@
-//! Dead letters: tasks that were given up, with all it takes to understand them and to try again. And messages of
-//! queues elsewhere, with all it takes to publish them again.
+//! Dead letters: tasks that failed for good, with everything needed to diagnose and retry them; and messages of
+//! external queues, with everything needed to publish them again.
 //!
-//! Owns the table `dead_letter_queue`. A letter is made in the transaction that gives its task up, and goes in the
-//! one that puts the task back: at no moment are there both, or neither. A message's letter is told by its having a
-//! queue and no payload: a task's has both, and one that another program wrote has neither.
+//! Owns the table `dead_letter_queue`. A dead letter is inserted in the transaction that ends its task, and deleted in
+//! the one that enqueues the task again, so at any time exactly one of the two exists. The row of a message has a queue
+//! and no payload; the row of a task has both; rows of other programs have neither.
 
 use rusqlite::{Row, params};
 use serde::Serialize;
@@ -17,33 +17,33 @@ use crate::time::UtcTime;
 use crate::writer::WriteKind;
 use crate::{Page, Store};
 
-/// The longest checkpoint of a message, in bytes: the largest message that a broker takes, in base64, and what is said
-/// about it. What could not be buried would come back for ever.
+/// Maximum length of a message's checkpoint in bytes: the largest message of a broker in base64, with its metadata. A
+/// message that could not be stored would be redelivered forever.
 const MAX_CHECKPOINT_BYTES: usize = 256 << 20;
 
-/// Which rows are letters of messages.
+/// Condition for dead letters of messages.
 const IS_MESSAGE: &str = "queue IS NOT NULL AND payload IS NULL";
 
-/// A message that is given up: it came from a queue that is not in this database.
+/// A dead letter of a message, which came from a queue outside this database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDeadLetter {
-    /// The message's id; empty when it has none.
+    /// Id of the message; empty if it has none.
     pub message_id: String,
-    /// What kind of work it was, such as `amqp:orders`. `dead list --kind` asks for it.
+    /// Kind of work, such as `amqp:orders`; the filter of `dead list --kind`.
     pub kind: String,
-    /// The queue that it came from.
+    /// Queue that the message came from.
     pub queue: String,
-    /// Why it is given up, for people.
+    /// Why it failed, for people.
     pub reason: String,
-    /// How often it was tried, all in all.
+    /// Total number of attempts.
     pub attempts: u32,
-    /// When it failed first.
+    /// Time of the first failure.
     pub first_failure: UtcTime,
-    /// When it failed last.
+    /// Time of the last failure.
     pub last_failure: UtcTime,
-    /// More about the failure.
+    /// Further details of the failure.
     pub details: Option<String>,
-    /// All it takes to publish it again, JSON: its payload and headers. At most 256 MiB.
+    /// JSON with the message's payload and headers, for publishing it again. At most 256 MiB.
     pub checkpoint: Option<String>,
 }
 
@@ -61,8 +61,7 @@ impl NewDeadLetter {
     }
 }
 
-/// A dead letter as it stands in the table. Letters that other programs wrote have no payload, nor have those of
-/// messages.
+/// A row of `dead_letter_queue`. Those of messages and of other programs have no payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct DeadLetter {
@@ -106,7 +105,7 @@ impl DeadLetter {
         })
     }
 
-    /// The task as it was, if the letter says.
+    /// Returns the original task, if the row contains it.
     pub fn task(&self) -> Option<NewTask> {
         let mut task = NewTask::new(self.task_type.clone(), self.payload.clone()?);
         task.queue = self.queue.clone().unwrap_or_else(|| DEFAULT_QUEUE.to_owned());
@@ -117,12 +116,12 @@ impl DeadLetter {
         Some(task)
     }
 
-    /// Whether it is a message's, and not a task's.
+    /// Returns whether it belongs to a message, not to a task.
     pub fn is_message(&self) -> bool {
         self.queue.is_some() && self.payload.is_none()
     }
 
-    /// Refuses a message's letter, where only a task's can be tried again; says what to do instead.
+    /// Fails for a dead letter of a message, which cannot be retried as a task. The error names the command to use.
     pub fn require_task(&self) -> Result<()> {
         match &self.queue {
             Some(queue) if self.is_message() => Err(Error::Conflict(format!(
@@ -135,25 +134,25 @@ impl DeadLetter {
     }
 }
 
-/// Which letters to list.
+/// Filter for listing dead letters.
 #[derive(Clone, Debug, Default)]
 pub struct DeadLetterFilter {
-    /// Only of this kind of task.
+    /// Only those of this kind.
     pub kind: Option<String>,
-    /// Only about this document.
+    /// Only those of this document.
     pub document_id: Option<String>,
-    /// Only with this in their reason.
+    /// Only those whose reason contains this text.
     pub reason: Option<String>,
-    /// Only of this task; a message with such an id is none.
+    /// Only those of this task; excludes messages with the same id.
     pub task_id: Option<String>,
 }
 
-/// The dead letters of a store.
+/// Dead letters of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadLetters<'a>(pub(crate) &'a Store);
 
 impl DeadLetters<'_> {
-    /// Letters, newest first. `after`: the last id of the page before.
+    /// Lists dead letters, newest first. `after`: the last id of the previous page.
     pub fn list(
         self,
         filter: &DeadLetterFilter,
@@ -184,14 +183,14 @@ impl DeadLetters<'_> {
         Ok(Page::from_rows(rows, limit, |dead_letter| dead_letter.id.to_string()))
     }
 
-    /// A letter.
+    /// Returns one dead letter.
     pub fn get(self, id: i64) -> Result<DeadLetter> {
         self.0.read(|db| row(db, id))
     }
 
-    /// Gives a message up, and says which letter it is. When this returns, it is on disk. A message that was given up
-    /// before (the same id, from the same queue, of the same kind) has one letter, which then tells of the last time: its
-    /// first failure is the earliest, its last failure the latest, and its attempts are the most that were told.
+    /// Inserts a dead letter of a message and returns its id; it is on disk when this returns. A message with a dead
+    /// letter (same id, queue and kind) keeps that one, which is updated: it has the earliest first failure, the latest
+    /// last failure and the highest number of attempts.
     pub fn insert(self, dead_letter: NewDeadLetter) -> Result<i64> {
         dead_letter.check()?;
         self.0.write(WriteKind::Compound, move |db| match find_existing(db, &dead_letter)? {
@@ -200,7 +199,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Puts `task` in with the letter's checkpoints, and throws the letter away.
+    /// Enqueues `task` with the saved checkpoints and deletes the dead letter.
     pub fn retry(self, id: i64, task: NewTask) -> Result<Enqueued> {
         task.check()?;
         self.0.write_and_notify(WriteKind::Compound, move |db| {
@@ -222,7 +221,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Throws a letter away.
+    /// Deletes a dead letter.
     pub fn discard(self, id: i64) -> Result<()> {
         self.0.write(WriteKind::Compound, move |db| {
             row(db, id)?;
@@ -230,8 +229,8 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Removes the letter of a message that was published again, and says so. It stays if the message has failed again
-    /// since the letter was read.
+    /// Deletes the dead letter of a message that was published again, and returns whether it did. It is kept if the
+    /// message has failed again since it was read.
     pub fn remove_published(self, dead_letter: &DeadLetter) -> Result<bool> {
         let (id, last, attempts) =
             (dead_letter.id, dead_letter.last_failure.to_string(), dead_letter.attempt_count);
@@ -244,7 +243,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Up to `limit` letters of these kinds whose workload has not cleaned up yet.
+    /// Returns up to `limit` dead letters of these kinds whose handler has not cleaned up yet.
     pub fn list_cleanup_pending(self, kinds: &[String], limit: usize) -> Result<Vec<DeadLetter>> {
         let kinds = serde_json::to_string(kinds).map_err(|error| Error::Internal(error.to_string()))?;
         self.0.read(|db| {
@@ -254,7 +253,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// A letter, if it is still there and its workload has not cleaned up yet.
+    /// Returns a dead letter, if it exists and its handler has not cleaned up yet.
     pub fn get_cleanup_pending(self, id: i64) -> Result<Option<DeadLetter>> {
         self.0.read(|db| {
             let sql = "SELECT * FROM dead_letter_queue WHERE id = ?1 AND cleaned_at IS NULL";
@@ -262,7 +261,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Notes that the workload has cleaned up after a letter's task.
+    /// Records that the handler has cleaned up after the task.
     pub fn mark_cleaned_up(self, id: i64) -> Result<()> {
         self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE dead_letter_queue SET cleaned_at = ?2 WHERE id = ?1";
@@ -270,7 +269,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of dead letters.
     pub fn count(self) -> Result<u64> {
         let count = self.0.read(|db| db.number("SELECT count(*) FROM dead_letter_queue", []))?;
         Ok(u64::try_from(count).unwrap_or(0))
@@ -286,7 +285,7 @@ fn remove(db: &Db<'_>, id: i64) -> Result<()> {
     db.execute("DELETE FROM dead_letter_queue WHERE id = ?1", [id]).map(drop)
 }
 
-/// The letter that a message has already. One without an id may be any: it never has.
+/// Returns the existing dead letter of a message. Messages without an id cannot be matched.
 fn find_existing(db: &Db<'_>, new: &NewDeadLetter) -> Result<Option<i64>> {
     let sql = format!(
         "SELECT id FROM dead_letter_queue WHERE task_id = ?1 AND ?1 <> '' AND task_type = ?2 AND queue = ?3
@@ -328,7 +327,7 @@ fn update(db: &Db<'_>, id: i64, new: &NewDeadLetter) -> Result<()> {
     db.execute(&sql, params).map(drop)
 }
 
-/// Writes the letter of a task that was just given up. Its checkpoints go into the letter.
+/// Inserts the dead letter of a task that failed for good, and moves the task's checkpoints into it.
 pub(crate) fn insert_for_task(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<i64> {
     let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
             first_failure, last_failure, error_details, checkpoint, created_at, queue, payload, priority,

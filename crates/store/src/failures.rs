@@ -1,6 +1,7 @@
-//! Failed attempts of tasks: why each failed, and the end of what it wrote.
+//! Failed attempts of tasks: the reason and the last part of the output.
 //!
-//! Owns the table `task_failures`. A row is written in the transaction that settles the attempt, and goes with its task.
+//! Owns the table `task_failures`. A row is written in the transaction that settles the attempt, and deleted with its
+//! task.
 
 use rusqlite::params;
 use serde::Serialize;
@@ -11,33 +12,33 @@ use crate::error::Result;
 use crate::tasks::TaskFailure;
 use crate::time::UtcTime;
 
-/// The latest failed attempts that are kept of one task.
+/// Maximum number of failed attempts kept for one task.
 const MAX_ATTEMPTS_KEPT: i64 = 20;
 
-/// The longest output that is kept of one attempt, in bytes.
+/// Maximum length of the output kept for one attempt in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 10;
 
-/// A failed attempt.
+/// A failed attempt of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FailedAttempt {
-    /// Which attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When it failed.
+    /// When the attempt failed.
     pub failed_at: UtcTime,
-    /// Why, in a line.
+    /// Reason in one line.
     pub reason: String,
-    /// At which step of the task.
+    /// Step of the task that failed.
     pub step: Option<String>,
-    /// The end of what it wrote, or the rest of its error.
+    /// Last part of the attempt's output, or of its error beyond the reason.
     pub output: Option<String>,
 }
 
-/// The failed attempts of a store.
+/// Failed attempts of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Failures<'a>(pub(crate) &'a Store);
 
 impl Failures<'_> {
-    /// The latest failed attempts of a task, oldest first; at most 20 are kept.
+    /// Lists the latest failed attempts of a task, oldest first; at most 20 are kept.
     pub fn list(self, task: i64) -> Result<Vec<FailedAttempt>> {
         self.0.read(|db| {
             let sql = "SELECT attempt, failed_at, reason, step, output FROM task_failures WHERE task_id = ?1
@@ -55,7 +56,7 @@ impl Failures<'_> {
     }
 }
 
-/// Keeps an attempt that was just counted as failed.
+/// Stores an attempt that was just counted as failed.
 pub(crate) fn record(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<()> {
     let sql = "INSERT OR REPLACE INTO task_failures (task_id, attempt, failed_at, reason, step, output)
         SELECT id, max(starts, attempts), ?2, ?3, ?4, ?5 FROM tasks WHERE id = ?1";
@@ -66,7 +67,7 @@ pub(crate) fn record(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<()
     db.execute(sql, (task, MAX_ATTEMPTS_KEPT)).map(drop)
 }
 
-/// The last bytes of a text, from the beginning of a character on.
+/// Returns the last bytes of a text, starting at a character boundary.
 fn end_of(text: &str) -> &str {
     let least = text.len().saturating_sub(MAX_OUTPUT_BYTES);
     let start = (least..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn end_of_an_output_begins_with_a_whole_character() {
+    fn end_of_output_starts_at_a_character_boundary() {
         assert_eq!(end_of("short"), "short");
         let long = format!("é{}", "x".repeat(MAX_OUTPUT_BYTES - 1));
         assert_eq!(end_of(&long).len(), MAX_OUTPUT_BYTES - 1);

@@ -1,17 +1,17 @@
-//! Jobs: the large pieces of work that a control plane orders, one scan or hash at a time.
+//! Jobs: scans, hash runs and other work that a control plane orders.
 //!
-//! Owns the table `jobs` and the rules by which a row moves:
+//! Owns the table `jobs` and its state machine:
 //!
 //! ```text
 //!   pending ──claim──▶ running ──▶ completed | failed | cancelled
 //!      ▲                  │
-//!      │ reset            ▼ lease ran out, or its worker gave it back
+//!      │ reset            ▼ lease expired, or marked by its worker
 //!      └────────────── retryable ──▶ cancelled
 //! ```
 //!
-//! Only scan and hash jobs are claimed and leased; at most one of them is pending or running, which an index
-//! holds. Other kinds are created, listed and cancelled here and executed elsewhere. What a job does, and whether
-//! it may be ordered at all, is not known here.
+//! Only scan and hash jobs are claimed and leased; a unique index allows one of them to be pending or running. Other
+//! kinds are created, listed and cancelled here and executed elsewhere. This module does not know what a job does, or
+//! whether it may be ordered.
 
 use std::time::Duration;
 
@@ -27,54 +27,54 @@ use crate::time::UtcTime;
 use crate::writer::WriteKind;
 use crate::{Page, Store};
 
-/// The most jobs a page can have.
+/// Maximum number of jobs on a page.
 pub const MAX_PAGE: usize = 200;
 
-/// What a run that failed is marked with.
+/// Error code of failed runs.
 pub const WORKER_FAILURE: &str = "WORKER_FAILURE";
 
 string_enum! {
     "a job's kind",
-    /// What a job is for.
+    /// Kind of a job.
     pub enum JobKind {
-        /// Walk the libraries and note what is there.
+        /// Walks the libraries and records their files.
         Scan = "scan",
-        /// Hash what needs it.
+        /// Hashes the files that need it.
         Hash = "hash",
-        /// Delete files. Not claimed here.
+        /// Deletes files. Not claimed here.
         Delete = "delete",
-        /// Make thumbnails. Not claimed here.
+        /// Makes thumbnails. Not claimed here.
         Thumbnail = "thumbnail",
     }
 }
 
 string_enum! {
     "a job's status",
-    /// Where a job is in its life.
+    /// State of a job.
     pub enum JobStatus {
-        /// Nobody has it.
+        /// Waits for a worker.
         Pending = "pending",
-        /// A worker has it.
+        /// A worker has claimed it.
         Running = "running",
-        /// Done.
+        /// Finished with success.
         Completed = "completed",
         /// Its run failed.
         Failed = "failed",
-        /// Called off.
+        /// Cancelled before it finished.
         Cancelled = "cancelled",
-        /// Interrupted; somebody may reset it.
+        /// Interrupted; can be reset to pending.
         Retryable = "retryable",
     }
 }
 
 impl JobStatus {
-    /// Whether nothing can happen to it any more.
+    /// Returns whether the state is final.
     pub fn is_terminal(self) -> bool {
         matches!(self, JobStatus::Completed | JobStatus::Failed | JobStatus::Cancelled)
     }
 }
 
-/// A job as it stands in the table.
+/// A row of `jobs`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct JobRow {
@@ -121,12 +121,12 @@ impl JobRow {
     }
 }
 
-/// Which jobs to list.
+/// Filter for listing jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobFilter {
-    /// Only with this status.
+    /// Only jobs with this status.
     pub status: Option<JobStatus>,
-    /// Only of this kind.
+    /// Only jobs of this kind.
     pub kind: Option<JobKind>,
 }
 
@@ -141,17 +141,17 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     renews_expired: false,
 };
 
-/// What the index `ix_jobs_single_active_scan_hash` lets be true of one row only, in its own words so that it is
-/// used.
+/// Condition of the index `ix_jobs_single_active_scan_hash`, which allows one such row. Written as in the index, so
+/// that SQLite uses it.
 const ACTIVE: &str = "lower(status) IN ('pending', 'running') AND lower(kind) IN ('scan', 'hash')";
 
-/// The jobs of a store.
+/// Jobs of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Jobs<'a>(pub(crate) &'a Store);
 
 impl Jobs<'_> {
-    /// Orders a job. `payload` is a JSON object. A second scan or hash job beside an active one is a conflict; a
-    /// worker that died does not count as active.
+    /// Creates a job. `payload` is a JSON object. A second scan or hash job beside an active one is a conflict; one
+    /// with an expired lease does not count as active.
     pub fn create(self, kind: JobKind, payload: &str, dry_run: bool) -> Result<JobRow> {
         check_payload(payload)?;
         let (id, payload) = (uuid::Uuid::new_v4().to_string(), payload.to_owned());
@@ -169,8 +169,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Takes the oldest pending scan or hash job, if there is one. Those whose lease has run out become
-    /// retryable first.
+    /// Claims the oldest pending scan or hash job, if there is one. Expired jobs become retryable first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<JobRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -184,7 +183,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Prolongs the lease of a job and notes how far it is: `progress` from 0 to 1.
+    /// Renews the lease of a job and stores its progress, from 0 to 1.
     pub fn heartbeat(
         self,
         id: &str,
@@ -208,7 +207,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Says how a run ended: well, or with an error for people.
+    /// Ends a run with success, or with an error message for people.
     pub fn finish(self, id: &str, token: &Token, outcome: Result<(), String>) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
         self.0.write(WriteKind::Compound, move |db| {
@@ -225,7 +224,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Gives a run up for now: somebody may reset the job later. `code` is for programs, `message` for people.
+    /// Ends a run so that the job can be reset later. `code` is for programs, `message` for people.
     pub fn mark_retryable(self, id: &str, token: &Token, code: &str, message: &str) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
         let (code, message) = (code.to_owned(), message.to_owned());
@@ -235,11 +234,11 @@ impl Jobs<'_> {
         })
     }
 
-    /// Gives a job back undone, so that another worker can have it at once.
+    /// Returns a job to pending, so that another worker can claim it at once.
     pub fn release(self, id: &str, token: &Token) -> Result<JobRow> {
         let (id, token) = (id.to_owned(), token.clone());
         self.0.write_and_notify(WriteKind::Compound, move |db| {
-            // The protocol knows no way from running to pending but through retryable.
+            // The protocol allows the change from running to pending only through retryable.
             if LEASE_RULES.release(db, &id, &token, "status = 'retryable', updated_at = ?1")? {
                 to_pending(db, &id)?;
                 return row(db, &id);
@@ -248,7 +247,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Calls a job off, of any kind. A worker that runs it learns so at its next heartbeat.
+    /// Cancels an unfinished job of any kind. A worker that runs it sees this at its next heartbeat.
     pub fn cancel(self, id: &str) -> Result<JobRow> {
         let id = id.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
@@ -259,7 +258,7 @@ impl Jobs<'_> {
         })
     }
 
-    /// Has a retryable job wait for a worker again. A conflict while another scan or hash job is active.
+    /// Makes a retryable job pending. Conflicts with another active scan or hash job.
     pub fn reset(self, id: &str) -> Result<JobRow> {
         let id = id.to_owned();
         self.0.write_and_notify(WriteKind::Compound, move |db| {
@@ -273,23 +272,22 @@ impl Jobs<'_> {
         })
     }
 
-    /// Makes scan and hash jobs whose lease has run out retryable. Says how many.
+    /// Makes scan and hash jobs with an expired lease retryable. Returns how many.
     pub fn recover(self) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
-    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
-    /// if it does not hold it.
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
-    /// A job as it stands.
+    /// Returns one job.
     pub fn get(self, id: &str) -> Result<JobRow> {
         self.0.read(|db| row(db, id))
     }
 
-    /// Jobs, newest first. `after`: the last id of the page before. `limit`: 1 to [`MAX_PAGE`].
+    /// Lists jobs, newest first. `after`: the last id of the previous page. `limit`: 1 to [`MAX_PAGE`].
     pub fn list(self, filter: JobFilter, after: Option<&str>, limit: usize) -> Result<Page<JobRow>> {
         if !(1..=MAX_PAGE).contains(&limit) {
             return Err(Error::Invalid(format!("the limit {limit} is not legal: 1 to {MAX_PAGE} is")));
@@ -298,7 +296,7 @@ impl Jobs<'_> {
         let (status, kind) = (filter.status.map(JobStatus::as_str), filter.kind.map(JobKind::as_str));
         let jobs = self.0.read(|db| {
             let from = after.map(|cursor| cursor_time(db, cursor)).transpose()?;
-            // The first half of the condition is what the index can seek by.
+            // The index can seek by the first part of the condition.
             let older = match from {
                 None => String::new(),
                 Some(_) => format!(" AND {created} <= ?5 AND ({created} < ?5 OR id < ?4)"),
@@ -332,7 +330,7 @@ fn is_leased(kind: JobKind) -> bool {
     matches!(kind, JobKind::Scan | JobKind::Hash)
 }
 
-/// The index would refuse a second active one too, but could not say which is the first.
+/// Names the active job. The unique index would refuse a second one, too, without naming the first.
 fn check_no_other_active(db: &Db<'_>, id: &str) -> Result<()> {
     let sql = format!("SELECT id, status FROM jobs WHERE {ACTIVE} AND id <> ?1");
     let other = db.first(&sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
@@ -344,7 +342,7 @@ fn check_no_other_active(db: &Db<'_>, id: &str) -> Result<()> {
     }
 }
 
-/// Where a page begins: when the job that ended the one before was made.
+/// Returns the creation time of the job at which the previous page ended.
 fn cursor_time(db: &Db<'_>, cursor: &str) -> Result<String> {
     let sql = format!("SELECT {} FROM jobs WHERE id = ?1", sortable_time("created_at"));
     let found = db.first(&sql, [cursor], |row| row.get(0))?;
@@ -358,7 +356,7 @@ fn to_pending(db: &Db<'_>, id: &str) -> Result<usize> {
     db.execute(sql, params![id, db.now()])
 }
 
-/// The owner's bad end of a run.
+/// Ends a run with an error.
 fn end_with_error(
     db: &Db<'_>,
     id: &str,
@@ -380,7 +378,7 @@ fn row(db: &Db<'_>, id: &str) -> Result<JobRow> {
     found.ok_or_else(|| Error::not_found("job", id))
 }
 
-/// The job after its owner's write, or why that was refused.
+/// Returns the row after its owner's write, or the error if the caller does not own it.
 fn require_owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<JobRow> {
     let job = row(db, id)?;
     if done {
@@ -390,7 +388,7 @@ fn require_owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<Job
     Err(Error::Conflict(format!("job {id} is {status} and not in the hands of {token:?}")))
 }
 
-/// The job after a guarded update, or why that found nothing.
+/// Returns the row after a guarded update, or the error if its status does not allow the update.
 fn require_changed(db: &Db<'_>, count: usize, id: &str, required: &str) -> Result<JobRow> {
     let job = row(db, id)?;
     if count == 1 {

@@ -1,7 +1,7 @@
-//! Messages that were started and have not ended, so that crashes and failed attempts are counted over restarts.
+//! Messages that were started and have not ended, so that crashes and failed attempts are counted across restarts.
 //!
-//! Owns the table `message_runs`. A row holds the starts of a message that came to no end, and its failed attempts. The
-//! consumer decides which messages have a row and what follows from the counts.
+//! Owns the table `message_runs`. A row contains the starts of a message that have no outcome yet, and its failed
+//! attempts. The consumer decides which messages have a row and how the counts are used.
 
 use std::time::Duration;
 
@@ -12,41 +12,41 @@ use crate::db::{Db, required_time};
 use crate::error::{Error, Result};
 use crate::writer::WriteKind;
 
-/// Reads what it deletes, oldest first, however many rows there are.
+/// Deletes the oldest rows; reads only what it deletes.
 const PRUNE: &str =
     "DELETE FROM message_runs WHERE (scope, fingerprint, copy) IN (SELECT scope, fingerprint, copy
     FROM message_runs WHERE updated_at <= ?1 ORDER BY updated_at LIMIT ?2)";
 
-/// One message of a scope: its fingerprint, and which of several equal messages it is.
+/// Identifies a message of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunKey {
-    /// A hash of everything that the message is known by.
+    /// Hash of everything that identifies the message.
     pub fingerprint: [u8; 16],
-    /// 0 for the first of several equal messages.
+    /// Number among identical messages, from 0.
     pub copy: u32,
 }
 
-/// What is known of a message that has not ended.
+/// Counts of a message that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRun {
-    /// Which message.
+    /// Identifies the message.
     pub key: RunKey,
-    /// Starts that were committed and came to no end.
+    /// Committed starts without an outcome.
     pub starts: u32,
-    /// Failed attempts.
+    /// Number of failed attempts.
     pub failed: u32,
-    /// The error of the last failed attempt.
+    /// Error of the last failed attempt.
     pub error: Option<String>,
-    /// How long ago its last attempt failed; of a message that has not failed, how long ago it was started.
+    /// Time since the last failed attempt; if none failed, since the last start.
     pub age: Duration,
 }
 
-/// The messages that have not ended, in a store.
+/// Message runs of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRuns<'a>(pub(crate) &'a Store);
 
 impl MessageRuns<'_> {
-    /// Up to `limit` runs of a scope, the latest first.
+    /// Returns up to `limit` runs of a scope, latest first.
     pub fn list(self, scope: &str, limit: usize) -> Result<Vec<MessageRun>> {
         self.0.read(|db| {
             let sql = "SELECT fingerprint, copy, starts, failed, error, updated_at FROM message_runs WHERE scope = ?1
@@ -56,7 +56,7 @@ impl MessageRuns<'_> {
                 Ok((row.get::<_, Vec<u8>>(0)?, run))
             })?;
             let run = |(fingerprint, (copy, starts, failed, error, updated_at)): (Vec<u8>, _)| {
-                // A fingerprint of another length is of no version that we know.
+                // A fingerprint of another length was written by an unknown version.
                 let key = RunKey { fingerprint: fingerprint.try_into().ok()?, copy };
                 let age = db.now.since(updated_at);
                 Some(MessageRun { key, starts, failed, error, age })
@@ -65,14 +65,14 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Counts a start, unless `limit` starts are counted already. The count after that; nothing when the limit is reached.
-    /// When this returns, the start is on disk.
+    /// Counts a start unless `limit` is reached; it is on disk when this returns. Returns the new count, or `None` at
+    /// the limit.
     pub fn start(self, scope: &str, key: RunKey, limit: u32) -> Result<Option<u32>> {
         let scope = check_scope(scope)?;
         self.0.write(WriteKind::Statement, move |db| count_start(db, &scope, key, limit))
     }
 
-    /// Counts a start of each of these messages, as [`start`](Self::start) does.
+    /// Counts a start of each message, like [`start`](Self::start).
     pub fn start_all(self, scope: &str, keys: Vec<RunKey>, limit: u32) -> Result<Vec<Option<u32>>> {
         let scope = check_scope(scope)?;
         self.0.write(WriteKind::Compound, move |db| {
@@ -80,7 +80,7 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Takes back starts whose runs were ended by the consumer itself, as when it stops: they are no crashes.
+    /// Reverts starts whose runs the consumer itself ended, such as at shutdown: they are not crashes.
     pub fn undo_starts(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
         let scope = check_scope(scope)?;
         self.0.write(WriteKind::Compound, move |db| {
@@ -93,8 +93,7 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Records that an attempt has failed: how many have now, and the last error. The attempt has ended, so no start is left
-    /// that came to no end.
+    /// Records a failed attempt: the number of failed attempts and the last error. No start without an outcome remains.
     pub fn fail(self, scope: &str, key: RunKey, failed: u32, error: String) -> Result<()> {
         let scope = check_scope(scope)?;
         self.0.write(WriteKind::Statement, move |db| {
@@ -107,7 +106,7 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Forgets messages that have ended.
+    /// Deletes messages that have ended.
     pub fn finish(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
         let scope = check_scope(scope)?;
         self.0.write(WriteKind::Compound, move |db| {
@@ -116,8 +115,8 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Forgets up to `limit` messages of any scope that nothing was recorded of for `age`, the oldest first. They ended
-    /// elsewhere. Returns how many.
+    /// Deletes up to `limit` messages of any scope that were not updated for `age`, oldest first: they ended elsewhere.
+    /// Returns how many.
     pub fn prune(self, age: Duration, limit: usize) -> Result<usize> {
         self.0.write(WriteKind::Statement, move |db: &Db<'_>| {
             db.execute(PRUNE, params![db.now.minus(age).to_string(), crate::sql_limit(limit)])
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_are_counted_to_their_limit_by_scope_and_copy() {
+    fn starts_are_counted_up_to_the_limit_per_scope_and_copy() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("runs.db")).unwrap();
         let runs = store.message_runs();
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_attempt_ends_its_start_and_a_start_that_is_taken_back_leaves_nothing() {
+    fn failed_attempt_clears_starts_and_undone_start_deletes_the_run() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("runs.db")).unwrap();
         let runs = store.message_runs();
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn old_runs_are_pruned() {
+    fn prune_deletes_old_runs_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("runs.db")).unwrap();
         let runs = store.message_runs();
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(counts(&store, "q").len(), 2);
     }
     #[test]
-    fn age_of_a_message_that_failed_is_that_of_its_failure() {
+    fn age_counts_from_the_last_failure() {
         let folder = tempfile::tempdir().unwrap();
         let clock = WallClock::manual(UtcTime::from_micros(0));
         let store = Store::options().clock(clock.clone()).open(folder.path().join("runs.db")).unwrap();
@@ -220,7 +219,7 @@ mod tests {
         assert_eq!(age(), minute);
         runs.fail("q", key(1, 0), 1, "no".to_owned()).unwrap();
         clock.set(clock.now().plus(minute));
-        // Neither a start nor its return is a failure.
+        // Neither a start nor its reversal is a failure.
         runs.start("q", key(1, 0), 3).unwrap();
         assert_eq!(age(), minute);
         runs.undo_starts("q", vec![key(1, 0)]).unwrap();

@@ -1,9 +1,9 @@
-//! Paths as the database holds them: text, whatever the bytes.
+//! Paths as text, for the database and for people.
 //!
-//! Owns the translation. A name that is UTF-8 is stored as it is. Bytes that are not, and the substitute
-//! character U+001A itself, are written as that character and two hexadecimal digits; so every name has one text,
-//! every text one name, and a reader in another language never meets text that it cannot decode. No `/` is added:
-//! what is below a folder is a range of the index. Owns also how a path is shown to a person.
+//! Owns the encoding. A UTF-8 name is stored unchanged. Other bytes, and the character U+001A itself, are written as
+//! U+001A and two hexadecimal digits. So every name has one text and every text one name, and readers in other
+//! languages never meet text that they cannot decode. The encoding adds no `/`, so the entries below a folder are a
+//! range of the index.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const ESCAPE: char = '\u{1a}';
 
-/// Adds a name, or a path, to a text.
+/// Appends an encoded name or path to `text`.
 pub(crate) fn push_text(text: &mut String, name: &OsStr) {
     let bytes = name.as_encoded_bytes();
     match std::str::from_utf8(bytes) {
@@ -35,15 +35,15 @@ fn escape(text: &mut String, byte: u8) {
     let _ = write!(text, "{ESCAPE}{byte:02X}");
 }
 
-/// The path with something added to its last name, as SQLite names the log of a file.
+/// Appends a suffix to a path's last name, as SQLite names the WAL of a file.
 pub(crate) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
-/// The file that a path leads to if its last name is a link; else the path. What belongs to a database is beside the file
-/// itself, as SQLite's log is: two processes may know it by two names.
+/// Resolves a path whose last name is a symbolic link; returns other paths unchanged. Files that belong to a database
+/// are beside the resolved file, as SQLite's WAL is, because processes may use different names for it.
 pub fn resolve_last_link(path: &Path) -> PathBuf {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     let target = if is_link { std::fs::canonicalize(path).ok() } else { None };
@@ -56,7 +56,7 @@ pub(crate) fn to_text(path: &OsStr) -> String {
     text
 }
 
-/// The name that a text stands for. What is no escape is taken as it is.
+/// Decodes a name. U+001A without two hexadecimal digits is copied unchanged.
 pub(crate) fn from_text(text: &str) -> OsString {
     if !text.contains(ESCAPE) {
         return text.into();
@@ -84,9 +84,9 @@ fn os_string(bytes: Vec<u8>) -> OsString {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
-/// A path for a person, on one line: every name has a text of its own, and none steers a terminal. Bytes that are not
-/// UTF-8 and control characters are written as `\xFF`, other characters that cannot be seen as `\u{202e}`, and a backslash
-/// as two.
+/// Formats a path for people on one line: different paths have different texts, and none contains a terminal control
+/// sequence. Bytes that are not UTF-8 and control characters are written as `\xFF`, other invisible characters as
+/// `\u{202e}`, and a backslash as two.
 pub fn display_path(path: impl AsRef<Path>) -> String {
     let mut text = String::new();
     for chunk in path.as_ref().as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -106,7 +106,7 @@ pub fn display_path(path: impl AsRef<Path>) -> String {
     text
 }
 
-/// Whether a character cannot be seen, steers a terminal, or makes a text read in another order than it is written.
+/// Returns whether a character is invisible, controls a terminal, or changes the order in which text is displayed.
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -115,12 +115,12 @@ pub fn is_invisible(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The texts of everything below a folder lie between these two, both excluded.
+/// Returns the exclusive bounds of the texts of all entries below a folder.
 pub(crate) fn descendant_range(folder: &str) -> (String, String) {
     match folder {
-        // A text begins with no byte above this one.
+        // No text begins with a byte above this one.
         "" => (String::new(), "\u{10ffff}".to_owned()),
-        // '0' follows '/'.
+        // '0' follows '/' in ASCII.
         _ => (format!("{folder}/"), format!("{folder}0")),
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     #[test]
-    fn names_in_the_database() {
+    fn names_are_encoded_and_decoded() {
         for (name, text) in [
             (&b"plain"[..], "plain"),
             ("Müll/日本".as_bytes(), "Müll/日本"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_for_a_person() {
+    fn display_path_escapes_invisible_and_invalid_bytes() {
         for (path, text) in [
             (&b"/a/plain name"[..], "/a/plain name"),
             ("Müll/日本".as_bytes(), "Müll/日本"),
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_paths_are_shown_differently(
+        fn display_path_is_unique(
             a in proptest::collection::vec(1u8.., 0..4), b in proptest::collection::vec(1u8.., 0..4),
         ) {
             let shown = |bytes: &[u8]| display_path(OsStr::from_bytes(bytes));
@@ -172,13 +172,13 @@ mod tests {
         }
 
         #[test]
-        fn every_name_comes_back(name in proptest::collection::vec(1u8.., 0..40)) {
+        fn encoded_name_decodes_to_the_same_name(name in proptest::collection::vec(1u8.., 0..40)) {
             let name = OsStr::from_bytes(&name);
             prop_assert_eq!(from_text(&to_text(name)), name);
         }
 
         #[test]
-        fn what_is_below_a_folder_is_a_range(
+        fn descendant_range_contains_exactly_the_descendants(
             folder in proptest::collection::vec(1u8.., 1..6), other in proptest::collection::vec(1u8.., 0..9),
         ) {
             let (from, to) = descendant_range(&to_text(OsStr::from_bytes(&folder)));

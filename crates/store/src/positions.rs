@@ -1,6 +1,6 @@
-//! Positions in streams: where each consumer of a stream continues after a restart.
+//! Stream positions: the offset at which each consumer of a stream continues after a restart.
 //!
-//! Owns the table `stream_positions`. Which messages are done is the consumer's affair.
+//! Owns the table `stream_positions`. The consumer decides which messages are done.
 
 use rusqlite::params;
 
@@ -8,12 +8,12 @@ use crate::Store;
 use crate::error::{Error, Result};
 use crate::writer::WriteKind;
 
-/// The positions of consumers in streams, in a store.
+/// Stream positions in a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Positions<'a>(pub(crate) &'a Store);
 
 impl Positions<'_> {
-    /// The offset that a consumer of a stream continues with, if one was recorded.
+    /// Returns the offset at which a consumer continues, if one was recorded.
     pub fn get(self, stream: &str, consumer: &str) -> Result<Option<u64>> {
         let sql = "SELECT next_offset FROM stream_positions WHERE stream = ?1 AND consumer = ?2";
         let found: Option<i64> =
@@ -21,7 +21,7 @@ impl Positions<'_> {
         Ok(found.and_then(|offset| u64::try_from(offset).ok()))
     }
 
-    /// Records the offset that a consumer continues with. When this returns, it is on disk.
+    /// Records the offset at which a consumer continues. It is on disk when this returns.
     pub fn record(self, stream: &str, consumer: &str, next_offset: u64) -> Result<()> {
         let next = i64::try_from(next_offset)
             .map_err(|_| Error::Invalid(format!("the offset {next_offset} is larger than {}", i64::MAX)))?;

@@ -1,7 +1,7 @@
-//! Files that only their owner may read: the database, its log, its copies, and settings with passwords.
+//! Files that only their owner may read: the database, its WAL, backups, and settings with passwords.
 //!
-//! Owns the mode with which they are created. The mode is given at creation, so there is no moment at which others can open
-//! them, and the umask can only narrow it. SQLite gives log, index and journal the mode of the database.
+//! Owns the mode with which they are created. It is set at creation, so other users can never open the file, and the
+//! umask can only restrict it further. SQLite gives WAL, index and journal the mode of the database.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,16 +14,15 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     options().create_new(true).open(path)
 }
 
-/// Creates an empty file unless there is one: an empty file is an empty database. What keeps it from being created,
-/// SQLite reports.
+/// Creates an empty file if none exists; an empty file is an empty database. Errors are left to SQLite to report.
 pub(crate) fn create_if_absent(path: &Path) {
     if fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        // Not `create_new`: a link that leads to a file yet to be made is followed.
+        // Not `create_new`, which does not follow a symbolic link to a missing file.
         let _ = options().create(true).truncate(false).open(path);
     }
 }
 
-/// Creates a folder unless it exists, and those above it: only their owner may list and enter those that it creates.
+/// Creates a folder and its missing parents. Only their owner may list and enter the created ones.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -40,8 +39,8 @@ fn options() -> OpenOptions {
     options
 }
 
-/// The files of a database that others than their owner may read or write, the database itself first. None of an empty
-/// database, and none of one that is read-only: that one was published.
+/// Returns the files of a database that other users may read or write, the database itself first. Empty for an empty
+/// database and for a read-only one, which was published on purpose.
 pub fn files_open_to_others(database: &Path) -> Vec<PathBuf> {
     let is_in_use = |found: fs::Metadata| found.len() > 0 && !found.permissions().readonly();
     if !fs::metadata(database).is_ok_and(is_in_use) {
@@ -55,14 +54,14 @@ pub fn files_open_to_others(database: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether others than its owner may read or write a file or a folder.
+/// Returns whether other users may read or write a file or folder.
 #[cfg(unix)]
 pub fn is_open_to_others(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
 }
 
-/// Other systems have no modes.
+/// Always false on systems without file modes.
 #[cfg(not(unix))]
 pub fn is_open_to_others(_: &Path) -> bool {
     false

@@ -1,9 +1,8 @@
-//! Messages that were seen before, so that one which is delivered again is not done again.
+//! Ids of processed messages, so that a redelivered message is not processed again.
 //!
-//! Owns the tables `seen_messages` and `message_claims`. A scope is whatever an id is unique in, such as a queue; scopes do not see each other.
-//! A message is claimed before it is handled, and recorded as seen, or released, after that: of several processes that
-//! share the file one at a time handles it.
-//! What a message was, and what became of it, is the consumer's affair.
+//! Owns the tables `seen_messages` and `message_claims`. A scope is the range in which an id is unique, such as a
+//! queue; scopes are independent. A message is claimed before it is handled, and then recorded or released, so only one
+//! of the processes that share the file handles it at a time. The consumer decides what handling means.
 
 use std::time::Duration;
 
@@ -14,39 +13,38 @@ use crate::error::{Error, Result};
 use crate::process;
 use crate::writer::WriteKind;
 
-/// A claim of a process of which nothing is known, such as one of another host, holds for this time.
+/// How long the claim of an unknown process, such as one of another host, is valid.
 const CLAIM_LEASE: Duration = Duration::from_secs(600);
 
-/// Claims of ended processes are deleted after this time, or after that for which ids are remembered if it is longer.
+/// Claims of ended processes are deleted after this time, or after the window of ids if that is longer.
 const CLAIM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What an attempt to claim a message found.
+/// Result of an attempt to claim a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimResult {
-    /// It is the caller's now, until it is recorded or released.
+    /// The caller owns the message until it is recorded or released.
     Claimed,
-    /// It was recorded as seen within the time.
+    /// The message was recorded within the window.
     AlreadyProcessed,
-    /// Another caller has claimed it, whose process is running as far as is known.
+    /// Another caller has claimed the message, and its process runs or is unknown.
     InProgress,
 }
 
-/// The index gives the oldest ones first, and what it gives is found by its key: this reads what it deletes, however
-/// much else there is.
+/// Deletes the oldest ids of a scope; reads only what it deletes, because the index is ordered by time.
 const PRUNE: &str = "DELETE FROM seen_messages WHERE scope = ?1 AND message_id IN (SELECT message_id
     FROM seen_messages WHERE scope = ?1 AND seen_at <= ?2 ORDER BY seen_at LIMIT ?3)";
 
-/// The messages that were seen, in a store.
+/// Ids of processed messages in a store.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessedIds<'a>(pub(crate) &'a Store);
 
 impl ProcessedIds<'_> {
-    /// Which of these were recorded less than `window` ago, in their order. Of one that is in `ids` twice, and nowhere
-    /// else, neither is known.
+    /// Returns for each id whether it was recorded less than `window` ago. Ids that occur twice in `ids` do not count
+    /// for each other.
     pub fn contains(self, scope: &str, ids: &[String], window: Duration) -> Result<Vec<bool>> {
         self.0.read(|db| {
-            // One by one: a list as JSON would lose what comes after a NUL in an id. In one transaction, which ends when it
-            // is dropped: with a lock for each, 200 of them took 1.0 ms instead of 0.6.
+            // One query for each id, because a JSON list would cut off an id at a NUL. In one transaction, which ends
+            // when it is dropped: with a lock for each query, 200 ids took 1.0 ms instead of 0.6 ms.
             let _transaction = db.conn.unchecked_transaction().map_err(|error| db.file.error(&error))?;
             let sql = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
             let horizon = db.now.minus(window).to_string();
@@ -54,8 +52,8 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Claims a message for this process, unless it was recorded less than `window` ago, or is claimed. A claim of a
-    /// process that has ended is taken over.
+    /// Claims a message for this process, unless it was recorded less than `window` ago or is claimed. The claim of an
+    /// ended process is taken over.
     pub fn claim(self, scope: &str, id: &str, window: Duration) -> Result<ClaimResult> {
         let (scope, id) = (scope.to_owned(), id.to_owned());
         self.0.write(WriteKind::Compound, move |db| {
@@ -79,7 +77,7 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Gives a claim of this process back: the message was not handled.
+    /// Releases a claim of this process: the message was not handled.
     pub fn release(self, scope: &str, id: &str) -> Result<()> {
         let (scope, id) = (scope.to_owned(), id.to_owned());
         self.0.write(WriteKind::Statement, move |db| {
@@ -88,7 +86,8 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Records messages as seen now, which ends their claims; those that were before count from now on. When this returns, it is on disk.
+    /// Records messages as processed, which ends their claims and restarts the window of known ids. It is on disk when
+    /// this returns.
     pub fn record(self, scope: &str, ids: Vec<String>) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -106,7 +105,7 @@ impl ProcessedIds<'_> {
         }
         let scope = scope.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
-            // A clock that was set back shortens nobody's memory.
+            // After the clock was set back, an earlier time does not replace a later one.
             let sql = "INSERT INTO seen_messages (scope, message_id, seen_at) VALUES (?1, ?2, ?3)
                 ON CONFLICT (scope, message_id) DO UPDATE SET seen_at = excluded.seen_at
                 WHERE excluded.seen_at > seen_at";
@@ -118,8 +117,7 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Forgets up to `limit` messages of a scope that were recorded `window` ago or earlier, the oldest first. Says how
-    /// many.
+    /// Deletes up to `limit` ids of a scope that were recorded `window` ago or earlier, oldest first. Returns how many.
     pub fn prune(self, scope: &str, window: Duration, limit: usize) -> Result<usize> {
         let scope = scope.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
@@ -137,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Claims of processes that have ended are taken over, those of unknown ones after the lease.
+    /// Claims of ended processes are taken over at once, those of unknown processes after the lease.
     #[test]
     fn claim_of_an_ended_process_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
@@ -167,9 +165,9 @@ mod tests {
         }
     }
 
-    /// SQLite counts its own steps, so that nobody has to look at a watch.
+    /// Counts SQLite's virtual machine steps instead of measuring time.
     #[test]
-    fn pruning_a_million_costs_what_it_deletes() {
+    fn prune_reads_only_the_rows_it_deletes() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(crate::schema::SEEN_MESSAGES).unwrap();
         conn.execute_batch(

@@ -1,7 +1,7 @@
-//! How fast all workers of a file together may read.
+//! I/O rate limits that all workers of a file share.
 //!
-//! Owns the table `io_rate_limits`: for each bucket the moment at which what was reserved so far is used up. The
-//! waiting is the caller's.
+//! Owns the table `io_rate_limits`: for each bucket the time at which all reservations so far are used up. The caller
+//! waits.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::writer::WriteKind;
 
-/// The bucket that the making of thumbnails shares.
+/// Bucket for reading source files of thumbnails.
 pub const THUMBNAIL_IO: &str = "thumbnail_io_global";
 
-/// No backlog of reservations is longer than this, in milliseconds; what looks longer is not one.
+/// Maximum backlog of reservations in milliseconds; a longer one means that the row is wrong.
 const MAX_BACKLOG_MS: i64 = 3_600_000;
 
-/// The longest that one reservation can take up, in milliseconds: ten years, so that sums stay far from overflow.
+/// Maximum duration of one reservation in milliseconds: ten years, so that sums do not overflow.
 const MAX_COST_MS: i64 = 315_360_000_000;
 
-/// The rate limits of a store.
+/// Rate limits of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimits<'a>(pub(crate) &'a Store);
 
 impl RateLimits<'_> {
-    /// Reserves the reading of `bytes`; says how long to wait before it. A rate of 0 is no limit.
+    /// Reserves reading `bytes` and returns how long to wait before. A rate of 0 means no limit.
     pub fn reserve(self, bucket: &str, bytes: u64, bytes_per_second: u64) -> Result<Duration> {
         if bytes == 0 || bytes_per_second == 0 {
             return Ok(Duration::ZERO);
@@ -42,10 +42,10 @@ fn reserve(db: &Db<'_>, bucket: &str, cost: i64) -> Result<Duration> {
         "INSERT INTO io_rate_limits (bucket_key, next_available_at_ms, updated_at) VALUES (?1, 0, ?2)
         ON CONFLICT (bucket_key) DO NOTHING";
     db.execute(ensure, (bucket, db.now()))?;
-    // The backlog is what lies ahead of now, or of the row's last use if that is later: then the clock was set back,
-    // and counting from now would make everybody wait for as long as it was set back. Where even so more lies ahead
-    // than could have been reserved (the clock was set back, and a program that does not look for that used the row
-    // since), the row is wrong, and we start anew.
+    // The backlog is the time from now, or from the row's last use if that is later, to `next_available_at_ms`. The
+    // last use is later if the clock was set back; counting from now would make every caller wait for as long as it was
+    // set back. If the backlog is even then longer than reservations allow (another program used the row after the
+    // clock was set back), the row is wrong and is reset.
     let sql = "UPDATE io_rate_limits SET updated_at = ?5, next_available_at_ms = ?2 + ?3 +
             (SELECT CASE WHEN backlog BETWEEN 0 AND ?4 THEN backlog ELSE 0 END FROM
                 (SELECT next_available_at_ms - max(?2,

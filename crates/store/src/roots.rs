@@ -1,8 +1,7 @@
-//! The folders that are scanned, each with everything below it.
+//! Roots: the folders that are scanned, each with everything below it.
 //!
-//! Owns the table `library_roots`, and which root a file belongs to: the innermost that contains it. So roots may
-//! lie inside each other, and no file is counted twice. A root is a promise to look, not a copy: removing one
-//! forgets what was seen there and touches no file.
+//! Owns the table `library_roots`, and which root a file belongs to: the innermost one that contains it. So roots may
+//! be nested, and no file is counted twice. Removing a root deletes its records and touches no file.
 
 use std::path::{Path, PathBuf};
 
@@ -20,41 +19,41 @@ use crate::writer::WriteKind;
 /// A folder that is scanned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Root {
-    /// Its number.
+    /// Id of the root.
     pub id: i64,
-    /// A short name, of its own.
+    /// Short unique name.
     pub name: String,
-    /// Where it is.
+    /// Absolute path of the folder.
     pub path: PathBuf,
-    /// Whether links below it are followed.
+    /// Whether scans follow symbolic links below it.
     pub follow_links: bool,
     /// When it was registered.
     pub created_at: UtcTime,
-    /// When a scan of it was last completed.
+    /// When its last scan was completed.
     pub last_scanned_at: Option<UtcTime>,
-    /// Folders in it, itself included, when it was last scanned.
+    /// Number of folders at its last scan, itself included.
     pub folders: Option<i64>,
-    /// Files in it, then.
+    /// Number of files at its last scan.
     pub files: Option<i64>,
-    /// Their size together, in bytes.
+    /// Total size of the files in bytes.
     pub bytes: Option<i64>,
-    /// The filters of the last scan that walked it, as JSON.
+    /// Filters of the last scan that walked it, as JSON.
     pub filters: Option<String>,
-    /// The filesystem that its folder was on then.
+    /// Identity of the filesystem that its folder was on at its last scan.
     #[serde(skip)]
     pub filesystem: Option<String>,
 }
 
-/// What was forgotten with a root.
+/// Number of records deleted with a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RemovedRoot {
-    /// Folders.
+    /// Deleted folder records.
     pub folders: usize,
-    /// Files.
+    /// Deleted file records.
     pub files: usize,
 }
 
-/// The roots of a store.
+/// Roots of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Roots<'a>(pub(crate) &'a Store);
 
@@ -63,19 +62,19 @@ const COLUMNS: &str =
     total_size, filters, filesystem";
 
 impl Roots<'_> {
-    /// All of them, by path.
+    /// Lists all roots by path.
     pub fn list(self) -> Result<Vec<Root>> {
         self.0.read(list)
     }
 
-    /// The root at exactly this path.
+    /// Returns the root at exactly this path.
     pub fn find(self, path: &Path) -> Result<Option<Root>> {
         let text = paths::to_text(path.as_os_str());
         self.0.read(|db| find(db, &text))
     }
 
-    /// Registers a folder by its absolute path. What another root, around it, knew about it becomes its own. One
-    /// that is registered already stays as it is.
+    /// Registers a folder by its absolute path. Records of an enclosing root below the path move to the new root. A
+    /// registered root is returned unchanged.
     pub fn register(self, path: &Path) -> Result<Root> {
         if !path.is_absolute() {
             return Err(Error::Invalid(format!("a root is an absolute path, not {}", display_path(path))));
@@ -84,7 +83,7 @@ impl Roots<'_> {
         self.0.write(WriteKind::Compound, move |db| register(db, &path))
     }
 
-    /// Whether links below a root are followed.
+    /// Sets whether scans follow symbolic links below a root.
     pub fn follow_links(self, id: i64, follow: bool) -> Result<()> {
         self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE library_roots SET traverse_links = ?2, updated_at = ?3
@@ -93,12 +92,12 @@ impl Roots<'_> {
         })
     }
 
-    /// Forgets a root and what was seen in it. No file is touched.
+    /// Deletes a root and its records. No file is touched.
     pub fn remove(self, id: i64) -> Result<RemovedRoot> {
         self.0.write(WriteKind::Compound, move |db| {
             crate::scans::check_not_scanning(db, id)?;
             crate::scans::clear_settled(db)?;
-            // A root around it knows nothing of what is there.
+            // An enclosing root has no records below this folder.
             if let Some((enclosing, relative_path)) = enclosing(db, id)? {
                 crate::catalog::mark_folder_unscanned(
                     db,
@@ -108,7 +107,7 @@ impl Roots<'_> {
                 recount(db, enclosing)?;
             }
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
-            // Counted before: what goes with its folder is not counted by the statement.
+            // Counted before, because the statement does not count rows deleted by a cascade.
             let folders = db.number("SELECT count(*) FROM folders WHERE library_id = ?1", [id])?;
             let folders = usize::try_from(folders).unwrap_or(0);
             db.execute("DELETE FROM folders WHERE library_id = ?1", [id])?;
@@ -144,23 +143,23 @@ fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
     Ok(root)
 }
 
-/// The innermost root around a root, and the path in it.
+/// Returns the innermost root that contains a root, and the path in it.
 fn enclosing(db: &Db<'_>, id: i64) -> Result<Option<(i64, PathBuf)>> {
     let roots = list(db)?;
     let Some(root) = roots.iter().find(|root| root.id == id) else { return Ok(None) };
     let relative_path =
         |other: &Root| Some((other.id, root.path.strip_prefix(&other.path).ok()?.to_path_buf()));
     let enclosing = roots.iter().filter(|other| other.id != id).filter_map(relative_path);
-    // The innermost one leaves the shortest path.
+    // The innermost root has the shortest remaining path.
     Ok(enclosing.min_by_key(|(_, path)| path.as_os_str().len()))
 }
 
-/// Everything at and below `folder` of the root `from` belongs to the root `to`, where it is the top.
+/// Moves everything at and below `folder` of the root `from` to the root `to`, whose own folder it becomes.
 fn move_from_enclosing(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
     crate::scans::check_not_scanning(db, from)?;
     crate::scans::clear_settled(db)?;
     let (low, high) = paths::descendant_range(folder);
-    // Characters, as substr counts.
+    // In characters, as SQLite's substr counts.
     let skipped = i64::try_from(folder.chars().count()).unwrap_or(i64::MAX) + 2;
     for table in ["library_files", "folders"] {
         let sql = format!(
@@ -172,11 +171,10 @@ fn move_from_enclosing(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<
     let sql = "UPDATE folders SET library_id = ?1, relative_path = '', parent_id = NULL
         WHERE library_id = ?2 AND relative_path = ?3";
     db.execute(sql, (to, from, folder))?;
-    // What is left to it.
     recount(db, from)
 }
 
-/// A root's numbers are those of its rows.
+/// Counts the rows of a root again.
 fn recount(db: &Db<'_>, root: i64) -> Result<()> {
     let sql = "UPDATE library_roots SET
             folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
@@ -192,7 +190,7 @@ fn recount(db: &Db<'_>, root: i64) -> Result<()> {
     db.execute(sql, [root]).map(drop)
 }
 
-/// The folder's own name, with a number when there is one of that name.
+/// Returns the folder's name, with a number if it is taken.
 fn unused_name(db: &Db<'_>, path: &Path) -> Result<String> {
     let own = path.file_name().map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
     let taken = |name: &str| Ok(db.number("SELECT count(*) FROM library_roots WHERE name = ?1", [name])? > 0);

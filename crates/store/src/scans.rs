@@ -1,8 +1,8 @@
-//! Scans of roots: one at a time for each.
+//! Scans of roots, one at a time for each root.
 //!
-//! Owns the table `scan_sessions`, and when everything in the catalog has been compared: a scan that ends so is marked as
-//! settled, and every later change of a file's row clears the mark. A scan is held by a process, which renews a
-//! heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as failed.
+//! Owns the table `scan_sessions`, and whether all files of the catalog have been compared: a scan that ends so is
+//! marked as settled, and every later change of a file's row clears the mark. A scan is held by a process, which renews
+//! a heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as failed.
 
 use std::time::Duration;
 
@@ -14,75 +14,75 @@ use crate::error::{Error, Result};
 use crate::time::UtcTime;
 use crate::writer::WriteKind;
 
-/// A holder that nobody can ask about is taken for dead when it has said nothing for so long.
+/// Time without a heartbeat after which a holder of unknown liveness counts as dead.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// Who holds a scan: told from what it wrote, whether the process lives. `None`: cannot be told from here.
+/// Returns whether the process that a holder text identifies is alive; `None` if that is unknown.
 pub type LivenessCheck = fn(&str) -> Option<bool>;
 
-/// A scan to be done.
+/// A request to scan a root.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
-    /// Of which root.
+    /// Id of the root.
     pub root: i64,
-    /// Who wants it, in words that [`Alive`] understands.
+    /// Text that identifies the holder, as [`LivenessCheck`] reads it.
     pub holder: String,
-    /// What was asked for: only the same request goes on with a scan.
+    /// Settings of the scan; only a request with the same settings resumes it.
     pub settings: String,
-    /// Begin anew, whatever was done.
+    /// Whether to begin a new scan instead of resuming.
     pub restart: bool,
-    /// How to tell whether another holder lives.
+    /// Checks whether another holder is alive.
     pub is_alive: LivenessCheck,
 }
 
-/// A scan that was begun, or gone on with.
+/// A scan that was begun or resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Its number.
+    /// Id of the scan.
     pub id: i64,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// When it was begun first.
+    /// When it was first begun.
     pub started_at: UtcTime,
-    /// Whether somebody began it before.
+    /// Whether an earlier scan was resumed.
     pub resumed: bool,
 }
 
-/// What a scan has seen.
+/// Totals of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanTotals {
-    /// Folders, the root included.
+    /// Number of folders, the root included.
     pub folders: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Their size together.
+    /// Total size of the files in bytes.
     pub bytes: u64,
-    /// Folders and files that could not be read.
+    /// Number of folders and files that could not be read.
     pub errors: u64,
 }
 
-/// The duplicates there were when a scan ended.
+/// Duplicates at the end of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duplicates {
-    /// Groups.
+    /// Number of groups.
     pub groups: u64,
-    /// Files in them.
+    /// Number of files in groups.
     pub files: u64,
-    /// What could be had back.
+    /// Reclaimable bytes.
     pub reclaimable: u64,
 }
 
-/// The scans of a store.
+/// Scans of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Scans<'a>(pub(crate) &'a Store);
 
 impl Scans<'_> {
-    /// Begins a scan, or goes on with one. [`Error::Conflict`] names whoever holds it.
+    /// Begins or resumes a scan. [`Error::Conflict`] names the process that holds it.
     pub fn begin(self, request: ScanRequest) -> Result<Scan> {
         self.0.write(WriteKind::Compound, move |db| begin(db, &request))
     }
 
-    /// Says that the holder of these scans is alive.
+    /// Renews the heartbeat of scans. Fails if another process has taken one of them over.
     pub fn heartbeat(self, ids: Vec<i64>, holder: &str) -> Result<()> {
         let holder = holder.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
@@ -105,7 +105,7 @@ impl Scans<'_> {
         })
     }
 
-    /// Leaves a scan to whoever wants to go on with it.
+    /// Releases a scan, so that any process can resume it.
     pub fn release(self, id: i64) -> Result<()> {
         self.0.write(WriteKind::Statement, move |db| {
             let sql = "UPDATE scan_sessions SET holder = NULL WHERE id = ?1 AND status = 'running'";
@@ -113,8 +113,8 @@ impl Scans<'_> {
         })
     }
 
-    /// The duplicates found by the scan that settled the catalog last, if it read everything in this manner, nothing has
-    /// changed since, and no scan but `own` is unfinished: then a scan that finds nothing changed has nothing to read.
+    /// Returns the duplicates of the last settled scan, if it compared with this method, nothing has changed since, and
+    /// no scan except `own` is unfinished. Then a scan that finds no changes has nothing to read.
     pub fn last_full_comparison(self, method: &str, own: &[i64]) -> Result<Option<Duplicates>> {
         let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
@@ -130,22 +130,22 @@ impl Scans<'_> {
         })
     }
 
-    /// Whether every file that can be a duplicate has been compared, and no scan but `own` is unfinished.
+    /// Returns whether every possible duplicate has been compared, and no scan except `own` is unfinished.
     pub fn is_fully_compared(self, own: &[i64]) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled IS NOT NULL)";
         self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_other_running(db, own)?))
     }
 
-    /// Roots that have a scan which has not finished, or none that ever did.
+    /// Returns the roots with an unfinished scan, or without a finished one.
     pub fn unfinished(self) -> Result<Vec<i64>> {
         let sql = "SELECT id FROM library_roots WHERE last_scanned_at IS NULL OR EXISTS (SELECT 1 FROM scan_sessions s
             WHERE s.library_id = library_roots.id AND s.status = 'running') ORDER BY root_path";
         self.0.read(|db| db.rows(sql, [], |row| row.get(0)))
     }
 
-    /// Scans are complete, all in one transaction. Each root remembers what was seen. `settled`: everything in the
-    /// catalog that can be a duplicate was compared, in this manner, and these are the duplicates. That does not
-    /// hold while another scan is unfinished.
+    /// Completes scans in one transaction and stores their totals in the roots. `settled`: the method with which every
+    /// possible duplicate in the catalog was compared, and the duplicates. It is ignored while another scan is
+    /// unfinished.
     pub fn finish(self, finished: Vec<FinishedScan>, settled: Option<(&str, Duplicates)>) -> Result<()> {
         let settled = settled.map(|(method, duplicates)| (method.to_owned(), duplicates));
         self.0.write(WriteKind::Compound, move |db| {
@@ -157,25 +157,25 @@ impl Scans<'_> {
     }
 }
 
-/// A scan that has come to its end.
+/// Final data of a scan.
 #[derive(Clone, Debug)]
 pub struct FinishedScan {
-    /// The scan.
+    /// Id of the scan.
     pub id: i64,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// What is there now.
+    /// Totals at the end of the scan.
     pub totals: ScanTotals,
-    /// What the root remembers of the walk; nothing if the scan did not look at the whole root.
+    /// How the root was walked; `None` if the scan did not cover the whole root.
     pub walk: Option<WalkRecord>,
 }
 
 /// How a root was walked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalkRecord {
-    /// The filters, as JSON; none for all files.
+    /// Filters as JSON; `None` for all files.
     pub filters: Option<String>,
-    /// The identity of the filesystem of the root's own folder.
+    /// Identity of the filesystem of the root's folder.
     pub filesystem: Option<String>,
 }
 
@@ -209,19 +209,19 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
     db.execute(sql, (root, filters, filesystem)).map(drop)
 }
 
-/// Whether a scan other than these has not finished.
+/// Returns whether a scan other than these is unfinished.
 fn has_other_running(db: &Db<'_>, own: &[i64]) -> Result<bool> {
     let running: Vec<i64> =
         db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
     Ok(running.iter().any(|id| !own.contains(id)))
 }
 
-/// Clears the mark of the scan that settled the catalog: a file's row changes.
+/// Clears the settled mark, because a file's row changes.
 pub(crate) fn clear_settled(db: &Db<'_>) -> Result<()> {
     db.execute("UPDATE scan_sessions SET settled = NULL WHERE settled IS NOT NULL", []).map(drop)
 }
 
-/// Refuses while a root is scanned, or was until a moment ago by somebody who is silent since.
+/// Fails while a root is scanned, or if its scan stopped less than [`LEASE`] ago without releasing it.
 pub(crate) fn check_not_scanning(db: &Db<'_>, root: i64) -> Result<()> {
     let sql = "SELECT count(*) FROM scan_sessions WHERE library_id = ?1 AND status = 'running'
         AND holder IS NOT NULL AND heartbeat_at > ?2";
@@ -271,7 +271,7 @@ fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Re
         return Ok(());
     }
     let since = found.scan.started_at;
-    // The rest is for the comparison.
+    // The part in parentheses is only for the liveness check.
     let holder = holder.split(" (").next().unwrap_or(holder);
     Err(Error::Conflict(format!("it is being scanned already, since {since} UTC, by {holder}")))
 }

@@ -1,9 +1,8 @@
-//! Words that the protocol allows in a column.
+//! Enums that are stored as text.
 //!
-//! Owns how such a set is written down: the enum, its texts, and reading it from a row. Which sets there are, the
-//! tables say.
+//! Owns the macro that declares such an enum, its texts, and how it is read from a row.
 
-/// An enum whose values are stored as lower-case texts: `"what a value is called", pub enum Name { Value = "text" }`.
+/// Declares an enum whose values are stored as lower-case text: `"name of a value", pub enum Name { Value = "text" }`.
 macro_rules! string_enum {
     ($what:literal, $(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
         $(#[$about])*
@@ -13,17 +12,17 @@ macro_rules! string_enum {
         }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [$name] = &[$($name::$value),+];
 
-            /// As the database writes it.
+            /// Returns the text stored in the database.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $($name::$value => $text,)+
                 }
             }
 
-            /// Reads what the database, or a person, wrote.
+            /// Parses a stored value or user input.
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|value| value.as_str() == text)
             }

@@ -1,16 +1,16 @@
-//! Thumbnails: small pictures that were asked for, and the line in which they wait to be made.
+//! Thumbnails: requests for previews, and the queue in which they wait to be made.
 //!
-//! Owns the table `thumbnails` and the rules by which a row moves:
+//! Owns the table `thumbnails` and its state machine:
 //!
 //! ```text
 //!   pending ──claim──▶ running ──▶ ready | failed
 //!      ▲                  │                 │
-//!      └── lease ran out ─┘                 │
-//!      └── asked for again, its time come ──┘
+//!      └── lease expired ─┘                 │
+//!      └── requested after retry_after ─────┘
 //! ```
 //!
-//! The line is bounded, and so is how many images and videos are made at once. Keys, paths and pictures are the
-//! caller's affair.
+//! The queue is bounded, and so is the number of images and videos made at the same time. Keys, paths and file contents
+//! belong to the caller.
 
 use std::time::Duration;
 
@@ -25,52 +25,52 @@ use crate::string_enum::string_enum;
 use crate::time::UtcTime;
 use crate::writer::WriteKind;
 
-/// How many may be pending or running, unless the caller says otherwise.
+/// Default maximum number of pending and running thumbnails.
 pub const CAPACITY: usize = 50_000;
 
-/// How long after its first failure a thumbnail may be asked for again; doubled with each further one.
+/// Delay after the first failure before a thumbnail may be requested again; doubled with each further failure.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// But never longer than this.
+/// Maximum delay before a failed thumbnail may be requested again.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1_800);
 
 string_enum! {
     "a thumbnail's status",
-    /// Where a thumbnail is in its life.
+    /// State of a thumbnail.
     pub enum ThumbStatus {
-        /// Nobody has it.
+        /// Waits for a worker.
         Pending = "pending",
-        /// A worker makes it.
+        /// A worker is making it.
         Running = "running",
-        /// Its file is there.
+        /// Its file exists.
         Ready = "ready",
-        /// It could not be made; it may be asked for again later.
+        /// It could not be made; it may be requested again later.
         Failed = "failed",
     }
 }
 
 string_enum! {
     "a media type",
-    /// What a thumbnail is made from.
+    /// Media type of the source file.
     pub enum MediaType {
-        /// An image.
+        /// The source is an image.
         Image = "image",
-        /// A video.
+        /// The source is a video.
         Video = "video",
     }
 }
 
 string_enum! {
     "a thumbnail's format",
-    /// What a thumbnail is written as.
+    /// File format of a thumbnail.
     pub enum ThumbFormat {
-        /// JPEG.
+        /// JPEG image format.
         Jpeg = "jpeg",
-        /// WebP.
+        /// WebP image format.
         Webp = "webp",
     }
 }
 
-/// A thumbnail that somebody wants.
+/// A requested thumbnail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct NewThumbnail {
@@ -86,7 +86,7 @@ pub struct NewThumbnail {
     pub output_relpath: String,
 }
 
-/// A thumbnail as it stands in the table.
+/// A row of `thumbnails`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct ThumbnailRow {
@@ -151,12 +151,12 @@ impl ThumbnailRow {
     }
 }
 
-/// How many may be made at once, over all workers of the file.
+/// Maximum number of thumbnails made at the same time, over all workers of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThumbLimits {
-    /// Of images.
+    /// Maximum number of images.
     pub image: u32,
-    /// Of videos.
+    /// Maximum number of videos.
     pub video: u32,
 }
 
@@ -166,23 +166,23 @@ impl Default for ThumbLimits {
     }
 }
 
-/// How the making of a thumbnail ended.
+/// Outcome of making a thumbnail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThumbOutcome {
-    /// Its file is written.
+    /// The file was written.
     Ready {
-        /// In pixels.
+        /// Width in pixels.
         width: u32,
-        /// In pixels.
+        /// Height in pixels.
         height: u32,
-        /// The size of the file.
+        /// Size of the file in bytes.
         bytes_size: u64,
     },
-    /// It could not be made.
+    /// The thumbnail could not be made.
     Failed {
-        /// Why, for programs.
+        /// Error code, for programs.
         code: String,
-        /// Why, for people.
+        /// Error message, for people.
         message: String,
     },
 }
@@ -198,17 +198,17 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     renews_expired: true,
 };
 
-/// Whether the line has room, for ?2 at most. Counts no further than that.
+/// Condition: fewer than ?2 thumbnails are pending or running. Counts at most ?2 rows.
 const HAS_CAPACITY: &str = "(SELECT count(*) FROM
     (SELECT 1 FROM thumbnails WHERE status IN ('pending', 'running') LIMIT ?2)) < ?2";
 
-/// The thumbnails of a store.
+/// Thumbnails of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Thumbnails<'a>(pub(crate) &'a Store);
 
 impl Thumbnails<'_> {
-    /// Asks for a thumbnail. One with this key that is there already is returned as it is, unless it failed and
-    /// its time to be tried again has come. [`Error::QueueFull`] when `capacity` are pending or running.
+    /// Requests a thumbnail. An existing one with this key is returned unchanged, unless it failed and may be retried
+    /// now. [`Error::QueueFull`] if `capacity` thumbnails are pending or running.
     pub fn request(self, new: NewThumbnail, capacity: usize) -> Result<ThumbnailRow> {
         check(&new)?;
         self.0.write_and_notify(WriteKind::Compound, move |db| {
@@ -228,8 +228,7 @@ impl Thumbnails<'_> {
         })
     }
 
-    /// Takes the oldest pending thumbnail of a media type that is not at its limit. Those whose lease has run
-    /// out are pending again first.
+    /// Claims the oldest pending thumbnail of a media type that is below its limit. Expired ones become pending first.
     pub fn claim(self, token: &Token, lease: Duration, limits: ThumbLimits) -> Result<Option<ThumbnailRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -244,13 +243,13 @@ impl Thumbnails<'_> {
         })
     }
 
-    /// Prolongs the lease of a thumbnail.
+    /// Renews the lease of a thumbnail.
     pub fn heartbeat(self, id: i64, token: &Token, lease: Duration) -> Result<HeartbeatResult> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| LEASE_RULES.heartbeat(db, &id, (&token, lease), &[]))
     }
 
-    /// Says how the making ended.
+    /// Stores the outcome of a claimed thumbnail.
     pub fn finish(self, id: i64, token: &Token, outcome: ThumbOutcome) -> Result<ThumbnailRow> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -273,7 +272,7 @@ impl Thumbnails<'_> {
         })
     }
 
-    /// Gives a thumbnail back unmade, so that another worker can have it at once.
+    /// Returns a thumbnail to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<ThumbnailRow> {
         let token = token.clone();
         self.0.write_and_notify(WriteKind::Compound, move |db| {
@@ -282,23 +281,22 @@ impl Thumbnails<'_> {
         })
     }
 
-    /// Has thumbnails whose lease has run out wait for a worker again. Says how many.
+    /// Makes thumbnails with an expired lease pending. Returns how many.
     pub fn recover(self) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, |db| LEASE_RULES.recover(db))
     }
 
-    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
-    /// if it does not hold it.
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
     pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
-    /// A thumbnail as it stands.
+    /// Returns one thumbnail.
     pub fn get(self, thumb_key: &str) -> Result<ThumbnailRow> {
         self.0.read(|db| require_by_key(db, thumb_key))
     }
 
-    /// The thumbnails of a group that are ready or failed: what a clean-up would remove.
+    /// Returns the ready and failed thumbnails of a group, which a clean-up deletes.
     pub fn finished(self, group_key: &str) -> Result<Vec<ThumbnailRow>> {
         self.0.read(|db| {
             let sql = format!("SELECT * FROM thumbnails WHERE group_key = ?1 AND {FINISHED} ORDER BY id");
@@ -306,7 +304,7 @@ impl Thumbnails<'_> {
         })
     }
 
-    /// How many thumbnails are in each status.
+    /// Returns the number of thumbnails in each status.
     pub fn counts(self) -> Result<Vec<(ThumbStatus, u64)>> {
         self.0.read(|db| {
             db.rows(
@@ -332,7 +330,8 @@ fn check(new: &NewThumbnail) -> Result<()> {
     Ok(())
 }
 
-/// Admission: one statement, so that no two requests share the last place. False when there is none.
+/// Inserts a thumbnail if there is capacity, and returns whether it did. One statement, so that two requests cannot
+/// both take the last place.
 fn insert(db: &Db<'_>, new: &NewThumbnail, capacity: usize) -> Result<bool> {
     if db.number("SELECT count(*) FROM library_files WHERE id = ?1", [new.file_id])? == 0 {
         return Err(Error::not_found("file", new.file_id));
@@ -362,7 +361,7 @@ fn insert(db: &Db<'_>, new: &NewThumbnail, capacity: usize) -> Result<bool> {
     Ok(added == 1)
 }
 
-/// A failed one takes a place in the line like a new one.
+/// Makes a failed thumbnail pending if there is capacity, like a new one.
 fn requeue(db: &Db<'_>, id: i64, capacity: usize) -> Result<bool> {
     let sql = format!(
         "UPDATE thumbnails SET status = 'pending', error_code = NULL, error_message = NULL, retry_after = NULL,
@@ -373,7 +372,7 @@ fn requeue(db: &Db<'_>, id: i64, capacity: usize) -> Result<bool> {
     Ok(db.execute(&sql, params![db.now(), crate::sql_limit(capacity), id])? == 1)
 }
 
-/// The oldest pending one of a media type, unless as many are being made as parameter `limit` allows.
+/// Returns a query for the oldest pending thumbnail of a media type, if fewer run than parameter `limit` allows.
 fn oldest_pending_sql(media: MediaType, limit: u8) -> String {
     let (media, created) = (media.as_str(), sortable_time("created_at"));
     let (retry, lease) = (sortable_time("retry_after"), sortable_time("lease_expires_at"));
@@ -386,7 +385,7 @@ fn oldest_pending_sql(media: MediaType, limit: u8) -> String {
     )
 }
 
-/// When a thumbnail that has failed so often may be asked for again.
+/// Returns the delay before a thumbnail with this number of failures may be requested again.
 fn retry_delay(failures: i64) -> Duration {
     let doublings = u32::try_from(failures.saturating_sub(1).clamp(0, 10)).unwrap_or(0);
     MIN_RETRY_DELAY.saturating_mul(1 << doublings).min(MAX_RETRY_DELAY)
@@ -394,7 +393,7 @@ fn retry_delay(failures: i64) -> Duration {
 
 const FINISHED: &str = "status IN ('ready', 'failed')";
 
-/// Whether a group has thumbnails that wait or are being made, as a condition on `group_key` of the outer query.
+/// Returns the condition that a group has pending or running thumbnails.
 pub(crate) fn unfinished_in_group(group_key: &str) -> String {
     format!(
         "EXISTS (SELECT 1 FROM thumbnails WHERE thumbnails.group_key = {group_key}
@@ -402,7 +401,7 @@ pub(crate) fn unfinished_in_group(group_key: &str) -> String {
     )
 }
 
-/// Forgets the finished thumbnails of a group; says where their files are.
+/// Deletes the finished thumbnails of a group. Returns the paths of their files.
 pub(crate) fn remove_finished(db: &Db<'_>, group_key: &str) -> Result<Vec<String>> {
     let sql = format!("DELETE FROM thumbnails WHERE group_key = ?1 AND {FINISHED} RETURNING output_relpath");
     let paths: Vec<Option<String>> = db.rows(&sql, [group_key], |row| row.get(0))?;
@@ -426,7 +425,7 @@ fn row(db: &Db<'_>, id: i64) -> Result<ThumbnailRow> {
     found.ok_or_else(|| Error::not_found("thumbnail", id))
 }
 
-/// The row after its owner's write, or why that was refused.
+/// Returns the row after its owner's write, or the error if the caller does not own it.
 fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<ThumbnailRow> {
     let thumbnail = row(db, id)?;
     if done {
@@ -441,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_half_an_hour() {
+    fn retry_delay_doubles_up_to_half_an_hour() {
         let seconds: Vec<u64> = [0, 1, 2, 3, 6, 7, 11, 12, i64::MAX].map(|n| retry_delay(n).as_secs()).into();
         assert_eq!(seconds, [30, 30, 60, 120, 960, 1_800, 1_800, 1_800, 1_800]);
     }
