@@ -1,12 +1,12 @@
-//! The catalog: every folder and file that scans have seen, and what is known about each.
+//! The catalog: every folder and file that scans have recorded, with metadata and hashes.
 //!
-//! Owns the tables `folders` and `library_files`. What a walk found in a folder is written as one [`Listing`], with
-//! the mark that the folder was walked, so a scan that was killed goes on exactly where its last commit was.
-//! A file that is there was last seen when its folder was: a scan that finds nothing new writes one row a
-//! folder, none a file. When a file is gone its row keeps the last scan that saw it.
+//! Owns the tables `folders` and `library_files`. The entries that a walk finds in a folder are written as one
+//! [`Listing`], together with the mark that the folder was walked, so a killed scan resumes exactly after its last
+//! commit. A present file was last seen when its folder was: a scan that finds nothing new writes one row for each
+//! folder and none for a file. The row of a missing file keeps the last scan that saw it.
 //!
-//! It reads no disk and decides nothing: the walk reports what is gone, changed or excluded by filters. Every write that
-//! changes a file's row also clears the mark of a settled scan, in the same transaction.
+//! It reads no disk and decides nothing: the walk reports which entries are missing, changed or excluded by filters.
+//! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction.
 
 mod groups;
 mod hashes;
@@ -37,107 +37,107 @@ use crate::error::Result;
 use crate::paths;
 use crate::writer::WriteKind;
 
-/// What the file system says about a file. When all of it is as it was, so is the content.
+/// Metadata of a file. If it is unchanged, so is the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes that the file takes on its disk: less than its size if it is sparse.
+    /// Allocated bytes on disk: less than the size if the file is sparse.
     pub allocated: u64,
-    /// When the content last changed, in nanoseconds since 1970.
+    /// Time of the last content change in nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// When anything about the file last changed.
+    /// Time of the last change of content or metadata in nanoseconds since 1970.
     pub ctime_ns: i64,
-    /// Which file of its device it is: hard links have this in common.
+    /// Inode number, which all hard links of a file share.
     pub inode: u64,
-    /// Which device it is on. Numbers of devices change between two mounts, so this is no part of the comparison.
+    /// Device number. It changes between mounts, so it is not compared.
     pub device: u64,
     /// Whether other paths may lead to the same inode.
     pub links: LinkKind,
 }
 
 impl Stat {
-    /// Whether the content can be taken to be the same.
+    /// Returns whether the content can be assumed unchanged: size, times and inode are equal.
     pub fn is_same(&self, other: &Stat) -> bool {
         let parts = |stat: &Stat| (stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode);
         parts(self) == parts(other)
     }
 }
 
-/// A folder of a root, by its path in it; the root itself has an empty one.
+/// A folder of a root, by its relative path; empty for the root itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderRef {
-    /// The root.
+    /// Id of the root.
     pub root: i64,
-    /// The folder's row, when it has one.
+    /// Id of the folder's row, if it has one.
     pub id: Option<i64>,
-    /// The path in the root.
+    /// Path relative to the root.
     pub path: PathBuf,
 }
 
-/// A file that is not as its row says.
+/// A file that differs from its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangedFile {
-    /// Its row.
+    /// Id of the file's row.
     pub id: i64,
-    /// As it is now.
+    /// Current metadata.
     pub stat: Stat,
-    /// Whether its hash still counts if size, times and inode are the same.
+    /// Whether its hash is kept if size, times and inode are equal.
     pub keeps_hash: bool,
 }
 
-/// What a walk found in one folder, or in a part of it.
+/// Entries that a walk found in a folder or in a part of it.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// The scan that found it.
+    /// Id of the scan.
     pub scan: i64,
-    /// The folder.
+    /// The listed folder.
     pub folder: FolderRef,
     /// Files without a row.
     pub new_files: Vec<(OsString, Stat)>,
-    /// What those contain that were read already, by their places among the new files, ascending.
+    /// Digests of new files that were already read, by index in `new_files`, ascending.
     pub contents: Vec<(u32, Digest)>,
-    /// Files that are not as they were, or are back.
+    /// Files that changed or reappeared.
     pub changed_files: Vec<ChangedFile>,
-    /// Files that are gone.
+    /// Ids of files that no longer exist.
     pub missing_files: Vec<i64>,
-    /// Files that the scan's filters leave out.
+    /// Ids of files that the scan's filters exclude.
     pub excluded_files: Vec<i64>,
     /// Folders without a row.
     pub new_folders: Vec<OsString>,
-    /// Folders that are back, or no longer left out.
+    /// Ids of folders that reappeared or are no longer excluded.
     pub returned_folders: Vec<i64>,
-    /// Folders that are gone, and all below them.
+    /// Folders that no longer exist, with everything below them.
     pub missing_folders: Vec<OsString>,
-    /// Folders that the scan's filters leave out, with all below them.
+    /// Folders that the scan's filters exclude, with everything below them.
     pub excluded_folders: Vec<OsString>,
-    /// Folders that belong to another root or hold nothing of a user's: their rows are deleted, with all below them.
+    /// Folders that belong to another root or contain no user data: their rows are deleted, with everything below them.
     pub foreign_folders: Vec<OsString>,
-    /// Entries that were passed over: all of them, if the folder was listed to its end; otherwise, further ones.
+    /// Skipped entries: all of them if the folder was listed completely, otherwise additional ones.
     pub skipped: Skipped,
-    /// The filesystem it is on, from [`Catalog::filesystem`].
+    /// Id of its filesystem, from [`Catalog::filesystem_id`].
     pub filesystem: Option<i64>,
-    /// Whether that is another one than its parent's.
+    /// Whether its filesystem differs from its parent's.
     pub mount_point: bool,
-    /// How it ended.
+    /// How the listing ended.
     pub status: ListingStatus,
 }
 
-/// How the walk of a folder ended.
+/// How the listing of a folder ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingStatus {
-    /// More of the folder is to come.
+    /// More entries of the folder follow.
     Part,
-    /// That was all of it.
+    /// The folder was listed completely.
     Whole,
-    /// All that is known of it was looked at, and what is new was passed over. An error of an earlier walk stays.
+    /// All recorded entries were checked, and new ones were skipped. An error of an earlier walk is kept.
     Known,
-    /// It could not be read, or not to its end.
+    /// The folder could not be read, or not completely.
     Failed(String),
 }
 
 impl Listing {
-    /// Nothing yet of a folder.
+    /// Returns an empty listing of a folder.
     pub fn new(scan: i64, folder: FolderRef) -> Self {
         Listing {
             scan,
@@ -159,7 +159,7 @@ impl Listing {
         }
     }
 
-    /// How many rows it writes, about.
+    /// Returns the approximate number of rows that it writes.
     pub fn weight(&self) -> usize {
         1 + self.new_files.len()
             + self.changed_files.len()
@@ -168,7 +168,7 @@ impl Listing {
             + self.new_folders.len()
     }
 
-    /// Whether it changes which files there are, or what is known of one.
+    /// Returns whether it changes any file's row.
     fn changes_files(&self) -> bool {
         !(self.new_files.is_empty()
             && self.changed_files.is_empty()
@@ -180,14 +180,14 @@ impl Listing {
     }
 }
 
-/// What a scan found, to be written together.
+/// Results of a scan, written in one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Folders, each with a number by which readings of its new files refer to it.
+    /// Listings, each with a number to which the hashes of its new files refer.
     pub listings: Vec<(u64, Listing)>,
-    /// What reading files found.
+    /// Results of reading files.
     pub hashes: Vec<FileHash>,
-    /// Files that were read before and turn out to have a duplicate.
+    /// Files that were read earlier and now have a duplicate.
     pub shared: Vec<FileRef>,
 }
 
@@ -199,47 +199,47 @@ impl Batch {
     }
 }
 
-/// What writing a batch came to.
+/// Result of writing a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// How many files are gone now.
+    /// Number of files that are now missing.
     pub missing: usize,
-    /// How many are left out by filters now.
+    /// Number of files that are now excluded by filters.
     pub excluded: usize,
-    /// How many files that were new to the walk had a row all the same. What was read of those is not written.
+    /// Number of new files that already had a row. Their digests are not written.
     pub conflicts: usize,
-    /// The rows of each listing's new files, in their order.
+    /// Ids of each listing's new files, in order.
     pub ids: NewFileIds,
 }
 
-/// Rows of new files, by the number of their listing.
+/// Ids of new files, by the number of their listing.
 pub type NewFileIds = HashMap<u64, Vec<i64>>;
 
-/// The catalog of a store.
+/// Catalog of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Catalog<'a>(pub(crate) &'a Store);
 
 impl Catalog<'_> {
-    /// The root's own folder, if it was ever walked.
+    /// Returns the root's own folder; its id is `None` if it was never walked.
     pub fn root_folder(self, root: i64) -> Result<FolderRef> {
         let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ''";
         let id = self.0.read(|db| db.first(sql, [root], |row| row.get(0)))?;
         Ok(FolderRef { root, id, path: PathBuf::new() })
     }
 
-    /// The filesystem that a folder was on when it was last walked.
+    /// Returns the id of the filesystem that a folder was on when it was last walked.
     pub fn filesystem_of(self, folder: i64) -> Result<Option<i64>> {
         let sql = "SELECT filesystem_id FROM folders WHERE id = ?1";
         self.0.read(|db| Ok(db.first(sql, [folder], |row| row.get(0))?.flatten()))
     }
 
-    /// The identity of the filesystem with this number.
+    /// Returns the identity of the filesystem with this id.
     pub fn filesystem_identity(self, number: i64) -> Result<Option<String>> {
         let sql = "SELECT identity FROM filesystems WHERE id = ?1";
         self.0.read(|db| db.first(sql, [number], |row| row.get(0)))
     }
 
-    /// The number of a filesystem, which is given to it when it is first seen.
+    /// Returns the id of a filesystem; a new identity is inserted.
     pub fn filesystem_id(self, identity: &str) -> Result<i64> {
         let number = "SELECT id FROM filesystems WHERE identity = ?1";
         if let Some(id) = self.0.read(|db| db.first(number, [identity], |row| row.get(0)))? {
@@ -252,11 +252,11 @@ impl Catalog<'_> {
         })
     }
 
-    /// Writes what a scan found, all in one transaction.
+    /// Writes the results of a scan in one transaction.
     pub fn write(self, batch: Batch) -> Result<Written> {
         self.0.write(WriteKind::Compound, move |db| {
             let mut written = Written::default();
-            // A scan that is stopped from now on leaves rows that the last complete one has not compared.
+            // If this scan is stopped now, its rows have not been compared with the others.
             if batch.changes_files() {
                 crate::scans::clear_settled(db)?;
             }
@@ -277,28 +277,27 @@ impl Catalog<'_> {
         })
     }
 
-    /// Writes what a walk found. Says how many files are gone now.
+    /// Writes listings. Returns the number of files that are now missing.
     pub fn record(self, listings: Vec<Listing>) -> Result<usize> {
         let listings = (0..).zip(listings).collect();
         Ok(self.write(Batch { listings, ..Batch::default() })?.missing)
     }
 
-    /// Whether it knows any file of a root.
+    /// Returns whether a root has any recorded file.
     pub fn has_files(self, root: i64) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE library_id = ?1)";
         self.0.read(|db| Ok(db.number(sql, [root])? > 0))
     }
 
-    /// Whether a root has files that are not gone, as far as is known.
+    /// Returns whether a root has files that are not missing.
     pub fn has_present_files(self, root: i64) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE library_id = ?1 AND is_missing = 0)";
         self.0.read(|db| Ok(db.number(sql, [root])? > 0))
     }
 
-    /// Files that another program recorded and a complete walk has not seen are gone. Says how many.
+    /// Marks files as missing that another program recorded and a complete walk has not seen. Returns how many.
     pub fn mark_unseen_missing(self, root: i64) -> Result<usize> {
-        // The plus keeps SQLite from looking through all files of the root for one without a folder: by its folder
-        // there is mostly none to look at.
+        // The plus prevents that SQLite searches all files of the root: by `folder_id` there is mostly nothing to read.
         let has_unplaced =
             "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
         if self.0.read(|db| db.number(has_unplaced, [root]))? == 0 {
@@ -313,7 +312,8 @@ impl Catalog<'_> {
         })
     }
 
-    /// Files that are there, and their size together, of every root. An inode with several names counts once in the size.
+    /// Returns the number and total size of present files for each root. An inode with several names counts once in the
+    /// size.
     pub fn totals(self) -> Result<Vec<(i64, u64, u64)>> {
         let sql = "SELECT library_id, sum(files), sum(bytes) FROM (
                 SELECT library_id, count(*) AS files, sum(size_bytes) AS bytes FROM library_files NOT INDEXED
@@ -326,27 +326,27 @@ impl Catalog<'_> {
         self.0.read(|db| db.rows(sql, [], |row| Ok((row.get(0)?, number(row.get(1)?), number(row.get(2)?)))))
     }
 
-    /// How many folders of a root are there.
+    /// Returns the number of present folders of a root.
     pub fn count_folders(self, root: i64) -> Result<i64> {
         let sql = "SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL AND excluded_at IS NULL";
         self.0.read(|db| db.number(sql, [root]))
     }
 
-    /// How many of them could not be read.
+    /// Returns the number of folders that could not be read.
     pub fn count_unreadable(self, root: i64) -> Result<i64> {
         let sql = "SELECT count(*) FROM folders WHERE library_id = ?1
             AND error_status IS NOT NULL AND error_status <> ?2 AND removed_at IS NULL AND excluded_at IS NULL";
         self.0.read(|db| db.number(sql, (root, record::UNSCANNED)))
     }
 
-    /// How many files of a root could not be read when they were last tried.
+    /// Returns the number of files of a root whose last read failed.
     pub fn count_failed(self, root: i64) -> Result<i64> {
         let sql = "SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0
             AND excluded_at IS NULL AND hash_error_count > 0";
         self.0.read(|db| db.number(sql, [root]))
     }
 
-    /// Folders that could not be read when they were last walked, and why.
+    /// Returns folders that could not be read when they were last walked, with the reason.
     pub fn unreadable(self, root: i64, limit: usize) -> Result<Vec<(PathBuf, String)>> {
         let sql = "SELECT relative_path, error_status FROM folders WHERE library_id = ?1
             AND error_status IS NOT NULL AND error_status <> ?3 AND removed_at IS NULL AND excluded_at IS NULL
@@ -358,7 +358,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// Folders of a root that were roots of their own until they were removed, and have not been walked since.
+    /// Returns folders of a root that were roots themselves until they were removed, and have not been walked since.
     pub fn unscanned(self, root: i64) -> Result<Vec<PathBuf>> {
         let sql = "SELECT relative_path FROM folders WHERE library_id = ?1
             AND error_status IS NOT NULL AND error_status = ?2 AND removed_at IS NULL AND excluded_at IS NULL
@@ -371,7 +371,7 @@ impl Catalog<'_> {
     }
 }
 
-/// Sizes are far below what SQLite can hold.
+/// Converts a size, which is far below SQLite's maximum.
 fn signed(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }

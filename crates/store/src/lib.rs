@@ -7,11 +7,11 @@
 //! ```
 //! use gristmill_store::{Store, lease::WorkerId, tasks::{ClaimRequest, Disposition, NewTask, TaskUpdate}};
 //! use std::time::Duration;
-//! 
+//!
 //! # let folder = tempfile::tempdir()?;
 //! let store = Store::open(folder.path().join("work.db"))?;
 //! let added = store.tasks().enqueue(NewTask::new("greet", r#"{"name": "Ada"}"#))?;
-//! 
+//!
 //! // A worker claims a task, runs it and reports the result.
 //! let worker = WorkerId::new("docs");
 //! let request = ClaimRequest {

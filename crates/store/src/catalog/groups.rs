@@ -1,7 +1,7 @@
-//! Files with the same content.
+//! Groups of files with the same content.
 //!
-//! Owns what a group is: files that are there, hashed with the same algorithm to the same hash; and empty files, if they
-//! are asked for. Names of one file are one copy. Reclaimable is what the other copies take on their disks.
+//! Owns the definition of a group: present files with the same hash of the same algorithm; and empty files, if
+//! requested. Several names of one file are one copy. Reclaimable is the allocated size of the other copies.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,22 +13,22 @@ use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
 
-/// Which groups, and in what order.
+/// Filter and order of groups.
 #[derive(Clone, Debug)]
 pub struct GroupQuery {
-    /// The order.
+    /// Order of the groups.
     pub sort: SortBy,
-    /// At least so many copies; two make a group.
+    /// Minimum number of copies, at least 2.
     pub min_count: u64,
-    /// Files of at least this many bytes. With 0, empty files are a group, too.
+    /// Minimum file size in bytes. With 0, empty files are a group, too.
     pub min_size: u64,
-    /// Only files of these roots; of all when there are none.
+    /// Only files of these roots; all roots if empty.
     pub roots: Vec<i64>,
     /// Only groups with files in several roots.
     pub across_roots: bool,
-    /// At most so many groups.
+    /// Maximum number of groups.
     pub limit: usize,
-    /// After so many others.
+    /// Number of groups to skip.
     pub offset: usize,
 }
 
@@ -46,75 +46,75 @@ impl Default for GroupQuery {
     }
 }
 
-/// What comes first.
+/// Sort order of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortBy {
-    /// Groups that would give most space back.
+    /// By reclaimable bytes, largest first.
     Reclaimable,
-    /// Groups of most copies; among these of the largest total size, then by algorithm and hash.
+    /// By number of copies, then by total size, algorithm and hash.
     Count,
-    /// Groups of the largest files.
+    /// By file size, largest first.
     Size,
-    /// By the path of their first file.
+    /// By the path of the first file.
     Path,
 }
 
-/// Some groups, and the sum of all that were asked for.
+/// A page of groups, and totals of all matching groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// The page.
+    /// Groups of this page.
     pub groups: Vec<Group>,
-    /// How many groups there are.
+    /// Number of matching groups.
     pub total: u64,
-    /// Names in them.
+    /// Number of file names in all groups.
     pub files: u64,
-    /// Allocated bytes that are reclaimable.
+    /// Reclaimable allocated bytes of all groups.
     pub reclaimable: u64,
-    /// The size of all copies but one of each group.
+    /// Total size of all copies except one of each group.
     pub redundant: u64,
 }
 
 /// Files with the same content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What they were hashed with.
+    /// Algorithm of the hash.
     pub algorithm: Algorithm,
-    /// The hash.
+    /// Hash of the content.
     pub hash: Vec<u8>,
-    /// The size of each.
+    /// Size of each file in bytes.
     pub size: u64,
-    /// How many copies there are: several names of one file are one.
+    /// Number of copies; several names of one file are one copy.
     pub copies: u64,
-    /// Allocated bytes that are freed if only the copy that takes most is kept. A copy that a symbolic link led to is
-    /// always kept.
+    /// Allocated bytes that are freed if only the copy with the largest allocation is kept. A copy reached through a
+    /// symbolic link is always kept.
     pub reclaimable: u64,
-    /// The size of all copies but one.
+    /// Total size of all copies except one.
     pub redundant: u64,
-    /// The names, by root and path; names of one file stand together.
+    /// Names by root and path; names of one file are adjacent.
     pub members: Vec<Member>,
 }
 
-/// A file of a group.
+/// A file name in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its row.
+    /// Id of the file's row.
     pub id: i64,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// Its path in the root.
+    /// Path relative to the root.
     pub path: PathBuf,
-    /// As it was seen.
+    /// Metadata when it was last seen.
     pub stat: Stat,
-    /// Whether it is another name of the member before it.
+    /// Whether it is another name of the previous member.
     pub linked: bool,
 }
 
 impl Member {
-    /// How its path leads to the file, in words; nothing for a file of its own.
+    /// Returns how its path leads to the file, for people; `None` for a separate file.
     pub fn link(&self) -> Option<&'static str> {
         match (self.linked, self.stat.links) {
             (_, LinkKind::ViaSymlink) => Some("symbolic link"),
-            // A bind mount or a link in the path of a root leads to it.
+            // Reached through a bind mount or a symbolic link in a root's path.
             (true, LinkKind::Single) => Some("same file"),
             (true, _) => Some("hard link"),
             (false, _) => None,
@@ -122,7 +122,7 @@ impl Member {
     }
 }
 
-/// A group before its names are read.
+/// A group without its names.
 struct GroupSummary {
     algorithm: Algorithm,
     hash: Vec<u8>,
@@ -130,7 +130,7 @@ struct GroupSummary {
     size: u64,
     copies: u64,
     reclaimable: u64,
-    /// The first path, when groups are sorted by it.
+    /// First path, if groups are sorted by path.
     first: String,
 }
 
@@ -141,36 +141,35 @@ impl GroupSummary {
 }
 
 impl Catalog<'_> {
-    /// Groups of files with the same content.
+    /// Returns groups of files with the same content.
     pub fn groups(self, query: &GroupQuery) -> Result<Groups> {
         self.0.read(|db| {
-            // All of one moment; and each row by itself would have SQLite lock the file for it.
+            // In one transaction, for one snapshot and because SQLite would otherwise lock the file for each row.
             let run = || groups(&*db.conn.unchecked_transaction()?, query);
             run().map_err(|error| db.file.error(&error))
         })
     }
 }
 
-/// So many files are looked at together, in the order of their rows. One by one, in the order of their hashes, almost each
-/// would fetch a page of its own.
+/// Number of files that are read together, in row order. In hash order, almost every file would need another page.
 const FILES_PER_BATCH: usize = 65_536;
 
-/// Rows with the same hash.
+/// Ids of files with the same hash.
 struct HashGroup {
     algorithm: Algorithm,
     hash: Vec<u8>,
     ids: Vec<i64>,
 }
 
-/// Which groups are asked for, and where they are looked for.
+/// A query and the connection it runs on.
 struct GroupSearch<'a> {
     conn: &'a Connection,
     query: &'a GroupQuery,
-    /// Filesystems whose inode numbers are not stable.
+    /// Ids of filesystems with unstable inode numbers.
     unstable: &'a [i64],
 }
 
-/// What a group is weighed by.
+/// Columns by which a group is evaluated.
 struct GroupFile {
     id: i64,
     root: i64,
@@ -178,9 +177,9 @@ struct GroupFile {
     allocated: u64,
     links: LinkKind,
     inode: u64,
-    /// The lowest row among the names of the same file.
+    /// Lowest row id among the names of the same file.
     file: i64,
-    /// When groups are sorted by it.
+    /// Absolute path, if groups are sorted by path.
     path: String,
 }
 
@@ -188,7 +187,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
     let mut found = Vec::new();
     let unstable = unstable_filesystems(conn)?;
     let search = GroupSearch { conn, query, unstable: &unstable };
-    // The index alone tells where groups are; rows are read only of those.
+    // The index alone shows where groups are; only their rows are read.
     let mut statement = conn.prepare_cached(
         "SELECT hash_algorithm, content_hash, id FROM library_files INDEXED BY ix_library_files_dedup_group
             WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL
@@ -209,7 +208,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
                 evaluate(&search, std::mem::take(&mut batch), &mut found)?;
                 files = 0;
             }
-            // A file by itself is none.
+            // A single file is not a group.
             batch.pop_if(|last| last.ids.len() < 2);
             let algorithm = Algorithm::read(row, "hash_algorithm")?;
             batch.push(HashGroup { algorithm, hash: hash.to_vec(), ids: vec![id] });
@@ -233,7 +232,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
     Ok(groups)
 }
 
-/// The BLAKE3 hash of nothing. Empty files are not read, so their rows have no hash.
+/// BLAKE3 hash of empty input. Empty files are not read, so their rows have no hash.
 const EMPTY_HASH: [u8; 32] = [
     0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49, 0x9b,
     0xcb, 0x25, 0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
@@ -246,8 +245,8 @@ fn empty_files(conn: &Connection) -> rusqlite::Result<HashGroup> {
     Ok(HashGroup { algorithm: Algorithm::Blake3, hash: EMPTY_HASH.to_vec(), ids })
 }
 
-/// Finds which rows of a group are names of one file. Gives these rows, each with the lowest row among the names; by row.
-/// Few files have several names: only rows whose inode number occurs twice are looked at.
+/// Finds the rows that are names of one file. Returns them with the lowest row id among the names, ordered by row. Few
+/// files have several names: only rows whose inode number occurs twice are examined.
 fn shared_names(
     search: &GroupSearch<'_>,
     rows: impl Iterator<Item = (u64, i64)>,
@@ -269,7 +268,7 @@ fn shared_names(
     Ok(names.shared().into_iter().map(|name| (name.row, name.file)).collect())
 }
 
-/// The file that a row is a name of, by its lowest row.
+/// Returns the lowest row id among the names of a row's file.
 fn file_of(names: &[(i64, i64)], row: i64) -> i64 {
     names
         .binary_search_by_key(&row, |(row, _)| *row)
@@ -278,7 +277,7 @@ fn file_of(names: &[(i64, i64)], row: i64) -> i64 {
         .map_or(row, |name| name.1)
 }
 
-/// Adds those that are groups, and asked for.
+/// Adds the hash groups that match the query to `found`.
 fn evaluate(
     search: &GroupSearch<'_>,
     batch: Vec<HashGroup>,
@@ -332,11 +331,11 @@ fn evaluate(
     Ok(())
 }
 
-/// What is to be said about a group, if it is asked for.
+/// Returns the totals of a group, if it matches the query.
 fn summarize(query: &GroupQuery, hash_group: HashGroup, mut files: Vec<GroupFile>) -> Option<GroupSummary> {
     files.retain(|file| query.roots.is_empty() || query.roots.contains(&file.root));
     let size = files.last().map(|last| last.size).filter(|size| *size >= query.min_size)?;
-    // Of each copy: what it takes, and whether it may be removed. What a symbolic link leads to lies elsewhere.
+    // For each copy: its allocation, and whether it may be removed. The target of a symbolic link is outside the roots.
     let mut names: Vec<_> =
         files.iter().map(|file| (file.file, file.allocated, file.links != LinkKind::ViaSymlink)).collect();
     names.sort_unstable();
@@ -363,8 +362,8 @@ fn summarize(query: &GroupQuery, hash_group: HashGroup, mut files: Vec<GroupFile
 }
 
 fn sort(found: &mut [GroupSummary], by: SortBy) {
-    // Largest first; small files often take the same space, so their sizes decide. Among equals by algorithm and hash, so
-    // that pages never change places.
+    // Largest first. Small files often have equal allocations, so their sizes decide. Ties are ordered by algorithm and
+    // hash, so that pages are stable.
     let number = |group: &GroupSummary| match by {
         SortBy::Reclaimable => (group.reclaimable, group.redundant()),
         SortBy::Count => (group.copies, group.size.saturating_mul(group.copies)),
@@ -401,7 +400,7 @@ fn with_members(search: &GroupSearch<'_>, group: GroupSummary) -> rusqlite::Resu
     }
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     let names = shared_names(search, named.iter().map(|(_, member)| (member.stat.inode, member.id)))?;
-    // Other names of a file come right after its first.
+    // Other names of a file follow its first name.
     let mut first = HashMap::new();
     let mut placed: Vec<(usize, Member)> = Vec::with_capacity(named.len());
     for (position, (_, mut member)) in named.into_iter().enumerate() {

@@ -1,7 +1,7 @@
-//! What is known of files' contents, and reading the catalog row by row.
+//! Hashes of files, and reading the catalog row by row.
 //!
-//! Owns the hash columns of `library_files`. A hash counts for the file as it was read: whoever writes one says
-//! what the file system said about the file then.
+//! Owns the hash columns of `library_files`. A hash is valid for the metadata that the file had when it was read, which
+//! is stored with it.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -19,58 +19,58 @@ use crate::time::UtcTime;
 
 string_enum! {
     "a hash algorithm",
-    /// How contents are hashed.
+    /// Hash algorithm for contents.
     pub enum Algorithm {
-        /// BLAKE3, 32 bytes.
+        /// BLAKE3 with 32 bytes.
         Blake3 = "blake3",
-        /// SHA-256, 32 bytes.
+        /// SHA-256 with 32 bytes.
         Sha256 = "sha256",
-        /// SHA-512, 64 bytes.
+        /// SHA-512 with 64 bytes.
         Sha512 = "sha512",
-        /// SHA3-256, 32 bytes.
+        /// SHA3-256 with 32 bytes.
         Sha3 = "sha3-256",
     }
 }
 
 impl Algorithm {
-    /// How many bytes a hash has.
+    /// Returns the length of a hash in bytes.
     pub fn length(self) -> usize {
         if self == Algorithm::Sha512 { 64 } else { 32 }
     }
 }
 
-/// A file that is there, as the catalog knows it.
+/// A present file in the catalog.
 #[derive(Clone, Debug)]
 pub struct FileRow {
-    /// Its number.
+    /// Id of the file's row.
     pub id: i64,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// As it was seen.
+    /// Metadata when it was last seen.
     pub stat: Stat,
-    /// What its content was hashed with.
+    /// Algorithm of its hash, if it was hashed.
     pub algorithm: Option<Algorithm>,
-    /// A hash over a few blocks of it.
+    /// Hash over a few blocks of the content.
     pub samples: Option<i64>,
-    /// Whether it could not be read when it was last tried.
+    /// Whether its last read failed.
     pub failed: bool,
-    /// When that was.
+    /// When its last read failed.
     pub failed_at: Option<UtcTime>,
-    /// Its path in its root, when that was asked for.
+    /// Path relative to its root; empty if it was not requested.
     pub path: PathBuf,
 }
 
-/// Which file is meant.
+/// Refers to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRef {
-    /// The one with this row.
+    /// The file with this row id.
     Row(i64),
-    /// One that is written in the same batch: the number of its listing, and its place among the new files.
+    /// A file of the same batch: the number of its listing, and its index among the new files.
     New(u64, u32),
 }
 
 impl FileRef {
-    /// The row, if it is known by now.
+    /// Returns the row id, if the file has been inserted.
     pub fn row(self, ids: &NewFileIds) -> Option<i64> {
         match self {
             FileRef::Row(id) => Some(id),
@@ -79,55 +79,55 @@ impl FileRef {
     }
 }
 
-/// What a file contains.
+/// Hash of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// What it was hashed with.
+    /// Algorithm of the hash.
     pub algorithm: Algorithm,
-    /// The hash.
+    /// Hash of the content.
     pub hash: Vec<u8>,
-    /// Whether another file has the same: only then does it become part of a group.
+    /// Whether another file has the same hash: only then it becomes part of a group.
     pub shared: bool,
 }
 
-/// What became of the reading of a file.
+/// Result of reading a file, to be written.
 #[derive(Clone, Debug)]
 pub struct FileHash {
-    /// The file.
+    /// The file that was read.
     pub file: FileRef,
-    /// As it was when it was read.
+    /// Metadata when it was read.
     pub stat: Stat,
-    /// What was found.
+    /// Result of the read.
     pub result: ReadResult,
-    /// Whether another file has the same content: only then does it become part of a group.
+    /// Whether another file has the same content: only then it becomes part of a group.
     pub shared: bool,
-    /// Whether its row says otherwise: another size or time, or an error.
+    /// Whether its row differs: another size or time, or an error.
     pub differs: bool,
-    /// Whether it was read so shortly after a change that a later one may have left the same time.
+    /// Whether it was read so shortly after a change that a later change may have left the same mtime.
     pub racy: bool,
 }
 
-/// What reading a file found, of one that is a row.
+/// Result of reading a file that has a row.
 #[derive(Clone, Debug)]
 pub struct HashedFile {
-    /// The file.
+    /// Id of the file's row.
     pub id: i64,
-    /// As it was when it was read.
+    /// Metadata when it was read.
     pub stat: Stat,
-    /// What was found.
+    /// Result of the read.
     pub result: ReadResult,
 }
 
-/// What reading a file found.
+/// Result of reading a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadResult {
-    /// The hash of its content.
+    /// Hash of the content.
     Content(Algorithm, Vec<u8>),
-    /// A hash over a few blocks of it.
+    /// Hash over a few blocks of the content.
     Samples(i64),
-    /// It is gone. Counts if a scan that is under way has listed its folder.
+    /// The file does not exist. Applied only if a running scan has listed its folder.
     Gone,
-    /// It could not be read, or would not hold still.
+    /// The file could not be read, or changed while it was read.
     Failed(String),
 }
 
@@ -136,11 +136,11 @@ const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns,
     coalesce(CASE WHEN f.needs_hash = 0 AND f.content_hash IS NOT NULL THEN f.hash_algorithm END, f.read_algorithm)
         AS algorithm, f.hash_error_count > 0, CASE WHEN f.hash_error_count > 0 THEN f.hash_last_error_at END";
 
-/// In the order of rows: an index would have each row looked up by itself.
+/// Reads in row order, because an index would look up each row separately.
 const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0 AND f.excluded_at IS NULL";
 
 impl Catalog<'_> {
-    /// Every file that is there, in the order of rows, without its path.
+    /// Visits every present file in row order, without its path.
     pub fn for_each_file(self, mut visit: impl FnMut(&FileRow) -> ControlFlow<()>) -> Result<()> {
         let sql = format!("SELECT {COLUMNS} FROM {FILES}");
         self.0.read(|db| {
@@ -158,8 +158,8 @@ impl Catalog<'_> {
         })
     }
 
-    /// Some files that are there and not empty, after the row `after`, with their paths. Those that `wanted` does
-    /// not want are passed over. Says up to which row it looked; nothing when that was the last.
+    /// Returns up to `limit` present, non-empty files after the row `after`, with their paths, that match `filter`.
+    /// Also returns the last row that was examined; `None` at the end.
     pub fn page(
         self,
         after: i64,
@@ -192,7 +192,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// Writes what reading files found, as shared. Says how many are gone now.
+    /// Writes results of reading files that have duplicates. Returns the number of files that are now missing.
     pub fn record_shared(self, hashed: Vec<HashedFile>) -> Result<usize> {
         let file_hash = |HashedFile { id, stat, result }| FileHash {
             file: FileRef::Row(id),
@@ -206,7 +206,7 @@ impl Catalog<'_> {
         Ok(self.write(Batch { hashes, ..Batch::default() })?.missing)
     }
 
-    /// Every hash of a file that is there: its row, the first eight bytes, and whether it counts as shared.
+    /// Visits every hash of a present file: its row, the first eight bytes, and whether it is shared.
     pub fn for_each_hash(
         self,
         algorithm: Algorithm,
@@ -234,7 +234,7 @@ impl Catalog<'_> {
     }
 }
 
-/// The first eight bytes of a hash: enough to tell which files to look at together.
+/// Returns the first eight bytes of a hash, by which candidates for a group are found.
 pub fn prefix(hash: &[u8]) -> u64 {
     hash.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
@@ -258,7 +258,7 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
             if *shared {
                 mark_row_shared(db, id)?;
             } else {
-                // What another algorithm said would keep it from being found by this one.
+                // A hash of another algorithm would prevent that the file is found by this one.
                 let sql =
                     "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
                         hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
@@ -267,12 +267,12 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
             }
         }
         ReadResult::Samples(samples) => {
-            // Another reading may have found the file changed, and be written already.
+            // Another read may have found the file changed, and be written already.
             let sql = "UPDATE library_files SET edges = ?2
                 WHERE id = ?1 AND size_bytes = ?3 AND mtime_ns = ?4 AND ctime_ns IS ?5";
             db.execute(sql, (id, samples, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
         }
-        // Only a scan that has listed the file's folder knows: a disk may have been unmounted.
+        // Only a scan that has listed the folder can confirm this: the disk may have been unmounted.
         ReadResult::Gone => {
             let sql = format!(
                 "UPDATE library_files SET {SET_MISSING} WHERE id = ?2 AND is_missing = 0 AND EXISTS (SELECT 1 FROM folders f
@@ -293,8 +293,7 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
     Ok(0)
 }
 
-/// The row is to say what the file system said when the file was read, and that it could be. What was known of another
-/// content goes.
+/// Updates the row to the metadata of a successful read. A hash of another content is cleared.
 fn update_stat(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     let scan = "SELECT last_seen_scan_id FROM library_files WHERE id = ?1";
     let scan = db.first(scan, [id], |row| row.get(0))?.flatten();
@@ -306,7 +305,7 @@ fn update_stat(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     db.execute(sql, [id]).map(drop)
 }
 
-/// Makes a file that was read before part of a group.
+/// Makes a file that was read earlier part of a group.
 pub(super) fn mark_shared(db: &Db<'_>, file: FileRef, ids: &NewFileIds) -> Result<()> {
     match file.row(ids) {
         Some(id) => mark_row_shared(db, id),
@@ -314,7 +313,7 @@ pub(super) fn mark_shared(db: &Db<'_>, file: FileRef, ids: &NewFileIds) -> Resul
     }
 }
 
-/// What was read becomes the hash that others see. It is of the file as its row has it.
+/// Publishes the hash that was read, which is valid for the row's metadata.
 pub(super) fn mark_row_shared(db: &Db<'_>, id: i64) -> Result<()> {
     let sql =
         "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
@@ -324,13 +323,13 @@ pub(super) fn mark_row_shared(db: &Db<'_>, id: i64) -> Result<()> {
     db.execute(sql, (id, db.now())).map(drop)
 }
 
-/// From half a minute to an hour. A scan tries again whenever it comes by; others of this file's programs wait.
+/// Returns the retry delay, from 30 seconds to one hour. Scans ignore it; other programs on this file wait.
 fn backoff(failures: i64) -> Duration {
     let doublings = u32::try_from(failures.clamp(0, 7)).unwrap_or(0);
     Duration::from_secs((30 << doublings).min(3_600))
 }
 
-/// Columns by number, as [`COLUMNS`] names them: looking names up took a third of reading a row.
+/// Reads columns by number, in the order of [`COLUMNS`]: looking up names took a third of the time for a row.
 fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<FileRow> {
     let algorithm = match row.get_ref(10)? {
         rusqlite::types::ValueRef::Null => None,
@@ -341,8 +340,8 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<FileRow> {
     Ok(FileRow { id, root, stat: stat(row, 2)?, algorithm, samples, failed, failed_at, path: PathBuf::new() })
 }
 
-/// Size, times, inode, device, allocated bytes and kind of link, from the columns that begin at `first`. The size stands
-/// for allocated bytes that are not known.
+/// Reads size, times, inode, device, allocated bytes and link kind from the columns that begin at `first`. An unknown
+/// allocation is replaced by the size.
 pub(super) fn stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
     let stat = usual_stat(row, first)?;
     let allocated = row.get::<_, Option<i64>>(first + 5)?.and_then(|bytes| bytes.try_into().ok());
@@ -350,8 +349,8 @@ pub(super) fn stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<St
     Ok(Stat { allocated: allocated.unwrap_or(stat.size), links, ..stat })
 }
 
-/// Size, times, inode and device, from the columns that begin at `first`, of a file that is not unusual. What another
-/// program left out is 0, which no file has.
+/// Reads size, times, inode and device of a file without unusual values, from the columns that begin at `first`. Values
+/// that another program left out are 0, which no file has.
 pub(super) fn usual_stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
     let size = row.get::<_, i64>(first)?.try_into().unwrap_or(0);
     Ok(Stat {

@@ -1,7 +1,7 @@
-//! What is known of a folder, for a walk to compare with.
+//! Recorded entries of a folder, with which a walk compares.
 //!
-//! Owns how the rows of one folder are read. A rescan reads every row of the catalog here, so a row is read only as far as
-//! most rows have something to say; what the others say beyond that is found by an index that has only those.
+//! Owns how the rows of one folder are read. A rescan reads every row of the catalog here, so only the columns that
+//! most rows need are read; other columns are read through an index that contains only the files with unusual values.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,48 +15,48 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::{paths, schema};
 
-/// What is known of a folder.
+/// Recorded entries of a folder.
 #[derive(Clone, Debug, Default)]
 pub struct KnownEntries {
-    /// Its files by their names, those that are gone included.
+    /// Files by name, including missing ones.
     pub files: Vec<(OsString, KnownFile)>,
-    /// Its folders by their names, those that are gone included.
+    /// Folders by name, including removed ones.
     pub folders: Vec<(OsString, KnownFolder)>,
 }
 
-/// What is known of a file.
+/// A recorded file.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownFile {
-    /// Its row.
+    /// Id of the file's row.
     pub id: i64,
-    /// As it was seen; `ctime_ns` is 0 when another program recorded it.
+    /// Metadata when it was last seen; `ctime_ns` is 0 if another program recorded it.
     pub stat: Stat,
-    /// Whether it was gone.
+    /// Whether it was missing.
     pub missing: bool,
-    /// Whether filters left it out.
+    /// Whether filters excluded it.
     pub excluded: bool,
-    /// Whether it was read so shortly after a change that it has to be read again.
+    /// Whether it was read so shortly after a change that it must be read again.
     pub racy: bool,
 }
 
-/// What is known of a folder in a folder.
+/// A recorded subfolder.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownFolder {
-    /// Its row.
+    /// Id of the folder's row.
     pub id: i64,
-    /// Whether it was gone.
+    /// Whether it was removed.
     pub removed: bool,
-    /// Whether filters left it out.
+    /// Whether filters excluded it.
     pub excluded: bool,
-    /// The filesystem it was on.
+    /// Id of the filesystem it was on.
     pub filesystem: Option<i64>,
-    /// Whether that was another one than its parent's.
+    /// Whether its filesystem differed from its parent's.
     pub mount_point: bool,
 }
 
 impl Catalog<'_> {
-    /// Whether any file of a root is unusual. Asked for once for a walk: most roots have none, and their folders are read
-    /// faster without looking for some.
+    /// Returns whether any file of a root has unusual values. Called once for a walk: most roots have none, and their
+    /// folders are read faster without looking for them.
     pub fn has_unusual(self, root: i64) -> Result<bool> {
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM library_files INDEXED BY ix_library_files_unusual
@@ -66,15 +66,15 @@ impl Catalog<'_> {
         self.0.read(|db| Ok(db.number(&sql, [root])? > 0))
     }
 
-    /// What is known of a folder. Nothing, when it has no row. `has_unusual` is what [`Catalog::has_unusual`] said of its
-    /// root; true is right for any.
+    /// Returns the recorded entries of a folder; none if it has no row. `has_unusual`: the result of
+    /// [`Catalog::has_unusual`] for its root; true is always correct.
     pub fn known_entries(self, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
         let Some(id) = folder.id else { return Ok(KnownEntries::default()) };
         self.0.read(|db| read_known(db, id, folder, has_unusual))
     }
 }
 
-/// What the row of an unusual file says.
+/// Columns of a file with unusual values.
 struct UnusualFile {
     stat: Stat,
     excluded: bool,
@@ -82,7 +82,7 @@ struct UnusualFile {
 }
 
 fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
-    // Names follow the folder's path and a slash; bytes, as the path's text has.
+    // A name follows the folder's path and a slash; the length is in bytes of the encoded text.
     let path = paths::to_text(folder.path.as_os_str());
     let prefix_length = if path.is_empty() { 0 } else { path.len() + 1 };
     let name = |row: &Row<'_>| -> rusqlite::Result<OsString> {
@@ -90,7 +90,7 @@ fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Re
         Ok(paths::from_text(text.get(prefix_length..).unwrap_or_default()))
     };
     let unusual = if has_unusual { read_unusual(db, id, folder.root)? } else { HashMap::new() };
-    // One statement for both: each has SQLite lock the file, which costs more than a few rows.
+    // One statement for both tables: SQLite locks the file for each, which costs more than a few rows.
     let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
             FROM library_files WHERE folder_id = ?1
         UNION ALL SELECT id, relative_path, NULL, filesystem_id, excluded_at IS NOT NULL,

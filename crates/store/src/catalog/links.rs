@@ -1,23 +1,23 @@
-//! Which paths lead to one file.
+//! Decides which paths lead to one file.
 //!
-//! Owns when two rows are names of one file: when they have one inode number on one filesystem. A link count tells nothing:
-//! a bind mount or a symbolic link leads to a file whose count is 1, and a count is as old as its row. Where the
-//! filesystem is not known, or its inode numbers change, the device number takes its place. That is no identity, as
-//! disks that take turns are given the same one: there the change time must be the same, too, or the inode must be
-//! known to have several names.
+//! Two rows are names of one file if they have the same inode number on the same filesystem. A link count is not used:
+//! a bind mount or a symbolic link leads to a file whose count is 1, and a count is as old as its row. If the
+//! filesystem is unknown, or its inode numbers are unstable, the device number replaces it. That is not an identity,
+//! because disks that are attached in turn get the same number: there the change time must be equal, too, or the inode
+//! must be known to have several names.
 
 use rusqlite::Connection;
 
 use super::Stat;
 
-/// How the identity of a filesystem begins whose inode numbers are not enough to tell its files apart: they are given anew
-/// when it is mounted, or belong to the layers below it.
+/// Prefix of the identity of a filesystem whose inode numbers do not identify files: they change with every mount, or
+/// belong to the layers below it.
 pub const UNSTABLE_INODES: &str = "unstable inodes, ";
 
 /// Whether other paths may lead to a file's inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkKind {
-    /// Not known: another program, or an earlier version, recorded the file.
+    /// Unknown: another program, or an earlier version, recorded the file.
     #[default]
     Unknown,
     /// Its link count is 1.
@@ -29,7 +29,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// As the database stores it.
+    /// Returns the value stored in the database.
     pub(super) fn code(self) -> Option<i64> {
         match self {
             LinkKind::Unknown => None,
@@ -49,18 +49,18 @@ impl LinkKind {
     }
 }
 
-/// A name of a file that has several.
+/// A name of a file with several names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedName {
-    /// Its row.
+    /// Row id of this name.
     pub row: i64,
-    /// The lowest row among the names of the file.
+    /// Lowest row id among the names of the file.
     pub file: i64,
-    /// The change time of the inode when this name was seen.
+    /// Change time of the inode when this name was seen.
     pub ctime_ns: i64,
 }
 
-/// Where inodes are. Sorted, those of one filesystem are neighbours.
+/// The filesystem or device of an inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Volume {
     filesystem: Option<i64>,
@@ -73,21 +73,21 @@ struct NameRow {
     inode: u64,
     row: i64,
     ctime_ns: i64,
-    /// Its place among the volumes.
+    /// Index in `volumes`.
     volume: u32,
     links: LinkKind,
 }
 
-/// Rows among which names of one file are looked for.
+/// Finds the rows that are names of one file.
 pub(super) struct SharedNameFinder<'a> {
-    /// Filesystems whose inode numbers are not stable.
+    /// Ids of filesystems with unstable inode numbers.
     unstable: &'a [i64],
-    /// Few.
+    /// Few elements, searched linearly.
     volumes: Vec<Volume>,
     names: Vec<NameRow>,
 }
 
-/// The filesystems whose inode numbers are not stable.
+/// Returns the ids of filesystems with unstable inode numbers.
 pub(super) fn unstable_filesystems(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
     let sql = "SELECT id FROM filesystems WHERE substr(identity, 1, length(?1)) = ?1";
     conn.prepare_cached(sql)?.query_map([UNSTABLE_INODES], |row| row.get(0))?.collect()
@@ -103,7 +103,7 @@ impl<'a> SharedNameFinder<'a> {
         self.names.reserve_exact(rows);
     }
 
-    /// Adds a row. What another program recorded without an inode is a file of its own.
+    /// Adds a row. A row without an inode, recorded by another program, is a separate file.
     pub(super) fn add(&mut self, row: i64, stat: &Stat, filesystem: Option<i64>) {
         let Stat { inode, device, ctime_ns, links, .. } = *stat;
         if inode == 0 {
@@ -111,7 +111,7 @@ impl<'a> SharedNameFinder<'a> {
         }
         let has_stable_inodes = filesystem.is_some_and(|filesystem| !self.unstable.contains(&filesystem));
         let volume = Volume { filesystem, has_stable_inodes, device };
-        // Mostly that of the row before.
+        // Usually the volume of the previous row.
         let place = self.volumes.iter().rposition(|known| *known == volume).unwrap_or_else(|| {
             self.volumes.push(volume);
             self.volumes.len() - 1
@@ -119,7 +119,7 @@ impl<'a> SharedNameFinder<'a> {
         self.names.push(NameRow { inode, row, ctime_ns, volume: place as u32, links });
     }
 
-    /// The names of files that have several, by row.
+    /// Returns the names of files with several names, ordered by row.
     pub(super) fn shared(mut self) -> Vec<SharedName> {
         self.names.sort_unstable_by_key(|name| (name.inode, name.volume, name.row));
         let mut shared = Vec::new();
@@ -173,9 +173,9 @@ impl<'a> SharedNameFinder<'a> {
     }
 }
 
-/// A name whose file is being found.
+/// A name and its file.
 struct ResolvedName {
-    /// Filesystem, device and change time, as far as they count.
+    /// Filesystem, device and change time, as far as they are compared.
     key: (Option<i64>, u64, i64),
     file: i64,
     row: i64,
@@ -184,7 +184,8 @@ struct ResolvedName {
     via_symlink: bool,
 }
 
-/// A link may lead to another filesystem than that of the folder it is in. Its target is known by the device.
+/// Merges the targets of symbolic links with other names by device, because a link may lead to another filesystem than
+/// its folder's.
 fn merge_symlink_targets(found: &mut [ResolvedName]) {
     let mut devices: Vec<u64> =
         found.iter().filter(|name| name.via_symlink).map(|name| name.device).collect();
@@ -207,8 +208,8 @@ mod tests {
 
     const UNSTABLE: i64 = 9;
 
-    /// Rows 1, 2, … with their filesystem, device, change time and kind of link; all have one inode number. Gives the file
-    /// of each.
+    /// Takes rows 1, 2, … with filesystem, device, change time and link kind, all with the same inode number. Returns
+    /// the file of each.
     fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
         let mut names = SharedNameFinder::new(&[UNSTABLE]);
         for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {
@@ -218,7 +219,7 @@ mod tests {
         }
         let mut files: Vec<i64> = (1..).take(rows.len()).collect();
         for name in names.shared() {
-            files[usize::try_from(name.row - 1).expect("a place")] = name.file;
+            files[usize::try_from(name.row - 1).expect("row ids are small")] = name.file;
         }
         files
     }
@@ -226,14 +227,14 @@ mod tests {
     use LinkKind::{HardLinked, Single, Unknown, ViaSymlink};
 
     #[test]
-    fn inode_of_a_known_filesystem_is_one_file_whatever_its_link_count() {
+    fn equal_inodes_of_a_known_filesystem_are_one_file() {
         assert_eq!(files(&[(Some(1), 7, 1, Single), (Some(1), 8, 2, Single)]), [1, 1]);
         assert_eq!(files(&[(Some(1), 7, 1, Single), (Some(2), 7, 1, Single)]), [1, 2]);
         assert_eq!(files(&[(Some(1), 7, 1, HardLinked), (Some(2), 7, 1, HardLinked)]), [1, 2]);
     }
 
     #[test]
-    fn inode_of_an_unknown_filesystem_is_one_file_by_its_change_time_or_link_count() {
+    fn equal_inodes_of_an_unknown_filesystem_are_one_file_by_change_time_or_link_count() {
         for filesystem in [None, Some(UNSTABLE)] {
             let two = |device, (ctime, links), (other_ctime, other_links)| {
                 files(&[(filesystem, 7, ctime, links), (filesystem, device, other_ctime, other_links)])
@@ -242,14 +243,14 @@ mod tests {
             assert_eq!(two(7, (1, Single), (2, Single)), [1, 2]);
             assert_eq!(two(8, (1, Single), (1, Single)), [1, 2]);
             assert_eq!(two(7, (1, HardLinked), (2, HardLinked)), [1, 1]);
-            assert_eq!(two(7, (1, Single), (2, HardLinked)), [1, 1], "it got another name");
+            assert_eq!(two(7, (1, Single), (2, HardLinked)), [1, 1], "the file got another hard link");
             assert_eq!(two(7, (1, Unknown), (2, Single)), [1, 1]);
             assert_eq!(two(8, (1, HardLinked), (1, HardLinked)), [1, 2]);
         }
     }
 
     #[test]
-    fn target_of_a_symbolic_link_is_known_by_its_device() {
+    fn symlink_target_is_matched_by_device() {
         let link = (Some(1), 8, 1, ViaSymlink);
         assert_eq!(files(&[link, (Some(2), 8, 1, Single)]), [1, 1]);
         assert_eq!(files(&[link, (Some(2), 7, 1, Single)]), [1, 2]);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn row_without_an_inode_is_a_file_of_its_own() {
+    fn row_without_an_inode_is_a_separate_file() {
         let mut names = SharedNameFinder::new(&[]);
         (1..3).for_each(|row| names.add(row, &Stat::default(), Some(1)));
         assert_eq!(names.shared(), []);

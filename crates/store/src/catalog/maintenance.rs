@@ -1,6 +1,6 @@
-//! Keeping the catalog sound: throwing away what is long gone, and finding rows that contradict each other.
+//! Maintenance of the catalog: purging old records, and checking the consistency of rows.
 //!
-//! Owns what must hold between rows. It never looks at a disk: a scan does.
+//! Owns the consistency rules. It does not read the disk; scans do.
 
 use super::Catalog;
 use crate::db::Db;
@@ -9,25 +9,25 @@ use crate::lease::sortable_time;
 use crate::time::UtcTime;
 use crate::writer::WriteKind;
 
-/// What was thrown away.
+/// Number of purged rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Purged {
-    /// Rows of files.
+    /// Purged file rows.
     pub files: usize,
-    /// Rows of folders.
+    /// Purged folder rows.
     pub folders: usize,
 }
 
-/// Something that must hold, and how many rows break it.
+/// A consistency rule and the number of rows that violate it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
-    /// What is checked.
+    /// Description of the rule.
     pub name: &'static str,
-    /// Rows that break it.
+    /// Number of rows that violate the rule.
     pub broken: i64,
-    /// Of these, put right.
+    /// Number of rows that were repaired.
     pub repaired: i64,
-    /// What putting it right means.
+    /// Description of the repair.
     pub repair: &'static str,
 }
 
@@ -35,13 +35,13 @@ struct Rule {
     name: &'static str,
     repair: &'static str,
     table: &'static str,
-    /// Rows that break it.
+    /// Condition of rows that violate the rule.
     broken: &'static str,
-    /// Sets that put it right. ?1 is the time now.
+    /// Assignments that repair a row. ?1 is the current time.
     sets: &'static str,
 }
 
-/// What must hold. The two `rtrim`s make of a path that of its folder: all up to its last slash.
+/// Consistency rules. The two `rtrim`s turn a path into that of its folder, by cutting off the last name.
 const RULES: &[Rule] = &[
     Rule {
         name: "a hash is whole, and of the file as it was seen",
@@ -130,17 +130,17 @@ const RULES: &[Rule] = &[
 ];
 
 impl Catalog<'_> {
-    /// Throws away rows of what has been gone since before a moment.
+    /// Deletes rows of files and folders that have been missing since before a time.
     pub fn purge(self, files: bool, folders: bool, before: UtcTime) -> Result<Purged> {
         self.0.write(WriteKind::Compound, move |db| purge(db, files, folders, before))
     }
 
-    /// Counts rows that contradict others.
+    /// Counts the rows that violate each rule.
     pub fn verify(self) -> Result<Vec<Check>> {
         self.0.read(|db| RULES.iter().map(|rule| rule.check(db)).collect())
     }
 
-    /// Puts right what can be.
+    /// Repairs rows that violate a rule.
     pub fn repair(self) -> Result<Vec<Check>> {
         self.0.write(WriteKind::Compound, |db| {
             crate::scans::clear_settled(db)?;
@@ -163,10 +163,10 @@ impl Rule {
         Ok(Check { name, broken, repaired: 0, repair })
     }
 
-    /// How many rows are not broken any more.
+    /// Repairs the rows and returns how many no longer violate the rule.
     fn repair(&self, db: &Db<'_>, broken: i64) -> Result<i64> {
         let Rule { table, broken: rows, sets, .. } = *self;
-        // Not every rule needs the time; a statement has to use its parameter.
+        // A statement must use its parameter, but not every rule needs the time.
         db.execute(&format!("UPDATE {table} SET {sets} WHERE ({rows}) AND ?1 IS NOT NULL"), [db.now()])?;
         Ok(broken - self.check(db)?.broken)
     }
@@ -181,7 +181,7 @@ fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Pur
         purged.files = db.execute(&sql, [&before])?;
     }
     if folders {
-        // Counted before: what goes with its folder is not counted by the statement.
+        // Counted before, because the statement does not count rows deleted by a cascade.
         let gone = "removed_at IS NOT NULL AND removed_at < ?1";
         let count = db.number(&format!("SELECT count(*) FROM folders WHERE {gone}"), [&before])?;
         purged.folders = usize::try_from(count).unwrap_or(0);

@@ -1,6 +1,6 @@
-//! Rows of files that were not known: most of what a first scan writes.
+//! Inserts rows of new files, which is most of what a first scan writes.
 //!
-//! Owns the statement, for many rows at once.
+//! Owns the statement that inserts several rows.
 
 use std::sync::LazyLock;
 
@@ -12,17 +12,17 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::paths;
 
-/// So many new files are written by one statement: to begin and to end one costs a third of what a row costs.
+/// Number of files inserted by one statement: starting and ending a statement costs a third of a row.
 const ROWS_PER_STATEMENT: usize = 16;
 
-/// Values that all rows of a statement have in common: root, folder, scan, time. Each value that is bound costs a tenth
-/// of a microsecond, so these are bound once.
+/// Number of parameters that all rows share: root, folder, scan, time. They are bound once, because binding takes a
+/// tenth of a microsecond each.
 const COMMON_PARAMS: usize = 4;
 
-/// Values of a row of its own.
+/// Number of parameters of each row.
 const PARAMS_PER_ROW: usize = 16;
 
-/// The statement for so many new files.
+/// Returns the statement that inserts this number of files.
 fn insert_files(rows: usize) -> String {
     let mut sql = "INSERT INTO library_files (library_id, folder_id, last_seen_scan_id, created_at, updated_at,
             relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, needs_hash, read_algorithm, read_hash,
@@ -34,7 +34,7 @@ fn insert_files(rows: usize) -> String {
         let first = COMMON_PARAMS + row * PARAMS_PER_ROW;
         let comma = if row == 0 { "" } else { ", " };
         let numbers = (1..=PARAMS_PER_ROW).map(|value| format!("?{}", first + value));
-        // ?4 is the time, twice.
+        // ?4 is the time, used twice.
         sql.push_str(&format!(
             "{comma}(?1, ?2, ?3, ?4, ?4, {}, 0, 0)",
             numbers.collect::<Vec<_>>().join(", ")
@@ -44,8 +44,8 @@ fn insert_files(rows: usize) -> String {
     sql
 }
 
-/// Writes the new files of a folder, whose path with its slash is `above`. Gives their rows, in their order, and how many
-/// had one already.
+/// Inserts the new files of a folder, whose path with a slash is `prefix`. Returns their ids in order, and how many
+/// already had a row.
 pub(super) fn insert_new_files(
     db: &Db<'_>,
     listing: &Listing,
@@ -82,12 +82,12 @@ pub(super) fn insert_new_files(
         let written = db.execute(sql, values.as_slice())?;
         conflicts += rows - written;
         if written == rows {
-            // One writer, one statement: rows that follow each other.
+            // A single statement of the only writer inserts consecutive ids.
             let last = db.conn.last_insert_rowid();
             ids.extend(last - crate::sql_limit(rows) + 1..=last);
             continue;
         }
-        // Another program recorded some of them, without a folder. What was read of those is read again.
+        // Another program recorded some of them without a folder. Their digests are discarded.
         for (file, (_, stat)) in new.iter().zip(chunk) {
             let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
             let id = db.number(sql, (root, &file.path))?;
@@ -99,7 +99,7 @@ pub(super) fn insert_new_files(
     Ok((ids, conflicts))
 }
 
-/// A row to be written.
+/// Parameters of one row.
 struct NewFile<'a> {
     path: String,
     size: i64,
@@ -107,9 +107,9 @@ struct NewFile<'a> {
     identity: (i64, i64),
     space: (i64, Option<i64>),
     needs_hash: bool,
-    /// What was read of it, when nobody shares it.
+    /// Hash, if no other file shares it.
     read: (Option<&'static str>, Option<&'a [u8]>),
-    /// What was read, when somebody does.
+    /// Hash, if another file shares it.
     content: (Option<&'static str>, Option<&'a [u8]>),
     hashed: (Option<i64>, Option<i64>, Option<&'a str>),
 }
@@ -125,7 +125,7 @@ impl<'a> NewFile<'a> {
             times: (stat.mtime_ns, stat.ctime_ns),
             identity: (stat.inode.cast_signed(), stat.device.cast_signed()),
             space: (signed(stat.allocated), stat.links.code()),
-            // Of an empty file all is known.
+            // An empty file needs no hash.
             needs_hash: size > 0 && content.0.is_none(),
             read: digest.filter(|digest| !digest.shared).map(parts).unzip(),
             content,
@@ -136,7 +136,7 @@ impl<'a> NewFile<'a> {
         }
     }
 
-    /// Its values, in the order of [`insert_files`].
+    /// Appends the parameters in the order of [`insert_files`].
     fn bind<'b>(&'b self, values: &mut Vec<&'b dyn ToSql>) {
         let NewFile { path, size, times, identity, space, needs_hash, read, content, hashed } = self;
         values.extend::<[&'b dyn ToSql; PARAMS_PER_ROW]>([

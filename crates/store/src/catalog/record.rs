@@ -1,6 +1,6 @@
-//! Writing what a walk found.
+//! Writes the listings of a walk.
 //!
-//! Owns what a listing changes: which rows of files and folders are made, changed, marked missing or excluded, or deleted.
+//! Owns which rows of files and folders a listing inserts, changes, marks as missing or excluded, or deletes.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
 
-/// What writing a listing came to.
+/// Result of writing a listing.
 pub(super) struct Recorded {
     pub(super) missing: usize,
     pub(super) excluded: usize,
@@ -66,7 +66,7 @@ pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> 
     };
     let Listing { skipped, filesystem, mount_point, .. } = listing;
     let mount_point = mount_point.then_some(1);
-    // A folder that could not be read was seen all the same.
+    // A folder that could not be read was still seen.
     let sql =
         "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, removed_at = NULL,
             error_status = coalesce(?4, CASE WHEN ?10 THEN error_status END), excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
@@ -90,7 +90,7 @@ pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> 
     Ok(Recorded { missing, excluded, conflicts, ids })
 }
 
-/// Paths in one folder, made in one place of memory.
+/// Builds paths of a folder's entries in one buffer.
 struct PathBuffer<'a> {
     path: &'a mut String,
 }
@@ -105,7 +105,7 @@ impl PathBuffer<'_> {
     }
 }
 
-/// Returns the row of a folder. Inserts it, and those of the folders above it, if it is missing.
+/// Returns the row of a folder. Inserts it, and the rows of its parents, if they are missing.
 fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
     let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2";
     if let Some(id) = db.first(sql, (root, path), |row| row.get(0))? {
@@ -121,10 +121,10 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
         .ok_or_else(|| Error::Internal("a folder's row vanished".to_owned()))
 }
 
-/// What `error_status` says of a folder that was a root of its own, and that no walk has looked at since.
+/// Value of `error_status` for a folder that was a root and has not been walked since that root was removed.
 pub(super) const UNSCANNED: &str = "it was a root of its own, and was not scanned since that was removed";
 
-/// Records that a folder of a root has to be walked. Nothing is recorded in a folder that the root does not have.
+/// Records that a folder of a root must be walked. Does nothing if the root has no row for the parent folder.
 pub(crate) fn mark_folder_unscanned(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
     let (parent, _) = path.rsplit_once('/').unwrap_or_default();
     let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2
@@ -143,7 +143,8 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
     db.execute(sql, (root, parent, path, db.now())).map(drop)
 }
 
-/// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
+/// Updates a file's row. The hash is kept if only the change time was unknown or the file reappeared, and cleared
+/// otherwise.
 pub(super) fn update_changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>) -> Result<()> {
     let ChangedFile { id, stat, keeps_hash } = changed;
     let now = db.now();
@@ -177,13 +178,13 @@ pub(super) fn update_changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Opti
     db.execute(sql, values).map(drop)
 }
 
-/// Sets what a file that filters leave out has: no group shows it, and its hash is kept.
+/// Assignments for an excluded file: it is in no group, and its hash is kept.
 const SET_EXCLUDED: &str = "excluded_at = ?1, updated_at = ?1, needs_hash = (is_missing = 0 AND size_bytes > 0),
     read_algorithm = coalesce(hash_algorithm, read_algorithm), read_hash = coalesce(content_hash, read_hash),
     hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
     WHERE excluded_at IS NULL";
 
-/// Sets what a file that is gone has; its hash stays, in case it comes back.
+/// Assignments for a missing file; its hash is kept in case it reappears.
 pub(super) const SET_MISSING: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
     coalesce((SELECT s.id FROM folders f JOIN scan_sessions s ON s.id = f.walked_scan_id WHERE f.id = folder_id),
         last_seen_scan_id)";
@@ -193,18 +194,18 @@ pub(super) fn mark_files_missing(db: &Db<'_>, ids: &[i64]) -> Result<usize> {
     ids.iter().map(|id| db.execute(&sql, (db.now(), id))).sum()
 }
 
-/// Marks a folder as gone, with all that was in it. Returns the number of files.
+/// Marks a folder as removed, with everything in it. Returns the number of files.
 fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     mark_folder(db, (root, path), &format!("{SET_MISSING} WHERE is_missing = 0"), "removed_at")
 }
 
-/// Marks a folder as excluded by filters, with all that is in it. Returns the number of files.
+/// Marks a folder as excluded by filters, with everything in it. Returns the number of files.
 fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     mark_folder(db, (root, path), &format!("{SET_EXCLUDED} AND is_missing = 0"), "excluded_at")
 }
 
-/// Updates the files below a folder, and sets a time for it and the folders below it where there is none. Returns the
-/// number of files.
+/// Updates the files below a folder, and sets a time for it and its subfolders where it is NULL. Returns the number of
+/// files.
 fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
     let (low, high) = paths::descendant_range(path);
     let sql = format!(
@@ -219,7 +220,7 @@ fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) 
     Ok(count)
 }
 
-/// Deletes the rows of a folder and of all that is in it.
+/// Deletes the rows of a folder and of everything in it.
 fn delete_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
     let (low, high) = paths::descendant_range(path);
     let below = "library_id = ?1 AND relative_path > ?2 AND relative_path < ?3";

@@ -1,7 +1,7 @@
-//! Entries of a folder that walks passed over.
+//! Entries of a folder that walks skipped.
 //!
-//! Owns how they are counted and compared: the digests are sums over the entries, so that entries can be added in any
-//! order and at any time. What is hashed for an entry is up to the walk.
+//! Owns how they are counted and compared: the digests are sums over the entries, so entries can be added in any order
+//! and at any time. The walk decides what is hashed for an entry.
 
 use rusqlite::Row;
 
@@ -9,16 +9,16 @@ use super::signed;
 use crate::db::Db;
 use crate::error::Result;
 
-/// Entries of a folder that a walk passed over.
+/// Entries of a folder that a walk skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// How many there are.
+    /// Number of skipped entries.
     pub entries: u64,
-    /// How many of them have contents that are not known: files and folders that filters leave out, or unreadable ones.
+    /// Number of those with unknown content: excluded files and folders, or unreadable ones.
     pub unknown: u64,
-    /// The sum of their hashes, each of a name, a type and a target.
+    /// Sum of their hashes, each over name, type and target.
     pub named: u128,
-    /// The sum of their hashes, each of a type and a target.
+    /// Sum of their hashes, each over type and target.
     pub unnamed: u128,
 }
 
@@ -32,14 +32,14 @@ impl std::ops::AddAssign for Skipped {
 }
 
 impl Skipped {
-    /// As the database stores it: two counts, and both sums in one blob.
+    /// Returns the stored columns: two counts, and both sums in one blob.
     pub(super) fn columns(&self) -> (i64, i64, Option<Vec<u8>>) {
         let digest = || [self.named.to_le_bytes(), self.unnamed.to_le_bytes()].concat();
         (signed(self.entries), signed(self.unknown), (self.entries > 0).then(digest))
     }
 }
 
-/// Reads the three columns. None if no walk has recorded them.
+/// Reads the three columns; `None` if no walk has recorded them.
 pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Skipped>> {
     let counts: (Option<i64>, Option<i64>) = (row.get(first)?, row.get(first + 1)?);
     let (Some(entries), Some(unknown)) = counts else { return Ok(None) };
@@ -52,7 +52,7 @@ pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Skipp
     Ok(Some(Skipped { entries: count(entries), unknown: count(unknown), named: sum(0), unnamed: sum(16) }))
 }
 
-/// Adds entries that were found after the folder had been listed. Nothing is added to a folder that was not walked.
+/// Adds entries that were found after the folder was listed. Does nothing for a folder that was not walked.
 pub(super) fn add(db: &Db<'_>, folder: i64, more: &Skipped) -> Result<()> {
     if more.entries == 0 {
         return Ok(());

@@ -1,8 +1,8 @@
-//! The whole catalog in one pass, for questions about trees.
+//! Reads the whole catalog in one pass, for queries over folder trees.
 //!
-//! Owns how every folder and file that is there is read, all at one moment and without keeping any of it: contents
-//! come as numbers that are good for this pass only, because equal ones lie next to each other in the index. Names
-//! of what is shown in the end are read again.
+//! Owns how present folders and files are read, in one snapshot and without keeping them in memory. Contents are
+//! numbers that are valid for this pass only, because equal hashes are adjacent in the index. Names for display are
+//! read separately.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -15,85 +15,85 @@ use super::{Catalog, Skipped, Stat, hashes, skipped};
 use crate::error::Result;
 use crate::paths;
 
-/// What a pass meets, in this order: how much there is, all folders, all files, names of one file.
+/// An element of the pass, in this order: size, folders, files, shared names.
 #[derive(Clone, Debug)]
 pub enum Node<'a> {
-    /// How many folders and files there are, about: enough to make room for them.
+    /// Approximate number of folders and files, for reserving memory.
     Extent {
-        /// Folders.
+        /// Number of folders.
         folders: usize,
-        /// Files.
+        /// Number of files.
         files: usize,
     },
-    /// A folder.
+    /// A present folder.
     Folder(TreeFolder<'a>),
-    /// A file.
+    /// A present file.
     File(TreeFile<'a>),
-    /// All rows of files with several names, by row.
+    /// All rows of files with several names, ordered by row.
     SharedNames(&'a [SharedName]),
 }
 
-/// A folder that is there.
+/// A present folder.
 #[derive(Clone, Debug)]
 pub struct TreeFolder<'a> {
-    /// Its row.
+    /// Id of the folder's row.
     pub id: i64,
-    /// The row of the folder it is in; a root's own has none.
+    /// Row id of its parent; `None` for a root's own folder.
     pub parent: Option<i64>,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// Its path in the root.
+    /// Path relative to the root.
     pub path: Cow<'a, Path>,
-    /// Whether all of it was read when it was last walked.
+    /// Whether its last walk read it completely.
     pub whole: bool,
-    /// Entries in it that were passed over then. None if it was never walked, or by a version that did not record them.
+    /// Entries that its last walk skipped. `None` if it was never walked, or by a version that did not record them.
     pub skipped: Option<Skipped>,
 }
 
-/// A file that is there.
+/// A present file.
 #[derive(Clone, Debug)]
 pub struct TreeFile<'a> {
-    /// Its row.
+    /// Id of the file's row.
     pub id: i64,
-    /// The row of its folder.
+    /// Row id of its folder.
     pub folder: i64,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// Its name in the folder.
+    /// Name in the folder.
     pub name: Cow<'a, OsStr>,
-    /// As it was seen.
+    /// Metadata when it was last seen.
     pub stat: Stat,
-    /// What is known of its content.
+    /// Whether its content is shared with other files.
     pub content: Content,
 }
 
-/// Where a file is.
+/// Location and metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileAt {
-    /// Its row.
+    /// Id of the file's row.
     pub id: i64,
-    /// Its root.
+    /// Id of its root.
     pub root: i64,
-    /// Its path in the root.
+    /// Path relative to the root.
     pub path: PathBuf,
-    /// As it was seen.
+    /// Metadata when it was last seen.
     pub stat: Stat,
 }
 
-/// What is known of a file's content.
+/// Whether a file's content is shared with other files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// There is none.
+    /// The file is empty.
     Empty,
-    /// Several files were hashed to it. The number is good for one pass.
+    /// Several files have the same hash. The number is valid for one pass.
     Shared(u32),
-    /// No other file has its hash, or it was not worth hashing. (Another name of its inode may be there.)
+    /// No other file has its hash, or it did not need to be hashed. (Another name of its inode may exist.)
     Unique,
-    /// It could not be read.
+    /// The file could not be read.
     Unknown,
 }
 
-/// What another program recorded may not say where it is: in the folder that its path names.
+/// Folders, with the parent from the path if another program recorded none.
 const FOLDERS_SQL: &str =
     "SELECT id, coalesce(parent_id, CASE WHEN relative_path <> '' THEN (SELECT p.id FROM folders p
             WHERE p.library_id = folders.library_id AND p.relative_path =
@@ -102,12 +102,12 @@ const FOLDERS_SQL: &str =
         filesystem_id
     FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL ORDER BY id";
 
-/// The index alone tells which contents are shared.
+/// Shared hashes, read from the index alone.
 const SHARED_SQL: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
     INDEXED BY ix_library_files_dedup_group
     WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
 
-/// The folder as above.
+/// Files, with the folder from the path if another program recorded none.
 const FILES_SQL: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
         relative_path, hash_last_error IS NOT NULL, coalesce(folder_id, (SELECT f.id FROM folders f
             WHERE f.library_id = library_files.library_id AND f.relative_path =
@@ -115,11 +115,11 @@ const FILES_SQL: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, 
     FROM library_files WHERE is_missing = 0 AND excluded_at IS NULL ORDER BY id";
 
 impl Catalog<'_> {
-    /// Every folder and every file that is there, as they are at one moment.
+    /// Visits every present folder and file, in one snapshot.
     pub fn tree(self, mut visit: impl FnMut(Node<'_>)) -> Result<()> {
         self.0.read(|db| {
             let mut run = || {
-                // One snapshot for all three queries; it ends with the transaction, which changes nothing.
+                // One snapshot for all queries; it ends with the transaction, which changes nothing.
                 let snapshot = db.conn.unchecked_transaction()?;
                 tree(&snapshot, &mut visit)
             };
@@ -127,7 +127,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// Where a folder is: its root, and its path in that.
+    /// Returns the root of a folder and its path in it.
     pub fn folder_at(self, id: i64) -> Result<Option<(i64, PathBuf)>> {
         let sql = "SELECT library_id, relative_path FROM folders WHERE id = ?1";
         self.0.read(|db| {
@@ -135,7 +135,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// Where files are, and as they were seen. Those without a row are left out.
+    /// Returns location and metadata of files. Ids without a row are skipped.
     pub fn files_at(self, ids: &[i64]) -> Result<Vec<FileAt>> {
         let sql = "SELECT library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
                 allocated_bytes, link_kind
@@ -163,7 +163,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
 
     let mut statement = conn.prepare_cached(FOLDERS_SQL)?;
     let mut rows = statement.query([])?;
-    // In the order of rows.
+    // Ordered by row id.
     let mut filesystems: Vec<(i64, i64)> = Vec::new();
     while let Some(row) = rows.next()? {
         let id = row.get(0)?;
@@ -184,12 +184,12 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
     let shared = shared(conn)?;
     let mut statement = conn.prepare_cached(FILES_SQL)?;
     let mut rows = statement.query([])?;
-    // Both are in the order of rows.
+    // Both are ordered by row id.
     let mut next = shared.iter().peekable();
     let unstable = unstable_filesystems(conn)?;
     let mut names = SharedNameFinder::new(&unstable);
     names.reserve(files);
-    // Most files are in the folder of the one before.
+    // Most files are in the folder of the previous file.
     let mut last = (0, None);
     while let Some(row) = rows.next()? {
         let (id, stat, unreadable) = (row.get(0)?, hashes::stat(row, 2)?, row.get(10)?);
@@ -214,7 +214,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
     Ok(())
 }
 
-/// Rows of files that have their content in common with others, and its number, by row.
+/// Returns the rows of files with a shared content, and its number, ordered by row.
 fn shared(conn: &Connection) -> rusqlite::Result<Vec<(i64, u32)>> {
     let mut shared: Vec<(i64, u32)> = Vec::new();
     let mut statement = conn.prepare_cached(SHARED_SQL)?;
@@ -244,6 +244,6 @@ fn shared(conn: &Connection) -> rusqlite::Result<Vec<(i64, u32)>> {
 }
 
 fn name(text: &str) -> Cow<'_, OsStr> {
-    // Only a text with the substitute character stands for other bytes than its own.
+    // Only a text with the escape character differs from the bytes of its name.
     if text.contains('\u{1a}') { Cow::Owned(paths::from_text(text)) } else { Cow::Borrowed(OsStr::new(text)) }
 }
