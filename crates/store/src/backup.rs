@@ -1,8 +1,8 @@
 //! Copies the whole database while other processes use it.
 //!
 //! Owns how the copy gets its name: it is written to a temporary file beside the target, checked, synced and then
-//! renamed. After any failure the target is what it was before. Writers are not blocked; writes after the start are not
-//! in the copy.
+//! renamed. After a failure the target is unchanged. Writers are not blocked; writes after the start are not in the
+//! copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -65,7 +65,7 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
     let same = || Some(fs::canonicalize(source).ok()? == fs::canonicalize(target).ok()?);
     if same() == Some(true) {
         return Err(Error::Invalid(format!(
-            "{} is the database itself; a copy needs a file of its own",
+            "{} is the database itself; choose another file for the copy",
             display_path(target)
         )));
     }
@@ -82,7 +82,7 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
     for log in ["-wal", "-journal"].map(|ending| with_suffix(target, ending)) {
         if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
             return Err(Error::Conflict(format!(
-                "{} exists: somebody has {} open as a database, or died with it. Name another file",
+                "{} exists: a process has {} open as a database, or crashed with it. Choose another file",
                 display_path(&log),
                 display_path(target)
             )));
@@ -92,7 +92,7 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
 }
 
 fn already_exists(target: &Path) -> Error {
-    Error::Conflict(format!("{} is there already, and was left as it is", display_path(target)))
+    Error::Conflict(format!("{} already exists and was not changed", display_path(target)))
 }
 
 /// Copies one snapshot: the transaction on the source hides commits of others, so the copy never restarts.
@@ -134,7 +134,7 @@ struct Draft {
 impl Draft {
     fn create(target: &Path) -> Result<Self> {
         let Some(name) = target.file_name() else {
-            return Err(Error::Invalid(format!("{} does not name a file", display_path(target))));
+            return Err(Error::Invalid(format!("{} is not a file name", display_path(target))));
         };
         let mut draft = std::ffi::OsString::from(".");
         draft.push(name);
@@ -153,7 +153,7 @@ impl Draft {
         let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(failed)?;
         conn.close().map_err(|(_, error)| failed(error))?;
         if check_result != "ok" {
-            return Err(Error::Corrupt(self.path.clone(), format!("the copy is not sound: {check_result}")));
+            return Err(Error::Corrupt(self.path.clone(), format!("the copy is damaged: {check_result}")));
         }
         let bytes = fs::metadata(&self.path).map_err(|error| cannot_write(&self.path, &error))?.len();
         Ok(BackupReport { pages: pages.unsigned_abs(), bytes })
@@ -170,8 +170,8 @@ impl Draft {
         sync_folder(parent_folder(target)).map_err(failed)
     }
 
-    /// Hard-links the copy, because a rename would replace a target created meanwhile. Renames it on filesystems
-    /// without links.
+    /// Hard-links the copy, because a rename would replace a target created meanwhile. Renames it if links are
+    /// unsupported.
     fn link_or_rename(&self, target: &Path) -> Result<()> {
         match fs::hard_link(&self.path, target) {
             Ok(()) => Ok(()),

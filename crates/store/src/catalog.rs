@@ -40,7 +40,7 @@ use crate::writer::WriteKind;
 /// Metadata of a file. If it is unchanged, so is the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Size in bytes.
+    /// File size in bytes.
     pub size: u64,
     /// Allocated bytes on disk: less than the size if the file is sparse.
     pub allocated: u64,
@@ -80,7 +80,7 @@ pub struct FolderRef {
 pub struct ChangedFile {
     /// Id of the file's row.
     pub id: i64,
-    /// Current metadata.
+    /// Metadata as the walk found it.
     pub stat: Stat,
     /// Whether its hash is kept if size, times and inode are equal.
     pub keeps_hash: bool,
@@ -91,7 +91,7 @@ pub struct ChangedFile {
 pub struct Listing {
     /// Id of the scan.
     pub scan: i64,
-    /// The listed folder.
+    /// Folder whose entries are listed.
     pub folder: FolderRef,
     /// Files without a row.
     pub new_files: Vec<(OsString, Stat)>,
@@ -297,7 +297,7 @@ impl Catalog<'_> {
 
     /// Marks files as missing that another program recorded and a complete walk has not seen. Returns how many.
     pub fn mark_unseen_missing(self, root: i64) -> Result<usize> {
-        // The plus prevents that SQLite searches all files of the root: by `folder_id` there is mostly nothing to read.
+        // The plus keeps SQLite from searching all files of the root: by `folder_id` there is mostly nothing to read.
         let has_unplaced =
             "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
         if self.0.read(|db| db.number(has_unplaced, [root]))? == 0 {
@@ -312,8 +312,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// Returns the number and total size of present files for each root. An inode with several names counts once in the
-    /// size.
+    /// Returns number and total size of present files for each root. The size counts an inode with several names once.
     pub fn totals(self) -> Result<Vec<(i64, u64, u64)>> {
         let sql = "SELECT library_id, sum(files), sum(bytes) FROM (
                 SELECT library_id, count(*) AS files, sum(size_bytes) AS bytes FROM library_files NOT INDEXED

@@ -30,8 +30,7 @@ impl ChangeWatcher {
         Ok(watch)
     }
 
-    /// Waits until something was written since the last call, or `limit` has passed. Returns whether something was
-    /// written.
+    /// Waits until something was written since the last call, or `limit` has passed. Returns whether there was a write.
     pub fn wait(&mut self, limit: Duration) -> Result<bool> {
         let end = Instant::now().checked_add(limit);
         loop {

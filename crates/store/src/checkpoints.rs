@@ -86,7 +86,7 @@ impl Checkpoints<'_> {
 }
 
 fn not_owned(task: i64) -> Error {
-    Error::Conflict(format!("task {task} is not this worker's any more"))
+    Error::Conflict(format!("this worker no longer owns task {task}"))
 }
 
 const IS_ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id
@@ -105,7 +105,7 @@ pub(crate) fn delete(db: &Db<'_>, task: i64) -> Result<()> {
 /// functions would change numbers and booleans.
 pub(crate) fn restore(db: &Db<'_>, task: i64, saved: &str) -> Result<()> {
     let steps: BTreeMap<String, Box<RawValue>> = serde_json::from_str(saved).map_err(|error| {
-        Error::Invalid(format!("the letter's checkpoint is not an object of steps: {error}"))
+        Error::Invalid(format!("the dead letter's checkpoint is not a JSON object of steps: {error}"))
     })?;
     let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
         VALUES (?1, ?2, ?3, ?4, ?4)";

@@ -88,14 +88,11 @@ static LEASE_RULES: LeaseRules = LeaseRules {
 pub struct Cleanups<'a>(pub(crate) &'a Store);
 
 impl Cleanups<'_> {
-    /// Schedules the clean-up of a group. An existing one, pending or finished, gets the new time; a running one is a
-    /// conflict.
+    /// Schedules the clean-up of a group. A pending or finished one gets the new time; a running one is a conflict.
     pub fn schedule(self, group_key: &str, execute_after: UtcTime) -> Result<CleanupRow> {
         let group_key = group_key.trim().to_owned();
         if group_key.is_empty() || group_key.len() > 256 {
-            return Err(Error::Invalid(format!(
-                "the group key {group_key:?} is not legal: 1 to 256 bytes are"
-            )));
+            return Err(Error::Invalid(format!("invalid group key {group_key:?}; expected 1 to 256 bytes")));
         }
         self.0.write_and_notify(WriteKind::Compound, move |db| {
             LEASE_RULES.recover(db)?;
@@ -106,14 +103,13 @@ impl Cleanups<'_> {
                     error_message = NULL, finished_at = NULL, updated_at = excluded.updated_at
                 WHERE status IN ('pending', 'completed', 'failed')";
             match db.execute(sql, params![group_key, execute_after.to_string(), db.now()])? {
-                0 => Err(Error::Conflict(format!("the group {group_key} is being cleaned up right now"))),
+                0 => Err(Error::Conflict(format!("the clean-up of group {group_key} is running"))),
                 _ => row_by_group(db, &group_key),
             }
         })
     }
 
-    /// Claims a clean-up that is due and whose group has no pending or running thumbnail. Expired ones become pending
-    /// first.
+    /// Claims a clean-up that is due and whose group has no unfinished thumbnail. Expired ones become pending first.
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<CleanupRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
@@ -129,11 +125,10 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Deletes the finished thumbnails of the group whose clean-up the caller has claimed. Returns the paths of their
-    /// files.
+    /// Deletes the finished thumbnails of the group whose clean-up the caller has claimed. Returns their files' paths.
     ///
     /// Delete the files first, as [`Thumbnails::finished`](crate::thumbnails::Thumbnails::finished) names them: while
-    /// the rows exist, no worker creates these files again. Afterwards a file of the same name may belong to another
+    /// the rows exist, no worker creates these files again. Later, a file of the same name may belong to another
     /// thumbnail.
     pub fn remove_finished_thumbnails(self, id: i64, token: &Token) -> Result<Vec<String>> {
         let token = token.clone();
@@ -203,5 +198,5 @@ fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<Clea
         return Ok(cleanup);
     }
     let (status, token) = (cleanup.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("clean-up {id} is {status} and not in the hands of {token:?}")))
+    Err(Error::Conflict(format!("clean-up {id} is {status} and not owned by {token:?}")))
 }

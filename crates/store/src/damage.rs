@@ -18,22 +18,22 @@ const IRREPLACEABLE_TABLES: &[(&str, &str)] = &[
 ];
 
 const DELETE_ADVICE: &str =
-    "delete it, with its -wal and -shm if they are there, and scan again (`gristmill scan FOLDER`)";
+    "delete it, with its -wal and -shm files if they exist, and scan again (`gristmill scan FOLDER`)";
 const RESTORE_ADVICE: &str =
-    "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
+    "stop all workers, keep a copy of the file and its -wal file, and restore the latest backup";
 
 /// Returns what to do about the damaged file at `path`, as a sentence without a full stop.
 pub fn advice(path: &Path) -> String {
     match irreplaceable(path) {
         Ok(irreplaceable) if irreplaceable.is_empty() => {
-            format!("it holds only what scans found: {DELETE_ADVICE}")
+            format!("it contains only results of scans: {DELETE_ADVICE}")
         }
         Ok(irreplaceable) => format!(
-            "{RESTORE_ADVICE}: it holds {} besides what scans found. Without a backup these are lost: {DELETE_ADVICE}",
+            "{RESTORE_ADVICE}: it contains {} besides results of scans. Without a backup these are lost: {DELETE_ADVICE}",
             irreplaceable.join(", ")
         ),
         Err(_) => format!(
-            "if it holds only what scans found, {DELETE_ADVICE}; if it holds tasks or dead letters, too, {RESTORE_ADVICE}"
+            "if it contains only results of scans, {DELETE_ADVICE}; if it also contains tasks or dead letters, {RESTORE_ADVICE}"
         ),
     }
 }

@@ -32,8 +32,7 @@ fn check_sqlite_version(number: i32, version: &str) -> Result<()> {
 }
 
 /// WAL length in pages, 64 MiB, after which the writer checkpoints. A checkpoint writes each page once, however often
-/// it changed: with 64 MiB instead of SQLite's 4 MiB, the hot pages of a busy queue or of a first scan are written less
-/// often.
+/// it changed: with 64 MiB instead of SQLite's 4 MiB, hot pages of a busy queue or a first scan are written less often.
 pub(crate) const CHECKPOINT_PAGES: i32 = 16_384;
 
 /// Path of the database file and the settings of its connections.
@@ -92,7 +91,7 @@ impl DbFile {
             "wal" => Ok(()),
             mode => Err(Error::CannotOpen(
                 self.path.clone(),
-                format!("no write-ahead log here, only {mode:?} (a network drive?)"),
+                format!("WAL mode is not available, only {mode:?} (is it on a network drive?)"),
             )),
         }
     }
@@ -210,7 +209,7 @@ pub(crate) fn required_time(row: &Row<'_>, column: &str) -> rusqlite::Result<Utc
 /// Makes the error for a value that the protocol does not allow.
 pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: &str) -> rusqlite::Error {
     let index = row.as_ref().column_index(column).unwrap_or(0);
-    let text = format!("column {column} holds {found:?}, which is not {expected}");
+    let text = format!("column {column} is {found:?}, expected {expected}");
     rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, text.into())
 }
 

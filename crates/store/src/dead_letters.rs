@@ -51,13 +51,14 @@ impl NewDeadLetter {
     fn check(&self) -> Result<()> {
         if self.kind.is_empty() || self.queue.is_empty() {
             return Err(Error::Invalid(
-                "a letter needs the kind of its message and the queue it came from; neither may be empty"
+                "a dead letter needs the kind of its message and the queue it came from; neither may be empty"
                     .to_owned(),
             ));
         }
         let checkpoint = self.checkpoint.as_deref();
-        checkpoint
-            .map_or(Ok(()), |text| json::check_up_to("the letter's checkpoint", text, MAX_CHECKPOINT_BYTES))
+        checkpoint.map_or(Ok(()), |text| {
+            json::check_up_to("the dead letter's checkpoint", text, MAX_CHECKPOINT_BYTES)
+        })
     }
 }
 
@@ -125,8 +126,8 @@ impl DeadLetter {
     pub fn require_task(&self) -> Result<()> {
         match &self.queue {
             Some(queue) if self.is_message() => Err(Error::Conflict(format!(
-                "dead letter {0} is no task, but the message {1:?} from the queue {queue:?}: `gristmill dead retry {0}` \
-                 publishes it there again",
+                "dead letter {0} is the message {1:?} from the queue {queue:?}, not a task: `gristmill dead retry {0}` publishes \
+                 it there again",
                 self.id, self.task_id
             ))),
             _ => Ok(()),
@@ -208,7 +209,7 @@ impl DeadLetters<'_> {
             let enqueued = tasks::insert(db, &task)?;
             if !enqueued.created {
                 return Err(Error::Conflict(format!(
-                    "task {} with the same key {:?} is not finished; dead letter {id} stays",
+                    "task {} with the same key {:?} is not finished; dead letter {id} is kept",
                     enqueued.id,
                     task.unique_key.as_deref().unwrap_or_default()
                 )));

@@ -1,8 +1,7 @@
 //! Examines a database file, reports problems, and repairs what is safe to repair.
 //!
 //! Examining changes nothing, not even the schema of an old file, and works on a file that is too damaged to be opened
-//! as a store: what cannot be read is reported as a finding. Repairs never lose data; a damaged file is not repaired by
-//! guessing.
+//! as a store: what cannot be read is a finding. Repairs never lose data; a damaged file is not repaired by guessing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +52,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Description of the problem.
     pub what: String,
-    /// Recommended next step.
+    /// Recommended next step for the user.
     pub next: String,
 }
 
@@ -143,7 +142,7 @@ impl StoreOptions {
         let cannot_open = |detail: String| Error::CannotOpen(file.path.clone(), detail);
         let found = fs::metadata(path).map_err(|error| cannot_open(error.to_string()))?;
         if !found.is_file() {
-            return Err(cannot_open("it is not a file".to_owned()));
+            return Err(cannot_open("it is not a regular file".to_owned()));
         }
         let mut checkup = Checkup {
             sqlite_version: rusqlite::version().to_owned(),
@@ -160,8 +159,8 @@ impl StoreOptions {
             Err(error) if read_only::may_be_read_only(&error, path) => {
                 read_only::open(&file).map(|(found, _)| {
                     file = found;
-                    let what = "the file, or its folder, is read-only: it can be read, and not be changed";
-                    checkup.add_finding(Severity::Note, what, "nothing, if that is meant to be so");
+                    let what = "the file or its folder is read-only";
+                    checkup.add_finding(Severity::Note, what, "nothing, if that is intended");
                 })
             }
             inspected => inspected.map(drop),
@@ -196,7 +195,7 @@ impl StoreOptions {
         free_leases(&store, max_crashes, &mut done)?;
         let deleted = store.checkpoints().delete_orphans(store.now().minus(ORPHAN_RETENTION))?;
         if deleted > 0 {
-            done.push(format!("forgot {}", plural(deleted, "orphaned checkpoint")));
+            done.push(format!("deleted {}", plural(deleted, "orphaned checkpoint")));
         }
         drop(store);
         truncate_wal_and_optimize(&file, &mut done)?;
@@ -255,11 +254,11 @@ impl Examination<'_> {
         self.checkup.pages = self.pragma("page_count")?;
         self.checkup.free_pages = self.pragma("freelist_count")?;
         if self.checkup.wal_bytes > MAX_WAL_BYTES {
-            let what = format!("the log has grown to {} MiB", self.checkup.wal_bytes >> 20);
+            let what = format!("the WAL has grown to {} MiB", self.checkup.wal_bytes >> 20);
             self.checkup.add_finding(
                 Severity::Warning,
                 what,
-                "`gristmill doctor --repair` cuts it back; if it stays, some process holds an old read open",
+                "`gristmill doctor --repair` truncates it; if it stays long, a process holds a read transaction open",
             );
         }
         Ok(())
@@ -284,15 +283,19 @@ impl Examination<'_> {
         }
         if index_lines > 0 {
             let names = self.checkup.broken_indexes.join(", ");
-            let what = format!("indexes do not agree with their tables ({index_lines} places): {names}");
-            self.checkup.add_finding(Severity::Damage, what, "`gristmill doctor --repair` makes them anew");
+            let what = format!("indexes do not match their tables ({index_lines} places): {names}");
+            self.checkup.add_finding(Severity::Damage, what, "`gristmill doctor --repair` rebuilds them");
         }
         for line in others {
             let is_constraint_violation =
                 line.starts_with("NULL value in ") || line.starts_with("CHECK constraint failed in ");
             if is_constraint_violation {
                 let next = "another program wrote it; correct the row there";
-                self.checkup.add_finding(Severity::Warning, format!("a row is not legal: {line}"), next);
+                self.checkup.add_finding(
+                    Severity::Warning,
+                    format!("a row violates a constraint: {line}"),
+                    next,
+                );
             } else {
                 self.checkup.add_finding(
                     Severity::Damage,
@@ -311,7 +314,7 @@ impl Examination<'_> {
         for (table, parent, count) in broken {
             self.checkup.add_finding(
                 Severity::Warning,
-                format!("{count} rows of {table} refer to rows of {parent} that are not there"),
+                format!("{count} rows of {table} refer to missing rows of {parent}"),
                 "another program wrote without foreign keys; correct the rows there",
             );
         }
@@ -326,14 +329,10 @@ impl Examination<'_> {
         let latest = migrations::latest();
         if self.checkup.schema_version != Some(latest) {
             let what = match self.checkup.schema_version {
-                Some(version) => format!("the schema is at {version}, and {latest} is the latest"),
-                None => "the file has never been opened by this program".to_owned(),
+                Some(version) => format!("the schema version is {version}; the latest is {latest}"),
+                None => "this program has never opened the file".to_owned(),
             };
-            self.checkup.add_finding(
-                Severity::Note,
-                what,
-                "nothing: the next worker or command brings it up to date",
-            );
+            self.checkup.add_finding(Severity::Note, what, "nothing: the next worker or command migrates it");
         }
         Ok(())
     }
@@ -359,7 +358,7 @@ impl Examination<'_> {
         if count > 0 {
             self.checkup.add_finding(
                 Severity::Warning,
-                count_phrase(count, "row", &format!(" of {table}"), "made in the future"),
+                count_phrase(count, "row", &format!(" of {table}"), "created in the future"),
                 format!("compare the clocks of all machines; here it is {} UTC", self.db.now),
             );
         }
@@ -385,8 +384,13 @@ impl Examination<'_> {
             if stale > 0 {
                 self.checkup.add_finding(
                     Severity::Warning,
-                    count_phrase(stale, "row", &format!(" of {table}"), "held by a worker that is gone"),
-                    "`gristmill jobs recover` frees them, and so does any worker that starts",
+                    count_phrase(
+                        stale,
+                        "row",
+                        &format!(" of {table}"),
+                        "held by a worker that has exited or stopped renewing its lease",
+                    ),
+                    "`gristmill jobs recover` frees them; so does any worker that starts",
                 );
             }
             if far_ahead > 0 {
@@ -396,10 +400,10 @@ impl Examination<'_> {
                         far_ahead,
                         "row",
                         &format!(" of {table}"),
-                        "leased for much longer than workers here do",
+                        "leased for much longer than the configured lease",
                     ),
-                    "if the clock went back, they stay with their workers until then; if those are gone, \
-                     `gristmill jobs cancel` ends them",
+                    "if the clock was set back, their workers keep them until then; if those are dead, `gristmill jobs cancel` \
+                     ends them",
                 );
             }
         }
@@ -413,8 +417,8 @@ impl Examination<'_> {
             if orphans > 0 {
                 self.checkup.add_finding(
                     Severity::Warning,
-                    count_phrase(orphans, "checkpoint", "", "left behind by tasks that are finished"),
-                    "`gristmill doctor --repair` forgets those older than a day",
+                    count_phrase(orphans, "checkpoint", "", "left by finished tasks"),
+                    "`gristmill doctor --repair` deletes those older than a day",
                 );
             }
         }
@@ -422,8 +426,8 @@ impl Examination<'_> {
             let dead_letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
             self.checkup.dead_letters = dead_letters;
             if dead_letters > 0 {
-                let what = count_phrase(dead_letters, "dead letter", "", "kept of what was given up");
-                let next = "`gristmill dead list` shows them; `gristmill dead retry` tries tasks again";
+                let what = count_phrase(dead_letters, "dead letter", "", "stored");
+                let next = "`gristmill dead list` shows them; `gristmill dead retry` retries tasks";
                 self.checkup.add_finding(Severity::Note, what, next);
             }
         }
@@ -443,7 +447,7 @@ fn reindex(file: &DbFile, indexes: &[String], done: &mut Vec<String>) -> Result<
     let db = file.db(&conn);
     for index in indexes {
         db.batch(&format!("REINDEX \"{}\"", index.replace('"', "\"\"")))?;
-        done.push(format!("made the index {index} anew"));
+        done.push(format!("rebuilt the index {index}"));
     }
     Ok(())
 }
@@ -455,7 +459,7 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
     }
     if !recovered.poisoned.is_empty() {
         let count = plural(recovered.poisoned.len(), "task");
-        done.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
+        done.push(format!("dead-lettered {count} whose workers kept dying; see `gristmill dead list`"));
     }
     // Leases of tasks were freed above, which also counts crashes.
     for rules in lease::leased_tables().into_iter().filter(|rules| rules.table != "tasks") {
@@ -477,7 +481,7 @@ fn truncate_wal_and_optimize(file: &DbFile, done: &mut Vec<String>) -> Result<()
     db.rows("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     let after = length();
     if after < before {
-        done.push(format!("cut the log back from {before} to {after} bytes"));
+        done.push(format!("truncated the WAL from {before} to {after} bytes"));
     }
     db.rows("PRAGMA optimize", [], |_| Ok(())).map(drop)
 }

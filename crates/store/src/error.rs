@@ -21,7 +21,7 @@ pub enum Error {
     Newer {
         /// Path of the database file.
         path: PathBuf,
-        /// The unknown migration.
+        /// Version of the unknown migration.
         version: i64,
     },
     /// The SQLite library is older than 3.51.3, which can corrupt a database in WAL mode.
@@ -115,7 +115,7 @@ impl Error {
             | rusqlite::Error::IntegralValueOutOfRange(..)
             | rusqlite::Error::Utf8Error(..) => return Error::Malformed(detail),
             rusqlite::Error::QueryReturnedNoRows => {
-                return Error::NotFound("there is no such row".to_owned());
+                return Error::NotFound("row not found".to_owned());
             }
             _ => return Error::Internal(detail),
         };
@@ -131,8 +131,10 @@ impl Error {
             Code::SystemIoFailure | Code::FileLockingProtocolFailed | Code::NoLargeFileSupport => {
                 Error::Io(path, detail)
             }
-            Code::TooBig => Error::Invalid(format!("a value is too large for the database: {detail}")),
-            Code::ConstraintViolation => Error::Conflict(format!("the database refused it: {detail}")),
+            Code::TooBig => Error::Invalid(format!("value too large for the database: {detail}")),
+            Code::ConstraintViolation => {
+                Error::Conflict(format!("refused by a constraint of the database: {detail}"))
+            }
             _ => Error::Internal(detail),
         }
     }
@@ -143,30 +145,30 @@ impl fmt::Display for Error {
         match self {
             Error::NotADatabase(path) => write!(
                 f,
-                "{} is not a database: expected a SQLite file that Gristmill made, or no file at all",
+                "{} is not a database: expected a SQLite file that Gristmill created, or no file",
                 display_path(path)
             ),
             Error::Foreign(path) => write!(
                 f,
-                "{} is a SQLite database of another program; nothing in it was changed. Name a file that \
-                 Gristmill made, or one that does not exist yet",
+                "{} is a SQLite database of another program; it was not changed. Choose a file that Gristmill created, or \
+                 one that does not exist yet",
                 display_path(path)
             ),
             Error::Newer { path, version } => write!(
                 f,
-                "{} was written by a newer version (its migration {version} is not known here); nothing in \
-                 it was changed. Use that version, or another file",
+                "{} was written by a newer version (unknown migration {version}); it was not changed. Use that version, or \
+                 another file",
                 display_path(path)
             ),
             Error::OldLibrary(found) => write!(
                 f,
-                "SQLite {found} is too old: before 3.51.3 a write-ahead log can corrupt the database. Build \
-                 with the bundled library, or a newer one"
+                "SQLite {found} is too old: before 3.51.3 the database can be corrupted in WAL mode. Build with the bundled \
+                 library, or a newer one"
             ),
             Error::Corrupt(path, detail) => write!(
                 f,
-                "{} is damaged, or its disk cannot be read: {detail}. `gristmill doctor` says how much, and \
-                 whether to scan again or to restore a backup",
+                "{} is damaged, or its disk cannot be read: {detail}. Run `gristmill doctor` to see the damage, and whether \
+                 to scan again or to restore a backup",
                 display_path(path)
             ),
             Error::CannotOpen(path, detail) => write!(
@@ -177,34 +179,33 @@ impl fmt::Display for Error {
             Error::ReadOnly(path) => {
                 write!(
                     f,
-                    "cannot write {}: the file or its folder is read-only. It can be read; to change it, copy it into \
-                     a folder that can be written",
+                    "cannot write {}: the file or its folder is read-only. To change it, copy it into a writable folder",
                     display_path(path)
                 )
             }
             Error::Full(path) => write!(
                 f,
-                "the disk that holds {} is full; nothing that was acknowledged is lost. Make room and go on",
+                "the disk of {} is full; no acknowledged write is lost. Free disk space and continue",
                 display_path(path)
             ),
             Error::Busy(path) => write!(
                 f,
-                "{} is busy: another process held its write lock for too long. Try again, or see what it does",
+                "{} is busy: another process held the write lock too long. Try again, or stop that process",
                 display_path(path)
             ),
             Error::Io(path, detail) => {
-                write!(f, "reading or writing {} failed: {detail}", display_path(path))
+                write!(f, "cannot read or write {}: {detail}", display_path(path))
             }
             Error::Deleted(path) => write!(
                 f,
-                "{} was deleted or moved away while it was in use; nothing was written after that was noticed. Put it \
-                 back, or let a new one be made, and start again",
+                "{} was deleted or moved away while it was in use; nothing more is written. Restore it, or have a new one created, \
+                 and start again",
                 display_path(path)
             ),
             Error::Replaced(path) => write!(
                 f,
-                "{} was replaced by another file while it was in use; nothing was written after that was noticed. Stop \
-                 every program that uses a database before it is replaced; then start again",
+                "{} was replaced by another file while it was in use; nothing more is written. Stop every program that uses \
+                 a database before it is replaced; then start again",
                 display_path(path)
             ),
             Error::NotFound(text) | Error::Conflict(text) | Error::QueueFull(text) | Error::Invalid(text) => {
@@ -213,11 +214,11 @@ impl fmt::Display for Error {
             Error::Malformed(detail) => {
                 write!(
                     f,
-                    "a row holds what is not legal there: {detail}. Somebody else wrote it; put it right, or delete it"
+                    "a row has an invalid value: {detail}. Another program wrote it; correct or delete the row"
                 )
             }
             Error::Closed => f.write_str("the store is closed"),
-            Error::Internal(detail) => write!(f, "a fault inside the store: {detail}"),
+            Error::Internal(detail) => write!(f, "internal error of the store: {detail}"),
         }
     }
 }

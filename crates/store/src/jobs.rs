@@ -56,9 +56,9 @@ string_enum! {
         Pending = "pending",
         /// A worker has claimed it.
         Running = "running",
-        /// Finished with success.
+        /// The run finished with success.
         Completed = "completed",
-        /// Its run failed.
+        /// The run failed with an error.
         Failed = "failed",
         /// Cancelled before it finished.
         Cancelled = "cancelled",
@@ -141,8 +141,7 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     renews_expired: false,
 };
 
-/// Condition of the index `ix_jobs_single_active_scan_hash`, which allows one such row. Written as in the index, so
-/// that SQLite uses it.
+/// Condition of the index `ix_jobs_single_active_scan_hash`, which allows one such row; worded so that SQLite uses it.
 const ACTIVE: &str = "lower(status) IN ('pending', 'running') AND lower(kind) IN ('scan', 'hash')";
 
 /// Jobs of a store.
@@ -193,10 +192,10 @@ impl Jobs<'_> {
         processed_items: u64,
     ) -> Result<HeartbeatResult> {
         if !(0.0..=1.0).contains(&progress) {
-            return Err(Error::Invalid(format!("the progress {progress} is not legal: 0 to 1 is")));
+            return Err(Error::Invalid(format!("invalid progress {progress}; expected 0 to 1")));
         }
         let items = i64::try_from(processed_items)
-            .map_err(|_| Error::Invalid(format!("{processed_items} processed items are too many")))?;
+            .map_err(|_| Error::Invalid(format!("too many processed items: {processed_items}")))?;
         let (id, token) = (id.to_owned(), token.clone());
         self.0.write(WriteKind::Compound, move |db| {
             let heartbeat_result = LEASE_RULES.heartbeat(db, &id, (&token, lease), &[&progress, &items])?;
@@ -282,7 +281,7 @@ impl Jobs<'_> {
         self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
-    /// Returns one job.
+    /// Returns the job with this id.
     pub fn get(self, id: &str) -> Result<JobRow> {
         self.0.read(|db| row(db, id))
     }
@@ -290,7 +289,7 @@ impl Jobs<'_> {
     /// Lists jobs, newest first. `after`: the last id of the previous page. `limit`: 1 to [`MAX_PAGE`].
     pub fn list(self, filter: JobFilter, after: Option<&str>, limit: usize) -> Result<Page<JobRow>> {
         if !(1..=MAX_PAGE).contains(&limit) {
-            return Err(Error::Invalid(format!("the limit {limit} is not legal: 1 to {MAX_PAGE} is")));
+            return Err(Error::Invalid(format!("invalid limit {limit}; expected 1 to {MAX_PAGE}")));
         }
         let created = sortable_time("created_at");
         let (status, kind) = (filter.status.map(JobStatus::as_str), filter.kind.map(JobKind::as_str));
@@ -318,7 +317,7 @@ impl Jobs<'_> {
 fn check_payload(payload: &str) -> Result<()> {
     if payload.len() > MAX_PAYLOAD {
         let len = payload.len();
-        return Err(Error::Invalid(format!("the payload has {len} bytes; at most {MAX_PAYLOAD} are legal")));
+        return Err(Error::Invalid(format!("the payload has {len} bytes; expected at most {MAX_PAYLOAD}")));
     }
     match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(payload) {
         Ok(_) => Ok(()),
@@ -385,7 +384,7 @@ fn require_owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<Job
         return Ok(job);
     }
     let (status, token) = (job.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("job {id} is {status} and not in the hands of {token:?}")))
+    Err(Error::Conflict(format!("job {id} is {status} and not owned by {token:?}")))
 }
 
 /// Returns the row after a guarded update, or the error if its status does not allow the update.
@@ -395,5 +394,5 @@ fn require_changed(db: &Db<'_>, count: usize, id: &str, required: &str) -> Resul
         return Ok(job);
     }
     let status = job.status.as_str();
-    Err(Error::Conflict(format!("job {id} is {status}; only a job that is {required} allows this")))
+    Err(Error::Conflict(format!("job {id} is {status}; expected {required}")))
 }

@@ -21,14 +21,14 @@ pub(crate) fn check(what: &str, text: &str) -> Result<()> {
 pub(crate) fn check_up_to(what: &str, text: &str, max_bytes: usize) -> Result<()> {
     if text.len() > max_bytes {
         let len = text.len();
-        return Err(Error::Invalid(format!("{what} has {len} bytes; at most {max_bytes} are legal")));
+        return Err(Error::Invalid(format!("{what} has {len} bytes; expected at most {max_bytes}")));
     }
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         return Err(Error::Invalid(format!("{what} is not JSON: {error}")));
     }
     if depth(text) > MAX_DEPTH {
         return Err(Error::Invalid(format!(
-            "{what} is nested too deep; at most {MAX_DEPTH} levels are legal"
+            "{what} is nested too deeply; expected at most {MAX_DEPTH} levels"
         )));
     }
     Ok(())

@@ -125,8 +125,7 @@ pub(crate) struct LeaseRules {
     pub(crate) on_heartbeat: &'static str,
     /// Columns that expiry sets, besides the lease columns.
     pub(crate) on_expiry: &'static str,
-    /// Whether a heartbeat renews an expired lease that was not recovered yet. For jobs the protocol requires that it
-    /// fails.
+    /// Whether a heartbeat renews an expired lease that was not recovered yet. For jobs the protocol forbids it.
     pub(crate) renews_expired: bool,
 }
 
@@ -193,8 +192,7 @@ impl LeaseRules {
     }
 
     /// Applies `sets` (parameters `extra_params`, from ?4 on) and ends the lease. Returns false if the caller no longer
-    /// owns the row. An expired lease that was not recovered is accepted: no other worker has the row, and the work is
-    /// done.
+    /// owns the row. An expired lease that was not recovered is accepted: no other worker has the row.
     pub(crate) fn finish(
         &self,
         db: &Db<'_>,

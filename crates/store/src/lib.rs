@@ -100,8 +100,7 @@ use crate::writer::{WriteKind, Writer};
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    // Dropped in this order: the writer last, so that SQLite checkpoints and removes the WAL when its connection
-    // closes.
+    // Dropped in this order: the writer last, so that SQLite removes the WAL when its connection closes.
     readers: ReaderPool,
     /// `None` if the file cannot be written.
     writer: Option<Writer>,

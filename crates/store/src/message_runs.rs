@@ -29,7 +29,7 @@ pub struct RunKey {
 /// Counts of a message that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRun {
-    /// Identifies the message.
+    /// Identifies the message within its scope.
     pub key: RunKey,
     /// Committed starts without an outcome.
     pub starts: u32,
@@ -65,8 +65,7 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Counts a start unless `limit` is reached; it is on disk when this returns. Returns the new count, or `None` at
-    /// the limit.
+    /// Counts a start unless `limit` is reached; it is then on disk. Returns the new count, or `None` at the limit.
     pub fn start(self, scope: &str, key: RunKey, limit: u32) -> Result<Option<u32>> {
         let scope = check_scope(scope)?;
         self.0.write(WriteKind::Statement, move |db| count_start(db, &scope, key, limit))
@@ -115,8 +114,7 @@ impl MessageRuns<'_> {
         })
     }
 
-    /// Deletes up to `limit` messages of any scope that were not updated for `age`, oldest first: they ended elsewhere.
-    /// Returns how many.
+    /// Deletes up to `limit` messages of any scope, oldest first, that were not updated for `age`. Returns how many.
     pub fn prune(self, age: Duration, limit: usize) -> Result<usize> {
         self.0.write(WriteKind::Statement, move |db: &Db<'_>| {
             db.execute(PRUNE, params![db.now.minus(age).to_string(), crate::sql_limit(limit)])
@@ -136,7 +134,7 @@ fn count_start(db: &Db<'_>, scope: &str, key: RunKey, limit: u32) -> Result<Opti
 
 fn check_scope(scope: &str) -> Result<String> {
     match scope.is_empty() {
-        true => Err(Error::Invalid("a scope is a text that is not empty, such as a queue's name".to_owned())),
+        true => Err(Error::Invalid("the scope is empty; expected a text such as a queue's name".to_owned())),
         false => Ok(scope.to_owned()),
     }
 }

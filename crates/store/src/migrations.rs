@@ -31,7 +31,7 @@ const CONTROL_PLANE_MIGRATIONS: &[(i64, &str)] = &[
 
 type Migration = fn(&Db<'_>) -> Result<()>;
 
-/// Migrations of Gristmill.
+/// Migrations of Gristmill, in order.
 const MIGRATIONS: &[(i64, &str, Migration)] = &[
     (1001, "protocol", protocol),
     (1002, "tasks", tasks),
@@ -53,8 +53,7 @@ pub(crate) fn latest() -> i64 {
 }
 
 /// Checks a file before anything in it is changed. Uses a read-only connection, so the WAL of a foreign database is not
-/// applied. Returns the connection: closing the only one would make SQLite discard the WAL index and caches that the
-/// next connection needs.
+/// applied. Returns the connection: closing the only one would discard state that the next connection needs.
 pub(crate) fn inspect(file: &DbFile) -> Result<Option<Connection>> {
     match std::fs::metadata(&file.path) {
         // The file does not exist yet, or opening it reports the error.
@@ -212,8 +211,7 @@ fn messages(db: &Db<'_>) -> Result<()> {
     db.batch(schema::SEEN_MESSAGES)
 }
 
-/// 1005: adds columns for file identity, allocated size, filters and folders. Clears the settled mark, which earlier
-/// versions kept too long.
+/// 1005: adds columns for file identity, allocation, filters and folders. Clears settled marks that were kept too long.
 fn catalog_identity(db: &Db<'_>) -> Result<()> {
     db.batch(schema::FILESYSTEMS)?;
     for (table, columns_to_add) in schema::IDENTITY_COLUMNS {
@@ -236,8 +234,8 @@ fn mount_points(db: &Db<'_>) -> Result<()> {
     add_columns(db, "folders", schema::MOUNT_COLUMNS)
 }
 
-/// 1008: adds start counts and the table of workers. Earlier versions did not count starts: each failed attempt and
-/// each crash was one.
+/// 1008: adds start counts and the table of workers. In earlier versions each failed attempt and each crash was a
+/// start.
 fn task_starts(db: &Db<'_>) -> Result<()> {
     add_columns(db, "tasks", schema::START_COLUMNS)?;
     db.batch(schema::SUSPICIOUS_INDEX)?;

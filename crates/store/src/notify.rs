@@ -1,7 +1,6 @@
 //! Notifies waiting threads of writes by their own process.
 //!
-//! Owns the counter and the condition variable. Other processes cannot notify: `change_watcher` polls for their
-//! commits.
+//! Owns the counter and the condition variable. `change_watcher` polls for commits of other processes.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -90,7 +90,7 @@ impl OpenedFiles {
         Ok(())
     }
 
-    /// Prevents that the WAL is mixed with one of another database or process. Called before the writing connection
+    /// Keeps the WAL from being mixed with that of another database or process. Called before the writing connection
     /// closes.
     pub(crate) fn before_close(&self, conn: &Connection) {
         // The resolved path is checked: a link that was retargeted does not affect the file.
@@ -108,11 +108,11 @@ impl OpenedFiles {
             let moved = if is_empty { fs::remove_file(log) } else { fs::rename(log, &kept) };
             match moved {
                 Ok(()) if is_empty => {}
-                Ok(()) => tracing::warn!(log = %display_path(&kept), "the log of the old database is kept"),
+                Ok(()) => tracing::warn!(log = %display_path(&kept), "kept the WAL of the old database"),
                 Err(error) => tracing::error!(
                     %error,
                     log = %display_path(log),
-                    "the log of the old database cannot be moved; delete it before a new one is opened"
+                    "cannot move the WAL of the old database; delete it before a new one is opened"
                 ),
             }
         }
@@ -121,8 +121,7 @@ impl OpenedFiles {
         }
     }
 
-    /// Handles an unchanged file whose WAL or index was replaced. SQLite would apply the WAL that it has open, and
-    /// delete the file with its name.
+    /// Handles an unchanged file with a replaced WAL or index. SQLite would apply its open WAL and delete the new one.
     fn preserve_foreign_wal(&self, conn: &Connection) {
         let (log, index) = (self.wal.state(), self.shm.state());
         if (log, index) == (State::Unchanged, State::Unchanged) {
@@ -134,12 +133,11 @@ impl OpenedFiles {
         } else if log == State::Replaced {
             tracing::error!(
                 database = %display_path(&self.path),
-                "another process has made a new log; transactions of the old one that were not applied to the database \
-                 are lost"
+                "another process has created a new WAL; transactions of the old one that were not checkpointed are lost"
             );
         }
         if let Err(error) = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true) {
-            tracing::error!(%error, "the log of another process may be deleted");
+            tracing::error!(%error, "the WAL of another process may be deleted");
         }
     }
 }
@@ -168,7 +166,7 @@ fn apply_wal(conn: &Connection) {
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     };
     if let Err(error) = apply() {
-        tracing::warn!(%error, "the log of the old database could not be applied to it");
+        tracing::warn!(%error, "cannot checkpoint the WAL of the old database");
     }
 }
 

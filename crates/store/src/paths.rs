@@ -1,9 +1,8 @@
 //! Paths as text, for the database and for people.
 //!
 //! Owns the encoding. A UTF-8 name is stored unchanged. Other bytes, and the character U+001A itself, are written as
-//! U+001A and two hexadecimal digits. So every name has one text and every text one name, and readers in other
-//! languages never meet text that they cannot decode. The encoding adds no `/`, so the entries below a folder are a
-//! range of the index.
+//! U+001A and two hexadecimal digits. So every name has one text and every text one name, and programs in other
+//! languages can decode every text. The encoding adds no `/`, so the entries below a folder are a range of the index.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;

@@ -23,12 +23,12 @@ impl Positions<'_> {
 
     /// Records the offset at which a consumer continues. It is on disk when this returns.
     pub fn record(self, stream: &str, consumer: &str, next_offset: u64) -> Result<()> {
-        let next = i64::try_from(next_offset)
-            .map_err(|_| Error::Invalid(format!("the offset {next_offset} is larger than {}", i64::MAX)))?;
+        let next = i64::try_from(next_offset).map_err(|_| {
+            Error::Invalid(format!("invalid offset {next_offset}; expected at most {}", i64::MAX))
+        })?;
         if stream.is_empty() || consumer.is_empty() {
             return Err(Error::Invalid(
-                "a position needs the name of its stream and of its consumer; neither may be empty"
-                    .to_owned(),
+                "a position needs the names of its stream and its consumer; neither may be empty".to_owned(),
             ));
         }
         let (stream, consumer) = (stream.to_owned(), consumer.to_owned());

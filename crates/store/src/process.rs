@@ -2,8 +2,8 @@
 //!
 //! Owns the text that identifies a process: `process 12 on host (boot 1a2b3c4d/4026531836, start 77)`. Process ids are
 //! reused; with its start time, the boot and the pid namespace the text identifies one process. Only Linux provides
-//! these; on other systems the state of a process is unknown. Also reads the monotonic clock that all processes of one
-//! boot share.
+//! these; on other systems the state of a process is unknown. Also reads the monotonic clock that processes of one boot
+//! share.
 
 use std::sync::LazyLock;
 
@@ -25,8 +25,7 @@ pub fn tag_of(process: u32) -> String {
 }
 
 /// Returns whether the process of a tag is running. `None` if that is unknown: it belongs to another host, an earlier
-/// boot or another pid namespace, its start time could not be read when it was recorded, or the system does not provide
-/// these.
+/// boot or another pid namespace, its start time was not recorded, or the system does not provide these.
 pub fn is_alive(tag: &str) -> Option<bool> {
     let found = Identity::parse(tag)?;
     if Some(found.boot) != system::boot() {

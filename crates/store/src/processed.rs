@@ -39,8 +39,8 @@ const PRUNE: &str = "DELETE FROM seen_messages WHERE scope = ?1 AND message_id I
 pub struct ProcessedIds<'a>(pub(crate) &'a Store);
 
 impl ProcessedIds<'_> {
-    /// Returns for each id whether it was recorded less than `window` ago. Ids that occur twice in `ids` do not count
-    /// for each other.
+    /// Returns for each id whether it was recorded less than `window` ago. Duplicates in `ids` do not count for each
+    /// other.
     pub fn contains(self, scope: &str, ids: &[String], window: Duration) -> Result<Vec<bool>> {
         self.0.read(|db| {
             // One query for each id, because a JSON list would cut off an id at a NUL. In one transaction, which ends
@@ -52,8 +52,8 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Claims a message for this process, unless it was recorded less than `window` ago or is claimed. The claim of an
-    /// ended process is taken over.
+    /// Claims a message for this process, unless it was recorded less than `window` ago or a live process has claimed
+    /// it.
     pub fn claim(self, scope: &str, id: &str, window: Duration) -> Result<ClaimResult> {
         let (scope, id) = (scope.to_owned(), id.to_owned());
         self.0.write(WriteKind::Compound, move |db| {
@@ -86,21 +86,19 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Records messages as processed, which ends their claims and restarts the window of known ids. It is on disk when
-    /// this returns.
+    /// Records messages as processed, on disk. Ends their claims and restarts the window of ids recorded before.
     pub fn record(self, scope: &str, ids: Vec<String>) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
         if scope.is_empty() {
             return Err(Error::Invalid(
-                "a scope is a text that is not empty, such as a queue's name".to_owned(),
+                "the scope is empty; expected a text such as a queue's name".to_owned(),
             ));
         }
         if ids.iter().any(String::is_empty) {
             return Err(Error::Invalid(
-                "a message without an id cannot be known again; only ids that are not empty are recorded"
-                    .to_owned(),
+                "a message without an id cannot be recognized; expected ids that are not empty".to_owned(),
             ));
         }
         let scope = scope.to_owned();

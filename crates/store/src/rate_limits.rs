@@ -1,7 +1,6 @@
 //! I/O rate limits that all workers of a file share.
 //!
-//! Owns the table `io_rate_limits`: for each bucket the time at which all reservations so far are used up. The caller
-//! waits.
+//! Owns the table `io_rate_limits`: for each bucket the time at which all reservations are used up. The caller waits.
 
 use std::time::Duration;
 
@@ -52,6 +51,6 @@ fn reserve(db: &Db<'_>, bucket: &str, cost: i64) -> Result<Duration> {
                     coalesce(CAST(unixepoch(updated_at, 'subsec') * 1000 AS INTEGER), 0)) AS backlog))
         WHERE bucket_key = ?1 RETURNING next_available_at_ms";
     let next = db.first(sql, (bucket, now, cost, MAX_BACKLOG_MS, db.now()), |row| row.get::<_, i64>(0))?;
-    let next = next.ok_or_else(|| Error::Internal(format!("the bucket {bucket:?} is gone")))?;
+    let next = next.ok_or_else(|| Error::Internal(format!("the row of bucket {bucket:?} vanished")))?;
     Ok(Duration::from_millis(u64::try_from(next - cost - now).unwrap_or(0)))
 }

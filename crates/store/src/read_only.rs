@@ -36,8 +36,8 @@ pub(crate) fn open(file: &DbFile) -> Result<(DbFile, Connection)> {
         Some(log) => Err(Error::CannotOpen(
             file.path.clone(),
             format!(
-                "its log {} has to be applied, which needs write access; copy both files into a folder that can be \
-                 written, and open the copy",
+                "its WAL {} must be applied, which needs write access; copy both files into a writable folder, and open the \
+                 copy",
                 display_path(log)
             ),
         )),
@@ -50,8 +50,8 @@ pub(crate) fn check_version(file: &DbFile, conn: &Connection) -> Result<()> {
         true => Ok(()),
         false => Err(Error::CannotOpen(
             file.path.clone(),
-            "it was made by an older version and is read-only, so it cannot be brought up to date; copy it into a \
-             folder that can be written, and open the copy"
+            "it was created by an older version and is read-only, so it cannot be migrated; copy it into a writable folder, \
+             and open the copy"
                 .to_owned(),
         )),
     }

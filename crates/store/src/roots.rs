@@ -21,7 +21,7 @@ use crate::writer::WriteKind;
 pub struct Root {
     /// Id of the root.
     pub id: i64,
-    /// Short unique name.
+    /// Short name, unique among roots.
     pub name: String,
     /// Absolute path of the folder.
     pub path: PathBuf,
@@ -47,9 +47,9 @@ pub struct Root {
 /// Number of records deleted with a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RemovedRoot {
-    /// Deleted folder records.
+    /// Number of deleted folder records.
     pub folders: usize,
-    /// Deleted file records.
+    /// Number of deleted file records.
     pub files: usize,
 }
 
@@ -77,7 +77,10 @@ impl Roots<'_> {
     /// registered root is returned unchanged.
     pub fn register(self, path: &Path) -> Result<Root> {
         if !path.is_absolute() {
-            return Err(Error::Invalid(format!("a root is an absolute path, not {}", display_path(path))));
+            return Err(Error::Invalid(format!(
+                "a root must be an absolute path, not {}",
+                display_path(path)
+            )));
         }
         let path = path.to_path_buf();
         self.0.write(WriteKind::Compound, move |db| register(db, &path))
@@ -136,7 +139,7 @@ fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
     let sql = "INSERT INTO library_roots (name, root_path, created_at, updated_at, traverse_links)
         VALUES (?1, ?2, ?3, ?3, 0)";
     db.execute(sql, (&name, &text, db.now()))?;
-    let root = find(db, &text)?.ok_or_else(|| Error::Internal("a root vanished".to_owned()))?;
+    let root = find(db, &text)?.ok_or_else(|| Error::Internal("the row of a root vanished".to_owned()))?;
     if let Some((enclosing, relative_path)) = enclosing(db, root.id)? {
         move_from_enclosing(db, root.id, enclosing, &paths::to_text(relative_path.as_os_str()))?;
     }

@@ -53,7 +53,7 @@ pub struct Scan {
 pub struct ScanTotals {
     /// Number of folders, the root included.
     pub folders: u64,
-    /// Number of files.
+    /// Number of files found.
     pub files: u64,
     /// Total size of the files in bytes.
     pub bytes: u64,
@@ -64,11 +64,11 @@ pub struct ScanTotals {
 /// Duplicates at the end of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duplicates {
-    /// Number of groups.
+    /// Number of duplicate groups.
     pub groups: u64,
     /// Number of files in groups.
     pub files: u64,
-    /// Reclaimable bytes.
+    /// Number of reclaimable bytes.
     pub reclaimable: u64,
 }
 
@@ -144,8 +144,7 @@ impl Scans<'_> {
     }
 
     /// Completes scans in one transaction and stores their totals in the roots. `settled`: the method with which every
-    /// possible duplicate in the catalog was compared, and the duplicates. It is ignored while another scan is
-    /// unfinished.
+    /// possible duplicate in the catalog was compared, and the duplicates; ignored while another scan is unfinished.
     pub fn finish(self, finished: Vec<FinishedScan>, settled: Option<(&str, Duplicates)>) -> Result<()> {
         let settled = settled.map(|(method, duplicates)| (method.to_owned(), duplicates));
         self.0.write(WriteKind::Compound, move |db| {
@@ -199,7 +198,7 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
     let numbers =
         params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable];
     if db.execute(sql, numbers)? == 0 {
-        return Err(Error::Conflict(format!("scan {id} is not running any more")));
+        return Err(Error::Conflict(format!("scan {id} is no longer running")));
     }
     let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
         file_count = ?4, total_size = ?5 WHERE id = ?1";
@@ -228,7 +227,8 @@ pub(crate) fn check_not_scanning(db: &Db<'_>, root: i64) -> Result<()> {
     if db.number(sql, (root, db.now.minus(LEASE).to_string()))? == 0 {
         return Ok(());
     }
-    let text = "the root is being scanned, or its scan was killed less than a minute ago; try again then";
+    let text =
+        "the root is being scanned, or its scan was killed less than a minute ago; try again in a minute";
     Err(Error::Conflict(text.to_owned()))
 }
 
@@ -273,7 +273,7 @@ fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Re
     let since = found.scan.started_at;
     // The part in parentheses is only for the liveness check.
     let holder = holder.split(" (").next().unwrap_or(holder);
-    Err(Error::Conflict(format!("it is being scanned already, since {since} UTC, by {holder}")))
+    Err(Error::Conflict(format!("already being scanned since {since} UTC by {holder}")))
 }
 
 fn running(row: &Row<'_>) -> rusqlite::Result<RunningScan> {

@@ -252,7 +252,7 @@ pub(crate) const SHARED_TABLES: &[Table] = &[
     },
 ];
 
-/// Applied migrations.
+/// Table of applied migrations.
 pub(crate) const CREATE_MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
@@ -383,8 +383,7 @@ pub(crate) const TASKS: &str = "
     CREATE INDEX IF NOT EXISTS idx_dlq_last_failure ON dead_letter_queue (last_failure);
 ";
 
-/// `cancel_requested_at`: when the cancellation of a running task was requested. The task is cancelled when its run
-/// ends.
+/// `cancel_requested_at`: when the cancellation of a running task was requested, which is cancelled when its run ends.
 pub(crate) const CANCEL_COLUMNS: &[(&str, &str)] = &[("cancel_requested_at", "TEXT")];
 
 /// Failed attempts of tasks, and an index of the running tasks whose cancellation was requested.
@@ -402,8 +401,7 @@ pub(crate) const TASK_FAILURES: &str = "
         WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
 ";
 
-/// Columns of Gristmill's dead letters beyond the shared ones: everything needed to retry the task, and when the
-/// handler's clean-up was called.
+/// Columns of Gristmill's dead letters beyond the shared ones: what a retry needs, and when the handler cleaned up.
 pub(crate) const DEAD_LETTER_COLUMNS: &[(&str, &str)] = &[
     ("queue", "TEXT"),
     ("payload", "TEXT"),
@@ -425,8 +423,7 @@ pub(crate) const CATALOG_COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("heartbeat_at", "TEXT"),
             // When the walk was completed.
             ("walked_at", "TEXT"),
-            // The comparison method, if the scan ended with every possible duplicate compared; and the duplicates at
-            // that time.
+            // The comparison method, if the scan compared every possible duplicate; and the duplicates at that time.
             ("settled", "TEXT"),
             ("duplicate_groups", "INTEGER"),
             ("duplicate_files", "INTEGER"),
@@ -464,8 +461,8 @@ pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     (
         "folders",
         &[
-            // Id in `filesystems`, whose rows are never deleted. Without REFERENCES, because SQLite would look up the
-            // row whenever a folder is walked.
+            // Id in `filesystems`, whose rows are never deleted. No REFERENCES: SQLite would look up the row for each
+            // walked folder.
             ("filesystem_id", "INTEGER"),
             // Since when filters exclude the folder.
             ("excluded_at", "TEXT"),
@@ -532,8 +529,7 @@ pub(crate) const MESSAGE_CLAIMS: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// `starts`: how often the task was started, as far as recorded. `abandoned`: how often a worker died that had claimed
-/// it without recording a start.
+/// `starts`: number of recorded starts. `abandoned`: number of workers that died with a claim but no recorded start.
 pub(crate) const START_COLUMNS: &[(&str, &str)] =
     &[("starts", "INTEGER NOT NULL DEFAULT 0"), ("abandoned", "INTEGER NOT NULL DEFAULT 0")];
 
@@ -544,8 +540,7 @@ pub(crate) const SUSPICIOUS_INDEX: &str = "
         WHERE crashes > 0 OR abandoned > 0;
 ";
 
-/// Workers that may hold leases. `beat_ms` is the time of the last heartbeat on the monotonic clock of the worker's
-/// boot.
+/// Workers that may hold leases. `beat_ms`: time of the last heartbeat on the monotonic clock of the worker's boot.
 pub(crate) const WORKERS: &str = "
     CREATE TABLE IF NOT EXISTS workers (
         name TEXT NOT NULL PRIMARY KEY CHECK (name <> ''),

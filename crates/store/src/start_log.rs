@@ -3,8 +3,8 @@
 //! Owns the file's name and lines. A line is written by one call, without a commit and without fsync: what a process
 //! has written to a file survives the process, but not the machine. A recovery reads the log of a dead worker to learn
 //! which of its claims were started. The log is for the few tasks whose start must be known for certain; most starts
-//! are recorded in the database shortly after. A long log is rewritten without the starts that are recorded there and
-//! those of settled tasks.
+//! are recorded in the database shortly after. A long log is rewritten without settled tasks and starts that are
+//! recorded there.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -62,8 +62,8 @@ impl StartLog {
         Ok(())
     }
 
-    /// Replaces the log by one with only the starts that are not in the database. If that fails, the log may grow to
-    /// twice its length.
+    /// Rewrites the log with only the starts that are not in the database. If that fails, it may grow to twice its
+    /// length.
     fn rewrite(&self, lock: &mut Option<OpenLog>) {
         let length = lock.as_ref().map_or(0, |log| log.length);
         let rewritten =

@@ -12,7 +12,7 @@ macro_rules! string_enum {
         }
 
         impl $name {
-            /// All values.
+            /// All values, in order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$value),+];
 
             /// Returns the text stored in the database.

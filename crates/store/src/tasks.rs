@@ -131,7 +131,7 @@ impl Tasks<'_> {
     }
 
     /// Frees tasks whose worker died, and tasks whose lease expired unless their worker is alive. A crash is not a
-    /// failed attempt, but is counted: a task that was started `max_crashes` times by workers that died becomes a dead
+    /// failed attempt, but is counted: a task that workers started `max_crashes` times before they died becomes a dead
     /// letter.
     pub fn recover(self, max_crashes: u32) -> Result<Recovered> {
         self.recover_all(max_crashes, None)
@@ -162,13 +162,12 @@ impl Tasks<'_> {
     }
 
     /// Returns the running tasks whose cancellation was requested, with the tokens of their claims. Cheap if there are
-    /// none.
+    /// none
     pub fn cancel_requests(self) -> Result<Vec<(i64, Token)>> {
         self.0.read(cancel::list_requested)
     }
 
-    /// Cancels tasks whose cancellation was requested and whose worker died or whose lease expired. Returns how many.
-    /// Every recovery does this.
+    /// Cancels stale tasks whose cancellation was requested. Returns how many. Every recovery does this.
     pub fn recover_cancelled(self) -> Result<usize> {
         self.0.write_and_notify(WriteKind::Compound, |db| {
             workers::update_states(db)?;
@@ -184,7 +183,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// Returns one task.
+    /// Returns the task with this id.
     pub fn get(self, id: i64) -> Result<TaskRow> {
         self.0.read(|db| row(db, id))
     }
@@ -227,8 +226,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// Counts tasks of these queues that workers other than `worker` have claimed. Liveness is checked from this
-    /// process.
+    /// Counts tasks of these queues that other workers than `worker` have claimed. Liveness is as seen by this process.
     pub fn claims_of_others(self, queues: &[String], worker: &str) -> Result<ForeignClaims> {
         self.0.read(|db| foreign_claims::foreign_claims(db, queues, worker))
     }
@@ -361,7 +359,7 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(
             reason: format!("poison pill: its worker died {crashes} times"),
             step: None,
             details: Some(
-                "Each time its handler had been started, and the process of its worker ended.".to_owned(),
+                "Each time its handler had been started and its worker's process ended.".to_owned(),
             ),
             ..TaskFailure::default()
         };
@@ -401,12 +399,11 @@ pub(crate) fn lease_rules() -> &'static LeaseRules {
     &LEASE_RULES
 }
 
-/// Returns an error if a guarded update changed nothing: the task does not exist, or its status does not allow the
-/// update.
+/// Fails if a guarded update changed nothing: the task does not exist, or its status does not allow the update.
 fn require_changed(db: &Db<'_>, count: usize, id: i64, required: &str) -> Result<()> {
     if count == 1 {
         return Ok(());
     }
     let status = row(db, id)?.status.as_str();
-    Err(Error::Conflict(format!("task {id} is {status}; only a task that is {required} allows this")))
+    Err(Error::Conflict(format!("task {id} is {status}; expected {required}")))
 }

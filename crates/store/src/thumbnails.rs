@@ -41,7 +41,7 @@ string_enum! {
         Pending = "pending",
         /// A worker is making it.
         Running = "running",
-        /// Its file exists.
+        /// Its file was written.
         Ready = "ready",
         /// It could not be made; it may be requested again later.
         Failed = "failed",
@@ -63,14 +63,14 @@ string_enum! {
     "a thumbnail's format",
     /// File format of a thumbnail.
     pub enum ThumbFormat {
-        /// JPEG image format.
+        /// The JPEG image format.
         Jpeg = "jpeg",
-        /// WebP image format.
+        /// The WebP image format.
         Webp = "webp",
     }
 }
 
-/// A requested thumbnail.
+/// Columns of a requested thumbnail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct NewThumbnail {
@@ -171,9 +171,9 @@ impl Default for ThumbLimits {
 pub enum ThumbOutcome {
     /// The file was written.
     Ready {
-        /// Width in pixels.
+        /// Width of the thumbnail in pixels.
         width: u32,
-        /// Height in pixels.
+        /// Height of the thumbnail in pixels.
         height: u32,
         /// Size of the file in bytes.
         bytes_size: u64,
@@ -221,7 +221,7 @@ impl Thumbnails<'_> {
             };
             if !admitted {
                 return Err(Error::QueueFull(format!(
-                    "{capacity} thumbnails are waiting or being made, which is the limit; try again later"
+                    "the thumbnail queue is full ({capacity} pending or running); try again later"
                 )));
             }
             require_by_key(db, &new.thumb_key)
@@ -291,7 +291,7 @@ impl Thumbnails<'_> {
         self.0.write_and_notify(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
     }
 
-    /// Returns one thumbnail.
+    /// Returns the thumbnail with this key.
     pub fn get(self, thumb_key: &str) -> Result<ThumbnailRow> {
         self.0.read(|db| require_by_key(db, thumb_key))
     }
@@ -319,19 +319,20 @@ impl Thumbnails<'_> {
 fn check(new: &NewThumbnail) -> Result<()> {
     let NewThumbnail { thumb_key, max_dimension, source_size_bytes, .. } = new;
     if thumb_key.is_empty() || thumb_key.len() > 128 {
-        return Err(Error::Invalid(format!("the key {thumb_key:?} is not legal: 1 to 128 bytes are")));
+        return Err(Error::Invalid(format!("invalid key {thumb_key:?}; expected 1 to 128 bytes")));
     }
     if *max_dimension == 0 {
-        return Err(Error::Invalid("max_dimension is 0; 1 or more is legal".to_owned()));
+        return Err(Error::Invalid("max_dimension is 0; expected 1 or more".to_owned()));
     }
     if *source_size_bytes < 0 {
-        return Err(Error::Invalid(format!("a source of {source_size_bytes} bytes is not legal")));
+        return Err(Error::Invalid(format!(
+            "invalid source size {source_size_bytes}; expected 0 or more bytes"
+        )));
     }
     Ok(())
 }
 
-/// Inserts a thumbnail if there is capacity, and returns whether it did. One statement, so that two requests cannot
-/// both take the last place.
+/// Inserts a thumbnail if there is capacity, and returns whether it did. One statement, so that requests do not race.
 fn insert(db: &Db<'_>, new: &NewThumbnail, capacity: usize) -> Result<bool> {
     if db.number("SELECT count(*) FROM library_files WHERE id = ?1", [new.file_id])? == 0 {
         return Err(Error::not_found("file", new.file_id));
@@ -432,7 +433,7 @@ fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<Thum
         return Ok(thumbnail);
     }
     let (status, token) = (thumbnail.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("thumbnail {id} is {status} and not in the hands of {token:?}")))
+    Err(Error::Conflict(format!("thumbnail {id} is {status} and not owned by {token:?}")))
 }
 
 #[cfg(test)]

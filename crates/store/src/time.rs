@@ -24,8 +24,7 @@ const MAX_MICROS: i64 = 253_402_207_199_999_999;
 const MIN_MICROS: i64 = -62_167_219_200_000_000;
 
 impl UtcTime {
-    /// Makes a time from microseconds since 1970-01-01 00:00:00 UTC, clamped to the range that the text form can
-    /// represent.
+    /// Makes a time from microseconds since 1970-01-01 00:00:00 UTC, clamped to the range of the text form.
     pub const fn from_micros(micros: i64) -> Self {
         UtcTime(if micros > MAX_MICROS {
             MAX_MICROS

@@ -112,7 +112,7 @@ impl WalRow {
 /// A request for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalRequest {
-    /// The checkpoint mode.
+    /// Mode of the requested checkpoint.
     pub mode: WalMode,
     /// Name of the requester; at most 64 characters are stored.
     pub requested_by: String,
@@ -152,8 +152,7 @@ static LEASE_RULES: LeaseRules = LeaseRules {
     row_filter: "",
     on_claim: ", started_at = coalesce(started_at, ?1), finished_at = NULL, updated_at = ?1",
     on_heartbeat: ", updated_at = ?1",
-    // SQLite's time functions have milliseconds, the stored text microseconds: the fraction is cut off and appended
-    // again.
+    // SQLite's time functions have milliseconds, the text microseconds: the fraction is cut off and appended again.
     on_expiry: "status = 'retryable', retry_count = retry_count + 1,
         retry_after = strftime('%Y-%m-%d %H:%M:%S', substr(?1, 1, 19), '+120 seconds') || substr(?1, 20),
         error_code = 'LEASE_EXPIRED', error_message = 'Lease expired and requeued', finished_at = NULL,
@@ -206,8 +205,8 @@ impl Wal<'_> {
         })
     }
 
-    /// Runs the claimed checkpoint and stores its result: completed, retryable if other connections blocked it, or
-    /// failed.
+    /// Runs the claimed checkpoint and stores its result: completed, failed, or retryable if other connections blocked
+    /// it.
     pub fn run(self, claimed: &WalRow, token: &Token) -> Result<WalRow> {
         let outcome = self.checkpoint(claimed.requested_mode);
         let (id, token) = (claimed.id, token.clone());
@@ -370,5 +369,5 @@ fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<WalR
         return Ok(checkpoint);
     }
     let (status, token) = (checkpoint.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("checkpoint {id} is {status} and not in the hands of {token:?}")))
+    Err(Error::Conflict(format!("checkpoint {id} is {status} and not owned by {token:?}")))
 }

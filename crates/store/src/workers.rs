@@ -32,8 +32,8 @@ const UNSEEN_RETENTION: Duration = Duration::from_secs(86_400);
 pub struct Workers<'a>(pub(crate) &'a Store);
 
 impl Workers<'_> {
-    /// Records that `worker` belongs to this process and is alive. `lease`: maximum time between heartbeats before it
-    /// counts as silent.
+    /// Records that `worker` belongs to this process and is alive. `lease`: time without a heartbeat until it is
+    /// silent.
     pub fn heartbeat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
         let (name, process) = (worker.name().to_owned(), process::tag());
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
@@ -108,15 +108,13 @@ pub(crate) fn update_states(db: &Db<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of workers that have ended and hold no task: dead ones, and those with an unknown process and no
-/// heartbeat for a day.
+/// Returns the names of workers that hold no task and are dead, or of unknown state without a heartbeat for a day.
 pub(crate) fn ended_without_tasks(db: &Db<'_>) -> Result<Vec<String>> {
     let sql = format!("SELECT name FROM workers WHERE {HAS_ENDED} AND {}", holds_no_row("tasks"));
     db.rows(&sql, [db.now.minus(UNSEEN_RETENTION).to_string()], |row| row.get(0))
 }
 
-/// Deletes the records of workers that have ended and hold no lease. A recovery calls this after it removed their start
-/// logs.
+/// Deletes workers that have ended and hold no lease. A recovery calls this after it removed their start logs.
 pub(crate) fn delete_ended(db: &Db<'_>) -> Result<()> {
     let holds = lease::leased_tables().map(|LeaseRules { table, .. }| holds_no_row(table));
     let sql = format!("DELETE FROM workers WHERE {HAS_ENDED} AND {}", holds.join(" AND "));

@@ -1,9 +1,8 @@
 //! The writer thread: owns the only connection that writes, and commits the writes of all callers in groups.
 //!
-//! Owns every transaction. Callers queue a write and wait. While one transaction is being committed, new writes gather
-//! in the queue; the next transaction contains all of them. Each caller receives its own result after the commit. A
-//! write that fails is rolled back alone. If the transaction itself fails (full disk, failed sync), each write is
-//! repeated in its own transaction.
+//! Callers queue a write and wait. While one transaction is being committed, new writes gather in the queue; the next
+//! transaction contains all of them. Each caller receives its own result after the commit. A write that fails is rolled
+//! back alone. If the transaction itself fails (full disk, failed sync), each write is repeated in its own transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -252,8 +251,7 @@ impl WriterThread {
         // The file may have been deleted after the transaction began; then the commit is in no file.
         let result = result.and_then(|()| self.opened_files.check());
         if result.is_err() && !self.conn.is_autocommit() {
-            // A failed rollback would make the next BEGIN fail. SQLite rolls back by itself on the errors that could
-            // cause it.
+            // A failed rollback would make the next BEGIN fail. SQLite rolls back by itself on errors that cause that.
             if let Err(error) = self.execute("ROLLBACK") {
                 tracing::error!(%error, "rollback failed");
             }
@@ -274,8 +272,7 @@ impl WriterThread {
             let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
                 .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
             match refused {
-                // A foreign trigger may have rolled back the transaction; the remaining writes must not run outside of
-                // one.
+                // A foreign trigger may have rolled back; the remaining writes must not run outside of a transaction.
                 Some(error) if error.breaks_transaction() || alone || self.conn.is_autocommit() => {
                     return Err(error);
                 }
@@ -302,8 +299,7 @@ impl WriterThread {
 trait PendingWrite: Send {
     fn kind(&self) -> WriteKind;
     fn notifies(&self) -> bool;
-    /// Runs the write in the open transaction and stores its result. Returns the error if it was refused. May be called
-    /// again.
+    /// Runs the write in the open transaction and stores its result. Returns the error, if any. May be called again.
     fn run(&mut self, db: &Db<'_>) -> Option<Error>;
     /// Stores `error` as the result, because the transaction failed.
     fn fail(&mut self, error: &Error);

@@ -84,7 +84,7 @@ fn text_file_is_refused_and_unchanged() {
         assert_open_refused(
             &path,
             Error::NotADatabase,
-            &["not a database", "a SQLite file that Gristmill made, or no file"],
+            &["not a database", "a SQLite file that Gristmill created, or no file"],
         );
         assert!(bytes(folder.path()) == BTreeMap::from([(path, text.as_bytes().to_vec())]));
     }
@@ -126,7 +126,7 @@ fn foreign_database_is_refused_and_unchanged() {
             assert_open_refused(
                 &path,
                 Error::Foreign,
-                &["another program", "nothing in it was changed", "Name a file"],
+                &["another program", "it was not changed", "Choose a file"],
             );
             assert!(bytes(folder.path()) == before, "{schema}");
         }
@@ -167,7 +167,7 @@ fn wal_of_a_foreign_database_is_not_applied() {
     fs::copy(folder.path().join("original.db-wal"), &log).unwrap();
     drop(conn);
     let before = (fs::read(&path).unwrap(), fs::read(&log).unwrap());
-    assert_open_refused(&path, Error::Foreign, &["nothing in it was changed"]);
+    assert_open_refused(&path, Error::Foreign, &["it was not changed"]);
     assert!((fs::read(&path).unwrap(), fs::read(&log).unwrap_or_default()) == before);
 }
 
@@ -349,7 +349,7 @@ fn acknowledged_writes_survive_a_full_disk() {
                 error,
                 &Error::Full(path.clone()),
                 &path,
-                &["is full", "nothing that was acknowledged", "Make room"],
+                &["is full", "no acknowledged write is lost", "Free disk space"],
             );
             assert!(error.is_transient());
         };
@@ -410,7 +410,7 @@ fn creating_a_database_on_a_full_disk_reports_disk_full() {
             let size = fill(&ballast);
             fs::File::options().write(true).open(&ballast).unwrap().set_len(size - room).unwrap();
             if let Err(error) = Store::open(&path) {
-                check(&error, &Error::Full(path.clone()), &path, &["is full", "Make room"]);
+                check(&error, &Error::Full(path.clone()), &path, &["is full", "Free disk space"]);
             } else {
                 assert!(room > 0);
             }

@@ -606,12 +606,12 @@ mod maintenance {
         fixture
     }
 
-    const HASH_COMPLETE: &str = "a hash is whole, and of the file as it was seen";
-    const FILE_FOLDER: &str = "a file is in the folder that its path names";
-    const REMOVED_FOLDER: &str = "nothing is in a folder that is gone";
-    const MISSING_SINCE: &str = "what is gone says since when";
-    const FOLDER_PARENT: &str = "a folder is in the folder that its path names";
-    const ROOT_TOTALS: &str = "a root's numbers are those of its rows";
+    const HASH_COMPLETE: &str = "a hash is complete and matches the size and mtime of its file";
+    const FILE_FOLDER: &str = "a file belongs to the folder in its path";
+    const REMOVED_FOLDER: &str = "no present file is in a removed folder";
+    const MISSING_SINCE: &str = "a missing file has the time since when";
+    const FOLDER_PARENT: &str = "a folder belongs to the parent in its path";
+    const ROOT_TOTALS: &str = "the totals of a root match its rows";
 
     /// Breaks something; each rule that is broken by it is named with how often, found and put right.
     #[track_caller]

@@ -101,7 +101,10 @@ fn repair_frees_stale_leases_and_counts_crashes() {
     drop(store);
     assert_eq!(fixture.examine().findings, []);
     fixture.clock.set(at(301));
-    fixture.assert_finding(Severity::Warning, "1 row of tasks is held by a worker that is gone");
+    fixture.assert_finding(
+        Severity::Warning,
+        "1 row of tasks is held by a worker that has exited or stopped renewing its lease",
+    );
     assert_eq!(fixture.repair(), ["freed 1 stale lease of tasks"]);
     assert_eq!(fixture.examine().findings, []);
     assert_eq!(fixture.open().tasks().get(1).unwrap().crashes, 1);
@@ -119,8 +122,8 @@ fn clock_set_back_is_reported() {
     assert_eq!(
         findings,
         [
-            "1 row of tasks is made in the future",
-            "1 row of tasks is leased for much longer than workers here do"
+            "1 row of tasks is created in the future",
+            "1 row of tasks is leased for much longer than the configured lease"
         ]
     );
 }
@@ -136,10 +139,10 @@ fn repair_deletes_orphaned_checkpoints_after_a_day() {
         "INSERT INTO task_checkpoints VALUES (1, 's', '1', '{now}', '{now}');
          UPDATE tasks SET status = 'completed', finished_at = '{now}'"
     ));
-    fixture.assert_finding(Severity::Warning, "1 checkpoint is left behind");
+    fixture.assert_finding(Severity::Warning, "1 checkpoint is left by finished tasks");
     assert_eq!(fixture.repair(), Vec::<String>::new());
     fixture.clock.set(at(0).plus(DAY));
-    assert_eq!(fixture.repair(), ["forgot 1 orphaned checkpoint"]);
+    assert_eq!(fixture.repair(), ["deleted 1 orphaned checkpoint"]);
     assert_eq!(fixture.examine().findings, []);
     assert_eq!(fixture.examine().counts["tasks"]["completed"], 1);
 }
@@ -148,7 +151,7 @@ fn repair_deletes_orphaned_checkpoints_after_a_day() {
 fn broken_foreign_keys_are_reported_and_not_repaired() {
     let fixture = Fixture::new();
     fixture.sql("INSERT INTO job_locks VALUES ('k', 'gone', 'x', 'x', 'x')");
-    fixture.assert_finding(Severity::Warning, "1 rows of job_locks refer to rows of jobs that are not there");
+    fixture.assert_finding(Severity::Warning, "1 rows of job_locks refer to missing rows of jobs");
     assert_eq!(fixture.repair(), Vec::<String>::new());
     fixture.assert_finding(Severity::Warning, "job_locks");
 }
@@ -184,7 +187,7 @@ fn repair_rebuilds_a_wrong_index() {
     rewrite(&sql);
     fixture.assert_finding(Severity::Damage, &name);
     assert_eq!(fixture.examine().broken_indexes, std::slice::from_ref(&name));
-    assert_eq!(fixture.repair(), [format!("made the index {name} anew")]);
+    assert_eq!(fixture.repair(), [format!("rebuilt the index {name}")]);
     assert_eq!(fixture.examine().findings, []);
     assert_eq!(fixture.examine().counts["jobs"]["pending"], 1);
 }
@@ -195,9 +198,9 @@ fn repair_truncates_a_long_wal() {
     let holder = rusqlite::Connection::open(fixture.path("x.db")).unwrap();
     holder.execute_batch("PRAGMA wal_autocheckpoint = 0; CREATE TABLE big (b)").unwrap();
     holder.execute("INSERT INTO big SELECT zeroblob(70 << 20)", []).unwrap();
-    fixture.assert_finding(Severity::Warning, "the log has grown to");
+    fixture.assert_finding(Severity::Warning, "the WAL has grown to");
     let done = fixture.repair();
-    assert!(done.iter().any(|done| done.starts_with("cut the log back from")), "{done:?}");
+    assert!(done.iter().any(|done| done.starts_with("truncated the WAL from")), "{done:?}");
     assert_eq!(fixture.examine().findings, []);
 }
 

@@ -530,17 +530,12 @@ impl Model {
             } else {
                 assert!(!self.finished.contains_key(&row.id), "{row:?}");
             }
-            let own: Vec<_> = dead_letters
-                .iter()
-                .filter(|dead_letter_checkpoints| dead_letter_checkpoints.task_id == row.id.to_string())
-                .collect();
+            let own: Vec<_> =
+                dead_letters.iter().filter(|dead_letter| dead_letter.task_id == row.id.to_string()).collect();
             assert_eq!(own.len(), usize::from(row.status == TaskStatus::Failed), "{row:?}");
             for dead_letter in own {
                 assert_eq!(dead_letter.attempt_count, row.attempts + row.crashes);
-                assert_eq!(
-                    dead_letter_checkpoints.checkpoint.is_some(),
-                    task.dead_letter_checkpoints != Some(0)
-                );
+                assert_eq!(dead_letter.checkpoint.is_some(), task.dead_letter_checkpoints != Some(0));
             }
         }
         let failed = self.tasks.values().filter(|task| task.status == TaskStatus::Failed).count();

@@ -1,7 +1,6 @@
 //! Hashes of files, and reading the catalog row by row.
 //!
-//! Owns the hash columns of `library_files`. A hash is valid for the metadata that the file had when it was read, which
-//! is stored with it.
+//! Owns the hash columns of `library_files`. A hash is stored with the metadata for which it is valid.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -242,7 +241,7 @@ pub fn prefix(hash: &[u8]) -> u64 {
 pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> Result<usize> {
     let FileHash { file, stat, result, shared, differs, racy } = hashed;
     let Some(id) = file.row(ids) else {
-        return Err(Error::Internal("a reading came before its file".to_owned()));
+        return Err(Error::Internal("a hash refers to a file that was not written".to_owned()));
     };
     let is_read = !matches!(result, ReadResult::Gone | ReadResult::Failed(_));
     if *differs && is_read {
@@ -258,7 +257,7 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
             if *shared {
                 mark_row_shared(db, id)?;
             } else {
-                // A hash of another algorithm would prevent that the file is found by this one.
+                // A hash of another algorithm would keep the file from being found by this one.
                 let sql =
                     "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
                         hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
@@ -309,7 +308,7 @@ fn update_stat(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
 pub(super) fn mark_shared(db: &Db<'_>, file: FileRef, ids: &NewFileIds) -> Result<()> {
     match file.row(ids) {
         Some(id) => mark_row_shared(db, id),
-        None => Err(Error::Internal("a shared file came before its row".to_owned())),
+        None => Err(Error::Internal("a shared file was not written".to_owned())),
     }
 }
 

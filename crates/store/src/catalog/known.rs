@@ -24,7 +24,7 @@ pub struct KnownEntries {
     pub folders: Vec<(OsString, KnownFolder)>,
 }
 
-/// A recorded file.
+/// A file as the catalog recorded it.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownFile {
     /// Id of the file's row.
@@ -39,7 +39,7 @@ pub struct KnownFile {
     pub racy: bool,
 }
 
-/// A recorded subfolder.
+/// A subfolder as the catalog recorded it.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownFolder {
     /// Id of the folder's row.

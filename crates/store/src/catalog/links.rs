@@ -10,8 +10,7 @@ use rusqlite::Connection;
 
 use super::Stat;
 
-/// Prefix of the identity of a filesystem whose inode numbers do not identify files: they change with every mount, or
-/// belong to the layers below it.
+/// Prefix of the identity of a filesystem whose inode numbers change with every mount or belong to the layers below it.
 pub const UNSTABLE_INODES: &str = "unstable inodes, ";
 
 /// Whether other paths may lead to a file's inode.
@@ -73,7 +72,7 @@ struct NameRow {
     inode: u64,
     row: i64,
     ctime_ns: i64,
-    /// Index in `volumes`.
+    /// Index of its volume in `volumes`.
     volume: u32,
     links: LinkKind,
 }
@@ -184,8 +183,7 @@ struct ResolvedName {
     via_symlink: bool,
 }
 
-/// Merges the targets of symbolic links with other names by device, because a link may lead to another filesystem than
-/// its folder's.
+/// Merges symlink targets with other names by device, because a link may lead to another filesystem than its folder's.
 fn merge_symlink_targets(found: &mut [ResolvedName]) {
     let mut devices: Vec<u64> =
         found.iter().filter(|name| name.via_symlink).map(|name| name.device).collect();
@@ -208,8 +206,8 @@ mod tests {
 
     const UNSTABLE: i64 = 9;
 
-    /// Takes rows 1, 2, … with filesystem, device, change time and link kind, all with the same inode number. Returns
-    /// the file of each.
+    /// Takes rows 1, 2, … with filesystem, device, change time and link kind, and one inode number. Returns their
+    /// files.
     fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
         let mut names = SharedNameFinder::new(&[UNSTABLE]);
         for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {

@@ -12,9 +12,9 @@ use crate::writer::WriteKind;
 /// Number of purged rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Purged {
-    /// Purged file rows.
+    /// Number of deleted file rows.
     pub files: usize,
-    /// Purged folder rows.
+    /// Number of deleted folder rows.
     pub folders: usize,
 }
 
@@ -44,8 +44,8 @@ struct Rule {
 /// Consistency rules. The two `rtrim`s turn a path into that of its folder, by cutting off the last name.
 const RULES: &[Rule] = &[
     Rule {
-        name: "a hash is whole, and of the file as it was seen",
-        repair: "the file is hashed again by the next scan",
+        name: "a hash is complete and matches the size and mtime of its file",
+        repair: "the next scan hashes the file again",
         table: "library_files",
         broken: "needs_hash = 0 AND is_missing = 0 AND size_bytes > 0 AND (content_hash IS NULL
             OR hash_algorithm IS NULL
@@ -55,8 +55,8 @@ const RULES: &[Rule] = &[
             hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL, updated_at = ?1",
     },
     Rule {
-        name: "a file is in the folder that its path names",
-        repair: "the file is put into that folder",
+        name: "a file belongs to the folder in its path",
+        repair: "the file is assigned to that folder",
         table: "library_files",
         broken: "is_missing = 0 AND folder_id IS NOT (SELECT f.id FROM folders f
             WHERE f.library_id = library_files.library_id AND f.relative_path =
@@ -66,22 +66,22 @@ const RULES: &[Rule] = &[
                 rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/'))",
     },
     Rule {
-        name: "nothing is in a folder that is gone",
-        repair: "the file counts as gone until a scan sees it",
+        name: "no present file is in a removed folder",
+        repair: "the file is marked as missing until a scan sees it",
         table: "library_files",
         broken: "is_missing = 0 AND folder_id IN (SELECT id FROM folders WHERE removed_at IS NOT NULL)",
         sets: "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1",
     },
     Rule {
-        name: "what is gone says since when",
-        repair: "the last change of the row is taken for it",
+        name: "a missing file has the time since when",
+        repair: "the last change of the row is used",
         table: "library_files",
         broken: "is_missing = 1 AND removed_at IS NULL",
         sets: "removed_at = coalesce(updated_at, ?1)",
     },
     Rule {
-        name: "a folder is in the folder that its path names",
-        repair: "the folder is put there",
+        name: "a folder belongs to the parent in its path",
+        repair: "the folder is assigned to that parent",
         table: "folders",
         broken: "relative_path <> '' AND parent_id IS NOT (SELECT p.id FROM folders p
             WHERE p.library_id = folders.library_id AND p.relative_path =
@@ -90,7 +90,7 @@ const RULES: &[Rule] = &[
                 rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/'))",
     },
     Rule {
-        name: "a root's numbers are those of its rows",
+        name: "the totals of a root match its rows",
         repair: "they are counted again",
         table: "library_roots",
         broken: "last_scanned_at IS NOT NULL AND file_count IS NOT NULL
@@ -119,8 +119,8 @@ const RULES: &[Rule] = &[
                         AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode))",
     },
     Rule {
-        name: "a file that filters leave out is in no group",
-        repair: "its hash is kept apart until a scan takes it in again",
+        name: "an excluded file is in no group",
+        repair: "its hash is set aside until a scan includes it again",
         table: "library_files",
         broken: "excluded_at IS NOT NULL AND is_missing = 0 AND content_hash IS NOT NULL",
         sets: "updated_at = ?1, needs_hash = 1, read_algorithm = hash_algorithm, read_hash = content_hash,

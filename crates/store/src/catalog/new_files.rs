@@ -15,8 +15,7 @@ use crate::paths;
 /// Number of files inserted by one statement: starting and ending a statement costs a third of a row.
 const ROWS_PER_STATEMENT: usize = 16;
 
-/// Number of parameters that all rows share: root, folder, scan, time. They are bound once, because binding takes a
-/// tenth of a microsecond each.
+/// Number of parameters that all rows share: root, folder, scan, time. Bound once, because binding takes 0.1 µs each.
 const COMMON_PARAMS: usize = 4;
 
 /// Number of parameters of each row.
@@ -44,8 +43,8 @@ fn insert_files(rows: usize) -> String {
     sql
 }
 
-/// Inserts the new files of a folder, whose path with a slash is `prefix`. Returns their ids in order, and how many
-/// already had a row.
+/// Inserts the new files of a folder. `prefix`: its path with a slash. Returns their ids, and how many already had a
+/// row.
 pub(super) fn insert_new_files(
     db: &Db<'_>,
     listing: &Listing,

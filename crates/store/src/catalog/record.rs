@@ -118,7 +118,7 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
     };
     insert_folder(db, root, parent, path)?;
     db.first(sql, (root, path), |row| row.get(0))?
-        .ok_or_else(|| Error::Internal("a folder's row vanished".to_owned()))
+        .ok_or_else(|| Error::Internal("the row of a folder vanished".to_owned()))
 }
 
 /// Value of `error_status` for a folder that was a root and has not been walked since that root was removed.
@@ -143,8 +143,7 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
     db.execute(sql, (root, parent, path, db.now())).map(drop)
 }
 
-/// Updates a file's row. The hash is kept if only the change time was unknown or the file reappeared, and cleared
-/// otherwise.
+/// Updates a file's row. Clears the hash unless the file reappeared unchanged or only its change time was unknown.
 pub(super) fn update_changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>) -> Result<()> {
     let ChangedFile { id, stat, keeps_hash } = changed;
     let now = db.now();
@@ -204,7 +203,7 @@ fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     mark_folder(db, (root, path), &format!("{SET_EXCLUDED} AND is_missing = 0"), "excluded_at")
 }
 
-/// Updates the files below a folder, and sets a time for it and its subfolders where it is NULL. Returns the number of
+/// Updates the files below a folder, and sets the time of it and its subfolders where NULL. Returns the number of
 /// files.
 fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
     let (low, high) = paths::descendant_range(path);

@@ -1,8 +1,8 @@
 //! Reads the whole catalog in one pass, for queries over folder trees.
 //!
 //! Owns how present folders and files are read, in one snapshot and without keeping them in memory. Contents are
-//! numbers that are valid for this pass only, because equal hashes are adjacent in the index. Names for display are
-//! read separately.
+//! numbers that are valid for this pass only, because equal hashes are adjacent in the index. Names to display are read
+//! separately.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -20,20 +20,20 @@ use crate::paths;
 pub enum Node<'a> {
     /// Approximate number of folders and files, for reserving memory.
     Extent {
-        /// Number of folders.
+        /// Number of present folders.
         folders: usize,
-        /// Number of files.
+        /// Number of present files.
         files: usize,
     },
-    /// A present folder.
+    /// A folder that is not removed or excluded.
     Folder(TreeFolder<'a>),
-    /// A present file.
+    /// A file that is not missing or excluded.
     File(TreeFile<'a>),
     /// All rows of files with several names, ordered by row.
     SharedNames(&'a [SharedName]),
 }
 
-/// A present folder.
+/// A folder that is not removed or excluded.
 #[derive(Clone, Debug)]
 pub struct TreeFolder<'a> {
     /// Id of the folder's row.
@@ -50,7 +50,7 @@ pub struct TreeFolder<'a> {
     pub skipped: Option<Skipped>,
 }
 
-/// A present file.
+/// A file that is not missing or excluded.
 #[derive(Clone, Debug)]
 pub struct TreeFile<'a> {
     /// Id of the file's row.

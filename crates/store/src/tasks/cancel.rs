@@ -30,20 +30,15 @@ pub enum CancelOutcome {
 const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
 
 pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
-    let cancel_waiting =
+    let waiting =
         format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");
-    if db.execute(&cancel_waiting, params![db.now(), id])? == 1 {
+    if db.execute(&waiting, params![db.now(), id])? == 1 {
         checkpoints::delete(db, id)?;
         return Ok(CancelOutcome::Cancelled);
     }
-    let request_cancel = "UPDATE tasks SET cancel_requested_at = coalesce(cancel_requested_at, ?1)
+    let running = "UPDATE tasks SET cancel_requested_at = coalesce(cancel_requested_at, ?1)
         WHERE id = ?2 AND status = 'running'";
-    require_changed(
-        db,
-        db.execute(request_cancel, params![db.now(), id])?,
-        id,
-        "pending, scheduled or running",
-    )?;
+    require_changed(db, db.execute(running, params![db.now(), id])?, id, "pending, scheduled or running")?;
     Ok(CancelOutcome::Requested)
 }
 

@@ -116,8 +116,7 @@ const IS_URGENT: &str = "priority >= coalesce((SELECT others.priority FROM tasks
         AND others.crashes = 0 AND others.abandoned = 0
     ORDER BY others.priority DESC LIMIT 1), -2147483648)";
 
-/// Claims tasks for which `which` is true. A row that cannot be read becomes a dead letter with the reason, so it is
-/// not claimed again.
+/// Claims tasks for which `which` is true. A row that cannot be read becomes a dead letter and is not claimed again.
 fn claim(
     db: &Db<'_>,
     request: &ClaimRequest,
@@ -179,12 +178,9 @@ fn claim(
 }
 
 fn dead_letter_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
-    tracing::error!(task = id, %error, "a task cannot be read; it becomes a dead letter");
-    let failure = TaskFailure {
-        reason: format!("the row cannot be read: {error}"),
-        step: None,
-        ..TaskFailure::default()
-    };
+    tracing::error!(task = id, %error, "cannot read a task row; it becomes a dead letter");
+    let failure =
+        TaskFailure { reason: format!("cannot read the row: {error}"), step: None, ..TaskFailure::default() };
     let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
     LEASE_RULES.finish(db, &id, token, sets, &[&failure.reason])?;
     dead_letters::insert_for_task(db, id, &failure).map(drop)

@@ -11,8 +11,7 @@ use crate::error::{Error, Result};
 use crate::failures;
 use crate::lease;
 
-/// Also records a start that was not recorded before the task ended; the time is that of the claim or its last
-/// heartbeat.
+/// Also records a start that was not recorded before the task ended; its time is that of the last heartbeat or claim.
 macro_rules! with_start {
     ($sets:literal) => {
         concat!(
@@ -38,15 +37,14 @@ const MAX_IDS_PER_STATEMENT: usize = 256;
 /// How completions without a result are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completions {
-    /// One statement for all tasks of a claim, at less than half the cost. Fails if the caller no longer owns one of
-    /// them.
+    /// One statement for all tasks of a claim, at less than half the cost. Fails if the caller lost one of them.
     Grouped,
     /// One statement for each task.
     Individual,
 }
 
 /// Error when grouped completions could not be written.
-const LOST_COMPLETION: &str = "a completed task is not the caller's any more";
+const LOST_COMPLETION: &str = "the caller no longer owns a completed task";
 
 /// Returns whether a batch failed only because grouped completions could not be written.
 pub(super) fn is_lost_completion(error: &Error) -> bool {

@@ -24,7 +24,7 @@ pub struct NewTask {
     pub payload: String,
     /// Higher priorities are claimed first, equal ones in order of insertion.
     pub priority: i32,
-    /// Earliest start time.
+    /// Earliest time at which it may start.
     pub run_after: Option<UtcTime>,
     /// Failed attempts after which the task becomes a dead letter; `None` for the handler's default.
     pub max_attempts: Option<u32>,
@@ -53,7 +53,7 @@ impl NewTask {
         check_name("kind", &self.kind)?;
         check_name("queue", &self.queue)?;
         if self.max_attempts == Some(0) {
-            return Err(Error::Invalid("max_attempts is 0; 1 or more is legal".to_owned()));
+            return Err(Error::Invalid("max_attempts is 0; expected 1 or more".to_owned()));
         }
         json::check("the payload", &self.payload)
     }
@@ -65,7 +65,7 @@ fn check_name(what: &str, value: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "the {what} {value:?} is not legal: 1 to 200 bytes without control characters are"
+        "invalid {what} {value:?}; expected 1 to 200 bytes without control characters"
     )))
 }
 
@@ -88,7 +88,7 @@ pub enum TaskStatus {
     Scheduled,
     /// A worker has claimed it.
     Running,
-    /// Finished with success.
+    /// The run finished with success.
     Completed,
     /// Failed for good; a dead letter exists.
     Failed,
@@ -97,7 +97,7 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
-    /// All states.
+    /// All states, in order of declaration.
     pub const ALL: [TaskStatus; 6] = [
         TaskStatus::Pending,
         TaskStatus::Scheduled,
@@ -208,11 +208,9 @@ pub struct ClaimRequest {
     pub limit: usize,
     /// Maximum number of running tasks of this kind over all processes, including the claimed ones.
     pub max_running: Option<usize>,
-    /// Of the limit: maximum number of tasks whose worker died and that were started at most once, for this kind and
-    /// batch.
+    /// Of the limit: maximum number of tasks whose worker died after at most one start, for this kind and batch.
     pub max_crashed_once: usize,
-    /// Of the limit: maximum number of tasks that were started more than once by workers that died, for all kinds of
-    /// the batch.
+    /// Of the limit: maximum number of tasks that crashed their worker more than once, for all kinds of the batch.
     pub max_crashed_often: usize,
     /// Duration of the lease.
     pub lease: Duration,
@@ -220,7 +218,7 @@ pub struct ClaimRequest {
     pub token: Token,
 }
 
-/// A claimed task.
+/// A task that a worker has claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedTask {
     /// Id of the task.
@@ -229,7 +227,7 @@ pub struct ClaimedTask {
     pub kind: Arc<str>,
     /// Queue of the task.
     pub queue: Arc<str>,
-    /// JSON payload.
+    /// Payload of the task as JSON.
     pub payload: String,
     /// Priority of the task; higher ones are claimed first.
     pub priority: i32,
@@ -317,7 +315,7 @@ pub struct WorkerBatch {
     pub started: Vec<(i64, Token)>,
     /// Outcomes of claimed tasks.
     pub updates: Arc<[TaskUpdate]>,
-    /// Tasks to claim.
+    /// Requests for tasks to claim.
     pub claims: Vec<ClaimRequest>,
     /// Further tasks to claim, more urgent than claimed ones that the worker will release.
     pub replacements: Vec<ReplacementClaim>,
@@ -326,7 +324,7 @@ pub struct WorkerBatch {
 /// A claim of tasks that replace less urgent ones. Consecutive ones with the same token share their limit.
 #[derive(Clone, Debug)]
 pub struct ReplacementClaim {
-    /// Tasks to claim.
+    /// Request for tasks to claim.
     pub claim: ClaimRequest,
     /// Claims only tasks of a higher priority than this; `None` for any priority.
     pub above_priority: Option<i32>,

@@ -403,7 +403,7 @@ pub(crate) fn invalid_dead_letter_of_a_message_is_refused(fixture: &Fixture) {
     for (dead_letter, part) in [
         (NewDeadLetter { kind: String::new(), ..message("m") }, "the kind of its message"),
         (NewDeadLetter { queue: String::new(), ..message("m") }, "the queue it came from"),
-        (checkpoint("{"), "the letter's checkpoint is not JSON"),
+        (checkpoint("{"), "the dead letter's checkpoint is not JSON"),
         (checkpoint(&format!("\"{}\"", "x".repeat(256 << 20))), "at most 268435456"),
     ] {
         assert_refused(fixture.store.dead_letters().insert(dead_letter), invalid, &[part]);
