@@ -1,8 +1,8 @@
-//! Files and disks that are not as they should be: which error it is, that its text names the file and the next
-//! step, and that nothing is lost or changed by it.
+//! Damaged, foreign, read-only and full files and disks: the kind of error, that its text names the file and the next
+//! step, and that nothing is lost or changed.
 //!
-//! A small disk and a read-only one are made in a mount namespace of their own, where any user may: the test starts
-//! itself again in there.
+//! Small and read-only disks are mounted in a private mount namespace, which any user may create: the test starts
+//! itself again in one.
 
 #![cfg(unix)]
 
@@ -25,17 +25,17 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The error that opening gives: `wanted` of the path, with the path and each of `parts` in its text.
+/// Asserts that opening fails with `expected` for the path, and that the text contains the path and `parts`.
 #[track_caller]
 fn assert_open_refused(path: &Path, expected: fn(PathBuf) -> Error, parts: &[&str]) {
     check(&Store::open(path).expect_err("should be refused"), &expected(path.to_path_buf()), path, parts);
 }
 
-/// The same kind of error for the same file; its text names the file and the next step.
+/// Asserts the kind of error and its file; the text names the file and the next step.
 #[track_caller]
 fn check(error: &Error, expected: &Error, path: &Path, parts: &[&str]) {
     match (error, expected) {
-        // What the database says besides is its own affair.
+        // SQLite's own detail is not compared.
         (Error::Corrupt(a, _), Error::Corrupt(b, _)) | (Error::CannotOpen(a, _), Error::CannotOpen(b, _)) => {
             assert_eq!(a, b);
         }
@@ -48,7 +48,7 @@ fn check(error: &Error, expected: &Error, path: &Path, parts: &[&str]) {
     }
 }
 
-/// Every file of a folder, with its bytes. The empty log and its index that a look may leave say nothing.
+/// Returns every file of a folder with its bytes. Ignores the empty WAL and the index that opening may leave.
 fn bytes(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let says_something = |(path, bytes): &(PathBuf, Vec<u8>)| {
@@ -68,7 +68,7 @@ fn cannot_open(path: PathBuf) -> Error {
     Error::CannotOpen(path, String::new())
 }
 
-/// A store with some tasks, closed.
+/// Creates a database with some tasks, and closes it.
 fn filled(path: &Path, tasks: usize) {
     let store = Store::open(path).unwrap();
     let payload = format!("\"{}\"", "x".repeat(2_000));
@@ -105,14 +105,14 @@ fn foreign_database_is_refused_and_unchanged() {
         "CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')",
         "CREATE TABLE jobs (id INTEGER PRIMARY KEY)",
         "CREATE TABLE tasks (id INTEGER PRIMARY KEY, queue, kind, status, payload)",
-        // Rails.
+        // Table of Rails.
         "CREATE TABLE schema_migrations (version VARCHAR NOT NULL PRIMARY KEY);
          CREATE TABLE ar_internal_metadata (key VARCHAR PRIMARY KEY, value VARCHAR);
          CREATE TABLE jobs (id INTEGER PRIMARY KEY);
          CREATE TABLE library_roots (id INTEGER PRIMARY KEY);
          INSERT INTO schema_migrations VALUES ('20260119120000')",
         "CREATE TABLE schema_migrations (version VARCHAR NOT NULL PRIMARY KEY)",
-        // golang-migrate.
+        // Table of golang-migrate.
         "CREATE TABLE schema_migrations (version BIGINT NOT NULL PRIMARY KEY, dirty BOOLEAN NOT NULL);
          CREATE TABLE users (id INTEGER PRIMARY KEY); INSERT INTO schema_migrations VALUES (3, 0)",
     ] {
@@ -133,7 +133,7 @@ fn foreign_database_is_refused_and_unchanged() {
     }
 }
 
-/// Their steps have names for numbers, and their ledger the same columns as ours.
+/// The migration table of another program has the same columns, with text versions.
 #[test]
 fn migration_table_with_text_versions_is_refused_as_foreign() {
     let (folder, path) = folder();
@@ -150,7 +150,7 @@ fn migration_table_with_text_versions_is_refused_as_foreign() {
     assert!(bytes(folder.path()) == before);
 }
 
-/// A program that died left what it had committed in its log; it will want to find it there.
+/// A crashed program left its commits in its WAL and must find them there.
 #[test]
 fn wal_of_a_foreign_database_is_not_applied() {
     let (folder, path) = folder();
@@ -161,7 +161,7 @@ fn wal_of_a_foreign_database_is_not_applied() {
         "CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')",
     )
     .unwrap();
-    // As it is on disk in the middle of its life.
+    // Copies the files while they are in use.
     let log = folder.path().join("work.db-wal");
     fs::copy(&original, &path).unwrap();
     fs::copy(folder.path().join("original.db-wal"), &log).unwrap();
@@ -203,7 +203,7 @@ fn truncated_database_is_reported_as_damaged() {
         assert_open_refused(&path, corrupt, &["damaged", "gristmill doctor", "backup"]);
         assert!(fs::read(&path).unwrap() == whole[..length], "{length}");
     }
-    // Put back, it is good again: nothing of the attempts stays.
+    // Restored, the file opens again: the failed attempts left no trace.
     fs::write(&path, &whole).unwrap();
     assert_eq!(Store::open(&path).unwrap().tasks().get(100).unwrap().id, 100);
 }
@@ -228,7 +228,7 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
     let (tasks, ledger) = (root("tasks"), root("schema_migrations"));
     let pages = whole.len() / 4_096;
     drop(conn);
-    // Where tasks are: the file opens, and what does not meet them works.
+    // Pages of `tasks`: the file opens, and operations that do not read them work.
     fs::write(&path, spoil(&[tasks])).unwrap();
     let store = Store::open(&path).unwrap();
     let parts = ["damaged", "gristmill doctor", "backup"];
@@ -246,12 +246,12 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
         assert_eq!(store.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items, []);
     }
     drop(store);
-    // Where the ledger is, or all but the beginning: it does not even open.
+    // The page of the migration table, or all except the first: the file does not open.
     fs::write(path, spoil(&[ledger])).unwrap();
     assert_open_refused(path, corrupt, &parts);
     fs::write(path, spoil(&(2..=pages).collect::<Vec<_>>())).unwrap();
     assert_open_refused(path, corrupt, &parts);
-    // Anywhere: an error or not, and never a panic.
+    // Any page: an error or success, but never a panic.
     for page in 2..=pages {
         fs::write(path, spoil(&[page])).unwrap();
         let used = Store::open(path).and_then(|store| {
@@ -289,7 +289,7 @@ fn path_that_looks_like_a_uri_is_a_file_name() {
     }
 }
 
-/// Runs the body of the test `name` where mounting is allowed and nobody else sees it. Says why, if it cannot.
+/// Runs the body of the test `name` in a private mount namespace. Prints the reason if that is not permitted.
 fn with_mounts(name: &str, body: impl FnOnce()) {
     const INSIDE: &str = "GRISTMILL_TEST_MOUNTS";
     if std::env::var_os(INSIDE).is_some() {
@@ -328,7 +328,7 @@ fn mount(folder: &Path, options: &str) {
     assert!(status.success());
 }
 
-/// Writes a file until the disk has no room left. Says how large it became.
+/// Writes a file until the disk is full. Returns its size.
 fn fill(path: &Path) -> u64 {
     let error = std::io::copy(&mut std::io::repeat(7), &mut fs::File::create(path).unwrap()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
@@ -370,14 +370,14 @@ fn acknowledged_writes_survive_a_full_disk() {
             }
             acknowledged.len()
         };
-        // Many at once, until each is told.
+        // Many concurrent writes, until each has failed.
         thread::scope(|scope| {
             for caller in 0..8 {
                 let enqueue = &enqueue;
                 scope.spawn(move || full(&(0..).find_map(|nth| enqueue(caller, nth).err()).unwrap()));
             }
         });
-        // Every other write is told the same, and what is small may still find room.
+        // Every other write fails the same way; a small one may still succeed.
         full(
             &store
                 .tasks()
@@ -402,7 +402,7 @@ fn acknowledged_writes_survive_a_full_disk() {
 #[test]
 fn creating_a_database_on_a_full_disk_reports_disk_full() {
     with_mounts("creating_a_database_on_a_full_disk_reports_disk_full", || {
-        // Stopped at whichever write it is of those that make a file.
+        // Runs out of space at each of the writes that create a file.
         for room in (0..60).map(|pages| pages * 4_096) {
             let (folder, path) = folder();
             mount(folder.path(), "size=2m");
@@ -449,7 +449,7 @@ fn read_only_file_is_reported_as_read_only() {
         mount(folder.path(), "size=4m");
         filled(&path, 3);
         let before = bytes(folder.path());
-        // Over itself: the file is read-only then, its folder is not.
+        // Mounted over itself: the file is read-only, its folder is not.
         assert!(Command::new("mount").arg("--bind").args([&path, &path]).status().unwrap().success());
         assert!(Command::new("mount").args(["-o", "remount,ro,bind"]).arg(&path).status().unwrap().success());
         let opened =
@@ -463,7 +463,7 @@ fn mount_read_only(folder: &Path) {
     assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(folder).status().unwrap().success());
 }
 
-/// A process that is killed while it makes the file leaves a journal; whoever comes next undoes what was begun.
+/// A process that is killed while it creates the file leaves a journal, which the next process rolls back.
 #[test]
 fn database_with_a_hot_journal_is_rolled_back_and_created() {
     let folder = tempfile::tempdir().unwrap();
@@ -473,12 +473,12 @@ fn database_with_a_hot_journal_is_rolled_back_and_created() {
     for _ in 0..200 {
         conn.execute("INSERT INTO t VALUES (randomblob(4000))", []).unwrap();
     }
-    // As the disk is while it is under way; the lock of the one who was killed is gone.
+    // Copies the files while the transaction is open; the lock of the killed process is not copied.
     let killed = folder.path().join("killed.db");
     std::fs::copy(&path, &killed).unwrap();
     std::fs::copy(&journal, folder.path().join("killed.db-journal")).unwrap();
     match Store::open(&killed) {
-        // It is somebody else's, and that is what is said; not that it is read-only.
+        // It is reported as foreign, not as read-only.
         Err(Error::Foreign(_)) => {}
         other => panic!("{other:?}"),
     }

@@ -1,4 +1,4 @@
-//! The catalog: what is written of folders and files, what is asked of it, and what must hold between its rows.
+//! The catalog: writes of listings and hashes, queries, and consistency rules.
 
 #[path = "python_file/ddl.rs"]
 #[allow(dead_code, reason = "only the file is needed here")]
@@ -22,7 +22,7 @@ fn day(number: u32) -> UtcTime {
     UtcTime::parse("2026-01-01 00:00:00").expect("a time").plus(DAY * number)
 }
 
-/// A store, its clock, and the file as others see it.
+/// A store, its clock, and its file.
 struct Fixture {
     store: Store,
     clock: WallClock,
@@ -34,7 +34,7 @@ impl Fixture {
         Fixture::prepared(|_| ())
     }
 
-    /// On a file that something was done to before.
+    /// Opens a file that `prepare` has changed.
     fn prepared(prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("c.db");
@@ -48,12 +48,12 @@ impl Fixture {
         rusqlite::Connection::open(self.folder.path().join("c.db")).expect("a connection")
     }
 
-    /// As another program would, past every rule.
+    /// Runs SQL as another program would, without foreign keys.
     fn sql(&self, sql: &str) {
         self.connection().execute_batch(&format!("PRAGMA foreign_keys = OFF; {sql}")).expect(sql);
     }
 
-    /// Rows as text, a column each.
+    /// Returns rows as text, with columns separated by spaces.
     fn query(&self, sql: &str) -> Vec<String> {
         let conn = self.connection();
         let mut statement = conn.prepare(sql).expect(sql);
@@ -65,7 +65,7 @@ impl Fixture {
         statement.query_map([], row).expect(sql).map(|row| row.expect(sql)).collect()
     }
 
-    /// All that is in the catalog.
+    /// Returns all rows of the catalog.
     fn all_rows(&self) -> Vec<String> {
         ["folders", "library_files"]
             .iter()
@@ -88,7 +88,7 @@ impl Fixture {
         self.store.scans().begin(request).expect("a scan")
     }
 
-    /// The end of a scan, with the numbers that the catalog has.
+    /// Finishes a scan with the totals of the catalog.
     fn finish(&self, scan: &Scan) {
         let (_, files, bytes) = self
             .store
@@ -116,7 +116,7 @@ impl Fixture {
         FolderRef { root, id: ids.first().and_then(number), path: path.into() }
     }
 
-    /// A listing of all of a folder, to be filled.
+    /// Returns an empty listing of a whole folder.
     fn whole_listing(&self, scan: &Scan, path: &str) -> Listing {
         Listing { status: ListingStatus::Whole, ..Listing::new(scan.id, self.folder(scan.root, path)) }
     }
@@ -149,7 +149,7 @@ fn names(names: &[&str]) -> Vec<OsString> {
     names.iter().map(OsString::from).collect()
 }
 
-/// Files of these names, sizes and contents, all in the top of a root. An inode follows the place.
+/// Records files with these names, sizes and contents in the folder of a root. The inode number follows the index.
 fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     let root = fixture.root(path);
     let scan = fixture.begin(root);
@@ -254,7 +254,7 @@ mod walk_records {
             let expected = [expected.as_slice(), &[("x".into(), stat, marks)]].concat();
             assert_eq!(states(true), expected, "{what}");
 
-            // And it is none any more, when it is as most files are.
+            // A file with usual values is no longer unusual.
             let changed = ChangedFile { id, stat: usual, keeps_hash: false };
             fixture
                 .record(vec![Listing { changed_files: vec![changed], ..fixture.whole_listing(&scan, "") }]);
@@ -262,7 +262,7 @@ mod walk_records {
         }
     }
 
-    /// A scan that was killed may have written what it is about to write again.
+    /// A killed scan may have written what it writes again after it is resumed.
     #[test]
     fn recording_a_listing_twice_changes_nothing() {
         let fixture = Fixture::new();
@@ -301,7 +301,7 @@ mod walk_records {
             foreign_folders: names(&["g"]),
             ..fixture.whole_listing(&second, "")
         };
-        assert_eq!(fixture.record(vec![top.clone()]), 2, "b, and x in f");
+        assert_eq!(fixture.record(vec![top.clone()]), 2, "b and f/x are missing");
         let once = fixture.all_rows();
         assert_eq!(once.len(), 3 + 5, "only the rows of g are deleted");
         assert_eq!(fixture.record(vec![top]), 0, "gone already");
@@ -363,7 +363,7 @@ mod files {
         let there = r#"Integer(0) Integer(0) Text("blake3") Text("2026-01-01") Null Integer(1)"#;
         assert_eq!(history(&fixture), there);
 
-        // Seen again by a second scan, which writes nothing of it.
+        // A second scan sees the file and writes nothing about it.
         fixture.clock.set(day(1));
         let second = fixture.begin(root);
         fixture.record(vec![fixture.whole_listing(&second, ""), fixture.whole_listing(&second, "f")]);
@@ -380,7 +380,7 @@ mod files {
             1
         );
         let gone = r#"Integer(1) Integer(0) Text("blake3") Text("2026-01-01") Text("2026-01-03") Integer(2)"#;
-        assert_eq!(history(&fixture), gone, "last seen by the second");
+        assert_eq!(history(&fixture), gone, "last seen by the second scan");
         let folder = "SELECT first_seen_at, removed_at FROM folders WHERE relative_path = 'f'";
         assert_eq!(
             fixture.query(folder)[0].replace(" 00:00:00.000000", ""),
@@ -397,7 +397,7 @@ mod files {
         assert_eq!(history(&fixture), there.replace("Integer(1)", "Integer(4)"));
         assert_eq!(fixture.query(folder)[0].replace(" 00:00:00.000000", ""), r#"Text("2026-01-01") Null"#);
 
-        // Changed, it keeps its first day only.
+        // A changed file keeps only its creation time.
         let other = vec![changed(fixture.id("f/a"), stat(11, 1))];
         fixture.record(vec![Listing { changed_files: other, ..fixture.whole_listing(&fourth, "f") }]);
         assert_eq!(history(&fixture), r#"Integer(0) Integer(1) Null Text("2026-01-01") Null Integer(4)"#);
@@ -479,7 +479,8 @@ mod files {
         assert_eq!(settle(ReadResult::Gone), 0, "once");
     }
 
-    /// Two readings of a file may be written in either order: edges of what it was say nothing of what it is.
+    /// Two reads of a file may be written in either order: samples of an earlier content are not valid for the current
+    /// one.
     #[test]
     fn samples_of_a_changed_file_are_discarded() {
         let fixture = Fixture::new();
@@ -505,7 +506,7 @@ mod files {
         }
     }
 
-    /// A content that nobody shares is kept apart, and becomes part of a group when somebody does.
+    /// A content without a duplicate is stored separately, and joins a group when it is shared.
     #[test]
     fn content_joins_a_group_when_it_is_shared() {
         let fixture = Fixture::new();
@@ -536,7 +537,7 @@ mod files {
             fixture.store.catalog().write(batch).expect("written");
             assert_eq!(fixture.groups(&GroupQuery::default())[0].members.len(), 2);
         }
-        // What refers to nothing is refused, and nothing of its batch is written.
+        // A reference to an unknown file is refused, and nothing of its batch is written.
         let before = fixture.all_rows();
         let batch = Batch { hashes: vec![file_hash(FileRef::New(9, 0))], ..Batch::default() };
         assert!(fixture.store.catalog().write(batch).is_err());
@@ -564,7 +565,7 @@ mod maintenance {
         }
         let purge =
             |files, folders, before| fixture.store.catalog().purge(files, folders, before).expect("purged");
-        assert_eq!(purge(true, true, day(1)), Purged { files: 0, folders: 0 }, "not before its own moment");
+        assert_eq!(purge(true, true, day(1)), Purged { files: 0, folders: 0 }, "not at the exact time");
         assert_eq!(purge(true, false, day(2)), Purged { files: 1, folders: 0 });
         assert_eq!(purge(false, true, day(2)), Purged { files: 0, folders: 2 });
         assert_eq!(purge(true, true, day(2)), Purged { files: 0, folders: 0 });
@@ -577,7 +578,7 @@ mod maintenance {
         assert_eq!(fixture.query("SELECT relative_path FROM library_files"), [r#"Text("c")"#]);
     }
 
-    /// Where the other side left out since when it is gone, its last change counts.
+    /// If the control plane did not record when a file went missing, the last change counts.
     #[test]
     fn purge_uses_updated_at_when_removed_at_is_null() {
         let fixture = Fixture::new();
@@ -587,7 +588,7 @@ mod maintenance {
         assert_eq!((purge(day(4)), purge(day(5))), (0, 2));
     }
 
-    /// A catalog with a bit of everything, in which all holds.
+    /// Returns a consistent catalog with files, folders and a missing file.
     fn consistent_catalog() -> Fixture {
         let fixture = Fixture::new();
         let root = fill(&fixture, "/r", &[("a", 10, 1), ("b", 10, 1), ("gone", 5, 2), ("empty", 0, 0)]);
@@ -613,7 +614,7 @@ mod maintenance {
     const FOLDER_PARENT: &str = "a folder belongs to the parent in its path";
     const ROOT_TOTALS: &str = "the totals of a root match its rows";
 
-    /// Breaks something; each rule that is broken by it is named with how often, found and put right.
+    /// Runs SQL that violates rules, and asserts that exactly the expected rules are reported and repaired.
     #[track_caller]
     fn check(sql: &str, expected: &[(&str, i64)]) {
         let fixture = consistent_catalog();
@@ -679,7 +680,7 @@ mod maintenance {
         );
     }
 
-    /// While a root is scanned its numbers are those of the scan before.
+    /// While a root is scanned, its totals are those of the previous scan.
     #[test]
     fn totals_of_a_root_being_scanned_are_not_checked() {
         let fixture = consistent_catalog();
@@ -693,7 +694,8 @@ mod maintenance {
 mod groups {
     use super::*;
 
-    /// Two roots. Content 1: three copies of 10, 2: two of 100, 3: two of 30 across roots, 4: alone, 5: two of 10.
+    /// Two roots. Content 1: three copies of 10 bytes, 2: two of 100, 3: two of 30 across roots, 4: single, 5: two of
+    /// 10.
     fn fixture() -> (Fixture, i64, i64) {
         let fixture = Fixture::new();
         let r = fill(
@@ -713,14 +715,14 @@ mod groups {
         (fixture, r, s)
     }
 
-    /// Groups by their content, in order.
+    /// Asserts the contents of the groups, in order.
     #[track_caller]
     fn check(fixture: &Fixture, query: &GroupQuery, expected: &[u8]) {
         let found: Vec<u8> = fixture.groups(query).iter().map(|group| group.hash[0]).collect();
         assert_eq!(found, expected, "{query:?}");
         let all = fixture.store.catalog().groups(&GroupQuery { limit: 0, ..query.clone() }).expect("groups");
         assert_eq!((all.groups.len(), all.total), (0, expected.len() as u64));
-        // Whatever the page, the same groups in the same order.
+        // Every page size returns the same groups in the same order.
         for size in 1..=expected.len() + 1 {
             let mut pages = Vec::new();
             for offset in (0..=expected.len()).step_by(size) {
@@ -759,7 +761,7 @@ mod groups {
         assert_eq!((sums.total, sums.files, sums.reclaimable), (4, 9, 100 + 30 + 20 + 10));
     }
 
-    /// As the pages of the protocol are: count, total size, algorithm, hash.
+    /// The order of the protocol's pages: count, total size, algorithm, hash.
     #[test]
     fn groups_of_equal_count_are_sorted_by_total_size_algorithm_and_hash() {
         let fixture = Fixture::new();
@@ -785,13 +787,13 @@ mod groups {
             .collect();
         assert_eq!(members, [("b1", false), ("b3", true), ("b2", false)]);
         check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[]);
-        // The same number on another device is another file.
+        // The same inode number on another device is another file.
         fixture.sql("UPDATE library_files SET device = 8 WHERE relative_path = 'b3'");
         check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[1]);
-        // All names of one inode: no group.
+        // All are names of one inode: no group.
         fixture.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path LIKE 'b_'");
         check(&fixture, &GroupQuery::default(), &[2, 3, 5]);
-        // What the other side recorded without an inode is a copy of its own.
+        // A row that the control plane recorded without an inode is a separate copy.
         fixture.sql("UPDATE library_files SET inode = NULL, device = NULL WHERE relative_path LIKE 'b_'");
         assert_eq!(fixture.groups(&query)[0].copies, 3);
         assert!(fixture.groups(&query)[0].members.iter().all(|member| !member.linked));
@@ -814,7 +816,7 @@ mod control_plane_file {
         is_missing, needs_hash, hash_algorithm, content_hash, hashed_size_bytes, hashed_mtime_ns, hash_error_count)
         VALUES";
 
-    /// Files that the other side recorded and hashed: it knows no folders, and no change times.
+    /// Files that the control plane recorded and hashed, without folders and change times.
     fn fixture() -> Fixture {
         Fixture::prepared(|path| {
             let conn = ddl::create(path);
@@ -840,7 +842,7 @@ mod control_plane_file {
         assert_eq!(fixture.groups(&GroupQuery::default())[0].members.len(), 4);
         assert_eq!(fixture.root("/r"), 1);
         let scan = fixture.begin(1);
-        // The walk knows no row of theirs, and finds everything new.
+        // The walk finds no recorded entries in the folder, so every file is new to it.
         let top = fixture.store.catalog().root_folder(1).expect("its top");
         assert!(fixture.store.catalog().known_entries(&top, true).expect("nothing").files.is_empty());
         let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
@@ -873,7 +875,7 @@ mod control_plane_file {
             r#"Integer(15) Text("") Integer(2000) Integer(1) Null Integer(1)"#,
         ];
         assert_eq!(rows, expected);
-        // From now on they are known.
+        // Now the rows are recorded for the folder.
         let top = fixture.store.catalog().root_folder(1).expect("its top");
         assert_eq!(fixture.store.catalog().known_entries(&top, true).expect("its files").files.len(), 2);
     }
@@ -884,7 +886,7 @@ mod control_plane_file {
         let scan = fixture.begin(1);
         let top = fixture.store.catalog().root_folder(1).expect("its top");
         let known = fixture.store.catalog().known_entries(&top, true).expect("what is known");
-        // As a walk does: what is known and was not seen is gone. It saw `same` and `f`.
+        // As a walk does: recorded files that it did not see are missing. It saw `same` and `f`.
         let gone = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {
             new_files: vec![("same".into(), stat(10, 1))],

@@ -1,4 +1,4 @@
-//! Scans of a root: begun, gone on with, begun anew; held by the living, taken over from the dead.
+//! Scans of a root: begin, resume, restart, and take-over from dead holders.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Fixture {
             holder: holder.into(),
             settings: "all".into(),
             restart: false,
-            // Who is alive is in the name; of anybody else nothing is known.
+            // The name tells whether the holder is alive; other holders are unknown.
             is_alive: |holder| match holder {
                 "living" => Some(true),
                 "dead" => Some(false),
@@ -109,7 +109,7 @@ fn other_settings_or_restart_begin_a_new_scan() {
         change(&mut request);
         let second = fixture.store.scans().begin(request).expect("begun");
         assert!(!second.resumed && second.id != first.id);
-        // The first is not running any more, whoever thinks it is.
+        // The first scan is no longer running for its former holder either.
         assert!(matches!(fixture.finish(&first, ScanTotals::default(), None), Err(Error::Conflict(_))));
         assert!(fixture.store.scans().heartbeat(vec![first.id], "living").is_err());
         fixture.finish(&second, ScanTotals::default(), None).expect("finished");
@@ -124,7 +124,7 @@ fn other_settings_or_restart_begin_a_new_scan() {
 fn scan_of_a_live_holder_is_refused_with_its_name() {
     let fixture = Fixture::new();
     fixture.begin("living").expect("begun");
-    // However long it has been silent: it is known to live.
+    // It is known to be alive, however long its heartbeat is missing.
     for wait in [Duration::ZERO, LEASE * 100] {
         fixture.clock.set(start().plus(wait));
         fixture.assert_refused(fixture.request("other"), "living");
@@ -133,7 +133,7 @@ fn scan_of_a_live_holder_is_refused_with_its_name() {
             .assert_refused(ScanRequest { settings: "other".into(), ..fixture.request("other") }, "living");
     }
     assert_eq!(fixture.sessions(), ["running living -"]);
-    // Another root is nobody's.
+    // Another root is not held.
     let root = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     fixture.store.scans().begin(ScanRequest { root, ..fixture.request("other") }).expect("begun");
 }
@@ -146,7 +146,7 @@ fn scan_of_a_dead_holder_is_taken_over_at_once() {
     assert_eq!((second.id, second.resumed), (first.id, true));
     assert_eq!(fixture.sessions(), ["running living -"]);
     let Err(Error::Conflict(message)) = fixture.store.scans().heartbeat(vec![first.id], "dead") else {
-        panic!("kept")
+        panic!("not taken over")
     };
     assert!(message.contains("taken over"), "{message}");
 }
@@ -168,7 +168,7 @@ fn scan_of_an_unknown_holder_is_taken_over_after_the_lease() {
     assert!(fixture.store.scans().heartbeat(vec![first.id], "elsewhere").is_err());
 }
 
-/// A beat is for all of a process's scans, or says which one is lost.
+/// A heartbeat renews all scans of a process, or names the one that was lost.
 #[test]
 fn heartbeat_names_the_scan_that_was_lost() {
     let fixture = Fixture::new();
@@ -191,14 +191,14 @@ fn root_is_not_removed_while_it_is_scanned() {
     fixture.store.roots().remove(fixture.root).expect("removed");
     assert_eq!(fixture.sessions(), [""; 0]);
     assert!(matches!(fixture.store.roots().remove(fixture.root), Err(Error::NotFound(_))));
-    // One whose holder has long been silent can go.
+    // A root whose holder has not renewed its heartbeat for a lease can be removed.
     let fixture = Fixture::new();
     fixture.begin("elsewhere").expect("begun");
     fixture.clock.set(start().plus(LEASE));
     fixture.store.roots().remove(fixture.root).expect("removed");
 }
 
-/// What a scan that read everything left is good for the next one: only for that, and only in the same manner.
+/// The result of a full comparison is reused only while nothing changes, and only for the same method.
 #[test]
 fn full_comparison_is_reused_until_the_catalog_changes() {
     let fixture = Fixture::new();
@@ -214,14 +214,14 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     finish(Some(("blake3", duplicates)));
     assert_eq!(settled("blake3", &[]), Some(duplicates));
     assert_eq!(settled("sha256", &[]), None);
-    // One that did not read everything, and one that is under way: not our own.
+    // Neither after a scan without a full comparison, nor during another scan; the caller's own scan does not count.
     finish(None);
     assert_eq!(settled("blake3", &[]), None);
     finish(Some(("blake3", duplicates)));
     let third = fixture.begin("living").expect("begun");
     assert_eq!(settled("blake3", &[]), None);
     assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
-    // Of two the one that ended last, whichever began first.
+    // Of two scans the one that ended last counts.
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     let fourth =
         fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("living") }).expect("begun");
@@ -229,7 +229,7 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     fixture.finish(&fourth, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", more))).expect("finished");
     assert_eq!(settled("blake3", &[]), Some(more));
-    // Rows change owners, or are put right: nothing is settled any more.
+    // Moved, repaired or deleted rows clear the settled mark.
     let undo: [&dyn Fn(); 3] = [
         &|| drop(fixture.store.roots().register(Path::new("/r/in")).expect("a root")),
         &|| drop(fixture.store.catalog().repair().expect("repaired")),
@@ -243,7 +243,7 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     }
 }
 
-/// Rows of a scan that was killed may be unread when another one ends.
+/// Rows of a killed scan may be unread when another scan ends.
 #[test]
 fn scan_that_ends_while_another_is_unfinished_is_not_settled() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Checkups and copies, on files with all that can be wrong with them.
+//! Examining, repairing and copying files with every kind of problem.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Fixture {
         self.options().open(self.path("x.db")).unwrap()
     }
 
-    /// As another program would, past every rule.
+    /// Runs SQL as another program would, without foreign keys.
     fn sql(&self, sql: &str) {
         let conn = rusqlite::Connection::open(self.path("x.db")).unwrap();
         conn.execute_batch(&format!("PRAGMA foreign_keys = OFF; {sql}")).unwrap();
@@ -54,7 +54,7 @@ impl Fixture {
         self.options().repair(&self.path("x.db"), &self.examine(), 3).unwrap()
     }
 
-    /// The one finding there is.
+    /// Asserts that there is one finding.
     #[track_caller]
     fn assert_finding(&self, severity: Severity, what: &str) {
         let findings = self.examine().findings;
@@ -162,7 +162,8 @@ fn repair_rebuilds_a_wrong_index() {
     let store = fixture.open();
     store.tasks().enqueue_many((0..20).map(|n| NewTask::new("k", n.to_string())).collect()).unwrap();
     drop(store);
-    // An index that forgets rows: its condition is changed behind its back, rows come, and it is changed back.
+    // Makes an index that lacks rows: its condition is changed in the schema, rows are inserted, and it is changed
+    // back.
     let conn = rusqlite::Connection::open(fixture.path("x.db")).unwrap();
     let (name, sql): (String, String) = conn
         .query_row(
@@ -212,7 +213,7 @@ fn examine_does_not_create_a_missing_file() {
     assert!(!missing.exists());
 }
 
-/// What lies in a folder besides the database itself.
+/// Returns the files of a folder except the database.
 fn other_files(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
@@ -229,7 +230,7 @@ fn backup_is_a_snapshot_while_others_write() {
     store.tasks().enqueue_many((0..4_000).map(task).collect()).unwrap();
     let mut last = 0;
     let report = store.backup(&fixture.path("copy.db"), ExistingFile::Keep, |done, total| {
-        assert!(done > last && done <= total, "it began anew: {done} of {total} after {last}");
+        assert!(done > last && done <= total, "it restarted: {done} of {total} after {last}");
         last = done;
         store.tasks().enqueue(task(1)).unwrap();
     });
@@ -239,7 +240,7 @@ fn backup_is_a_snapshot_while_others_write() {
     assert_eq!(other_files(fixture.folder.path()), ["copy.db"]);
     let copy = Store::open(fixture.path("copy.db")).unwrap();
     assert_eq!(copy.tasks().counts().unwrap(), [(TaskStatus::Pending, 4_000)]);
-    assert!(store.tasks().counts().unwrap()[0].1 > 4_001, "others wrote between two strides");
+    assert!(store.tasks().counts().unwrap()[0].1 > 4_001, "others wrote between two steps");
 }
 
 #[test]
@@ -252,7 +253,7 @@ fn existing_target_stays_until_the_backup_is_complete() {
     assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
 
-    // Somebody interrupts it in the middle.
+    // The copy is interrupted by a panic.
     let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         store.backup(&target, ExistingFile::Replace, |_, _| {
             assert_eq!(std::fs::read(&target).unwrap(), b"mine");

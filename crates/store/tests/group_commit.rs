@@ -1,5 +1,5 @@
-//! Many callers, one writer: what is acknowledged is in the file, what one is refused costs nobody else anything,
-//! and a transaction that breaks is told to all whose writes were in it.
+//! Group commit: acknowledged writes are in the file, a refused write does not affect others, and a failed transaction
+//! is reported to all its callers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags};
 
 const KIND: &str = "convert";
 
-/// Another program's look at the file.
+/// Opens a connection as another program does.
 fn open_connection(path: &Path) -> Connection {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
 }
@@ -29,7 +29,7 @@ fn count(conn: &Connection) -> i64 {
     conn.query_row("SELECT count(*) FROM tasks", [], |row| row.get(0)).unwrap()
 }
 
-/// Another program that writes, and does not end.
+/// Begins a write transaction of another program.
 fn hold_write_lock(path: &Path) -> Connection {
     let conn = Connection::open(path).unwrap();
     conn.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -111,7 +111,7 @@ fn refused_write_does_not_affect_others_in_its_group() {
     ];
     let mut ids = BTreeSet::new();
     for _ in 0..ROUNDS {
-        // All arrive while the file is another's, so that they are committed together when it is not.
+        // All writes arrive while another program holds the lock, so that one group contains them.
         let lock = hold_write_lock(&path);
         let (arrived, arrivals) = mpsc::channel();
         thread::scope(|scope| {
@@ -152,8 +152,7 @@ fn refused_write_does_not_affect_others_in_its_group() {
     assert_eq!(store.tasks().get(finished).unwrap().status, TaskStatus::Cancelled);
 }
 
-/// The database itself refuses the second of two tasks, by a rule that somebody put in: the first must go too, and
-/// nothing of the others.
+/// A trigger refuses the second of two tasks: the first is rolled back, too, and other writes are not affected.
 #[test]
 fn partly_refused_write_is_rolled_back_alone() {
     const ROUNDS: usize = 8;
@@ -195,7 +194,7 @@ fn partly_refused_write_is_rolled_back_alone() {
     let filter = TaskFilter { kind: Some("half".to_owned()), ..TaskFilter::default() };
     assert_eq!(store.tasks().list(&filter, None, 10).unwrap().items, []);
     assert_eq!(count(&other), ROUNDS as i64 * 6);
-    // Alone as well as among others.
+    // Also outside a group.
     store.tasks().enqueue_many(vec![half, broken]).unwrap_err();
     assert_eq!(count(&other), ROUNDS as i64 * 6);
 }
@@ -215,12 +214,12 @@ fn retry_of_a_foreign_dead_letter_reports_its_invalid_checkpoint() {
         .unwrap();
     let letter = other.last_insert_rowid();
     let error = store.dead_letters().retry(letter, NewTask::new(KIND, "{}")).unwrap_err();
-    assert!(!matches!(error, Error::Internal(_)), "no fault of ours: {error}");
+    assert!(!matches!(error, Error::Internal(_)), "not an internal error: {error}");
     assert!(error.to_string().contains("checkpoint"), "{error}");
     assert_eq!(
         (count(&other), store.dead_letters().count()),
         (0, Ok(1)),
-        "the letter stays, and nothing else comes"
+        "the dead letter is kept, and no task is inserted"
     );
 }
 
@@ -253,7 +252,7 @@ fn busy_timeout_fails_every_waiting_write_once() {
                 });
             }
         });
-        // Whoever only reads does not wait, and sees none of it.
+        // Readers do not wait, and see none of the writes.
         assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Running, 1)]);
         lock.execute_batch("ROLLBACK").unwrap();
         assert_eq!(store.tasks().get(before).unwrap().status, TaskStatus::Running);
@@ -286,7 +285,7 @@ fn close_finishes_queued_writes() {
                                     return ids;
                                 }
                             }
-                            // Nobody listens any more once the store closes.
+                            // The receiver is dropped once the store closes.
                             let _ = wrote.send(());
                         }
                     })
@@ -302,12 +301,12 @@ fn close_finishes_queued_writes() {
         for id in statement.query_map([], |row| row.get::<_, i64>(0)).unwrap() {
             stored.insert(id.unwrap());
         }
-        assert_eq!(stored, acknowledged, "no more and no less than was acknowledged");
+        assert_eq!(stored, acknowledged, "exactly the acknowledged writes");
     }
 }
 
-/// The writer brings the log home by itself, after it has answered. Four times as much as the log may hold is written; it
-/// is begun anew each time that all of it is home.
+/// The writer checkpoints by itself, after it has replied. Writes four times the maximum length of the WAL, which is
+/// reset each time it is fully checkpointed.
 #[test]
 fn wal_stays_bounded_while_writing() {
     let folder = tempfile::tempdir().unwrap();

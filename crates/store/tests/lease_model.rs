@@ -1,6 +1,6 @@
-//! The state machine of leases against a model: random steps of three workers, who never forget a token, over two
-//! stores on one file and a clock that goes both ways. The model says what each step must return and what the
-//! table must then hold; the rules that no step may break are checked besides.
+//! Compares the state machine of leases with a model: random steps of three workers that keep every token, over two
+//! stores on one file, with a clock that moves both ways. The model predicts the result of each step and the rows of
+//! the table; invariants are checked, too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use proptest::test_runner::Config;
 const KIND: &str = "convert";
 const MAX_CRASHES: u32 = 3;
 
-/// Seconds.
+/// Duration in seconds.
 type Secs = u64;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ enum Outcome {
     Postponed(Secs),
 }
 
-/// What is done next. A claim is picked among all that ever were: the last one, or any.
+/// A step. It uses the last claim, or any earlier one.
 #[derive(Clone, Debug)]
 enum Action {
     Enqueue { priority: i32, delay: Secs, key: Option<u8> },
@@ -51,7 +51,7 @@ enum Action {
 enum Pick {
     Last,
     Any(Index),
-    /// One task under another's token.
+    /// The task of one claim with the token of another.
     Mixed(Index, Index),
 }
 
@@ -98,7 +98,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A task as the model knows it.
+/// A task as the model predicts it.
 #[derive(Clone, Debug, PartialEq)]
 struct Task {
     status: TaskStatus,
@@ -113,9 +113,9 @@ struct Task {
     crashes: u32,
     abandoned: u32,
     checkpoints: u32,
-    /// It is to be cancelled when its run has ended.
+    /// It is cancelled when its run ends.
     cancelling: bool,
-    /// How many notes its letter has, when there is one.
+    /// Number of checkpoints in its dead letter, if there is one.
     dead_letter_checkpoints: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ impl Task {
         self.started = true;
     }
 
-    /// Nobody has it any more.
+    /// Ends the claim of the task.
     fn end_claim(&mut self, status: TaskStatus) {
         self.status = status;
         self.owner = None;
@@ -145,7 +145,7 @@ impl Task {
     }
 }
 
-/// The table, and whoever works at it.
+/// The predicted table, the stores and the workers.
 struct Model {
     tasks: BTreeMap<i64, Task>,
     claims: Vec<(i64, Token)>,
@@ -158,7 +158,7 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        // In memory where there is such a place: nothing here is about the disk.
+        // In memory if possible: this test does not depend on the disk.
         let memory = std::path::Path::new("/dev/shm");
         let folder =
             if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
@@ -193,7 +193,7 @@ impl Model {
         })
     }
 
-    /// The task, if `token` is the one that has it.
+    /// Returns the task if `token` owns it.
     fn owned_task(&mut self, id: i64, token: &Token) -> Option<&mut Task> {
         let task = self.tasks.get_mut(&id).unwrap();
         (task.status == TaskStatus::Running && task.owner.as_ref() == Some(token)).then_some(task)
@@ -339,7 +339,7 @@ impl Model {
     }
 
     fn disposition(&self, outcome: Outcome) -> Disposition {
-        let failure = TaskFailure { reason: "broke".to_owned(), ..TaskFailure::default() };
+        let failure = TaskFailure { reason: "failed".to_owned(), ..TaskFailure::default() };
         match outcome {
             Outcome::Completed => Disposition::Completed(None),
             Outcome::Retry(by) => Disposition::Retry(self.after(by), failure),
@@ -379,12 +379,12 @@ impl Model {
         true
     }
 
-    /// The ids that a claim must bring, in order.
+    /// Returns the ids that a claim must return, in order.
     fn claim(&mut self, claim_request: &ClaimRequest) -> Vec<i64> {
         let (now, expires) = (self.clock.now(), self.clock.now().plus(claim_request.lease));
         for task in self.tasks.values_mut().filter(|task| task.status == TaskStatus::Scheduled) {
             if task.run_after.is_none_or(|at| at <= now) {
-                // For good: a clock that is set back does not make it wait again.
+                // Permanently: a clock that is set back does not make it scheduled again.
                 task.status = TaskStatus::Pending;
                 task.run_after = None;
             }
@@ -495,7 +495,7 @@ impl Model {
         }
     }
 
-    /// The table is as the model has it, whichever store looks; and what must never be, is not.
+    /// Asserts that the table matches the model in both stores, and that the invariants hold.
     fn check(&mut self, reader: usize) {
         let store = &self.stores[reader];
         let rows = store.tasks().list(&TaskFilter::default(), None, 1_000).unwrap().items;
@@ -504,7 +504,7 @@ impl Model {
         assert_eq!(
             rows.iter().map(|row| row.id).collect::<Vec<_>>(),
             self.tasks.keys().rev().copied().collect::<Vec<_>>(),
-            "none is lost"
+            "no task is lost"
         );
         for row in rows {
             let task = &self.tasks[&row.id];
@@ -519,7 +519,7 @@ impl Model {
                     .claims
                     .iter()
                     .filter(|(id, token)| *id == row.id && Some(token.as_str()) == row.worker_id.as_deref());
-                assert_eq!(owners.count(), 1, "one owner, and one only: {row:?}");
+                assert_eq!(owners.count(), 1, "exactly one owner: {row:?}");
                 assert_eq!(row.worker_id.as_deref(), task.owner.as_ref().map(Token::as_str));
             }
             let checkpoints = store.checkpoints().list(row.id).unwrap().len();
@@ -539,10 +539,10 @@ impl Model {
             }
         }
         let failed = self.tasks.values().filter(|task| task.status == TaskStatus::Failed).count();
-        assert_eq!(dead_letters.len(), failed, "letters exactly for what was given up");
+        assert_eq!(dead_letters.len(), failed, "exactly the failed tasks have dead letters");
     }
 
-    /// Whatever happened: in the end every task can be brought to its end.
+    /// Asserts that every task can be finished in the end.
     fn drain(&mut self) {
         let unfinished = |model: &Model| model.tasks.values().any(|task| !task.status.is_terminal());
         for _ in 0..10 {
@@ -566,7 +566,7 @@ impl Model {
 
 #[test]
 fn random_steps_match_the_lease_model() {
-    // PROPTEST_CASES asks for more, never for fewer.
+    // PROPTEST_CASES can only increase the number of cases.
     let cases = Config::default().cases.max(256);
     let config = Config { failure_persistence: None, max_shrink_iters: 2_000, ..Config::with_cases(cases) };
     let step = (0..2usize, action()).prop_map(|(store, action)| Step { store, action });

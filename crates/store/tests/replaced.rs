@@ -1,5 +1,5 @@
-//! A database file that is deleted, moved or replaced while a store has it open: the store notices, writes nothing more,
-//! and neither file is damaged.
+//! A database file that is deleted, moved or replaced while a store has it open: the store detects it, writes nothing
+//! more, and neither file is damaged.
 
 #![cfg(unix)]
 
@@ -23,7 +23,7 @@ fn enqueue(store: &Store, kind: &str) {
     store.tasks().enqueue(NewTask::new(kind, "1")).unwrap();
 }
 
-/// The kinds of all tasks in a file, the latest first.
+/// Returns the kinds of all tasks in a file, latest first.
 fn kinds(path: &Path) -> Vec<String> {
     let tasks = Store::open(path).unwrap().tasks().list(&TaskFilter::default(), None, 100).unwrap();
     tasks.items.into_iter().map(|task| task.kind).collect()
@@ -33,7 +33,7 @@ fn sidecar(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(format!("{}{ending}", path.display()))
 }
 
-/// Every use of the store gives this error.
+/// Asserts that every operation of the store fails with this error.
 #[track_caller]
 fn assert_refused(store: &Store, wanted: &Error, word: &str) {
     let refused = [
@@ -58,7 +58,7 @@ fn deleted_database_is_refused() {
     fs::remove_file(&path).unwrap();
     assert_refused(&store, &Error::Deleted(path.clone()), "deleted");
     drop(store);
-    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "nothing is left beside it");
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "no sidecar file is left");
     assert_eq!(kinds(&path), [""; 0], "a new database is empty");
 }
 
@@ -82,8 +82,8 @@ fn replaced_database_receives_no_writes_of_the_old_one() {
     fs::rename(&other, &path).unwrap();
     assert_refused(&store, &Error::Replaced(path.clone()), "replaced");
     drop(store);
-    assert_eq!(kinds(&path), ["theirs"], "no log of the old file is played into the new one");
-    assert!(sidecar(&path, "-wal.replaced").exists(), "the old log is kept");
+    assert_eq!(kinds(&path), ["theirs"], "the WAL of the old file is not applied to the new one");
+    assert!(sidecar(&path, "-wal.replaced").exists(), "the old WAL is kept");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn wal_is_kept_when_only_the_symlink_is_retargeted() {
     assert_eq!(kinds(&other), [""; 0]);
 }
 
-/// What another program does with the log or the index of a database that is open.
+/// Deletes the WAL or the index of an open database, as another program could.
 fn delete(path: &Path, endings: &[&str]) {
     endings.iter().for_each(|ending| fs::remove_file(sidecar(path, ending)).unwrap());
 }
@@ -162,7 +162,7 @@ fn tasks_of_another_process_survive_deleted_wal_and_shm() {
         let store = Store::open(&path).unwrap();
         enqueue(&store, "a");
         delete(&path, endings);
-        // A real process: within one, SQLite would share the index that was deleted.
+        // A separate process, because SQLite shares the deleted index within one process.
         let name = "another_process_enqueues_a_task";
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--include-ignored"])

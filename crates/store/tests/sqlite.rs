@@ -1,4 +1,4 @@
-//! The conformance suite on SQLite.
+//! Runs the conformance suite on SQLite.
 
 #[macro_use]
 mod conformance;
@@ -7,7 +7,7 @@ use conformance::Backend;
 use gristmill_store::{Durability, Store, WallClock};
 use tempfile::TempDir;
 
-/// A file in a folder of its own.
+/// A database file in a temporary folder.
 struct Sqlite(TempDir);
 
 impl Sqlite {

@@ -1,4 +1,4 @@
-//! Leases of workers whose process can be seen: it ends, it lives on while the clock is set, it is stopped.
+//! Leases of workers with a known process: it ends, it runs while the clock is set, it is stopped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Fixture {
         rusqlite::Connection::open(self.store.path()).unwrap().execute_batch(sql).unwrap();
     }
 
-    /// A task that `worker` has claimed.
+    /// Enqueues a task and claims it as `worker`.
     fn claimed_by(&self, worker: &WorkerId) -> ClaimedTask {
         self.store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
         self.claim(worker)
@@ -56,7 +56,7 @@ impl Fixture {
         self.store.tasks().recover(3).unwrap()
     }
 
-    /// Crashes and status of a task.
+    /// Returns status and crashes of a task.
     fn state(&self, task: &ClaimedTask) -> (TaskStatus, u32) {
         let row = self.store.tasks().get(task.id).unwrap();
         (row.status, row.crashes)
@@ -67,12 +67,12 @@ fn freed(freed: usize) -> Recovered {
     Recovered { freed, ..Recovered::default() }
 }
 
-/// A process that waits until its standard input ends.
+/// Starts a process that waits until its standard input ends.
 fn process() -> Child {
     Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// Records `worker` as one of another process.
+/// Records `worker` with another process.
 fn register(fixture: &Fixture, worker: &WorkerId, process: u32) {
     fixture.store.workers().heartbeat(worker, LEASE).unwrap();
     let tag = gristmill_store::process::tag_of(process);
@@ -107,7 +107,7 @@ fn zombie_process_counts_as_dead() {
     register(&fixture, &worker, child.id());
     let task = fixture.claimed_by(&worker);
     child.kill().unwrap();
-    // Not waited for: its row in the table of processes stays.
+    // Not waited for, so the process stays a zombie.
     while fixture.store.workers().dead().unwrap().is_empty() {
         std::thread::yield_now();
     }
@@ -125,7 +125,7 @@ fn leases_of_a_live_process_survive_a_clock_set_forward() {
     fixture.clock.set(fixture.clock.now().plus(9 * HOUR));
     assert_eq!(fixture.recover(), freed(1));
     assert_eq!(fixture.state(&kept).0, TaskStatus::Running);
-    assert_eq!(fixture.state(&lost).0, TaskStatus::Pending, "nothing is known about its process");
+    assert_eq!(fixture.state(&lost).0, TaskStatus::Pending, "its process is unknown");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn tasks_of_a_silent_process_are_freed_at_lease_end_without_a_crash() {
     fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
     let task = fixture.claimed_by(&worker);
     assert!(fixture.store.tasks().start(task.id, &task.token).unwrap());
-    // The last heartbeat is older than the lease, by the clock that nobody sets.
+    // The last heartbeat is older than the lease, by the monotonic clock.
     fixture.sql("UPDATE workers SET beat_ms = beat_ms - 300001");
     assert_eq!(fixture.recover(), freed(0), "the lease has not ended");
     fixture.clock.set(fixture.clock.now().plus(LEASE));
@@ -187,7 +187,7 @@ fn every_leased_table_is_recovered_from_a_dead_process() {
     assert_eq!(fixture.store.wal().recover().unwrap(), 1);
 }
 
-/// Records `worker` as one of a process that has ended.
+/// Records `worker` with a process that has ended.
 fn register_dead(fixture: &Fixture, worker: &WorkerId) {
     let mut child = process();
     register(fixture, worker, child.id());
@@ -202,7 +202,7 @@ fn start_log_survives_a_failed_recovery() {
     let task = fixture.claimed_by(&worker);
     let log = StartLog::new(&fixture.store, &worker);
     log.write(task.id, &task.token).unwrap();
-    // A process that is killed removes nothing.
+    // A killed process does not delete its log.
     std::mem::forget(log);
     register_dead(&fixture, &worker);
     fixture
@@ -224,13 +224,13 @@ fn recovery_removes_the_record_of_a_dead_worker_without_leases() {
     fixture.sql("INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01 00:00:00')");
     assert!(fixture.store.wal().claim(&worker.token(), LEASE).unwrap().is_some());
     assert_eq!(fixture.recover(), freed(1));
-    assert_eq!(recorded(&fixture), [other.name(), worker.name()], "a row of another table names it");
+    assert_eq!(recorded(&fixture), [other.name(), worker.name()], "a row of another table has its token");
     assert_eq!(fixture.store.wal().recover().unwrap(), 1);
     assert_eq!(fixture.recover(), freed(0));
     assert_eq!(recorded(&fixture), [other.name()]);
 }
 
-/// The names in the table of workers.
+/// Returns the names in the table of workers.
 fn recorded(fixture: &Fixture) -> Vec<String> {
     let connection = rusqlite::Connection::open(fixture.store.path()).unwrap();
     let mut names = connection.prepare("SELECT name FROM workers ORDER BY name").unwrap();
@@ -252,10 +252,10 @@ fn worker_frees_its_expired_leases_that_it_does_not_hold() {
     let tasks = || HeldLeases::new(&worker, [(held.id, &held.token)]);
     let checkpoints = || HeldLeases::new(&worker, Vec::<(i64, _)>::new());
     let recover = || fixture.store.tasks().recover_by(3, tasks()).unwrap();
-    assert_eq!(recover(), freed(0), "no lease has run out");
+    assert_eq!(recover(), freed(0), "no lease has expired");
     assert_eq!(fixture.store.wal().recover_by(checkpoints()).unwrap(), 0);
     fixture.clock.set(fixture.clock.now().plus(LEASE));
-    assert_eq!(fixture.recover(), freed(0), "others cannot know what it holds");
+    assert_eq!(fixture.recover(), freed(0), "only the worker knows what it holds");
     assert_eq!(recover(), Recovered { freed: 1, cancelled: 1, poisoned: vec![] });
     assert_eq!(fixture.state(&held).0, TaskStatus::Running);
     assert_eq!(fixture.state(&of_other).0, TaskStatus::Running);
@@ -294,7 +294,7 @@ fn start_log_is_rewritten_with_unsettled_starts_only() {
     assert_eq!(fixture.state(&running), (TaskStatus::Pending, 1));
 }
 
-/// A container or machine that is started again shows nothing of its earlier processes.
+/// A restarted container or machine does not show its earlier processes.
 #[test]
 fn start_logs_of_unknown_workers_are_read_and_removed_later() {
     let fixture = Fixture::new();
@@ -310,7 +310,7 @@ fn start_logs_of_unknown_workers_are_read_and_removed_later() {
         let claimed = fixture.claim(&worker);
         let log = StartLog::new(&fixture.store, &worker);
         log.write(claimed.id, &claimed.token).unwrap();
-        // Its process is killed.
+        // A killed process does not delete its log.
         std::mem::forget(log);
         fixture.clock.set(fixture.clock.now().plus(LEASE));
         fixture.recover();

@@ -1,4 +1,4 @@
-//! What a task notes on its way.
+//! Checkpoints of tasks.
 
 use gristmill_store::tasks::{Disposition, TaskStatus};
 
@@ -13,7 +13,7 @@ pub(crate) fn checkpoints_are_ordered_by_first_save_and_replaced(fixture: &Fixtu
     let kept = fixture.store.checkpoints().list(task.id).unwrap();
     let found: Vec<_> =
         kept.iter().map(|one| (one.step.as_str(), one.data.as_str(), one.updated_at)).collect();
-    // The oldest first, by when a step was first noted.
+    // Ordered by when a step was first saved.
     assert_eq!(
         found,
         [
@@ -78,13 +78,13 @@ pub(crate) fn checkpoints_survive_every_disposition_except_completion(fixture: &
     fixture.advance(LEASE);
     fixture.store.tasks().recover(NEVER).unwrap();
     assert_eq!(fixture.checkpoints(id), kept);
-    // A verdict that is lost forgets nothing.
+    // An update that is lost deletes nothing.
     assert_eq!(fixture.settle(&task, Disposition::Completed(None)), UpdateResult::Lost);
     assert_eq!(fixture.checkpoints(id), kept);
 }
 
 pub(crate) fn delete_orphans_keeps_recent_checkpoints_and_those_of_unfinished_tasks(fixture: &Fixture) {
-    // A worker that does not say that there may be checkpoints leaves them behind.
+    // A worker that does not set `checkpointed` leaves the checkpoints.
     let leave_behind = || {
         let task = fixture.enqueue_and_claim();
         fixture.save_checkpoint(&task, "a", "1").unwrap();
@@ -130,7 +130,8 @@ pub(crate) fn list_for_claim_is_refused_to_a_previous_owner(fixture: &Fixture) {
     assert_refused(find(&old), conflict, &[&old.id.to_string()]);
     let new = fixture.claim_one();
     assert_eq!(find(&new).unwrap().len(), 1);
-    // When the new owner has completed it the steps are gone. The old one must not take that for a beginning.
+    // After the new owner completed the task, its checkpoints are deleted. The previous owner must not take that for a
+    // new task.
     fixture
         .store
         .tasks()

@@ -1,4 +1,4 @@
-//! Clocks are set back now and then. Nothing may be lost by it, and nothing panic.
+//! A clock that is set back: nothing is lost, and nothing panics.
 
 use gristmill_store::UtcTime;
 use gristmill_store::tasks::{Disposition, TaskStatus};
@@ -10,7 +10,7 @@ pub(crate) fn clock_set_back_keeps_a_lease(fixture: &Fixture) {
     fixture.set_back(HOUR);
     assert_eq!(fixture.store.tasks().recover(1).unwrap().freed, 0);
     assert_eq!(fixture.status(task.id), TaskStatus::Running);
-    // A heartbeat brings the lease to the new time.
+    // A heartbeat moves the lease to the new time.
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
     let row = fixture.row(task.id);
     let now = fixture.clock.now();
@@ -31,7 +31,7 @@ pub(crate) fn clock_set_back_does_not_run_a_task_early(fixture: &Fixture) {
 }
 
 pub(crate) fn clock_set_back_loses_no_waiting_task(fixture: &Fixture) {
-    // Through every way in which a task comes to wait, then the clock is set back, then time goes by.
+    // For every way in which a task becomes scheduled: the clock is set back, then time passes.
     let give_back = [
         None,
         Some(Disposition::Released),
@@ -48,7 +48,7 @@ pub(crate) fn clock_set_back_loses_no_waiting_task(fixture: &Fixture) {
                 assert_eq!(fixture.settle(&task, disposition), UpdateResult::Done);
             }
             if promoted {
-                // Somebody looked for other work meanwhile.
+                // Another claim promotes the task meanwhile.
                 assert_eq!(fixture.claim_batch(0).claimed, []);
             }
             fixture.clock.set(noon().minus(HOUR));
@@ -65,7 +65,7 @@ pub(crate) fn next_due_includes_a_task_that_is_not_due_again_after_clock_set_bac
     fixture.advance(HOUR);
     drop(fixture.claim_batch(0));
     fixture.set_back(HOUR);
-    // Whether it can be had at once or must wait: a worker that would sleep must know.
+    // A worker must learn whether the task is pending or when it is due.
     let batch = fixture.claim_batch(1);
     let had: Vec<i64> = batch.claimed.iter().map(|task| task.id).collect();
     assert!(had == [id] || batch.next_due == Some(after(HOUR)), "{batch:?}");
@@ -89,7 +89,7 @@ pub(crate) fn settle_succeeds_after_clock_set_back(fixture: &Fixture) {
                 fixture.cancel(task.id);
             }
             fixture.store.tasks().prune(noon(), 10).unwrap();
-            // All but the last, whose number must not be used again.
+            // All except the last, whose id must not be reused.
             assert_eq!(fixture.rows().len(), 1);
         }
     }

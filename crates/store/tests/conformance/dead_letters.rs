@@ -1,11 +1,11 @@
-//! Tasks that were given up: what is kept of them, and the way back.
+//! Dead letters of tasks and messages: contents, retry, clean-up and filters.
 
 use gristmill_store::dead_letters::NewDeadLetter;
 use gristmill_store::tasks::{ClaimRequest, Disposition, Enqueued, TaskStatus};
 
 use super::*;
 
-/// A task with everything that a task can have.
+/// A task with every optional field.
 fn full_task() -> NewTask {
     NewTask {
         queue: "night".to_owned(),
@@ -22,7 +22,7 @@ fn claim_full_task(fixture: &Fixture) -> ClaimedTask {
     fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0)
 }
 
-/// The two texts are the same JSON, to the digit.
+/// Asserts that two texts are the same JSON, ignoring white space.
 #[track_caller]
 fn assert_same_json(found: &str, expected: &str) {
     let bare = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
@@ -54,7 +54,7 @@ pub(crate) fn dead_letter_has_every_field_of_its_task(fixture: &Fixture) {
         attempt_count: 2,
         first_failure: after(SEC),
         last_failure: after(3 * SEC),
-        error_details: Some("all about last".to_owned()),
+        error_details: Some("details of last".to_owned()),
         checkpoint: found.checkpoint.clone(),
         created_at: after(3 * SEC),
         queue: Some("night".to_owned()),
@@ -64,7 +64,7 @@ pub(crate) fn dead_letter_has_every_field_of_its_task(fixture: &Fixture) {
         unique_key: Some("key 🌾".to_owned()),
     };
     assert_eq!(found, expected);
-    assert_eq!(fixture.checkpoints(id), [], "they are in the letter now");
+    assert_eq!(fixture.checkpoints(id), [], "moved into the dead letter");
 }
 
 pub(crate) fn dead_letter_of_a_plain_task_has_empty_optional_fields(fixture: &Fixture) {
@@ -72,7 +72,7 @@ pub(crate) fn dead_letter_of_a_plain_task_has_empty_optional_fields(fixture: &Fi
     let failure = TaskFailure { reason: "x".to_owned(), step: None, ..TaskFailure::default() };
     let UpdateResult::DeadLettered(dead_letter) = fixture.settle(&task, Disposition::DeadLettered(failure))
     else {
-        panic!("not buried")
+        panic!("not dead-lettered")
     };
     let dead_letter = fixture.store.dead_letters().get(dead_letter).unwrap();
     assert_eq!(
@@ -99,7 +99,7 @@ pub(crate) fn released_starts_are_not_counted_as_attempts(fixture: &Fixture) {
     let UpdateResult::DeadLettered(dead_letter) =
         fixture.settle(&task, Disposition::DeadLettered(failure("x")))
     else {
-        panic!("not buried")
+        panic!("not dead-lettered")
     };
     assert_eq!(fixture.store.dead_letters().get(dead_letter).unwrap().attempt_count, 1);
 }
@@ -146,7 +146,7 @@ pub(crate) fn retry_enqueues_the_task_and_deletes_the_dead_letter(fixture: &Fixt
     assert!(enqueued.created && enqueued.id > old);
     assert_refused(fixture.store.dead_letters().get(dead_letter), not_found, &[]);
     assert_eq!(fixture.dead_letters().iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(), [other]);
-    assert_eq!(fixture.row(old), failed, "what was given up stays given up");
+    assert_eq!(fixture.row(old), failed, "the failed task stays failed");
     let row = fixture.row(enqueued.id);
     assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
     assert_eq!((row.created_at, row.first_failed_at), (after(SEC), None));
@@ -157,7 +157,7 @@ pub(crate) fn retry_enqueues_the_task_and_deletes_the_dead_letter(fixture: &Fixt
     assert_same_json(&checkpoints[0].1, r#"{"n":1}"#);
     assert_same_json(&checkpoints[1].1, "[2]");
     assert_eq!(claim_full_task(fixture).id, enqueued.id);
-    // A second time there is nothing to retry.
+    // A second retry finds nothing.
     assert_refused(fixture.store.dead_letters().retry(dead_letter, plain_task()), not_found, &[]);
     assert_eq!(fixture.rows().len(), 3);
 }
@@ -222,7 +222,7 @@ pub(crate) fn invalid_retry_keeps_the_dead_letter(fixture: &Fixture) {
         assert_refused(fixture.store.dead_letters().retry(dead_letter, bad), invalid, &[]);
     }
     assert_eq!((fixture.dead_letters().len(), fixture.rows().len()), (1, 1));
-    // Another task than it was is the caller's choice.
+    // The caller may retry with another task.
     let Enqueued { id, .. } =
         fixture.store.dead_letters().retry(dead_letter, NewTask::new("upload", "[9]")).unwrap();
     assert_eq!((fixture.row(id).kind, fixture.row(id).payload), ("upload".to_owned(), "[9]".to_owned()));
@@ -236,7 +236,7 @@ pub(crate) fn discard_deletes_the_dead_letter(fixture: &Fixture) {
     assert_refused(fixture.store.dead_letters().discard(one), not_found, &[&one.to_string()]);
     assert_eq!(fixture.dead_letters().iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(), [two]);
     assert_eq!(fixture.store.dead_letters().count().unwrap(), 1);
-    assert_eq!(fixture.rows().len(), 2, "the tasks stay as they are");
+    assert_eq!(fixture.rows().len(), 2, "the tasks are unchanged");
 }
 
 pub(crate) fn cleanup_pending_is_listed_until_marked_cleaned_up(fixture: &Fixture) {
@@ -261,10 +261,10 @@ pub(crate) fn cleanup_pending_is_listed_until_marked_cleaned_up(fixture: &Fixtur
     assert_eq!(cleanup_pending(&["a", "b"], 10), ids[1..3]);
     fixture.store.dead_letters().discard(ids[1]).unwrap();
     assert_eq!(cleanup_pending(&["a", "b"], 10), [ids[2]]);
-    assert_eq!(fixture.dead_letters().len(), 3, "a letter that was cleaned up after stays");
+    assert_eq!(fixture.dead_letters().len(), 3, "a dead letter is kept after clean-up");
 }
 
-/// A message that was given up.
+/// A dead letter of a message.
 fn message(id: &str) -> NewDeadLetter {
     NewDeadLetter {
         message_id: id.to_owned(),
@@ -313,7 +313,7 @@ pub(crate) fn dead_letter_of_a_message_has_every_field(fixture: &Fixture) {
     let kind = DeadLetterFilter { kind: Some("amqp:orders".to_owned()), ..DeadLetterFilter::default() };
     assert_eq!(fixture.store.dead_letters().list(&kind, None, 10).unwrap().items, [expected]);
     assert_eq!(fixture.store.dead_letters().count().unwrap(), 2);
-    // No workload of ours cleans up after it.
+    // Messages have no handler that cleans up.
     assert_eq!(
         fixture.store.dead_letters().list_cleanup_pending(&["amqp:orders".to_owned()], 10).unwrap(),
         []
@@ -345,7 +345,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
         ..first
     };
     assert_eq!(fixture.dead_letters(), std::slice::from_ref(&expected));
-    // What comes late makes nothing younger, nor less.
+    // A late report does not move the last failure back or reduce the attempts.
     let late = NewDeadLetter {
         attempts: 1,
         first_failure: noon().minus(SEC),
@@ -354,7 +354,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
     };
     assert_eq!(insert_message(fixture, late), id);
     assert_eq!(fixture.dead_letters(), [DeadLetter { first_failure: noon().minus(SEC), ..expected }]);
-    // Another store's is the same letter; another queue, kind or id is another.
+    // Another store updates the same dead letter; another queue, kind or id makes a new one.
     assert_eq!(fixture.open_again().dead_letters().insert(again.clone()).unwrap(), id);
     let others = [
         NewDeadLetter { queue: "returns".to_owned(), ..again.clone() },
@@ -366,7 +366,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
     }
     assert_eq!(fixture.dead_letters().len(), 4);
     fixture.store.dead_letters().discard(id).unwrap();
-    assert_ne!(insert_message(fixture, again), id, "what was discarded is gone");
+    assert_ne!(insert_message(fixture, again), id, "the discarded one is not reused");
 }
 
 pub(crate) fn messages_without_an_id_have_separate_dead_letters(fixture: &Fixture) {
@@ -389,7 +389,7 @@ pub(crate) fn retry_of_a_message_as_a_task_is_refused(fixture: &Fixture) {
 pub(crate) fn filter_by_task_id_excludes_messages_with_that_id(fixture: &Fixture) {
     let task = fixture.enqueue_and_claim();
     let dead_letter = fixture.dead_letter(&task, "x");
-    // Even one that says that it is of the task's kind.
+    // Even if it has the kind of the task.
     let message_dead_letter =
         insert_message(fixture, NewDeadLetter { kind: KIND.to_owned(), ..message(&task.id.to_string()) });
     assert_ne!(message_dead_letter, dead_letter);
@@ -409,6 +409,6 @@ pub(crate) fn invalid_dead_letter_of_a_message_is_refused(fixture: &Fixture) {
         assert_refused(fixture.store.dead_letters().insert(dead_letter), invalid, &[part]);
     }
     assert_eq!(fixture.dead_letters(), []);
-    // What a task may not say a message may: it is there already.
+    // Messages have a higher size limit than tasks, because they already exist.
     insert_message(fixture, checkpoint(&format!("\"{}\"", "x".repeat(17 << 20))));
 }

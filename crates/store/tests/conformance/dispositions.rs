@@ -1,4 +1,4 @@
-//! What a worker says of a task it had, and what becomes of it.
+//! Outcomes that workers report, and the resulting rows.
 
 use gristmill_store::lease::Token;
 use gristmill_store::tasks::{Disposition, TaskStatus};
@@ -33,7 +33,7 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
     let batch = |updates: Vec<TaskUpdate>| {
         fixture.store.tasks().settle_and_claim(updates, Vec::new()).unwrap().results
     };
-    // All of two claims.
+    // All tasks of two claims.
     let tasks = [claim(3), claim(2)].concat();
     fixture.advance(SEC);
     assert_eq!(batch(tasks.iter().map(completed).collect()), [UpdateResult::Done; 5]);
@@ -93,7 +93,7 @@ pub(crate) fn retry_counts_the_attempt_and_schedules_the_task(fixture: &Fixture)
     let again = fixture.claim_one();
     assert_eq!((again.id, again.attempts, again.failed_step.as_deref()), (task.id, 1, Some("upload")));
     assert_ne!(again.token, task.token);
-    // A time that is over already is no obstacle.
+    // A time in the past is due at once.
     fixture.settle(
         &again,
         Disposition::Retry(noon(), TaskFailure { reason: "y".to_owned(), ..TaskFailure::default() }),
@@ -174,7 +174,7 @@ pub(crate) fn settle_and_claim_can_claim_what_it_releases(fixture: &Fixture) {
     let (urgent, next) = (fixture.enqueue(NewTask { priority: 1, ..plain_task() }), fixture.enqueue_plain());
     let first = fixture.claim_batch(1).claimed.remove(0);
     assert_eq!(first.id, urgent);
-    // What the turn gives back it can claim, before what is less urgent, and under the new token.
+    // The same transaction can claim what it releases, before less urgent tasks and under the new token.
     let request = fixture.claim_request(1);
     let token = request.token.clone();
     let batch = fixture
@@ -200,7 +200,7 @@ pub(crate) fn update_results_are_in_the_order_of_the_updates(fixture: &Fixture) 
         .zip(all_dispositions())
         .map(|(task, disposition)| task_update(task, disposition))
         .collect();
-    // The same verdict a second time is too late.
+    // A second update of the same task is lost.
     updates.push(task_update(&tasks[0], Disposition::Completed(None)));
     let results = fixture.store.tasks().settle_and_claim(updates, vec![]).unwrap().results;
     use UpdateResult::{Done, Lost};
@@ -253,7 +253,7 @@ pub(crate) fn update_with_a_wrong_token_is_lost(fixture: &Fixture) {
             }
         }
     }
-    // The right token of another task is as strange.
+    // The token of another task is refused, too.
     let other = ClaimedTask { id: waiting, ..claim };
     for disposition in all_dispositions() {
         assert_eq!(fixture.settle(&other, disposition), UpdateResult::Lost);

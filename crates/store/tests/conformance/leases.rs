@@ -1,4 +1,4 @@
-//! Who has a task, until when, and what happens to those whose worker fell silent.
+//! Leases of tasks: claim, heartbeat, expiry, recovery and poison pills.
 
 use gristmill_store::UtcTime;
 use gristmill_store::tasks::{
@@ -7,7 +7,7 @@ use gristmill_store::tasks::{
 
 use super::*;
 
-/// A claim by another worker than the mill's.
+/// Claims as another worker than the fixture's.
 fn claim_as(fixture: &Fixture, worker: &WorkerId) -> Vec<ClaimedTask> {
     let request = ClaimRequest { token: worker.token(), ..fixture.claim_request(100) };
     fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed
@@ -35,7 +35,7 @@ pub(crate) fn claim_tokens_are_unique(fixture: &Fixture) {
     tokens.sort();
     tokens.dedup();
     assert_eq!(tokens.len(), 5);
-    // The other side takes names of up to 128 characters, on one line.
+    // The control plane limits names to 128 characters on one line.
     let long = WorkerId::new(&"石\n".repeat(200)).token();
     assert!(long.as_str().chars().count() <= 128 && !long.as_str().contains('\n'), "{long:?}");
     fixture.enqueue_plain();
@@ -49,7 +49,7 @@ pub(crate) fn claimed_task_is_not_claimed_again_before_recovery(fixture: &Fixtur
     let row = fixture.row(task.id);
     assert_eq!(claim_as(fixture, &WorkerId::new("other")), []);
     assert_eq!(fixture.claim(), []);
-    // Not even after its time: only recovery takes it away.
+    // Not even after expiry: only recovery frees it.
     fixture.advance(HOUR);
     assert_eq!(claim_as(fixture, &WorkerId::new("other")), []);
     assert_eq!(fixture.row(task.id), row);
@@ -93,7 +93,7 @@ pub(crate) fn heartbeat_with_a_wrong_token_is_lost(fixture: &Fixture) {
         let row = fixture.row(task.id);
         assert_eq!(fixture.heartbeat(&stranger), HeartbeatResult::Lost);
         assert_eq!(fixture.heartbeat(&ClaimedTask { id: 77, ..task.clone() }), HeartbeatResult::Lost);
-        // On an expired lease too: it is not the stranger's to give up.
+        // An expired lease is not freed by a wrong token either.
         assert_eq!(fixture.row(task.id), row);
         fixture.advance(2 * LEASE);
     }
@@ -171,7 +171,7 @@ pub(crate) fn recover_frees_only_expired_leases(fixture: &Fixture) {
 }
 
 pub(crate) fn previous_owner_is_refused_after_recovery_and_another_claim(fixture: &Fixture) {
-    // By another worker, and by the very same one: a claim counts, not a name.
+    // By another worker, and by the same one: the token decides, not the name.
     for next in [WorkerId::new("other"), fixture.worker.clone()] {
         let old = fixture.enqueue_and_claim();
         fixture.save_checkpoint(&old, "old", "1").unwrap();
@@ -191,7 +191,7 @@ pub(crate) fn previous_owner_is_refused_after_recovery_and_another_claim(fixture
         assert_eq!(fixture.checkpoints(old.id), [("old".to_owned(), "1".to_owned())]);
         assert_eq!(fixture.heartbeat(&new), HeartbeatResult::Kept);
         fixture.save_checkpoint(&new, "new", "3").unwrap();
-        // Even when the new lease has run out in its turn.
+        // Also after the new lease has expired.
         fixture.advance(LEASE);
         assert_eq!(fixture.heartbeat(&old), HeartbeatResult::Lost);
         assert_eq!(fixture.status(old.id), TaskStatus::Running);
@@ -240,7 +240,7 @@ pub(crate) fn poison_pill_is_dead_lettered_after_max_crashes(fixture: &Fixture) 
         );
         assert_eq!(row.error_message, Some(dead_letter.failure_reason));
     }
-    // Several at once, among others that are only freed.
+    // Several at the same time, among others that are only freed.
     let old = fixture.enqueue_and_claim();
     assert!(fixture.start(&old));
     fixture.advance(LEASE);
@@ -279,7 +279,7 @@ pub(crate) fn abandoned_claims_do_not_make_a_poison_pill(fixture: &Fixture) {
         assert_eq!(fixture.store.tasks().recover(3).unwrap(), freed(1));
         assert_eq!((fixture.row(id).status, fixture.row(id).crashes), (TaskStatus::Pending, 0));
     }
-    // They are claimed as carefully as tasks that were started once: one of them may have killed its worker.
+    // They are claimed under the same limits as tasks with one crash: one of them may have crashed its worker.
     let fresh = fixture.enqueue_plain();
     let request = ClaimRequest { max_crashed_once: 0, max_crashed_often: 0, ..fixture.claim_request(9) };
     let claimed = fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
@@ -304,11 +304,11 @@ pub(crate) fn crashed_tasks_are_claimed_before_others_of_equal_priority(fixture:
         let claimed = fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
         claimed.iter().map(|task| task.id).collect()
     };
-    // The most urgent one first, whatever its worker did; then those that wait longest, if they are wanted.
+    // The most urgent first; then those that wait longest, within the limits.
     assert_eq!(claim(1, 1, 1), [urgent]);
     assert_eq!(claim(2, 0, 0), others[..2]);
     assert_eq!(claim(3, 1, 1), [abandoned, crashed, others[2]]);
-    // The less urgent one when there is room.
+    // The less urgent one when the limit allows.
     assert_eq!(claim(5, 2, 2), others[3..8]);
     assert_eq!(claim(40, 2, 2), [&others[8..], &[low]].concat());
 }
@@ -393,7 +393,7 @@ pub(crate) fn heartbeat_keeps_the_lease_until_a_cancelled_run_ends(fixture: &Fix
     assert_eq!(
         fixture.heartbeat(&task),
         HeartbeatResult::Kept,
-        "until its run has ended, the task is its worker's"
+        "the worker owns the task until its run ends"
     );
     fixture.cancel(task.id);
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Lost);

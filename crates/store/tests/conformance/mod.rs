@@ -1,7 +1,7 @@
-//! What a database of work must do, whatever is behind it: one suite, run over each backend.
+//! The conformance suite: what every backend of the store must do.
 //!
-//! Written against the public API alone. A test is a function over a [`Mill`]; [`conformance!`] makes the tests of
-//! one backend, and a function that it does not name is dead code. Time stands still unless a test moves it.
+//! It uses only the public API. A test is a function over a [`Fixture`]; [`conformance!`] generates the tests of one
+//! backend, and a function that it does not name is dead code. The clock is manual.
 
 pub(crate) mod checkpoints;
 pub(crate) mod clock;
@@ -24,13 +24,13 @@ use gristmill_store::tasks::{
 };
 use gristmill_store::{Error, Store, UtcTime, WallClock};
 
-/// Where a store comes from. One value is one database, empty at first.
+/// Opens stores on one database, which is empty at first.
 pub(crate) trait Backend {
-    /// Opens the database; each call is another, independent opening of the same one.
+    /// Opens the database; each call returns an independent store.
     fn open(&self, clock: WallClock) -> Store;
 }
 
-/// Makes the tests of a backend, from an expression for a new and empty one.
+/// Generates the tests of a backend from an expression that makes a new one.
 macro_rules! conformance {
     ($backend:expr) => {
         conformance! { @ $backend;
@@ -166,19 +166,19 @@ macro_rules! conformance {
 
 pub(crate) const SEC: Duration = Duration::from_secs(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
-/// How long tasks are leased here.
+/// Duration of leases in these tests.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 /// More crashes than any test has.
 pub(crate) const NEVER: u32 = 1_000;
-/// The kind of task that is not about its kind.
+/// Kind of tasks in tests that do not depend on it.
 pub(crate) const KIND: &str = "convert";
 
-/// A moment to begin at.
+/// Start time of the clock.
 pub(crate) fn noon() -> UtcTime {
     UtcTime::parse("2026-01-19 12:00:00").unwrap()
 }
 
-/// So long after the beginning.
+/// Returns the time `by` after the start.
 pub(crate) fn after(by: Duration) -> UtcTime {
     noon().plus(by)
 }
@@ -195,12 +195,12 @@ pub(crate) fn failure(reason: &str) -> TaskFailure {
     TaskFailure {
         reason: reason.to_owned(),
         step: Some("upload".to_owned()),
-        details: Some(format!("all about {reason}")),
+        details: Some(format!("details of {reason}")),
         output: None,
     }
 }
 
-/// One of each.
+/// Returns one of each disposition.
 pub(crate) fn all_dispositions() -> [Disposition; 5] {
     [
         Disposition::Completed(Some("1".to_owned())),
@@ -211,9 +211,9 @@ pub(crate) fn all_dispositions() -> [Disposition; 5] {
     ]
 }
 
-/// A database with one store open, a clock and a worker.
+/// A database with an open store, a clock and a worker.
 pub(crate) struct Fixture {
-    // Closed before the backend takes its database away.
+    // Dropped before the backend deletes its database.
     pub(crate) store: Store,
     pub(crate) clock: WallClock,
     pub(crate) worker: WorkerId,
@@ -227,7 +227,7 @@ impl Fixture {
         Fixture { store, clock, worker: WorkerId::new("worker"), backend: Box::new(backend) }
     }
 
-    /// A second, independent opening of the same database.
+    /// Opens an independent store on the same database.
     pub(crate) fn open_again(&self) -> Store {
         self.backend.open(self.clock.clone())
     }
@@ -275,24 +275,24 @@ impl Fixture {
         self.store.tasks().settle_and_claim(vec![], vec![self.claim_request(limit)]).unwrap()
     }
 
-    /// All that is due.
+    /// Claims all tasks that are due.
     pub(crate) fn claim(&self) -> Vec<ClaimedTask> {
         self.claim_batch(1_000).claimed
     }
 
-    /// The one task that is due.
+    /// Claims the only task that is due.
     pub(crate) fn claim_one(&self) -> ClaimedTask {
         let mut claimed = self.claim();
         assert_eq!(claimed.len(), 1, "{claimed:?}");
         claimed.remove(0)
     }
 
-    /// The ids of all that is due, which are claimed.
+    /// Claims all tasks that are due and returns their ids.
     pub(crate) fn claim_ids(&self) -> Vec<i64> {
         self.claim().iter().map(|task| task.id).collect()
     }
 
-    /// A new task, claimed. Nothing else may be due.
+    /// Enqueues and claims a task. No other may be due.
     pub(crate) fn enqueue_and_claim(&self) -> ClaimedTask {
         let id = self.enqueue_plain();
         let task = self.claim_one();
@@ -300,12 +300,12 @@ impl Fixture {
         task
     }
 
-    /// Records a start.
+    /// Records the start of a task.
     pub(crate) fn start(&self, task: &ClaimedTask) -> bool {
         self.store.tasks().start(task.id, &task.token).unwrap()
     }
 
-    /// Claims and starts the one task that is due.
+    /// Claims and starts the only task that is due.
     pub(crate) fn start_one(&self) -> ClaimedTask {
         let task = self.claim_one();
         assert!(self.start(&task));
@@ -354,18 +354,18 @@ impl Fixture {
         self.store.checkpoints().save(task.id, &task.token, step, data)
     }
 
-    /// Steps and what was noted.
+    /// Returns the steps and data of a task's checkpoints.
     pub(crate) fn checkpoints(&self, task: i64) -> Vec<(String, String)> {
         let kept = self.store.checkpoints().list(task).unwrap();
         kept.into_iter().map(|checkpoint| (checkpoint.step, checkpoint.data)).collect()
     }
 
-    /// Every task, newest first.
+    /// Returns every task, newest first.
     pub(crate) fn rows(&self) -> Vec<TaskRow> {
         self.store.tasks().list(&TaskFilter::default(), None, 10_000).unwrap().items
     }
 
-    /// Every letter, newest first.
+    /// Returns every dead letter, newest first.
     pub(crate) fn dead_letters(&self) -> Vec<DeadLetter> {
         self.store.dead_letters().list(&DeadLetterFilter::default(), None, 10_000).unwrap().items
     }
@@ -375,7 +375,7 @@ pub(crate) fn task_update(task: &ClaimedTask, disposition: Disposition) -> TaskU
     TaskUpdate { id: task.id, token: task.token.clone(), disposition, checkpointed: true }
 }
 
-/// Refused as `refusal` says, with every one of `parts` in its text.
+/// Asserts that a call failed as `refusal` checks, and that the text contains all `parts`.
 #[track_caller]
 pub(crate) fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, Error>,

@@ -1,4 +1,4 @@
-//! Looking at many rows: pages, filters, counts, and forgetting what is old.
+//! Lists: pages, filters, counts and pruning.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use gristmill_store::tasks::{ClaimRequest, Disposition, TaskFilter, TaskStatus};
 
 use super::*;
 
-/// Goes through all pages; `between` is done after each.
+/// Reads all pages; calls `between` after each.
 fn walk<T: Clone + Debug>(
     page: impl Fn(Option<i64>) -> Result<Page<T>, Error>,
     id: impl Fn(&T) -> i64,
@@ -20,7 +20,7 @@ fn walk<T: Clone + Debug>(
         let Page { items, next_cursor } = page(after).unwrap();
         assert!(items.len() <= limit);
         ids.extend(items.iter().map(&id));
-        assert!(ids.is_sorted_by(|a, b| a > b), "newest first, and none twice: {ids:?}");
+        assert!(ids.is_sorted_by(|a, b| a > b), "newest first without duplicates: {ids:?}");
         between();
         match next_cursor {
             Some(cursor) => {
@@ -38,7 +38,7 @@ pub(crate) fn task_pages_neither_repeat_nor_skip_a_row(fixture: &Fixture) {
     let newest_first: Vec<i64> = enqueued.iter().rev().map(|one| one.id).collect();
     for limit in [1, 5, 6, 11, 12, 13, usize::MAX] {
         let page = |after| fixture.store.tasks().list(&TaskFilter::default(), after, limit);
-        // New tasks come before the first page; they shift nothing.
+        // New tasks come before the first page and do not shift the others.
         let ids = walk(
             page,
             |task| task.id,
@@ -83,7 +83,7 @@ pub(crate) fn tasks_are_filtered_by_status_kind_and_queue(fixture: &Fixture) {
     check(TaskFilter { kind: Some("A".to_owned()), ..all() }, &[]);
 }
 
-/// Buries a task of each.
+/// Makes a dead letter for each kind, document and reason.
 fn dead_letter_each(fixture: &Fixture, each: &[(&str, &str, &str)]) -> Vec<DeadLetter> {
     for (kind, document, reason) in each {
         let task = NewTask { document_id: Some((*document).to_owned()), ..NewTask::new(*kind, "{}") };
@@ -183,8 +183,8 @@ pub(crate) fn prune_deletes_only_old_finished_tasks(fixture: &Fixture) {
     assert_eq!(prune(usize::MAX), 1);
     assert_eq!(prune(10), 0);
     assert_eq!(left(), rest);
-    assert_eq!(fixture.store.dead_letters().count().unwrap(), 2, "letters have a life of their own");
-    // An id is not used twice.
+    assert_eq!(fixture.store.dead_letters().count().unwrap(), 2, "dead letters are kept");
+    // An id is not reused.
     fixture.cancel(pending);
     fixture.advance(HOUR);
     fixture.store.tasks().prune(fixture.clock.now(), 10).unwrap();

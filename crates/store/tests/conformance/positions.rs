@@ -1,4 +1,4 @@
-//! Positions in streams.
+//! Stream positions of consumers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Messages that were seen before: for how long, by whom, and what is forgotten.
+//! Ids of processed messages: window, scopes, claims and pruning.
 
 use super::*;
 use gristmill_store::processed::ClaimResult;
@@ -26,7 +26,7 @@ pub(crate) fn id_is_contained_until_its_window_ends(fixture: &Fixture) {
     check(&fixture.store, QUEUE, &[], HOUR, &[]);
     fixture.advance(TICK);
     check(&fixture.store, QUEUE, &["a", "b"], HOUR, &[false, false]);
-    // How long it was to be remembered is asked, not written.
+    // The window belongs to the query, not to the record.
     check(&fixture.store, QUEUE, &["a", "b"], HOUR + TICK, &[true, true]);
     check(&fixture.store, QUEUE, &["a"], Duration::MAX, &[true]);
     record(fixture, QUEUE, &["now"]);
@@ -41,7 +41,7 @@ pub(crate) fn recording_an_id_again_restarts_its_window(fixture: &Fixture) {
     record(fixture, QUEUE, &[]);
     fixture.advance(HOUR - TICK);
     check(&fixture.store, QUEUE, &["a", "b", "c"], HOUR, &[true, false, true]);
-    assert_eq!(fixture.store.processed_ids().prune(QUEUE, HOUR, 10).unwrap(), 1, "each is there once");
+    assert_eq!(fixture.store.processed_ids().prune(QUEUE, HOUR, 10).unwrap(), 1, "each id has one row");
 }
 
 pub(crate) fn scopes_are_independent(fixture: &Fixture) {
@@ -81,8 +81,8 @@ pub(crate) fn prune_deletes_only_ids_outside_the_window(fixture: &Fixture) {
     let known = processed(window);
     assert_eq!(known.iter().filter(|known| **known).count(), 3);
     assert_eq!(fixture.store.processed_ids().prune(QUEUE, window, 0).unwrap(), 0);
-    assert_eq!(fixture.store.processed_ids().prune(QUEUE, window, 4).unwrap(), 4, "no more than the limit");
-    assert_eq!(processed(Duration::MAX)[..6], [false, false, false, false, true, true], "the oldest first");
+    assert_eq!(fixture.store.processed_ids().prune(QUEUE, window, 4).unwrap(), 4, "at most the limit");
+    assert_eq!(processed(Duration::MAX)[..6], [false, false, false, false, true, true], "oldest first");
     assert_eq!(fixture.store.processed_ids().prune(QUEUE, window, usize::MAX).unwrap(), 3);
     assert_eq!(fixture.store.processed_ids().prune(QUEUE, window, usize::MAX).unwrap(), 0);
     assert_eq!((processed(window), processed(Duration::MAX)), (known.clone(), known));
@@ -111,7 +111,7 @@ pub(crate) fn claimed_message_is_in_progress_until_it_is_recorded_or_released(fi
     assert_eq!(claim(&fixture.store, QUEUE, "a"), ClaimResult::Claimed);
     assert_eq!(claim(&other, QUEUE, "a"), ClaimResult::InProgress);
     assert_eq!(claim(&other, "another queue", "a"), ClaimResult::Claimed);
-    // However long it takes: its process is running.
+    // The claim does not expire while its process runs.
     fixture.advance(100 * HOUR);
     assert_eq!(claim(&other, QUEUE, "a"), ClaimResult::InProgress);
     fixture.store.processed_ids().release(QUEUE, "a").unwrap();

@@ -1,4 +1,4 @@
-//! Several stores on one database, waiting for each other's work, and closing.
+//! Several stores on one database: shared tasks, watchers, and closing.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use gristmill_store::tasks::{ClaimRequest, Disposition, Enqueued, TaskStatus};
 
 use super::*;
 
-/// Longer than anything here takes.
+/// Longer than any wait in these tests.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn two_stores_see_the_same_tasks(fixture: &Fixture) {
@@ -19,7 +19,7 @@ pub(crate) fn two_stores_see_the_same_tasks(fixture: &Fixture) {
     let task =
         other.tasks().settle_and_claim(vec![], vec![fixture.claim_request(1)]).unwrap().claimed.remove(0);
     assert_eq!((task.id, fixture.status(id)), (id, TaskStatus::Running));
-    // A token is good in whichever store it is shown.
+    // A token is valid in every store.
     fixture.save_checkpoint(&task, "a", "1").unwrap();
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
     assert_eq!(other.checkpoints().list(id).unwrap().len(), 1);
@@ -90,7 +90,7 @@ pub(crate) fn unique_key_holds_across_stores(fixture: &Fixture) {
     assert_eq!(fixture.rows().len(), 1);
 }
 
-/// A wait that has begun, or is about to, ends when `act` is done; and another one only after another act.
+/// Asserts that `act` ends a wait that has begun or is about to, and that the next wait needs another act.
 fn check_wakes(fixture: &Fixture, act: impl Fn()) {
     let mut watch = fixture.store.watch().unwrap();
     for _ in 0..3 {
@@ -105,7 +105,7 @@ fn check_wakes(fixture: &Fixture, act: impl Fn()) {
         let (returned, woken) = waiter.join().unwrap();
         assert_eq!(woken, Ok(true));
         watch = returned;
-        // An act may be told in two parts; both are over now.
+        // A write may wake twice: by the notifier and by the poll.
         let _pending = watch.wait(Duration::ZERO).unwrap();
         assert_eq!(watch.wait(Duration::ZERO), Ok(false));
     }
@@ -135,12 +135,12 @@ pub(crate) fn watcher_wakes_when_wake_is_called(fixture: &Fixture) {
 pub(crate) fn watcher_does_not_wake_without_a_write(fixture: &Fixture) {
     fixture.enqueue_plain();
     let mut watch = fixture.store.watch().unwrap();
-    assert_eq!(watch.wait(Duration::ZERO), Ok(false), "what was there before the watch is no news");
+    assert_eq!(watch.wait(Duration::ZERO), Ok(false), "writes before the watcher was created do not count");
     assert_eq!(watch.wait(Duration::from_millis(1)), Ok(false));
-    // Reading is nothing.
+    // Reading does not wake the watcher.
     fixture.rows();
     assert_eq!(watch.wait(Duration::ZERO), Ok(false));
-    // And what happened between two waits is not missed.
+    // A write between two waits is not missed.
     fixture.enqueue_plain();
     assert_eq!(watch.wait(Duration::ZERO), Ok(true));
 }

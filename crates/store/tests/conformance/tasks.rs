@@ -1,4 +1,4 @@
-//! Putting tasks in, the order they come out in, calling them off.
+//! Tasks: enqueue, claim order, schedules and cancellation.
 
 use gristmill_store::UtcTime;
 use gristmill_store::lease::Token;
@@ -155,7 +155,7 @@ pub(crate) fn enqueue_many_inserts_all_tasks_or_none(fixture: &Fixture) {
     assert_refused(fixture.store.tasks().enqueue_many(bad), invalid, &["JSON"]);
     assert_eq!(fixture.rows().len(), 50);
     assert_eq!(fixture.store.tasks().enqueue_many(vec![]).unwrap(), []);
-    // A key that is there already is no failure.
+    // An existing key is not an error.
     let twice = fixture
         .store
         .tasks()
@@ -210,7 +210,7 @@ pub(crate) fn unique_key_is_scoped_to_one_kind(fixture: &Fixture) {
     let one = fixture.enqueue(task_with_key("k"));
     let two = fixture.enqueue(NewTask { kind: "upload".to_owned(), ..task_with_key("k") });
     assert_ne!(one, two);
-    // No key is no key, not the same one.
+    // Tasks without a key do not conflict.
     assert_ne!(fixture.enqueue_plain(), fixture.enqueue_plain());
 }
 
@@ -223,7 +223,7 @@ pub(crate) fn claims_are_ordered_by_priority_then_id(fixture: &Fixture) {
     let mut expected: Vec<usize> = (0..priorities.len()).collect();
     expected.sort_by_key(|nth| -i64::from(priorities[*nth]));
     let expected: Vec<i64> = expected.into_iter().map(|nth| ids[nth]).collect();
-    // One at a time, then a few, then all that is left: the same order.
+    // One at a time, then a few, then the rest: the same order.
     let mut claimed_ids: Vec<i64> = Vec::new();
     for limit in [1, 1, 3, 100] {
         claimed_ids.extend(fixture.claim_batch(limit).claimed.iter().map(|task| task.id));
@@ -269,7 +269,7 @@ pub(crate) fn claim_respects_max_running_across_queues(fixture: &Fixture) {
         .unwrap();
     fixture.store.tasks().enqueue_many(vec![plain_task(); 10]).unwrap();
     fixture.store.tasks().enqueue_many(vec![NewTask::new("upload", "{}"); 10]).unwrap();
-    // Another kind that runs does not count; another queue's tasks of the same kind do.
+    // Running tasks of another kind do not count; those of another queue do.
     let sieve = ClaimRequest { kind: "upload".to_owned(), ..fixture.claim_request(5) };
     assert_eq!(
         fixture.store.tasks().settle_and_claim(vec![], vec![sieve, elsewhere]).unwrap().claimed.len(),
@@ -284,7 +284,7 @@ pub(crate) fn claim_respects_max_running_across_queues(fixture: &Fixture) {
         assert_eq!(claimed.len(), expected, "limit {limit}, at most {max_running}");
         held.extend(claimed);
     }
-    // What the same turn settles makes room.
+    // Updates of the same transaction free capacity.
     let request = ClaimRequest { max_running: Some(6), ..fixture.claim_request(9) };
     let done = vec![
         task_update(&held[0], Disposition::Completed(None)),
@@ -348,13 +348,13 @@ pub(crate) fn next_due_is_returned_when_fewer_tasks_than_the_limit_are_due(fixtu
     assert_eq!(fixture.claim_batch(1).next_due, Some(after(HOUR)));
     let ready = fixture.enqueue_plain();
     let batch = fixture.claim_batch(1);
-    assert_eq!((batch.claimed[0].id, batch.next_due), (ready, None), "all that was wanted was there");
+    assert_eq!((batch.claimed[0].id, batch.next_due), (ready, None), "as many tasks as requested were due");
     fixture.advance(HOUR);
     let batch = fixture.claim_batch(2);
     assert_eq!((batch.claimed.len(), batch.next_due), (1, Some(after(2 * HOUR))));
     fixture.cancel(late);
     assert_eq!(fixture.claim_batch(1).next_due, None);
-    // A task of this very turn counts.
+    // A task of the same transaction counts.
     let disposition = Disposition::Postponed(after(3 * HOUR));
     let updates = vec![task_update(&batch.claimed[0], disposition)];
     let batch = fixture.store.tasks().settle_and_claim(updates, vec![fixture.claim_request(1)]).unwrap();
@@ -457,7 +457,11 @@ pub(crate) fn running_task_is_cancelled_when_its_run_ends(fixture: &Fixture) {
         (&recover_cancelled, TaskStatus::Cancelled),
         (
             &|task| {
-                assert_eq!(fixture.store.tasks().cancel(task.id), Ok(CancelOutcome::Requested), "once more");
+                assert_eq!(
+                    fixture.store.tasks().cancel(task.id),
+                    Ok(CancelOutcome::Requested),
+                    "a repeated request"
+                );
                 settle(task, Disposition::Released, UpdateResult::Cancelled);
             },
             TaskStatus::Cancelled,
@@ -483,7 +487,7 @@ pub(crate) fn running_task_is_cancelled_when_its_run_ends(fixture: &Fixture) {
         assert!(next > id, "its key is free");
         fixture.cancel(next);
     }
-    assert_eq!(fixture.dead_letters(), [], "no dead letter is made of what is cancelled");
+    assert_eq!(fixture.dead_letters(), [], "cancelled tasks have no dead letter");
 }
 
 pub(crate) fn unknown_ids_return_not_found(fixture: &Fixture) {

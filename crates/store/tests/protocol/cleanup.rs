@@ -45,7 +45,7 @@ fn failed_cleanup_stores_code_and_message() {
         (CleanupStatus::Failed, Some("THUMB_CLEANUP_FAILED"))
     );
     assert_eq!(row.error_message.as_deref(), Some("disk"));
-    // And can be asked for again.
+    // It can be scheduled again.
     let again = fixture.cleanup_at("g", 5);
     assert_eq!((again.id, again.status), (id, CleanupStatus::Pending));
     assert_eq!((again.error_code, again.error_message, again.finished_at), (None, None, None));
@@ -62,7 +62,7 @@ fn running_cleanup_is_not_rescheduled() {
     let result = fixture.store.cleanups().schedule("g", fixture.now());
     assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
     assert_eq!(fixture.store.cleanups().get("g").unwrap(), before);
-    // Unless its worker is gone.
+    // Unless its lease has expired.
     fixture.advance(LEASE);
     assert_eq!(fixture.cleanup_at("g", 9).status, CleanupStatus::Pending);
 }

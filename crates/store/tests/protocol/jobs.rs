@@ -12,14 +12,14 @@ impl Fixture {
     }
 
     fn claim(&self, worker: &str) -> JobRow {
-        self.store.jobs().claim(&token(worker), LEASE).unwrap().expect("something to claim")
+        self.store.jobs().claim(&token(worker), LEASE).unwrap().expect("a pending job")
     }
 
     fn job(&self, id: &str) -> JobRow {
         self.store.jobs().get(id).unwrap()
     }
 
-    /// A job in a state, made the way a program on the other side could: with SQL.
+    /// Inserts a job in a state with SQL, as the control plane could.
     fn insert_job(&self, id: &str, kind: &str, status: &str) -> String {
         let id = format!("{id:0>36}");
         self.sql(&format!(
@@ -100,11 +100,11 @@ fn second_active_scan_or_hash_job_is_refused() {
     let id = fixture.scan().id;
     let refused = jobs.create(JobKind::Hash, "{}", true);
     assert_conflict(&refused);
-    assert!(refused.unwrap_err().to_string().contains(&id), "says which job is in the way");
+    assert!(refused.unwrap_err().to_string().contains(&id), "names the active job");
     fixture.claim("a");
     assert_conflict(&jobs.create(JobKind::Scan, "{}", true));
     assert_conflict(&fixture.second().jobs().create(JobKind::Scan, "{}", true));
-    // Other kinds are not bound by it, and nobody claims them.
+    // Other kinds are not limited by the index and not claimed.
     jobs.create(JobKind::Delete, "{}", true).unwrap();
     jobs.create(JobKind::Thumbnail, "{}", true).unwrap();
     assert_eq!(jobs.claim(&token("b"), LEASE).unwrap(), None);
@@ -131,7 +131,7 @@ fn retryable_job_does_not_block_a_new_job() {
     assert_eq!((reset.error_code, reset.error_message, reset.finished_at), (None, None, None));
     assert_eq!((reset.worker_id, reset.worker_heartbeat_at), (None, None));
     assert_eq!(reset.started_at, put_off.started_at);
-    // Its start is kept when it is claimed again.
+    // Its start time is kept when it is claimed again.
     fixture.advance(seconds(5));
     assert_eq!(fixture.claim("b").started_at, put_off.started_at);
 }
@@ -145,7 +145,7 @@ fn expired_lease_does_not_block_a_new_job() {
     let second = fixture.scan().id;
     assert_eq!(fixture.job(&first).error_code.as_deref(), Some("LEASE_EXPIRED"));
     assert_eq!(fixture.claim("b").id, second);
-    // Nor the return of an old one.
+    // Resetting the old job is refused, too.
     fixture.advance(LEASE);
     assert_eq!(fixture.store.jobs().reset(&first).unwrap().status, JobStatus::Pending);
     assert_eq!(fixture.job(&second).status, JobStatus::Retryable);
@@ -213,7 +213,7 @@ fn lease_holds_until_its_exact_end() {
 
 #[test]
 fn lease_times_of_every_text_form_are_compared_as_times() {
-    // Now is 07:08:09.25 in each case.
+    // The current time is 07:08:09.25 in each case.
     for (lease, stale) in [
         ("2026-01-19 07:08:09", 1),
         ("2026-01-19 07:08:09+00:00", 1),
@@ -340,7 +340,7 @@ fn unknown_job_returns_not_found() {
 
 #[test]
 fn oldest_job_is_claimed_for_every_time_format() {
-    // The index lets no two be active in a real file; without it the order can be seen.
+    // Without the unique index, which allows one active job, the order can be tested.
     let fixture = Fixture::new();
     fixture.sql("DROP INDEX ix_jobs_single_active_scan_hash");
     let times = [

@@ -1,4 +1,4 @@
-//! The protocol's tables: every transition, every guard, and two stores on one file.
+//! The tables shared with the control plane: every transition and guard, and two stores on one file.
 
 mod cleanup;
 mod jobs;
@@ -24,7 +24,7 @@ pub(crate) fn token(name: &str) -> Token {
     Token::named(name)
 }
 
-/// A new file, a store on it, and a clock that stands still.
+/// A new file, a store on it, and a manual clock.
 pub(crate) struct Fixture {
     pub(crate) store: Store,
     clock: WallClock,
@@ -53,12 +53,12 @@ impl Fixture {
         self.clock.set(self.now().minus(time));
     }
 
-    /// Another store on the same file, as another process would have.
+    /// Opens another store on the same file, as another process would.
     pub(crate) fn second(&self) -> Store {
         open(&self.path, &self.clock)
     }
 
-    /// A connection of another program.
+    /// Opens a connection as another program does.
     pub(crate) fn other_connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
     }
@@ -67,7 +67,7 @@ impl Fixture {
         self.other_connection().execute_batch(sql).unwrap();
     }
 
-    /// A file in the catalog, for thumbnails to be of.
+    /// Inserts a file into the catalog, for thumbnails.
     pub(crate) fn library_file(&self) -> i64 {
         self.sql(
             "INSERT INTO library_roots (id, name, root_path) VALUES (1, 'a', '/a');
@@ -79,6 +79,6 @@ impl Fixture {
 }
 
 fn open(path: &std::path::Path, clock: &WallClock) -> Store {
-    // A short wait: a test in which a lock is held would only take longer.
+    // A short timeout: in a test that holds a lock a longer one only takes more time.
     Store::options().clock(clock.clone()).busy_timeout(Duration::from_millis(200)).open(path).unwrap()
 }

@@ -7,7 +7,7 @@ use crate::{Fixture, seconds};
 const MIB: u64 = 1 << 20;
 
 impl Fixture {
-    /// Milliseconds to wait for so many MiB at 1 MiB a second.
+    /// Reserves `mib` MiB at 1 MiB/s and returns the wait in milliseconds.
     fn reserve(&self, mib: u64) -> u128 {
         self.store.rate_limits().reserve(THUMBNAIL_IO, mib * MIB, MIB).unwrap().as_millis()
     }
@@ -20,11 +20,11 @@ fn reservation_waits_for_earlier_reservations() {
     assert_eq!(fixture.second().rate_limits().reserve(THUMBNAIL_IO, 1, MIB).unwrap(), seconds(6));
     // The smallest reservation takes a millisecond.
     assert_eq!(fixture.reserve(1), 6_001);
-    // Other buckets are other buckets.
+    // Buckets are independent.
     assert_eq!(fixture.store.rate_limits().reserve("other", MIB, MIB).unwrap(), Duration::ZERO);
     fixture.advance(seconds(6));
     assert_eq!(fixture.reserve(1), 1_001);
-    // What was not used is not saved up.
+    // Unused capacity is not saved.
     fixture.advance(seconds(1_000));
     assert_eq!((fixture.reserve(1), fixture.reserve(1)), (0, 1_000));
 }
@@ -44,7 +44,7 @@ fn clock_set_back_does_not_extend_the_wait() {
         let fixture = Fixture::new();
         fixture.reserve(4);
         fixture.set_back(seconds(back));
-        // Four seconds were ahead, and still are.
+        // Four seconds were reserved before and after.
         assert_eq!((fixture.reserve(1), fixture.reserve(1)), (4_000, 5_000), "{back}");
     }
 }
@@ -59,7 +59,7 @@ fn row_with_an_impossible_backlog_is_reset() {
     }
     fixture.sql("UPDATE io_rate_limits SET updated_at = 'long ago'");
     assert_eq!(fixture.reserve(1), 2_000);
-    // So is a row after a reservation beyond all measure.
+    // A row after an excessive reservation is reset, too.
     assert_eq!(fixture.store.rate_limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
     assert_eq!(fixture.store.rate_limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
 }

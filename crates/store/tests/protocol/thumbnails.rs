@@ -69,7 +69,7 @@ fn thumbnail_moves_from_request_to_ready() {
         (ThumbStatus::Ready, Some(4), Some(3), Some(99))
     );
     assert_eq!((done.finished_at, done.lease_expires_at), (Some(fixture.now()), None));
-    // Asked for again, it is simply there; and nothing overwrites it.
+    // A repeated request returns the row, and nothing overwrites it.
     assert_eq!(fixture.request_thumbnail("k", MediaType::Image), done);
     assert!(fixture.store.thumbnails().finish(made.id, &token("a"), failed()).is_err());
     assert_eq!(fixture.store.thumbnails().get("k").unwrap(), done);
@@ -128,7 +128,7 @@ fn request_is_refused_when_capacity_is_reached() {
     request("1").unwrap();
     fixture.claim_thumbnail("a").unwrap();
     request("2").unwrap();
-    // One runs, one waits: no room for a new one, nor for a failed one; those in the line are still found.
+    // One runs, one is pending: no capacity for a new one, nor for a failed one; existing ones are still returned.
     assert!(matches!(request("3"), Err(Error::QueueFull(_))));
     assert!(matches!(request("f"), Err(Error::QueueFull(_))));
     assert_eq!(fixture.store.thumbnails().get("f").unwrap().status, ThumbStatus::Failed);
@@ -210,11 +210,11 @@ fn expired_thumbnail_is_pending_again() {
     let row = fixture.store.thumbnails().get("k").unwrap();
     assert_eq!((row.status, row.error_code.as_deref()), (ThumbStatus::Pending, Some("LEASE_EXPIRED")));
     assert_eq!((row.worker_id, row.lease_expires_at, row.error_count), (None, None, 0));
-    // A claim finds them by itself, too.
+    // A claim recovers them, too.
     fixture.claim_thumbnail("a").unwrap();
     fixture.advance(LEASE);
     assert_eq!(fixture.claim_thumbnail("b").unwrap().id, id);
-    // A late owner keeps what nobody took.
+    // A late owner can finish what was not recovered.
     fixture.advance(LEASE);
     assert_eq!(fixture.store.thumbnails().heartbeat(id, &token("b"), LEASE).unwrap(), HeartbeatResult::Kept);
     fixture.advance(LEASE);

@@ -49,7 +49,7 @@ fn every_mode_runs_and_stores_its_frame_counts() {
         assert!(fixture.store.wal().run(&claimed, &token("a")).is_err());
         assert_eq!(fixture.store.wal().latest().unwrap(), Some(done));
         if mode == WalMode::Truncate {
-            // Emptied; what is in it now is the note that it was.
+            // Truncated, except for the frames of the row update.
             assert!(fixture.wal_size() < size, "{size}");
         }
         let metrics = fixture.store.wal().metrics().unwrap();
@@ -81,7 +81,7 @@ fn checkpoint_is_retryable_while_a_reader_blocks_it() {
         assert!(row.error_message.unwrap().starts_with("WAL checkpoint busy=1 log_frames="));
         assert_eq!((row.retry_count, row.retry_after), (count, Some(fixture.now().plus(seconds(120)))));
         assert_eq!((row.finished_at, row.lease_expires_at), (None, None));
-        // It counts as active, and is not due before its time.
+        // It counts as active, and is not due yet.
         let again = fixture.store.wal().enqueue(request(WalMode::Passive)).unwrap();
         assert!(matches!(again, WalRequestResult::Active(active) if active.id == claimed.id));
         fixture.advance(seconds(119));
@@ -145,7 +145,7 @@ fn expired_checkpoint_is_retried_later() {
     assert_eq!(row.error_code.as_deref(), Some("LEASE_EXPIRED"));
     assert_eq!((row.retry_count, row.retry_after), (1, Some(fixture.now().plus(seconds(120)))));
     assert_eq!((row.worker_id, row.lease_expires_at, row.finished_at), (None, None, None));
-    // Its late owner's word does not count.
+    // An update of the previous owner is refused.
     assert!(fixture.store.wal().run(&claimed, &token("a")).is_err());
     fixture.advance(seconds(120));
     fixture.claim_checkpoint().unwrap();

@@ -1,10 +1,10 @@
-//! A file as the other side makes it: no CHECKs, no defaults but CURRENT_TIMESTAMP, its names for types.
+//! A file of the Python control plane: no CHECKs, no defaults except CURRENT_TIMESTAMP, and its own type names.
 
 use std::path::Path;
 
 use rusqlite::Connection;
 
-/// Columns that may not be NULL and have no default are `NN`; times with the one default are `NND`.
+/// `NN` marks columns that are NOT NULL without a default; `NND` marks times with the default.
 const TABLES: &[(&str, &str)] = &[
     (
         "jobs",
@@ -107,7 +107,7 @@ const CONTROL_PLANE_MIGRATIONS: [&str; 12] = [
     "wal_maintenance_jobs",
 ];
 
-/// A new file of the other side's.
+/// Creates a file as the control plane does.
 pub(crate) fn create(path: &Path) -> Connection {
     let conn = Connection::open(path).unwrap();
     conn.pragma_update(None, "journal_mode", "WAL").unwrap();
@@ -125,7 +125,7 @@ pub(crate) fn create(path: &Path) -> Connection {
     conn
 }
 
-/// What the other side's programs write and read, in its own way: leaving out what it does not know.
+/// Statements of the control plane, which leave out columns that it does not know.
 pub(crate) const CONTROL_PLANE_STATEMENTS: &[&str] = &[
     "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload)
      VALUES ('11111111-1111-4111-8111-111111111111', 'delete', 'pending', 1, 0.0, 0, '{}')",

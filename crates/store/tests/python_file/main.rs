@@ -1,4 +1,5 @@
-//! Files that the other side made: new, old and odd ones. They open, become ours, and stay its own.
+//! Files of the Python control plane, new, old and odd ones: they are migrated, and the control plane can still use
+//! them.
 
 mod ddl;
 
@@ -24,7 +25,7 @@ struct ControlPlaneFile {
 }
 
 impl ControlPlaneFile {
-    /// One that `change` was done to before we see it.
+    /// Creates a file and applies `change` before it is opened.
     fn with(change: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dedupfs.sqlite3");
@@ -59,7 +60,7 @@ fn texts(conn: &Connection, sql: &str) -> Vec<String> {
     rows.map(|text| text.unwrap().unwrap_or_else(|| "NULL".to_owned())).collect()
 }
 
-/// A job of theirs in as few words as they need.
+/// Returns an INSERT of a job with the columns that the control plane sets.
 fn job(id: &str, kind: &str, status: &str, created: &str) -> String {
     format!(
         "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload, created_at)
@@ -71,7 +72,7 @@ fn get(store: &Store, id: &str) -> JobRow {
     store.jobs().get(&format!("{id:0>36}")).unwrap()
 }
 
-/// Every operation that inserts, and the way through each table.
+/// Runs every operation that inserts, and every transition of each table.
 fn check_every_operation(store: &Store, file_id: i64) {
     let token = Token::named("w");
     let jobs = store.jobs();
@@ -120,7 +121,7 @@ fn check_every_operation(store: &Store, file_id: i64) {
     assert_eq!(store.processed_ids().contains("q", &["m".to_owned()], LEASE).unwrap(), [true]);
 }
 
-/// The other side's programs go on as before.
+/// Asserts that the control plane's statements still work.
 fn check_control_plane_statements(conn: &Connection) {
     conn.pragma_update(None, "foreign_keys", true).unwrap();
     for sql in ddl::CONTROL_PLANE_STATEMENTS {
@@ -140,7 +141,7 @@ fn insert_library_file(conn: &Connection) -> i64 {
     900
 }
 
-/// Each way a file of theirs can be odd, and each is as good as a new one afterwards.
+/// Every variant of a file behaves like a new one afterwards.
 #[test]
 fn every_variant_of_a_control_plane_file_works_for_both_programs() {
     let mutex = "ix_jobs_single_active_scan_hash";
@@ -189,7 +190,7 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
         conn.execute_batch(&job("a", "scan", "pending", "2026-01-19 07:00:00")).unwrap();
         let second = conn.execute_batch(&job("b", "hash", "pending", "2026-01-19 07:00:00"));
         assert!(second.is_err(), "{variant}: two active jobs");
-        // What they wrote is read, too.
+        // Rows of the control plane are read, too.
         let connection = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
         assert_eq!(connection.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
         assert_eq!(store.thumbnails().get("py").unwrap().status, ThumbStatus::Pending);
@@ -197,7 +198,7 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
             store.cleanups().get("py").unwrap().execute_after.to_string(),
             "2026-01-19 07:08:09.123456"
         );
-        // And opening again changes nothing.
+        // Opening again changes nothing.
         let ledger =
             file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
         let schema = file.texts("SELECT sql FROM sqlite_schema ORDER BY name");
@@ -255,11 +256,11 @@ fn upper_case_enum_values_become_lower_case() {
     assert_eq!((wal.requested_mode, wal.status), (WalMode::Truncate, WalStatus::Failed));
     assert_eq!(file.texts("SELECT status FROM scan_sessions"), ["succeeded"]);
     assert_eq!(file.texts("SELECT hash_algorithm FROM library_files"), ["sha256"]);
-    // Other texts are left alone.
+    // Other texts are unchanged.
     assert_eq!(file.texts("SELECT relative_path FROM library_files"), ["X"]);
 }
 
-/// Jobs as (id, kind, status, created); which stays active, and the codes of the rest.
+/// Takes jobs as (id, kind, status, created), the one that stays active, and the error codes of the rest.
 #[track_caller]
 fn check_winner(
     jobs: &[(&str, &str, &str, &str)],
@@ -283,9 +284,9 @@ fn check_winner(
             "{id}"
         );
     }
-    assert_eq!(codes.len() + 1, jobs.len(), "a case names the fate of every job");
+    assert_eq!(codes.len() + 1, jobs.len(), "a case has the code of every other job");
     let unique = file.connection().execute_batch(&job("f", "hash", "pending", "2026-01-19 07:00:00"));
-    assert!(unique.is_err(), "the index holds");
+    assert!(unique.is_err(), "the unique index refuses a second active job");
 }
 
 const MUTEX: &str = "MIGRATION_MUTEX_RECOVERY";
@@ -338,7 +339,7 @@ fn oldest_pending_job_stays_active_when_none_runs() {
 
 #[test]
 fn older_unique_index_does_not_stop_the_migration() {
-    // Two that ran in capitals were one too few for the old index; in lower case they are one too many.
+    // Two running jobs in upper case did not violate the old index; in lower case they do.
     check_winner(
         &[("1", "SCAN", "RUNNING", "2026-01-19 07:00:01"), ("2", "SCAN", "RUNNING", "2026-01-19 07:00:00")],
         "CREATE UNIQUE INDEX ix_jobs_single_active_scan_hash ON jobs (status)
@@ -380,7 +381,7 @@ fn lease_times_of_the_control_plane_are_read() {
     assert_eq!(get(&store, "1").error_code.as_deref(), Some("LEASE_EXPIRED"));
 }
 
-/// What a file looks like that no process has open: everything in one file.
+/// Returns the bytes of a closed file, which has no WAL.
 fn bytes(path: &Path) -> Vec<u8> {
     let conn = Connection::open(path).unwrap();
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -392,7 +393,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 fn newer_control_plane_migration_is_refused_and_unchanged() {
     for version in [13, 1000, 1100, 2000] {
         let file = ControlPlaneFile::with(&format!(
-            "INSERT INTO schema_migrations (version, name) VALUES ({version}, 'tomorrow');"
+            "INSERT INTO schema_migrations (version, name) VALUES ({version}, 'unknown');"
         ));
         let before = bytes(&file.path);
         match open(&file.path) {
@@ -414,7 +415,7 @@ fn newer_gristmill_migration_is_refused_and_unchanged() {
     let conn = Connection::open(&path).unwrap();
     let newest: i64 =
         conn.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get(0)).unwrap();
-    conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, 'tomorrow')", [newest + 1])
+    conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, 'unknown')", [newest + 1])
         .unwrap();
     drop(conn);
     let before = bytes(&path);
@@ -424,7 +425,7 @@ fn newer_gristmill_migration_is_refused_and_unchanged() {
 
 #[test]
 fn interrupted_migration_is_resumed() {
-    // Each table of the later steps may be there or not; its line is not.
+    // Tables of later migrations may exist without their version.
     for there in [
         "",
         "DROP TABLE task_checkpoints;",
@@ -444,7 +445,7 @@ fn interrupted_migration_is_resumed() {
 
 #[test]
 fn failed_first_migration_is_rolled_back_and_retried() {
-    // A trigger makes the step fail near its end, after tables were made and rows changed.
+    // A trigger makes the migration fail near its end, after tables were created and rows changed.
     let file = ControlPlaneFile::with(&format!(
         "{} CREATE TRIGGER stop BEFORE INSERT ON schema_migrations WHEN new.version = 1001
             BEGIN SELECT raise(ABORT, 'stopped'); END;",
@@ -452,7 +453,7 @@ fn failed_first_migration_is_rolled_back_and_retried() {
     ));
     let before = bytes(&file.path);
     assert!(open(&file.path).is_err());
-    assert!(bytes(&file.path) == before, "a step that failed changed the file");
+    assert!(bytes(&file.path) == before, "a failed migration changed the file");
     file.connection().execute_batch("DROP TRIGGER stop").unwrap();
     let store = file.open();
     assert_eq!(get(&store, "1").status, JobStatus::Completed);
