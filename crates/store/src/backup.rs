@@ -170,8 +170,7 @@ impl Draft {
         sync_folder(parent_folder(target)).map_err(failed)
     }
 
-    /// Hard-links the copy, because a rename would replace a target created meanwhile. Renames it if links are
-    /// unsupported.
+    /// Hard-links the copy, because a rename would replace a target created meanwhile. Falls back to a rename.
     fn link_or_rename(&self, target: &Path) -> Result<()> {
         match fs::hard_link(&self.path, target) {
             Ok(()) => Ok(()),

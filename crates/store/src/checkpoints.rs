@@ -101,8 +101,8 @@ pub(crate) fn delete(db: &Db<'_>, task: i64) -> Result<()> {
     db.execute("DELETE FROM task_checkpoints WHERE task_id = ?1", [task]).map(drop)
 }
 
-/// Restores the checkpoints of a dead letter, a JSON object of steps. Their texts are copied unchanged: SQLite's JSON
-/// functions would change numbers and booleans.
+/// Restores the checkpoints of a dead letter, a JSON object of steps. Copies the texts, because SQLite would change
+/// numbers.
 pub(crate) fn restore(db: &Db<'_>, task: i64, saved: &str) -> Result<()> {
     let steps: BTreeMap<String, Box<RawValue>> = serde_json::from_str(saved).map_err(|error| {
         Error::Invalid(format!("the dead letter's checkpoint is not a JSON object of steps: {error}"))

@@ -110,7 +110,7 @@ impl Checkup {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 
-    fn add_finding(&mut self, severity: Severity, what: impl Into<String>, next: impl Into<String>) {
+    fn report(&mut self, severity: Severity, what: impl Into<String>, next: impl Into<String>) {
         self.findings.push(Finding { severity, what: what.into(), next: next.into() });
     }
 
@@ -119,11 +119,7 @@ impl Checkup {
         match result {
             Ok(()) => Ok(true),
             Err(Error::Corrupt(_, detail)) => {
-                self.add_finding(
-                    Severity::Damage,
-                    format!("a part cannot be read: {detail}"),
-                    ADVICE_PENDING,
-                );
+                self.report(Severity::Damage, format!("a part cannot be read: {detail}"), ADVICE_PENDING);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -160,7 +156,7 @@ impl StoreOptions {
                 read_only::open(&file).map(|(found, _)| {
                     file = found;
                     let what = "the file or its folder is read-only";
-                    checkup.add_finding(Severity::Note, what, "nothing, if that is intended");
+                    checkup.report(Severity::Note, what, "nothing, if that is intended");
                 })
             }
             inspected => inspected.map(drop),
@@ -255,7 +251,7 @@ impl Examination<'_> {
         self.checkup.free_pages = self.pragma("freelist_count")?;
         if self.checkup.wal_bytes > MAX_WAL_BYTES {
             let what = format!("the WAL has grown to {} MiB", self.checkup.wal_bytes >> 20);
-            self.checkup.add_finding(
+            self.checkup.report(
                 Severity::Warning,
                 what,
                 "`gristmill doctor --repair` truncates it; if it stays long, a process holds a read transaction open",
@@ -284,24 +280,16 @@ impl Examination<'_> {
         if index_lines > 0 {
             let names = self.checkup.broken_indexes.join(", ");
             let what = format!("indexes do not match their tables ({index_lines} places): {names}");
-            self.checkup.add_finding(Severity::Damage, what, "`gristmill doctor --repair` rebuilds them");
+            self.checkup.report(Severity::Damage, what, "`gristmill doctor --repair` rebuilds them");
         }
         for line in others {
             let is_constraint_violation =
                 line.starts_with("NULL value in ") || line.starts_with("CHECK constraint failed in ");
             if is_constraint_violation {
                 let next = "another program wrote it; correct the row there";
-                self.checkup.add_finding(
-                    Severity::Warning,
-                    format!("a row violates a constraint: {line}"),
-                    next,
-                );
+                self.checkup.report(Severity::Warning, format!("a row violates a constraint: {line}"), next);
             } else {
-                self.checkup.add_finding(
-                    Severity::Damage,
-                    format!("the file is damaged: {line}"),
-                    ADVICE_PENDING,
-                );
+                self.checkup.report(Severity::Damage, format!("the file is damaged: {line}"), ADVICE_PENDING);
             }
         }
         Ok(())
@@ -312,7 +300,7 @@ impl Examination<'_> {
         let broken: Vec<(String, String, i64)> =
             self.db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         for (table, parent, count) in broken {
-            self.checkup.add_finding(
+            self.checkup.report(
                 Severity::Warning,
                 format!("{count} rows of {table} refer to missing rows of {parent}"),
                 "another program wrote without foreign keys; correct the rows there",
@@ -332,7 +320,7 @@ impl Examination<'_> {
                 Some(version) => format!("the schema version is {version}; the latest is {latest}"),
                 None => "this program has never opened the file".to_owned(),
             };
-            self.checkup.add_finding(Severity::Note, what, "nothing: the next worker or command migrates it");
+            self.checkup.report(Severity::Note, what, "nothing: the next worker or command migrates it");
         }
         Ok(())
     }
@@ -356,7 +344,7 @@ impl Examination<'_> {
         let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", sortable_time("created_at"));
         let count = self.count(&sql, [self.db.now.plus(MAX_CLOCK_SKEW).to_string()])?;
         if count > 0 {
-            self.checkup.add_finding(
+            self.checkup.report(
                 Severity::Warning,
                 count_phrase(count, "row", &format!(" of {table}"), "created in the future"),
                 format!("compare the clocks of all machines; here it is {} UTC", self.db.now),
@@ -382,7 +370,7 @@ impl Examination<'_> {
             let (leased, stale) = (leased.unsigned_abs(), stale.unsigned_abs());
             self.checkup.leases.push(LeaseCount { table, leased, stale, far_ahead });
             if stale > 0 {
-                self.checkup.add_finding(
+                self.checkup.report(
                     Severity::Warning,
                     count_phrase(
                         stale,
@@ -394,7 +382,7 @@ impl Examination<'_> {
                 );
             }
             if far_ahead > 0 {
-                self.checkup.add_finding(
+                self.checkup.report(
                     Severity::Warning,
                     count_phrase(
                         far_ahead,
@@ -415,7 +403,7 @@ impl Examination<'_> {
             let orphans = checkpoints::count_orphans(&self.db)?.unsigned_abs();
             self.checkup.orphaned_checkpoints = orphans;
             if orphans > 0 {
-                self.checkup.add_finding(
+                self.checkup.report(
                     Severity::Warning,
                     count_phrase(orphans, "checkpoint", "", "left by finished tasks"),
                     "`gristmill doctor --repair` deletes those older than a day",
@@ -428,7 +416,7 @@ impl Examination<'_> {
             if dead_letters > 0 {
                 let what = count_phrase(dead_letters, "dead letter", "", "stored");
                 let next = "`gristmill dead list` shows them; `gristmill dead retry` retries tasks";
-                self.checkup.add_finding(Severity::Note, what, next);
+                self.checkup.report(Severity::Note, what, next);
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Failed attempts of tasks: the reason and the last part of the output.
 //!
-//! Owns the table `task_failures`. A row is written in the transaction that settles the attempt.
+//! Owns the table `task_failures`. A row is written with the update of its attempt, and deleted with its task.
 
 use rusqlite::params;
 use serde::Serialize;

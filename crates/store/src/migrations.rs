@@ -234,8 +234,7 @@ fn mount_points(db: &Db<'_>) -> Result<()> {
     add_columns(db, "folders", schema::MOUNT_COLUMNS)
 }
 
-/// 1008: adds start counts and the table of workers. In earlier versions each failed attempt and each crash was a
-/// start.
+/// 1008: adds start counts and workers. In earlier versions each failed attempt and each crash was a start.
 fn task_starts(db: &Db<'_>) -> Result<()> {
     add_columns(db, "tasks", schema::START_COLUMNS)?;
     db.batch(schema::SUSPICIOUS_INDEX)?;

@@ -90,8 +90,7 @@ impl OpenedFiles {
         Ok(())
     }
 
-    /// Keeps the WAL from being mixed with that of another database or process. Called before the writing connection
-    /// closes.
+    /// Keeps the WAL from being mixed with that of another database or process. Called before the writer closes.
     pub(crate) fn before_close(&self, conn: &Connection) {
         // The resolved path is checked: a link that was retargeted does not affect the file.
         match state(&self.resolved, self.file) {

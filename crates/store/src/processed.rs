@@ -39,8 +39,7 @@ const PRUNE: &str = "DELETE FROM seen_messages WHERE scope = ?1 AND message_id I
 pub struct ProcessedIds<'a>(pub(crate) &'a Store);
 
 impl ProcessedIds<'_> {
-    /// Returns for each id whether it was recorded less than `window` ago. Duplicates in `ids` do not count for each
-    /// other.
+    /// Returns for each id whether it was recorded less than `window` ago. Duplicates in `ids` do not count.
     pub fn contains(self, scope: &str, ids: &[String], window: Duration) -> Result<Vec<bool>> {
         self.0.read(|db| {
             // One query for each id, because a JSON list would cut off an id at a NUL. In one transaction, which ends
@@ -52,8 +51,7 @@ impl ProcessedIds<'_> {
         })
     }
 
-    /// Claims a message for this process, unless it was recorded less than `window` ago or a live process has claimed
-    /// it.
+    /// Claims a message for this process, unless it was recorded within `window` or a live process has claimed it.
     pub fn claim(self, scope: &str, id: &str, window: Duration) -> Result<ClaimResult> {
         let (scope, id) = (scope.to_owned(), id.to_owned());
         self.0.write(WriteKind::Compound, move |db| {

@@ -461,8 +461,8 @@ pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     (
         "folders",
         &[
-            // Id in `filesystems`, whose rows are never deleted. No REFERENCES: SQLite would look up the row for each
-            // walked folder.
+            // Id in `filesystems`, whose rows are never deleted. No REFERENCES, which would cost a lookup for each
+            // folder.
             ("filesystem_id", "INTEGER"),
             // Since when filters exclude the folder.
             ("excluded_at", "TEXT"),

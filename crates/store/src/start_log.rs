@@ -62,8 +62,7 @@ impl StartLog {
         Ok(())
     }
 
-    /// Rewrites the log with only the starts that are not in the database. If that fails, it may grow to twice its
-    /// length.
+    /// Rewrites the log with only the starts that are not in the database. If that fails, it may double its length.
     fn rewrite(&self, lock: &mut Option<OpenLog>) {
         let length = lock.as_ref().map_or(0, |log| log.length);
         let rewritten =

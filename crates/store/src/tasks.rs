@@ -155,14 +155,12 @@ impl Tasks<'_> {
         Ok(recovered)
     }
 
-    /// Cancels a waiting task. A running one is cancelled when its run ends: its worker sees the request within a
-    /// second. Repeating a request is allowed.
+    /// Cancels a waiting task, or requests that a running one is: its worker sees that within a second. Repeatable.
     pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
         self.0.write_and_notify(WriteKind::Compound, move |db| cancel::cancel(db, id))
     }
 
-    /// Returns the running tasks whose cancellation was requested, with the tokens of their claims. Cheap if there are
-    /// none
+    /// Returns the running tasks whose cancellation was requested, with the tokens of their claims.
     pub fn cancel_requests(self) -> Result<Vec<(i64, Token)>> {
         self.0.read(cancel::list_requested)
     }

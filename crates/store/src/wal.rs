@@ -205,8 +205,7 @@ impl Wal<'_> {
         })
     }
 
-    /// Runs the claimed checkpoint and stores its result: completed, failed, or retryable if other connections blocked
-    /// it.
+    /// Runs the claimed checkpoint and stores its result: completed, failed, or retryable if others blocked it.
     pub fn run(self, claimed: &WalRow, token: &Token) -> Result<WalRow> {
         let outcome = self.checkpoint(claimed.requested_mode);
         let (id, token) = (claimed.id, token.clone());

@@ -32,8 +32,7 @@ const UNSEEN_RETENTION: Duration = Duration::from_secs(86_400);
 pub struct Workers<'a>(pub(crate) &'a Store);
 
 impl Workers<'_> {
-    /// Records that `worker` belongs to this process and is alive. `lease`: time without a heartbeat until it is
-    /// silent.
+    /// Records that `worker` belongs to this process and is alive. `lease`: silent after this time without heartbeat.
     pub fn heartbeat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
         let (name, process) = (worker.name().to_owned(), process::tag());
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);

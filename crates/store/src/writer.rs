@@ -145,7 +145,7 @@ impl WriteQueue {
 
     /// Takes all queued writes and their latch; `None` when the queue is closed and empty. If fewer than `last` writes
     /// are queued, yields so that the callers of the previous group can return: of 64 callers that wake at the same
-    /// time, the first would otherwise get a commit of its own while the others wait for it.
+    /// time, the first would otherwise get a separate commit while the others wait for it.
     fn take(&self, last: usize) -> Option<(Group, Arc<Latch>)> {
         let mut state = lock(&self.state);
         while state.writes.is_empty() {

@@ -316,9 +316,9 @@ fn with_mounts(name: &str, body: impl FnOnce()) {
         .env(INSIDE, "1")
         .output()
         .unwrap();
-    let said =
+    let output_text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 /// Mounts a tmpfs; only inside [`with_mounts`].

@@ -159,7 +159,7 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
         listing.new_files.push((name.into(), stat(*size, inode(folder))));
     }
     fixture.record(vec![listing]);
-    let top = fixture.store.catalog().root_folder(root).expect("its top");
+    let top = fixture.store.catalog().root_folder(root).expect("a root folder");
     let known = fixture.store.catalog().known_entries(&top, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
@@ -169,7 +169,7 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
             result: ReadResult::Content(Algorithm::Blake3, hash(content)),
         }
     });
-    fixture.store.catalog().record_shared(hashed.collect()).expect("settled");
+    fixture.store.catalog().record_shared(hashed.collect()).expect("recorded");
     fixture.finish(&scan);
     root
 }
@@ -195,7 +195,7 @@ mod walk_records {
         ]);
         fixture
             .record(vec![Listing { missing_folders: names(&["gone"]), ..fixture.whole_listing(&scan, "") }]);
-        let unreadable = fixture.store.catalog().unreadable(root, 9).expect("an answer");
+        let unreadable = fixture.store.catalog().unreadable(root, 9).expect("a result");
         assert_eq!(unreadable, [("closed".into(), "closed".to_owned())]);
         assert_eq!(fixture.store.catalog().count_folders(root).expect("a number"), 3);
         assert_eq!(fixture.store.catalog().count_unreadable(root).expect("a number"), 1);
@@ -218,7 +218,7 @@ mod walk_records {
             let fixture = Fixture::new();
             let catalog = fixture.store.catalog();
             let root = fixture.root("/r");
-            let top = || catalog.root_folder(root).expect("its top");
+            let top = || catalog.root_folder(root).expect("a root folder");
             let files = |all: bool| catalog.known_entries(&top(), all).expect("its files").files;
             let state = |(name, file): &(OsString, KnownFile)| {
                 (name.clone(), file.stat, (file.missing, file.excluded, file.racy))
@@ -228,7 +228,7 @@ mod walk_records {
             let empty = Stat { size: 0, allocated: 0, ..usual };
             let first = vec![("empty".into(), empty), ("usual".into(), usual)];
             fixture.record(vec![Listing { new_files: first, ..fixture.whole_listing(&scan, "") }]);
-            assert!(!catalog.has_unusual(root).expect("an answer"), "{what}");
+            assert!(!catalog.has_unusual(root).expect("a result"), "{what}");
             let none = (false, false, false);
             let expected = [("empty".into(), empty, none), ("usual".into(), usual, none)];
             assert_eq!((states(false), states(true)), (expected.to_vec(), expected.to_vec()), "{what}");
@@ -248,8 +248,8 @@ mod walk_records {
                 "racy" => fixture.sql(&format!("UPDATE library_files SET hash_racy = 1 WHERE id = {id}")),
                 _ => {}
             }
-            assert!(catalog.has_unusual(root).expect("an answer"), "{what}");
-            assert!(!catalog.has_unusual(fixture.root("/other")).expect("an answer"), "{what}");
+            assert!(catalog.has_unusual(root).expect("a result"), "{what}");
+            assert!(!catalog.has_unusual(fixture.root("/other")).expect("a result"), "{what}");
             let marks = (false, what == "excluded", what == "racy");
             let expected = [expected.as_slice(), &[("x".into(), stat, marks)]].concat();
             assert_eq!(states(true), expected, "{what}");
@@ -258,7 +258,7 @@ mod walk_records {
             let changed = ChangedFile { id, stat: usual, keeps_hash: false };
             fixture
                 .record(vec![Listing { changed_files: vec![changed], ..fixture.whole_listing(&scan, "") }]);
-            assert!(!catalog.has_unusual(root).expect("an answer"), "{what}");
+            assert!(!catalog.has_unusual(root).expect("a result"), "{what}");
         }
     }
 
@@ -304,7 +304,7 @@ mod walk_records {
         assert_eq!(fixture.record(vec![top.clone()]), 2, "b and f/x are missing");
         let once = fixture.all_rows();
         assert_eq!(once.len(), 3 + 5, "only the rows of g are deleted");
-        assert_eq!(fixture.record(vec![top]), 0, "gone already");
+        assert_eq!(fixture.record(vec![top]), 0, "already missing");
         assert_eq!(fixture.all_rows(), once);
         let returned = Listing {
             returned_folders: vec![fixture.folder(root, "f").id.expect("a row")],
@@ -379,8 +379,9 @@ mod files {
             }]),
             1
         );
-        let gone = r#"Integer(1) Integer(0) Text("blake3") Text("2026-01-01") Text("2026-01-03") Integer(2)"#;
-        assert_eq!(history(&fixture), gone, "last seen by the second scan");
+        let missing =
+            r#"Integer(1) Integer(0) Text("blake3") Text("2026-01-01") Text("2026-01-03") Integer(2)"#;
+        assert_eq!(history(&fixture), missing, "last seen by the second scan");
         let folder = "SELECT first_seen_at, removed_at FROM folders WHERE relative_path = 'f'";
         assert_eq!(
             fixture.query(folder)[0].replace(" 00:00:00.000000", ""),
@@ -428,7 +429,7 @@ mod files {
                     .store
                     .catalog()
                     .record_shared(vec![HashedFile { id, stat: same, result: read }])
-                    .expect("settled");
+                    .expect("recorded");
                 fixture.record(vec![Listing {
                     changed_files: vec![changed(id, now)],
                     ..fixture.whole_listing(&scan, "")
@@ -461,7 +462,7 @@ mod files {
         }]);
         let (id, stat) = (fixture.id("a"), stat(10, 1));
         let settle = |result| {
-            fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("settled")
+            fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("recorded")
         };
         let columns = "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
         for (count, retry) in [(1, "00:00:30"), (2, "00:01:00"), (3, "00:02:00")] {
@@ -843,7 +844,7 @@ mod control_plane_file {
         assert_eq!(fixture.root("/r"), 1);
         let scan = fixture.begin(1);
         // The walk finds no recorded entries in the folder, so every file is new to it.
-        let top = fixture.store.catalog().root_folder(1).expect("its top");
+        let top = fixture.store.catalog().root_folder(1).expect("a root folder");
         assert!(fixture.store.catalog().known_entries(&top, true).expect("nothing").files.is_empty());
         let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
         let top = Listing {
@@ -876,7 +877,7 @@ mod control_plane_file {
         ];
         assert_eq!(rows, expected);
         // Now the rows are recorded for the folder.
-        let top = fixture.store.catalog().root_folder(1).expect("its top");
+        let top = fixture.store.catalog().root_folder(1).expect("a root folder");
         assert_eq!(fixture.store.catalog().known_entries(&top, true).expect("its files").files.len(), 2);
     }
 
@@ -884,14 +885,14 @@ mod control_plane_file {
     fn existing_rows_that_a_scan_does_not_see_are_marked_missing() {
         let fixture = fixture();
         let scan = fixture.begin(1);
-        let top = fixture.store.catalog().root_folder(1).expect("its top");
+        let top = fixture.store.catalog().root_folder(1).expect("a root folder");
         let known = fixture.store.catalog().known_entries(&top, true).expect("what is known");
         // As a walk does: recorded files that it did not see are missing. It saw `same` and `f`.
-        let gone = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
+        let missing = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {
             new_files: vec![("same".into(), stat(10, 1))],
             new_folders: names(&["f"]),
-            missing_files: gone.collect(),
+            missing_files: missing.collect(),
             ..fixture.whole_listing(&scan, "")
         };
         fixture.record(vec![listing]);

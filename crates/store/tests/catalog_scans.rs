@@ -39,7 +39,7 @@ impl Fixture {
             restart: false,
             // The name tells whether the holder is alive; other holders are unknown.
             is_alive: |holder| match holder {
-                "living" => Some(true),
+                "alive" => Some(true),
                 "dead" => Some(false),
                 _ => None,
             },
@@ -79,18 +79,18 @@ impl Fixture {
 #[test]
 fn released_scan_is_resumed() {
     let fixture = Fixture::new();
-    let first = fixture.begin("living").expect("begun");
+    let first = fixture.begin("alive").expect("a new scan");
     assert!(!first.resumed);
     fixture.store.scans().release(first.id).expect("released");
     fixture.clock.set(start().plus(Duration::from_secs(5)));
-    let second = fixture.begin("other").expect("gone on with");
+    let second = fixture.begin("other").expect("a resumed scan");
     let id = first.id;
     assert_eq!(second, Scan { resumed: true, ..first });
     fixture.store.scans().release(second.id).expect("released");
-    let third = fixture.begin("living").expect("gone on with");
+    let third = fixture.begin("alive").expect("a resumed scan");
     fixture.finish(&third, ScanTotals { folders: 1, files: 2, bytes: 3, errors: 4 }, None).expect("finished");
     assert_eq!(fixture.sessions(), ["succeeded - -"]);
-    let fourth = fixture.begin("living").expect("begun");
+    let fourth = fixture.begin("alive").expect("a new scan");
     assert!(!fourth.resumed && fourth.id > id);
     let root = fixture.store.roots().list().expect("roots").remove(0);
     assert_eq!((root.folders, root.files, root.bytes), (Some(1), Some(2), Some(3)));
@@ -103,15 +103,15 @@ fn other_settings_or_restart_begin_a_new_scan() {
     let change: [fn(&mut ScanRequest); 2] =
         [|request| request.settings = "other".into(), |request| request.restart = true];
     for change in change {
-        let first = fixture.begin("living").expect("begun");
+        let first = fixture.begin("alive").expect("a new scan");
         fixture.store.scans().release(first.id).expect("left");
-        let mut request = fixture.request("living");
+        let mut request = fixture.request("alive");
         change(&mut request);
-        let second = fixture.store.scans().begin(request).expect("begun");
+        let second = fixture.store.scans().begin(request).expect("a new scan");
         assert!(!second.resumed && second.id != first.id);
         // The first scan is no longer running for its former holder either.
         assert!(matches!(fixture.finish(&first, ScanTotals::default(), None), Err(Error::Conflict(_))));
-        assert!(fixture.store.scans().heartbeat(vec![first.id], "living").is_err());
+        assert!(fixture.store.scans().heartbeat(vec![first.id], "alive").is_err());
         fixture.finish(&second, ScanTotals::default(), None).expect("finished");
     }
     assert_eq!(
@@ -123,28 +123,27 @@ fn other_settings_or_restart_begin_a_new_scan() {
 #[test]
 fn scan_of_a_live_holder_is_refused_with_its_name() {
     let fixture = Fixture::new();
-    fixture.begin("living").expect("begun");
+    fixture.begin("alive").expect("a new scan");
     // It is known to be alive, however long its heartbeat is missing.
     for wait in [Duration::ZERO, LEASE * 100] {
         fixture.clock.set(start().plus(wait));
-        fixture.assert_refused(fixture.request("other"), "living");
-        fixture.assert_refused(ScanRequest { restart: true, ..fixture.request("other") }, "living");
-        fixture
-            .assert_refused(ScanRequest { settings: "other".into(), ..fixture.request("other") }, "living");
+        fixture.assert_refused(fixture.request("other"), "alive");
+        fixture.assert_refused(ScanRequest { restart: true, ..fixture.request("other") }, "alive");
+        fixture.assert_refused(ScanRequest { settings: "other".into(), ..fixture.request("other") }, "alive");
     }
-    assert_eq!(fixture.sessions(), ["running living -"]);
+    assert_eq!(fixture.sessions(), ["running alive -"]);
     // Another root is not held.
     let root = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
-    fixture.store.scans().begin(ScanRequest { root, ..fixture.request("other") }).expect("begun");
+    fixture.store.scans().begin(ScanRequest { root, ..fixture.request("other") }).expect("a new scan");
 }
 
 #[test]
 fn scan_of_a_dead_holder_is_taken_over_at_once() {
     let fixture = Fixture::new();
-    let first = fixture.begin("dead").expect("begun");
-    let second = fixture.begin("living").expect("taken over");
+    let first = fixture.begin("dead").expect("a new scan");
+    let second = fixture.begin("alive").expect("taken over");
     assert_eq!((second.id, second.resumed), (first.id, true));
-    assert_eq!(fixture.sessions(), ["running living -"]);
+    assert_eq!(fixture.sessions(), ["running alive -"]);
     let Err(Error::Conflict(message)) = fixture.store.scans().heartbeat(vec![first.id], "dead") else {
         panic!("not taken over")
     };
@@ -154,12 +153,12 @@ fn scan_of_a_dead_holder_is_taken_over_at_once() {
 #[test]
 fn scan_of_an_unknown_holder_is_taken_over_after_the_lease() {
     let fixture = Fixture::new();
-    let first = fixture.begin("elsewhere").expect("begun");
+    let first = fixture.begin("elsewhere").expect("a new scan");
     let at = |seconds: u64| fixture.clock.set(start().plus(Duration::from_secs(seconds)));
     let lease = LEASE.as_secs();
     at(lease - 1);
     fixture.assert_refused(fixture.request("other"), "elsewhere");
-    fixture.store.scans().heartbeat(vec![first.id], "elsewhere").expect("kept");
+    fixture.store.scans().heartbeat(vec![first.id], "elsewhere").expect("a renewed heartbeat");
     at(2 * lease - 2);
     fixture.assert_refused(fixture.request("other"), "elsewhere");
     at(2 * lease - 1);
@@ -172,20 +171,20 @@ fn scan_of_an_unknown_holder_is_taken_over_after_the_lease() {
 #[test]
 fn heartbeat_names_the_scan_that_was_lost() {
     let fixture = Fixture::new();
-    let first = fixture.begin("living").expect("begun");
+    let first = fixture.begin("alive").expect("a new scan");
     let root = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     let second =
-        fixture.store.scans().begin(ScanRequest { root, ..fixture.request("living") }).expect("begun");
-    fixture.store.scans().heartbeat(vec![first.id, second.id], "living").expect("kept");
+        fixture.store.scans().begin(ScanRequest { root, ..fixture.request("alive") }).expect("a new scan");
+    fixture.store.scans().heartbeat(vec![first.id, second.id], "alive").expect("a renewed heartbeat");
     fixture.finish(&second, ScanTotals::default(), None).expect("finished");
-    let error = fixture.store.scans().heartbeat(vec![first.id, second.id], "living").expect_err("lost");
+    let error = fixture.store.scans().heartbeat(vec![first.id, second.id], "alive").expect_err("lost");
     assert!(error.to_string().contains(&format!("scan {}", second.id)), "{error}");
 }
 
 #[test]
 fn root_is_not_removed_while_it_is_scanned() {
     let fixture = Fixture::new();
-    let scan = fixture.begin("living").expect("begun");
+    let scan = fixture.begin("alive").expect("a new scan");
     assert!(matches!(fixture.store.roots().remove(fixture.root), Err(Error::Conflict(_))));
     fixture.store.scans().release(scan.id).expect("released");
     fixture.store.roots().remove(fixture.root).expect("removed");
@@ -193,7 +192,7 @@ fn root_is_not_removed_while_it_is_scanned() {
     assert!(matches!(fixture.store.roots().remove(fixture.root), Err(Error::NotFound(_))));
     // A root whose holder has not renewed its heartbeat for a lease can be removed.
     let fixture = Fixture::new();
-    fixture.begin("elsewhere").expect("begun");
+    fixture.begin("elsewhere").expect("a new scan");
     fixture.clock.set(start().plus(LEASE));
     fixture.store.roots().remove(fixture.root).expect("removed");
 }
@@ -204,10 +203,10 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     let fixture = Fixture::new();
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
     let settled = |method: &str, own: &[i64]| {
-        fixture.store.scans().last_full_comparison(method, own).expect("an answer")
+        fixture.store.scans().last_full_comparison(method, own).expect("a result")
     };
     let finish = |left| {
-        let scan = fixture.begin("living").expect("begun");
+        let scan = fixture.begin("alive").expect("a new scan");
         fixture.finish(&scan, ScanTotals::default(), left).expect("finished");
     };
     assert_eq!(settled("blake3", &[]), None);
@@ -218,13 +217,16 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     finish(None);
     assert_eq!(settled("blake3", &[]), None);
     finish(Some(("blake3", duplicates)));
-    let third = fixture.begin("living").expect("begun");
+    let third = fixture.begin("alive").expect("a new scan");
     assert_eq!(settled("blake3", &[]), None);
     assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
     // Of two scans the one that ended last counts.
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
-    let fourth =
-        fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("living") }).expect("begun");
+    let fourth = fixture
+        .store
+        .scans()
+        .begin(ScanRequest { root: other, ..fixture.request("alive") })
+        .expect("a new scan");
     let more = Duplicates { groups: 2, ..duplicates };
     fixture.finish(&fourth, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", more))).expect("finished");
@@ -249,32 +251,35 @@ fn scan_that_ends_while_another_is_unfinished_is_not_settled() {
     let fixture = Fixture::new();
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
-    fixture.begin("dead").expect("begun");
-    let second =
-        fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("living") }).expect("begun");
+    fixture.begin("dead").expect("a new scan");
+    let second = fixture
+        .store
+        .scans()
+        .begin(ScanRequest { root: other, ..fixture.request("alive") })
+        .expect("a new scan");
     fixture.finish(&second, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
     let third = fixture
         .store
         .scans()
-        .begin(ScanRequest { restart: true, ..fixture.request("living") })
-        .expect("begun");
-    assert_eq!(fixture.store.scans().last_full_comparison("blake3", &[third.id]).expect("an answer"), None);
-    assert!(!fixture.store.scans().is_fully_compared(&[]).expect("an answer"));
+        .begin(ScanRequest { restart: true, ..fixture.request("alive") })
+        .expect("a new scan");
+    assert_eq!(fixture.store.scans().last_full_comparison("blake3", &[third.id]).expect("a result"), None);
+    assert!(!fixture.store.scans().is_fully_compared(&[]).expect("a result"));
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
-    assert!(fixture.store.scans().is_fully_compared(&[]).expect("an answer"));
-    assert_eq!(fixture.store.scans().unfinished().expect("an answer"), [0; 0]);
+    assert!(fixture.store.scans().is_fully_compared(&[]).expect("a result"));
+    assert_eq!(fixture.store.scans().unfinished().expect("a result"), [0; 0]);
 }
 
 #[test]
 fn every_write_that_changes_a_file_clears_the_settled_mark() {
     let fixture = Fixture::new();
     let settle = || {
-        let scan = fixture.begin("living").expect("begun");
+        let scan = fixture.begin("alive").expect("a new scan");
         fixture
             .finish(&scan, ScanTotals::default(), Some(("blake3", Duplicates::default())))
             .expect("finished");
     };
-    let settled = || fixture.store.scans().is_fully_compared(&[]).expect("an answer");
+    let settled = || fixture.store.scans().is_fully_compared(&[]).expect("a result");
     let top = FolderRef { root: fixture.root, id: None, path: "".into() };
     let empty = || Listing { status: ListingStatus::Whole, ..Listing::new(1, top.clone()) };
     let stat = Stat { size: 5, inode: 1, ..Stat::default() };

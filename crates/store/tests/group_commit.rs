@@ -37,7 +37,7 @@ fn hold_write_lock(path: &Path) -> Connection {
 }
 
 fn claim(store: &Store, limit: usize) -> Vec<TaskUpdate> {
-    let wanted = ClaimRequest {
+    let request = ClaimRequest {
         queue: "default".to_owned(),
         kind: KIND.to_owned(),
         limit,
@@ -47,7 +47,7 @@ fn claim(store: &Store, limit: usize) -> Vec<TaskUpdate> {
         lease: Duration::from_secs(60),
         token: WorkerId::new("worker").token(),
     };
-    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
     let done = |task: gristmill_store::tasks::ClaimedTask| TaskUpdate {
         id: task.id,
         token: task.token,
@@ -212,8 +212,8 @@ fn retry_of_a_foreign_dead_letter_reports_its_invalid_checkpoint() {
                 '2026-01-19 12:00:00', '2026-01-19 12:00:00', 'not json')",
         )
         .unwrap();
-    let letter = other.last_insert_rowid();
-    let error = store.dead_letters().retry(letter, NewTask::new(KIND, "{}")).unwrap_err();
+    let dead_letter = other.last_insert_rowid();
+    let error = store.dead_letters().retry(dead_letter, NewTask::new(KIND, "{}")).unwrap_err();
     assert!(!matches!(error, Error::Internal(_)), "not an internal error: {error}");
     assert!(error.to_string().contains("checkpoint"), "{error}");
     assert_eq!(

@@ -35,7 +35,7 @@ fn sidecar(path: &Path, ending: &str) -> PathBuf {
 
 /// Asserts that every operation of the store fails with this error.
 #[track_caller]
-fn assert_refused(store: &Store, wanted: &Error, word: &str) {
+fn assert_refused(store: &Store, expected: &Error, word: &str) {
     let refused = [
         store.tasks().enqueue(NewTask::new("late", "1")).map(drop),
         store.tasks().heartbeat(vec![], LONG).map(drop),
@@ -43,11 +43,11 @@ fn assert_refused(store: &Store, wanted: &Error, word: &str) {
         store.watch().and_then(|mut watch| watch.wait(LONG)).map(drop),
     ];
     for found in refused {
-        assert_eq!(found.as_ref(), Err(wanted));
+        assert_eq!(found.as_ref(), Err(expected));
     }
-    let text = wanted.to_string();
+    let text = expected.to_string();
     assert!(text.contains(word) && text.contains("work.db") && text.contains("start"), "{text}");
-    assert!(!wanted.is_user_error() && !wanted.is_transient(), "{wanted:?}");
+    assert!(!expected.is_user_error() && !expected.is_transient(), "{expected:?}");
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn waiting_watcher_fails_when_the_database_is_deleted() {
 fn replaced_database_receives_no_writes_of_the_old_one() {
     let (folder, path) = folder();
     let other = folder.path().join("other.db");
-    enqueue(&Store::open(&other).unwrap(), "theirs");
+    enqueue(&Store::open(&other).unwrap(), "new");
     let store = Store::open(&path).unwrap();
-    enqueue(&store, "ours");
+    enqueue(&store, "old");
     fs::rename(&other, &path).unwrap();
     assert_refused(&store, &Error::Replaced(path.clone()), "replaced");
     drop(store);
-    assert_eq!(kinds(&path), ["theirs"], "the WAL of the old file is not applied to the new one");
+    assert_eq!(kinds(&path), ["new"], "the WAL of the old file is not applied to the new one");
     assert!(sidecar(&path, "-wal.replaced").exists(), "the old WAL is kept");
 }
 
@@ -180,7 +180,7 @@ fn tasks_of_another_process_survive_deleted_wal_and_shm() {
 const DATABASE: &str = "GRISTMILL_TEST_DATABASE";
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "run by another test in a separate process"]
 fn another_process_enqueues_a_task() {
     let path = std::env::var_os(DATABASE).map(PathBuf::from);
     if let Some(path) = path {

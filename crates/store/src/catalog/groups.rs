@@ -85,8 +85,7 @@ pub struct Group {
     pub size: u64,
     /// Number of copies; several names of one file are one copy.
     pub copies: u64,
-    /// Allocated bytes that are freed if only the copy with the largest allocation is kept. A symlink's target is kept,
-    /// too.
+    /// Allocated bytes freed if only the copy with the largest allocation is kept. A symlink's target is kept, too.
     pub reclaimable: u64,
     /// Total size of all copies except one.
     pub redundant: u64,
@@ -362,8 +361,7 @@ fn summarize(query: &GroupQuery, hash_group: HashGroup, mut files: Vec<GroupFile
 }
 
 fn sort(found: &mut [GroupSummary], by: SortBy) {
-    // Largest first. Small files often have equal allocations, so sizes decide; then algorithm and hash, for stable
-    // pages.
+    // Largest first. Small files often have equal allocations, so sizes decide; then hashes, for stable pages.
     let number = |group: &GroupSummary| match by {
         SortBy::Reclaimable => (group.reclaimable, group.redundant()),
         SortBy::Count => (group.copies, group.size.saturating_mul(group.copies)),

@@ -99,11 +99,11 @@ fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Re
             FROM folders WHERE parent_id = ?1";
     let mut known = KnownEntries::default();
     db.rows(sql, [id], |row| {
-        let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
+        let (id, name, is_missing) = (row.get(0)?, name(row)?, row.get(7)?);
         match row.get_ref(2)? {
             ValueRef::Null => {
                 let (filesystem, excluded, mount_point) = (row.get(3)?, row.get(4)?, row.get(5)?);
-                let folder = KnownFolder { id, removed: gone, excluded, filesystem, mount_point };
+                let folder = KnownFolder { id, removed: is_missing, excluded, filesystem, mount_point };
                 known.folders.push((name, folder));
             }
             _ => {
@@ -111,7 +111,7 @@ fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Re
                     Some(UnusualFile { stat, excluded, racy }) => (*stat, *excluded, *racy),
                     None => (hashes::usual_stat(row, 2)?, false, false),
                 };
-                known.files.push((name, KnownFile { id, stat, missing: gone, excluded, racy }));
+                known.files.push((name, KnownFile { id, stat, missing: is_missing, excluded, racy }));
             }
         }
         Ok(())

@@ -206,8 +206,7 @@ mod tests {
 
     const UNSTABLE: i64 = 9;
 
-    /// Takes rows 1, 2, … with filesystem, device, change time and link kind, and one inode number. Returns their
-    /// files.
+    /// Takes rows 1, 2, … with filesystem, device, change time and link kind, of one inode number. Returns their files.
     fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
         let mut names = SharedNameFinder::new(&[UNSTABLE]);
         for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {

@@ -176,16 +176,16 @@ fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Pur
     let before = before.to_string();
     let mut purged = Purged::default();
     if files {
-        let gone = sortable_time("coalesce(removed_at, updated_at)");
-        let sql = format!("DELETE FROM library_files WHERE is_missing = 1 AND {gone} < ?1");
+        let missing_since = sortable_time("coalesce(removed_at, updated_at)");
+        let sql = format!("DELETE FROM library_files WHERE is_missing = 1 AND {missing_since} < ?1");
         purged.files = db.execute(&sql, [&before])?;
     }
     if folders {
         // Counted before, because the statement does not count rows deleted by a cascade.
-        let gone = "removed_at IS NOT NULL AND removed_at < ?1";
-        let count = db.number(&format!("SELECT count(*) FROM folders WHERE {gone}"), [&before])?;
+        let missing_since = "removed_at IS NOT NULL AND removed_at < ?1";
+        let count = db.number(&format!("SELECT count(*) FROM folders WHERE {missing_since}"), [&before])?;
         purged.folders = usize::try_from(count).unwrap_or(0);
-        db.execute(&format!("DELETE FROM folders WHERE {gone}"), [&before])?;
+        db.execute(&format!("DELETE FROM folders WHERE {missing_since}"), [&before])?;
     }
     Ok(purged)
 }

@@ -43,8 +43,7 @@ fn insert_files(rows: usize) -> String {
     sql
 }
 
-/// Inserts the new files of a folder. `prefix`: its path with a slash. Returns their ids, and how many already had a
-/// row.
+/// Inserts the new files of a folder, whose path with a slash is `prefix`. Returns ids, and how many had a row already.
 pub(super) fn insert_new_files(
     db: &Db<'_>,
     listing: &Listing,

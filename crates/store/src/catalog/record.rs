@@ -203,8 +203,7 @@ fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     mark_folder(db, (root, path), &format!("{SET_EXCLUDED} AND is_missing = 0"), "excluded_at")
 }
 
-/// Updates the files below a folder, and sets the time of it and its subfolders where NULL. Returns the number of
-/// files.
+/// Updates the files below a folder, and sets the time of it and its subfolders where NULL. Returns the file count.
 fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
     let (low, high) = paths::descendant_range(path);
     let sql = format!(

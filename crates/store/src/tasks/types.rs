@@ -197,7 +197,7 @@ impl TaskRow {
     }
 }
 
-/// Tasks that a worker wants to claim. Consecutive requests with the same token share their limit.
+/// A request to claim tasks. Consecutive requests with the same token share their limit.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
     /// Claims from this queue.
@@ -208,9 +208,9 @@ pub struct ClaimRequest {
     pub limit: usize,
     /// Maximum number of running tasks of this kind over all processes, including the claimed ones.
     pub max_running: Option<usize>,
-    /// Of the limit: maximum number of tasks whose worker died after at most one start, for this kind and batch.
+    /// Of the limit: maximum number of tasks with one crash or only abandoned claims, for this kind and batch.
     pub max_crashed_once: usize,
-    /// Of the limit: maximum number of tasks that crashed their worker more than once, for all kinds of the batch.
+    /// Of the limit: maximum number of tasks with two or more crashes, for all kinds of the batch.
     pub max_crashed_often: usize,
     /// Duration of the lease.
     pub lease: Duration,

@@ -10,9 +10,9 @@ pub(crate) fn checkpoints_are_ordered_by_first_save_and_replaced(fixture: &Fixtu
         fixture.save_checkpoint(&task, step, &format!("  [{nth}, \"石\"] ")).unwrap();
         fixture.advance(SEC);
     }
-    let kept = fixture.store.checkpoints().list(task.id).unwrap();
+    let saved = fixture.store.checkpoints().list(task.id).unwrap();
     let found: Vec<_> =
-        kept.iter().map(|one| (one.step.as_str(), one.data.as_str(), one.updated_at)).collect();
+        saved.iter().map(|one| (one.step.as_str(), one.data.as_str(), one.updated_at)).collect();
     // Ordered by when a step was first saved.
     assert_eq!(
         found,
@@ -62,55 +62,54 @@ pub(crate) fn completion_deletes_the_checkpoints(fixture: &Fixture) {
 
 pub(crate) fn checkpoints_survive_every_disposition_except_completion(fixture: &Fixture) {
     let id = fixture.enqueue_plain();
-    let kept = [("a".to_owned(), "1".to_owned())];
+    let saved = [("a".to_owned(), "1".to_owned())];
     let task = fixture.claim_one();
     fixture.save_checkpoint(&task, "a", "1").unwrap();
     fixture.settle(&task, Disposition::Retry(noon(), failure("x")));
-    assert_eq!(fixture.checkpoints(id), kept);
+    assert_eq!(fixture.checkpoints(id), saved);
     fixture.settle(&fixture.claim_one(), Disposition::Released);
-    assert_eq!(fixture.checkpoints(id), kept);
+    assert_eq!(fixture.checkpoints(id), saved);
     fixture.settle(&fixture.claim_one(), Disposition::Postponed(noon()));
-    assert_eq!(fixture.checkpoints(id), kept);
+    assert_eq!(fixture.checkpoints(id), saved);
     let task = fixture.claim_one();
     fixture.advance(LEASE);
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
-    assert_eq!(fixture.checkpoints(id), kept);
+    assert_eq!(fixture.checkpoints(id), saved);
     fixture.advance(LEASE);
     fixture.store.tasks().recover(NEVER).unwrap();
-    assert_eq!(fixture.checkpoints(id), kept);
+    assert_eq!(fixture.checkpoints(id), saved);
     // An update that is lost deletes nothing.
     assert_eq!(fixture.settle(&task, Disposition::Completed(None)), UpdateResult::Lost);
-    assert_eq!(fixture.checkpoints(id), kept);
+    assert_eq!(fixture.checkpoints(id), saved);
 }
 
 pub(crate) fn delete_orphans_keeps_recent_checkpoints_and_those_of_unfinished_tasks(fixture: &Fixture) {
     // A worker that does not set `checkpointed` leaves the checkpoints.
-    let leave_behind = || {
+    let complete_with_checkpoints = || {
         let task = fixture.enqueue_and_claim();
         fixture.save_checkpoint(&task, "a", "1").unwrap();
         fixture.save_checkpoint(&task, "b", "1").unwrap();
-        let forgetful =
-            TaskUpdate { checkpointed: false, ..task_update(&task, Disposition::Completed(None)) };
+        let update = TaskUpdate { checkpointed: false, ..task_update(&task, Disposition::Completed(None)) };
         assert_eq!(
-            fixture.store.tasks().settle_and_claim(vec![forgetful], vec![]).unwrap().results,
+            fixture.store.tasks().settle_and_claim(vec![update], vec![]).unwrap().results,
             [UpdateResult::Done]
         );
         task.id
     };
-    let old = leave_behind();
-    let noted = || {
+    let old = complete_with_checkpoints();
+    let with_checkpoint = || {
         let task = fixture.enqueue_and_claim();
         fixture.save_checkpoint(&task, "a", "1").unwrap();
         task
     };
-    let (scheduled, running, pending) = (noted(), noted(), noted());
+    let (scheduled, running, pending) = (with_checkpoint(), with_checkpoint(), with_checkpoint());
     fixture.settle(&scheduled, Disposition::Retry(after(9 * HOUR), failure("x")));
     fixture.settle(&pending, Disposition::Released);
     let pending_status = fixture.status(pending.id);
     assert_eq!(pending_status, TaskStatus::Pending);
     assert_eq!(fixture.claim_one().id, pending.id);
     fixture.advance(HOUR);
-    let young = leave_behind();
+    let young = complete_with_checkpoints();
     let unfinished = [scheduled.id, running.id, pending.id];
     assert_eq!(fixture.store.checkpoints().delete_orphans(after(HOUR / 2)).unwrap(), 2);
     assert_eq!((fixture.checkpoints(old).len(), fixture.checkpoints(young).len()), (0, 2));

@@ -196,19 +196,19 @@ pub(crate) fn retry_is_refused_while_the_unique_key_is_taken(fixture: &Fixture) 
     let task = fixture.claim_one();
     fixture.save_checkpoint(&task, "a", "1").unwrap();
     let dead_letter = fixture.dead_letter(&task, "x");
-    let living = fixture.enqueue(task_with_key("k"));
+    let unfinished = fixture.enqueue(task_with_key("k"));
     let (rows, dead_letters) = (fixture.rows(), fixture.dead_letters());
     let task = dead_letters[0].task().unwrap();
     assert_refused(
         fixture.store.dead_letters().retry(dead_letter, task.clone()),
         conflict,
-        &["\"k\"", &living.to_string(), &dead_letter.to_string()],
+        &["\"k\"", &unfinished.to_string(), &dead_letter.to_string()],
     );
     assert_eq!(
-        (fixture.rows(), fixture.dead_letters(), fixture.checkpoints(living)),
+        (fixture.rows(), fixture.dead_letters(), fixture.checkpoints(unfinished)),
         (rows, dead_letters, vec![])
     );
-    fixture.cancel(living);
+    fixture.cancel(unfinished);
     assert!(fixture.store.dead_letters().retry(dead_letter, task).unwrap().created);
     assert_eq!(fixture.dead_letters(), []);
 }

@@ -270,9 +270,9 @@ pub(crate) fn claim_respects_max_running_across_queues(fixture: &Fixture) {
     fixture.store.tasks().enqueue_many(vec![plain_task(); 10]).unwrap();
     fixture.store.tasks().enqueue_many(vec![NewTask::new("upload", "{}"); 10]).unwrap();
     // Running tasks of another kind do not count; those of another queue do.
-    let sieve = ClaimRequest { kind: "upload".to_owned(), ..fixture.claim_request(5) };
+    let upload = ClaimRequest { kind: "upload".to_owned(), ..fixture.claim_request(5) };
     assert_eq!(
-        fixture.store.tasks().settle_and_claim(vec![], vec![sieve, elsewhere]).unwrap().claimed.len(),
+        fixture.store.tasks().settle_and_claim(vec![], vec![upload, elsewhere]).unwrap().claimed.len(),
         7
     );
     let mut held = Vec::new();
@@ -362,14 +362,14 @@ pub(crate) fn next_due_is_returned_when_fewer_tasks_than_the_limit_are_due(fixtu
 }
 
 pub(crate) fn run_now_makes_a_scheduled_task_pending(fixture: &Fixture) {
-    let asked = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), ..plain_task() });
+    let delayed = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), ..plain_task() });
     let failed = fixture.enqueue_and_claim();
     fixture.settle(&failed, Disposition::Retry(after(HOUR), failure("x")));
-    for id in [asked, failed.id] {
+    for id in [delayed, failed.id] {
         fixture.store.tasks().run_now(id).unwrap();
         assert_eq!((fixture.row(id).status, fixture.row(id).run_after), (TaskStatus::Pending, None));
     }
-    assert_eq!(fixture.claim_ids(), [asked, failed.id]);
+    assert_eq!(fixture.claim_ids(), [delayed, failed.id]);
 }
 
 pub(crate) fn run_now_is_refused_unless_the_task_is_scheduled(fixture: &Fixture) {

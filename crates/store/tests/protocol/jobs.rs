@@ -118,10 +118,10 @@ fn retryable_job_does_not_block_a_new_job() {
     let first = fixture.scan().id;
     fixture.claim("a");
     let jobs = fixture.store.jobs();
-    let put_off = jobs.mark_retryable(&first, &token("a"), "DISK_GONE", "the disk is gone").unwrap();
-    assert_eq!(put_off.status, JobStatus::Retryable);
-    assert_eq!(put_off.error_code.as_deref(), Some("DISK_GONE"));
-    assert_eq!((put_off.finished_at, put_off.lease_expires_at), (Some(fixture.now()), None));
+    let retryable = jobs.mark_retryable(&first, &token("a"), "DISK_MISSING", "the disk is missing").unwrap();
+    assert_eq!(retryable.status, JobStatus::Retryable);
+    assert_eq!(retryable.error_code.as_deref(), Some("DISK_MISSING"));
+    assert_eq!((retryable.finished_at, retryable.lease_expires_at), (Some(fixture.now()), None));
 
     let second = fixture.scan().id;
     assert_conflict(&jobs.reset(&first));
@@ -130,10 +130,10 @@ fn retryable_job_does_not_block_a_new_job() {
     assert_eq!(reset.status, JobStatus::Pending);
     assert_eq!((reset.error_code, reset.error_message, reset.finished_at), (None, None, None));
     assert_eq!((reset.worker_id, reset.worker_heartbeat_at), (None, None));
-    assert_eq!(reset.started_at, put_off.started_at);
+    assert_eq!(reset.started_at, retryable.started_at);
     // Its start time is kept when it is claimed again.
     fixture.advance(seconds(5));
-    assert_eq!(fixture.claim("b").started_at, put_off.started_at);
+    assert_eq!(fixture.claim("b").started_at, retryable.started_at);
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn invalid_cursor_or_limit_is_refused() {
     let fixture = Fixture::new();
     let id = fixture.scan().id;
     let list = |after, limit| fixture.store.jobs().list(ALL, after, limit);
-    for (after, limit) in [(Some("nobody"), 10), (Some(""), 10), (None, 0), (None, 201)] {
+    for (after, limit) in [(Some("unknown"), 10), (Some(""), 10), (None, 0), (None, 201)] {
         assert!(matches!(list(after, limit), Err(Error::Invalid(_))), "{after:?} {limit}");
     }
     let last = list(Some(&id), 200).unwrap();

@@ -86,7 +86,7 @@ fn check_every_operation(store: &Store, file_id: i64) {
     jobs.list(JobFilter::default(), None, 200).unwrap();
 
     let new_thumbnail = NewThumbnail {
-        thumb_key: "ours".to_owned(),
+        thumb_key: "new".to_owned(),
         file_id,
         group_key: Some("g".to_owned()),
         media_type: MediaType::Image,
@@ -95,7 +95,7 @@ fn check_every_operation(store: &Store, file_id: i64) {
         version: 2,
         source_size_bytes: 1,
         source_mtime_ns: 2,
-        output_relpath: "a/b/ours.webp".to_owned(),
+        output_relpath: "a/b/new.webp".to_owned(),
     };
     let id = store.thumbnails().request(new_thumbnail, CAPACITY).unwrap().id;
     assert_eq!(store.thumbnails().claim(&token, LEASE, ThumbLimits::default()).unwrap().unwrap().id, id);
@@ -105,7 +105,7 @@ fn check_every_operation(store: &Store, file_id: i64) {
 
     let cleanup = store.cleanups().schedule("g", store.now()).unwrap().id;
     assert_eq!(store.cleanups().claim(&token, LEASE).unwrap().unwrap().id, cleanup);
-    assert_eq!(store.cleanups().remove_finished_thumbnails(cleanup, &token).unwrap(), ["a/b/ours.webp"]);
+    assert_eq!(store.cleanups().remove_finished_thumbnails(cleanup, &token).unwrap(), ["a/b/new.webp"]);
     store.cleanups().finish(cleanup, &token, Ok(())).unwrap();
 
     let wal =
@@ -114,8 +114,8 @@ fn check_every_operation(store: &Store, file_id: i64) {
     let claimed = store.wal().claim(&token, LEASE).unwrap().unwrap();
     assert_eq!(store.wal().run(&claimed, &token).unwrap().status, WalStatus::Completed);
 
-    store.rate_limits().reserve("ours", 10, 1).unwrap();
-    assert_eq!(store.rate_limits().reserve("ours", 10, 1).unwrap(), Duration::from_secs(10));
+    store.rate_limits().reserve("new", 10, 1).unwrap();
+    assert_eq!(store.rate_limits().reserve("new", 10, 1).unwrap(), Duration::from_secs(10));
     store.tasks().enqueue(gristmill_store::tasks::NewTask::new("k", "{}")).unwrap();
     store.processed_ids().record("q", vec!["m".to_owned()]).unwrap();
     assert_eq!(store.processed_ids().contains("q", &["m".to_owned()], LEASE).unwrap(), [true]);
@@ -199,7 +199,7 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
             "2026-01-19 07:08:09.123456"
         );
         // Opening again changes nothing.
-        let ledger =
+        let migrations =
             file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
         let schema = file.texts("SELECT sql FROM sqlite_schema ORDER BY name");
         store.close();
@@ -207,14 +207,14 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
         drop(file.open());
         let again =
             file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
-        assert_eq!((again, file.texts("SELECT sql FROM sqlite_schema ORDER BY name")), (ledger, schema));
+        assert_eq!((again, file.texts("SELECT sql FROM sqlite_schema ORDER BY name")), (migrations, schema));
     }
 }
 
 #[test]
 fn control_plane_statements_work_on_a_new_file() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("ours.db");
+    let path = folder.path().join("new.db");
     let store = open(&path).unwrap();
     let conn = Connection::open(&path).unwrap();
     check_every_operation(&store, insert_library_file(&conn));
@@ -401,16 +401,16 @@ fn newer_control_plane_migration_is_refused_and_unchanged() {
             other => panic!("{version}: {other:?}"),
         }
         assert!(bytes(&file.path) == before, "{version}: the file changed");
-        let ours = ["folders", "tasks"]
+        let counts = ["folders", "tasks"]
             .map(|table| file.texts(&format!("SELECT name FROM sqlite_schema WHERE name = '{table}'")).len());
-        assert_eq!(ours, [0, 0]);
+        assert_eq!(counts, [0, 0]);
     }
 }
 
 #[test]
 fn newer_gristmill_migration_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("ours.db");
+    let path = folder.path().join("new.db");
     drop(open(&path).unwrap());
     let conn = Connection::open(&path).unwrap();
     let newest: i64 =
@@ -426,7 +426,7 @@ fn newer_gristmill_migration_is_refused_and_unchanged() {
 #[test]
 fn interrupted_migration_is_resumed() {
     // Tables of later migrations may exist without their version.
-    for there in [
+    for dropped in [
         "",
         "DROP TABLE task_checkpoints;",
         "DROP TABLE dead_letter_queue; DROP TABLE task_checkpoints; DROP TABLE tasks;",
@@ -434,12 +434,12 @@ fn interrupted_migration_is_resumed() {
     ] {
         let file = ControlPlaneFile::with("");
         drop(file.open());
-        let change = format!("{there} DELETE FROM schema_migrations WHERE version > 1001");
+        let change = format!("{dropped} DELETE FROM schema_migrations WHERE version > 1001");
         file.connection().execute_batch(&change).unwrap();
         let store = file.open();
         check_every_operation(&store, insert_library_file(&file.connection()));
         let line = "SELECT name FROM schema_migrations WHERE version = 1002";
-        assert_eq!(file.texts(line), ["tasks"], "{there}");
+        assert_eq!(file.texts(line), ["tasks"], "{dropped}");
     }
 }
 
