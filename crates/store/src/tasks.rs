@@ -155,12 +155,14 @@ impl Tasks<'_> {
         Ok(recovered)
     }
 
-    /// Cancels a waiting task, or requests that a running one is: its worker sees that within a second. Repeatable.
+    /// Cancels a waiting task. For a running one it only requests that: its worker sees the request within a second, and
+    /// the task is cancelled when its run ends. A request may be repeated.
     pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
         self.0.write_and_notify(WriteKind::Compound, move |db| cancel::cancel(db, id))
     }
 
-    /// Returns the running tasks whose cancellation was requested, with the tokens of their claims.
+    /// Returns the running tasks whose cancellation was requested, with the tokens of their claims. Cheap if there are
+    /// none, so workers can poll it.
     pub fn cancel_requests(self) -> Result<Vec<(i64, Token)>> {
         self.0.read(cancel::list_requested)
     }
