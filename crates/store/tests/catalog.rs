@@ -101,7 +101,7 @@ impl Fixture {
         let folders = self.store.catalog().count_folders(scan.root).expect("a number");
         let folders = u64::try_from(folders).expect("a number");
         let totals = ScanTotals { folders, files, bytes, errors: 0 };
-        let finished = FinishedScan { id: scan.id, root: scan.root, totals: totals, walk: None };
+        let finished = FinishedScan { id: scan.id, root: scan.root, totals, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");
     }
 

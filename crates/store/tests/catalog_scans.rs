@@ -57,7 +57,7 @@ impl Fixture {
         settled: Option<(&str, Duplicates)>,
     ) -> Result<(), Error> {
         let finished =
-            FinishedScan { id: scan.id, root: scan.root, totals: totals, walk: Some(WalkRecord::default()) };
+            FinishedScan { id: scan.id, root: scan.root, totals, walk: Some(WalkRecord::default()) };
         self.store.scans().finish(vec![finished], settled)
     }
 
@@ -302,6 +302,6 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
     }
     settle();
     let result = ReadResult::Content(Algorithm::Sha256, vec![1; 32]);
-    fixture.store.catalog().record_shared(vec![HashedFile { id: 1, stat, result: result }]).expect("settled");
+    fixture.store.catalog().record_shared(vec![HashedFile { id: 1, stat, result }]).expect("settled");
     assert!(!settled(), "a file was read with another algorithm");
 }

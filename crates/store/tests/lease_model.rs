@@ -308,7 +308,7 @@ impl Model {
                 (true, _) if cancelling => assert_eq!(batch.results, [UpdateResult::Cancelled]),
                 (false, _) => assert_eq!(batch.results, [UpdateResult::Lost]),
                 (true, Outcome::DeadLettered) => {
-                    assert!(matches!(batch.results[..], [UpdateResult::DeadLettered(_)]))
+                    assert!(matches!(batch.results[..], [UpdateResult::DeadLettered(_)]));
                 }
                 (true, _) => assert_eq!(batch.results, [UpdateResult::Done]),
             }

@@ -420,7 +420,7 @@ pub(crate) fn running_task_is_cancelled_when_its_run_ends(fixture: &Fixture) {
         assert_eq!(fixture.settle(task, disposition), expected);
     };
     let retry = |task: &ClaimedTask| {
-        settle(task, Disposition::Retry(after(HOUR), failure("x")), UpdateResult::Cancelled)
+        settle(task, Disposition::Retry(after(HOUR), failure("x")), UpdateResult::Cancelled);
     };
     let expire = |task: &ClaimedTask| {
         fixture.advance(2 * LEASE);
@@ -508,7 +508,7 @@ pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
             assert_eq!(
                 fixture.settle(task, Disposition::Completed(Some("[7]".to_owned()))),
                 UpdateResult::Done
-            )
+            );
         },
         &|task| assert!(fixture.dead_letter(task, "x") > 0),
         &|task| fixture.cancel(task.id),
