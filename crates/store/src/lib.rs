@@ -170,7 +170,7 @@ impl StoreOptions {
                 }
                 read_only::check_version(&file, &conn)?;
                 let file = Arc::new(file);
-                let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::of(&file.path, false)));
+                let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::record(&file.path, false)));
                 let readers = ReaderPool::new(file.clone());
                 Ok(Store(Arc::new(Inner { readers, writer: None, notifier, file, opened_files })))
             }
@@ -185,7 +185,7 @@ impl StoreOptions {
         retry_while_busy(busy_timeout, || file.use_wal(&conn))?;
         drop(reader);
         retry_while_busy(busy_timeout, || migrations::run(&file, &conn))?;
-        let opened_files = Arc::new(OpenedFiles::of(&file.path, true));
+        let opened_files = Arc::new(OpenedFiles::record(&file.path, true));
         let notifier = Arc::<Notifier>::default();
         let writer = Some(Writer::start(file.clone(), opened_files.clone(), conn, notifier.clone())?);
         let readers = ReaderPool::new(file.clone());

@@ -50,7 +50,7 @@ impl SidecarFile {
 impl OpenedFiles {
     /// Records the files of an open connection, which must have read something. `is_kept_open`: a connection keeps the
     /// WAL open, so SQLite does not delete it.
-    pub(crate) fn of(path: &Path, is_kept_open: bool) -> Self {
+    pub(crate) fn record(path: &Path, is_kept_open: bool) -> Self {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         // SQLite creates WAL and index beside the resolved file, not beside a link to it.
         let resolved = fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone());
