@@ -1,8 +1,8 @@
 //! Opens a file that cannot be written: on read-only media, or in a folder of another user.
 //!
 //! Owns how such a file is read. SQLite reads a file in WAL mode only where it can create the WAL and its index, unless
-//! it is promised that no process writes the file (`immutable`). That is set only if there is no WAL, so that no process is
-//! writing now. An existing WAL contains commits that must not be ignored.
+//! it is promised that no process writes the file (`immutable`). That is done only if there is no WAL, so that no
+//! process is writing now. An existing WAL contains commits that must not be ignored.
 
 use std::path::Path;
 

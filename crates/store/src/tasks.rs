@@ -155,8 +155,8 @@ impl Tasks<'_> {
         Ok(recovered)
     }
 
-    /// Cancels a waiting task. For a running one it only requests that: its worker sees the request within a second, and
-    /// the task is cancelled when its run ends. A request may be repeated.
+    /// Cancels a waiting task. For a running one it only requests that: its worker sees the request within a second,
+    /// and the task is cancelled when its run ends. A request may be repeated.
     pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
         self.0.write_and_notify(WriteKind::Compound, move |db| cancel::cancel(db, id))
     }

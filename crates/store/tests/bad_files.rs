@@ -225,7 +225,7 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
         }
         bytes
     };
-    let (tasks, ledger) = (root("tasks"), root("schema_migrations"));
+    let (tasks, migrations) = (root("tasks"), root("schema_migrations"));
     let pages = whole.len() / 4_096;
     drop(conn);
     // Pages of `tasks`: the file opens, and operations that do not read them work.
@@ -247,7 +247,7 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
     }
     drop(store);
     // The page of the migration table, or all except the first: the file does not open.
-    fs::write(path, spoil(&[ledger])).unwrap();
+    fs::write(path, spoil(&[migrations])).unwrap();
     assert_open_refused(path, corrupt, &parts);
     fs::write(path, spoil(&(2..=pages).collect::<Vec<_>>())).unwrap();
     assert_open_refused(path, corrupt, &parts);
@@ -465,7 +465,7 @@ fn mount_read_only(folder: &Path) {
 
 /// A process that is killed while it creates the file leaves a journal, which the next process rolls back.
 #[test]
-fn database_with_a_hot_journal_is_rolled_back_and_created() {
+fn hot_journal_of_a_killed_process_is_rolled_back() {
     let folder = tempfile::tempdir().unwrap();
     let (path, journal) = (folder.path().join("work.db"), folder.path().join("work.db-journal"));
     let conn = rusqlite::Connection::open(&path).unwrap();

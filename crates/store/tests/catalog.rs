@@ -154,7 +154,7 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     let root = fixture.root(path);
     let scan = fixture.begin(root);
     let mut listing = fixture.whole_listing(&scan, "");
-    let inode = |folder: usize| root.cast_unsigned() * 1_000 + folder as u64;
+    let inode = |index: usize| root.cast_unsigned() * 1_000 + index as u64;
     for (folder, (name, size, _)) in files.iter().enumerate() {
         listing.new_files.push((name.into(), stat(*size, inode(folder))));
     }

@@ -282,7 +282,7 @@ fn backup_does_not_replace_a_target_created_meanwhile() {
 }
 
 #[test]
-fn backup_is_refused_beside_a_foreign_wal() {
+fn backup_is_refused_when_the_target_has_a_wal() {
     let fixture = Fixture::new();
     let target = fixture.path("copy.db");
     let held = Store::open(&target).unwrap();

@@ -224,7 +224,7 @@ fn retry_of_a_foreign_dead_letter_reports_its_invalid_checkpoint() {
 }
 
 #[test]
-fn busy_timeout_fails_every_waiting_write_once() {
+fn busy_timeout_fails_every_waiting_write_and_later_writes_succeed() {
     const CALLERS: usize = 16;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("work.db");

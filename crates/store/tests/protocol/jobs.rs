@@ -145,7 +145,7 @@ fn expired_lease_does_not_block_a_new_job() {
     let second = fixture.scan().id;
     assert_eq!(fixture.job(&first).error_code.as_deref(), Some("LEASE_EXPIRED"));
     assert_eq!(fixture.claim("b").id, second);
-    // Resetting the old job is refused, too.
+    // Nor does it block the reset of an earlier job.
     fixture.advance(LEASE);
     assert_eq!(fixture.store.jobs().reset(&first).unwrap().status, JobStatus::Pending);
     assert_eq!(fixture.job(&second).status, JobStatus::Retryable);

@@ -191,8 +191,8 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
         let second = conn.execute_batch(&job("b", "hash", "pending", "2026-01-19 07:00:00"));
         assert!(second.is_err(), "{variant}: two active jobs");
         // Rows of the control plane are read, too.
-        let connection = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
-        assert_eq!(connection.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
+        let job = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
+        assert_eq!(job.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
         assert_eq!(store.thumbnails().get("py").unwrap().status, ThumbStatus::Pending);
         assert_eq!(
             store.cleanups().get("py").unwrap().execute_after.to_string(),
@@ -390,7 +390,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn newer_control_plane_migration_is_refused_and_unchanged() {
+fn control_plane_file_with_an_unknown_migration_is_refused_and_unchanged() {
     for version in [13, 1000, 1100, 2000] {
         let file = ControlPlaneFile::with(&format!(
             "INSERT INTO schema_migrations (version, name) VALUES ({version}, 'unknown');"
@@ -408,7 +408,7 @@ fn newer_control_plane_migration_is_refused_and_unchanged() {
 }
 
 #[test]
-fn newer_gristmill_migration_is_refused_and_unchanged() {
+fn new_file_with_an_unknown_migration_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new.db");
     drop(open(&path).unwrap());
@@ -462,10 +462,10 @@ fn failed_first_migration_is_rolled_back_and_retried() {
 
 #[test]
 fn concurrent_opens_migrate_once() {
-    for connection in [false, true] {
+    for by_control_plane in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
-        if connection {
+        if by_control_plane {
             drop(ddl::create(&path));
         }
         let start = Barrier::new(8);
