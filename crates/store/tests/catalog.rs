@@ -155,8 +155,8 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     let scan = fixture.begin(root);
     let mut listing = fixture.whole_listing(&scan, "");
     let inode = |index: usize| root.cast_unsigned() * 1_000 + index as u64;
-    for (folder, (name, size, _)) in files.iter().enumerate() {
-        listing.new_files.push((name.into(), stat(*size, inode(folder))));
+    for (index, (name, size, _)) in files.iter().enumerate() {
+        listing.new_files.push((name.into(), stat(*size, inode(index))));
     }
     fixture.record(vec![listing]);
     let top = fixture.store.catalog().root_folder(root).expect("a root folder");
