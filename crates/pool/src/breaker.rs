@@ -8,7 +8,7 @@ use crate::{
 use serde::Serialize;
 use std::{error::Error, fmt, time::Duration};
 
-/// Counts failures in a row, opens at a threshold, and lets a single probe through once the reset time
+/// WorkerCounters failures in a row, opens at a threshold, and lets a single probe through once the reset time
 /// has passed: if the probe succeeds the breaker closes, if it fails it opens again.
 ///
 /// Clones share one state.
@@ -44,7 +44,7 @@ struct Shared {
 struct State {
     phase: Phase,
     /// Moves with every change of phase: a permit from an earlier one no longer has a say.
-    era: u64,
+    generation: u64,
     failures: u32,
     /// Probes in a row that failed.
     failed_probes: u32,
@@ -170,7 +170,7 @@ impl Breaker {
                 return Err(Open { retry_in: Duration::from_nanos(state.open_until.saturating_sub(now)) });
             }
         }
-        Ok(Permit { breaker: self.clone(), era: state.era, told: false })
+        Ok(Permit { breaker: self.clone(), generation: state.generation, is_reported: false })
     }
 
     /// Makes one call, if the breaker lets it. Every `Err` counts as a failure; where only some do, use
@@ -213,17 +213,17 @@ impl Breaker {
         }
     }
 
-    fn withdraw(&self, era: u64) {
+    fn withdraw(&self, generation: u64) {
         let mut state = lock(&self.shared.state);
-        if state.era == era && state.phase == Phase::Probing {
+        if state.generation == generation && state.phase == Phase::Probing {
             // Its time to open again is over already.
             state.enter(Phase::Open);
         }
     }
 
-    fn tell_success(&self, era: u64) {
+    fn on_success(&self, generation: u64) {
         let mut state = lock(&self.shared.state);
-        if state.era != era {
+        if state.generation != generation {
             return;
         }
         state.failures = 0;
@@ -236,10 +236,10 @@ impl Breaker {
         }
     }
 
-    fn tell_failure(&self, era: u64, at_least: Duration) {
+    fn on_failure(&self, generation: u64, at_least: Duration) {
         let now = self.clock.now();
         let mut state = lock(&self.shared.state);
-        if state.era != era {
+        if state.generation != generation {
             return;
         }
         state.failures = state.failures.saturating_add(1);
@@ -261,7 +261,7 @@ impl Breaker {
 impl State {
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.era += 1;
+        self.generation += 1;
     }
 }
 
@@ -276,21 +276,21 @@ impl fmt::Debug for Breaker {
 #[must_use = "a permit that is dropped counts as a failed call"]
 pub struct Permit {
     breaker: Breaker,
-    era: u64,
-    told: bool,
+    generation: u64,
+    is_reported: bool,
 }
 
 impl Permit {
     /// The call went well.
     pub fn success(mut self) {
-        self.told = true;
-        self.breaker.tell_success(self.era);
+        self.is_reported = true;
+        self.breaker.on_success(self.generation);
     }
 
     /// The call was not made, or says nothing: as if it had not been asked for. Another may be the probe.
     pub fn withdraw(mut self) {
-        self.told = true;
-        self.breaker.withdraw(self.era);
+        self.is_reported = true;
+        self.breaker.withdraw(self.generation);
     }
 
     /// The call failed.
@@ -300,15 +300,15 @@ impl Permit {
 
     /// The call failed, and the next is not to be made before this time has passed.
     pub fn failure_with_delay(mut self, at_least: Duration) {
-        self.told = true;
-        self.breaker.tell_failure(self.era, at_least);
+        self.is_reported = true;
+        self.breaker.on_failure(self.generation, at_least);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if !self.told {
-            self.breaker.tell_failure(self.era, Duration::ZERO);
+        if !self.is_reported {
+            self.breaker.on_failure(self.generation, Duration::ZERO);
         }
     }
 }

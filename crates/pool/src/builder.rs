@@ -7,9 +7,9 @@ use crate::{
     panics,
     pool::Pool,
     queue::QueueOrder,
-    results::{Outlet, ResultOrder, Results},
+    results::{ResultOrder, ResultQueue, Results},
+    stall,
     sync::Arc,
-    watch,
     worker::{Threads, Worker},
 };
 use std::{error::Error, fmt, io, time::Duration};
@@ -20,12 +20,12 @@ use std::{error::Error, fmt, io, time::Duration};
 pub struct PoolBuilder {
     name: String,
     workers: usize,
-    queue: Option<usize>,
+    queue_capacity: Option<usize>,
     order: QueueOrder,
     timeout: Option<Duration>,
-    stall_after: Option<Duration>,
+    stall_timeout: Option<Duration>,
     breaker: Option<Breaker>,
-    results: Option<usize>,
+    result_capacity: Option<usize>,
     keep_failures: usize,
     clock: Clock,
 }
@@ -34,12 +34,12 @@ pub struct PoolBuilder {
 pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) workers: usize,
-    pub(crate) queue: usize,
+    pub(crate) queue_capacity: usize,
     pub(crate) order: QueueOrder,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) stall_after: Option<Duration>,
+    pub(crate) stall_timeout: Option<Duration>,
     pub(crate) breaker: Option<Breaker>,
-    pub(crate) results: usize,
+    pub(crate) result_capacity: usize,
     pub(crate) in_submit_order: bool,
     pub(crate) keep_failures: usize,
     pub(crate) clock: Clock,
@@ -50,9 +50,9 @@ impl Config {
         self.order != QueueOrder::Fifo
     }
 
-    /// In submit order: how far the tasks taken in may be ahead of the results delivered.
-    pub(crate) fn window(&self) -> usize {
-        self.queue.saturating_add(self.workers).saturating_add(self.results)
+    /// In submit order: how far the tasks taken in may be ahead of the results next_sequence.
+    pub(crate) fn max_ahead_of_reader(&self) -> usize {
+        self.queue_capacity.saturating_add(self.workers).saturating_add(self.result_capacity)
     }
 }
 
@@ -101,7 +101,7 @@ impl Error for BuildError {
     }
 }
 
-type Started<T, W> = (Pool<T, W>, Option<Arc<Outlet<T>>>);
+type StartedPool<T, W> = (Pool<T, W>, Option<Arc<ResultQueue<T>>>);
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -112,12 +112,12 @@ impl Default for PoolBuilder {
         Self {
             name: "gristmill".into(),
             workers: cores(),
-            queue: None,
+            queue_capacity: None,
             order: QueueOrder::default(),
             timeout: None,
-            stall_after: None,
+            stall_timeout: None,
             breaker: None,
-            results: None,
+            result_capacity: None,
             keep_failures: usize::MAX,
             clock: Clock::system(),
         }
@@ -156,7 +156,7 @@ impl PoolBuilder {
     /// not. (Workers whose tasks take microseconds take several at a time, together at most half as many
     /// again.)
     pub fn queue_capacity(mut self, capacity: usize) -> Self {
-        self.queue = Some(capacity);
+        self.queue_capacity = Some(capacity);
         self
     }
 
@@ -178,7 +178,7 @@ impl PoolBuilder {
     /// [`heartbeat`](crate::Context::heartbeat). The task has then failed; if it comes back after all, its
     /// result is discarded.
     pub fn stall_timeout(mut self, silence: Duration) -> Self {
-        self.stall_after = Some(silence);
+        self.stall_timeout = Some(silence);
         self
     }
 
@@ -193,7 +193,7 @@ impl PoolBuilder {
     /// How many results may wait to be read before workers start nothing new; as many as the queue holds,
     /// unless set.
     pub fn result_capacity(mut self, capacity: usize) -> Self {
-        self.results = Some(capacity);
+        self.result_capacity = Some(capacity);
         self
     }
 
@@ -210,15 +210,15 @@ impl PoolBuilder {
         self
     }
 
-    pub(crate) fn check(self, delivery: Option<ResultOrder>) -> Result<Config, BuildError> {
-        let queue = self.queue.unwrap_or(self.workers.saturating_mul(10));
-        let results = self.results.unwrap_or(queue);
+    pub(crate) fn into_config(self, result_order: Option<ResultOrder>) -> Result<Config, BuildError> {
+        let queue_capacity = self.queue_capacity.unwrap_or(self.workers.saturating_mul(10));
+        let result_capacity = self.result_capacity.unwrap_or(queue_capacity);
         let zeros = [
             ("workers", self.workers == 0),
-            ("queue", queue == 0),
-            ("results", results == 0),
+            ("queue_capacity", queue_capacity == 0),
+            ("result_capacity", result_capacity == 0),
             ("timeout", self.timeout.is_some_and(|limit| limit.is_zero())),
-            ("stall_after", self.stall_after.is_some_and(|limit| limit.is_zero())),
+            ("stall_timeout", self.stall_timeout.is_some_and(|limit| limit.is_zero())),
         ];
         if let Some((setting, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
             return Err(BuildError::Zero { setting });
@@ -226,13 +226,13 @@ impl PoolBuilder {
         Ok(Config {
             name: self.name,
             workers: self.workers,
-            queue,
+            queue_capacity,
             order: self.order,
             timeout: self.timeout,
-            stall_after: self.stall_after,
+            stall_timeout: self.stall_timeout,
             breaker: self.breaker,
-            results,
-            in_submit_order: delivery == Some(ResultOrder::AsSubmitted),
+            result_capacity,
+            in_submit_order: result_order == Some(ResultOrder::AsSubmitted),
             keep_failures: self.keep_failures,
             clock: self.clock,
         })
@@ -241,42 +241,44 @@ impl PoolBuilder {
     pub(crate) fn start<T: Send + 'static, W: Worker>(
         self,
         runtime: W::Runtime,
-        delivery: Option<ResultOrder>,
-    ) -> Result<Started<T, W>, BuildError> {
-        let config = self.check(delivery)?;
+        result_order: Option<ResultOrder>,
+    ) -> Result<StartedPool<T, W>, BuildError> {
+        let config = self.into_config(result_order)?;
         config.clock.start().map_err(|source| BuildError::Clock { source })?;
         panics::install_hook();
-        let outlet = delivery.map(|delivery| Arc::new(Outlet::new(delivery, config.results, config.workers)));
-        let (workers, stall_after) = (config.workers, config.stall_after);
-        let core = Arc::new(Core::new(config, runtime, outlet.clone()));
+        let result_queue = result_order.map(|result_order| {
+            Arc::new(ResultQueue::new(result_order, config.result_capacity, config.workers))
+        });
+        let (worker_count, stall_timeout) = (config.workers, config.stall_timeout);
+        let core = Arc::new(Core::new(config, runtime, result_queue.clone()));
         let pool = Pool::new(Arc::clone(&core));
         // All have their places before the first one starts: it could otherwise find itself the last.
-        let slots: Vec<_> = (0..workers).map(|_| core.seat()).collect();
-        for (worker, slot) in slots.iter().enumerate() {
-            match W::start(Arc::clone(slot)) {
-                Ok(handle) => core.keep_handle(worker, handle),
+        let workers: Vec<_> = (0..worker_count).map(|_| core.register()).collect();
+        for (worker_id, worker) in workers.iter().enumerate() {
+            match W::start(Arc::clone(worker)) {
+                Ok(handle) => core.store_handle(worker_id, handle),
                 Err(source) => {
                     pool.cancel();
-                    slots[worker..].iter().for_each(|slot| core.leave(slot, Default::default()));
-                    return Err(BuildError::Start { worker, source });
+                    workers[worker_id..].iter().for_each(|worker| core.on_exit(worker, Default::default()));
+                    return Err(BuildError::Start { worker: worker_id, source });
                 }
             }
         }
-        if let Some(limit) = stall_after {
-            watch::start(&core, limit);
+        if let Some(limit) = stall_timeout {
+            stall::start(&core, limit);
         }
-        Ok((pool, outlet))
+        Ok((pool, result_queue))
     }
 
     pub(crate) fn start_with_results<T: Send + 'static, W: Worker>(
         self,
         runtime: W::Runtime,
-        delivery: ResultOrder,
+        result_order: ResultOrder,
     ) -> Result<(Pool<T, W>, Results<T>), BuildError> {
-        let (pool, outlet) = self.start::<T, W>(runtime, Some(delivery))?;
+        let (pool, result_queue) = self.start::<T, W>(runtime, Some(result_order))?;
         let core = Arc::clone(pool.core());
-        let outlet = outlet.expect("made with a delivery");
-        Ok((pool, Results::new(outlet, Box::new(move || core.window_moved()))))
+        let result_queue = result_queue.expect("made with a result_order");
+        Ok((pool, Results::new(result_queue, Box::new(move || core.on_results_read()))))
     }
 
     /// A pool of threads whose tasks make nothing but effects.
@@ -287,9 +289,9 @@ impl PoolBuilder {
     /// A pool of threads, and what its tasks make.
     pub fn build_with_results<T: Send + 'static>(
         self,
-        delivery: ResultOrder,
+        result_order: ResultOrder,
     ) -> Result<(Pool<T>, Results<T>), BuildError> {
-        self.start_with_results::<T, Threads>((), delivery)
+        self.start_with_results::<T, Threads>((), result_order)
     }
 }
 
@@ -299,24 +301,24 @@ mod tests {
 
     #[test]
     fn nothing_may_be_zero() {
-        let check = |builder: PoolBuilder, want: &str| match builder.check(None) {
+        let check = |builder: PoolBuilder, want: &str| match builder.into_config(None) {
             Err(BuildError::Zero { setting }) => assert_eq!(setting, want),
             _ => panic!("{want} = 0 was let through"),
         };
         check(PoolBuilder::new().workers(0), "workers");
-        check(PoolBuilder::new().queue_capacity(0), "queue");
-        check(PoolBuilder::new().result_capacity(0), "results");
+        check(PoolBuilder::new().queue_capacity(0), "queue_capacity");
+        check(PoolBuilder::new().result_capacity(0), "result_capacity");
         check(PoolBuilder::new().timeout(Duration::ZERO), "timeout");
-        check(PoolBuilder::new().stall_timeout(Duration::ZERO), "stall_after");
+        check(PoolBuilder::new().stall_timeout(Duration::ZERO), "stall_timeout");
         check(PoolBuilder::new().workers_per_core(4, 0), "workers");
     }
 
     #[test]
     fn presets() {
-        let config = |builder: PoolBuilder| builder.check(None).unwrap();
+        let config = |builder: PoolBuilder| builder.into_config(None).unwrap();
         assert_eq!(config(PoolBuilder::new()).workers, cores());
-        assert_eq!(config(PoolBuilder::new().workers(3)).queue, 30);
-        assert_eq!(config(PoolBuilder::new().workers(3)).results, 30);
+        assert_eq!(config(PoolBuilder::new().workers(3)).queue_capacity, 30);
+        assert_eq!(config(PoolBuilder::new().workers(3)).result_capacity, 30);
         assert_eq!(config(PoolBuilder::new().workers(1).cores()).workers, cores());
         assert_eq!(config(PoolBuilder::new().workers_per_core(4, 200)).workers, (cores() * 4).min(200));
         assert_eq!(config(PoolBuilder::new().workers_per_core(usize::MAX, 200)).workers, 200);
@@ -325,6 +327,6 @@ mod tests {
     #[test]
     fn errors_say_what_is_wrong() {
         let error = PoolBuilder::new().queue_capacity(0).build().unwrap_err();
-        assert_eq!(error.to_string(), "a pool's `queue` must be more than 0");
+        assert_eq!(error.to_string(), "a pool's `queue_capacity` must be more than 0");
     }
 }

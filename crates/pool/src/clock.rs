@@ -1,7 +1,7 @@
 //! Time: what it is now, and what is to happen later. The only place that reads the system clock and the
 //! only one that waits for it. A [`ManualClock`] makes the same code deterministic in tests.
 //!
-//! Time is counted in nanoseconds since the clock was made; it never goes backwards.
+//! Time is counted in nanoseconds since the clock was last_sequence; it never goes backwards.
 
 use crate::sync::{Arc, Condvar, Mutex, lock, wait};
 use std::{collections::BTreeMap, fmt, task::Waker, time::Duration};
@@ -20,30 +20,30 @@ enum Source {
 }
 
 /// What a timer does when it is due. Runs on the thread that found it due, so it must be short.
-type Alarm = Box<dyn FnOnce() + Send>;
+type TimerCallback = Box<dyn FnOnce() + Send>;
 
 /// Names a timer, so that it can be taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey {
     at: u64,
-    nth: u64,
+    sequence: u64,
 }
 
 #[derive(Default)]
 struct Timers {
-    due: BTreeMap<TimerKey, Alarm>,
-    made: u64,
+    due: BTreeMap<TimerKey, TimerCallback>,
+    last_sequence: u64,
 }
 
 impl Timers {
-    fn add(&mut self, at: u64, alarm: Alarm) -> TimerKey {
-        self.made += 1;
-        let key = TimerKey { at, nth: self.made };
-        self.due.insert(key, alarm);
+    fn add(&mut self, at: u64, callback: TimerCallback) -> TimerKey {
+        self.last_sequence += 1;
+        let key = TimerKey { at, sequence: self.last_sequence };
+        self.due.insert(key, callback);
         key
     }
 
-    fn pop_due(&mut self, now: u64) -> Option<Alarm> {
+    fn pop_due(&mut self, now: u64) -> Option<TimerCallback> {
         let first = self.due.first_entry()?;
         (first.key().at <= now).then(|| first.remove())
     }
@@ -70,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the clock was made.
+    /// Nanoseconds since the clock was last_sequence.
     pub(crate) fn now(&self) -> u64 {
         match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
@@ -79,23 +79,23 @@ impl Clock {
         }
     }
 
-    /// Calls `alarm` once, `delay` from now. A delay beyond the end of time never comes.
-    pub(crate) fn after(&self, delay: Duration, alarm: impl FnOnce() + Send + 'static) -> TimerKey {
+    /// Calls `callback` once, `delay` from now. A delay beyond the end of time never comes.
+    pub(crate) fn call_after(&self, delay: Duration, callback: impl FnOnce() + Send + 'static) -> TimerKey {
         let at = self.now().saturating_add(nanos(delay));
         match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
-            Source::System => system::add(at, Box::new(alarm)),
+            Source::System => system::add(at, Box::new(callback)),
             Source::Manual(manual) => {
-                let key = lock(&manual.state).timers.add(at, Box::new(alarm));
+                let key = lock(&manual.state).timers.add(at, Box::new(callback));
                 manual.changed.notify_all();
                 key
             }
         }
     }
 
-    /// Takes a timer back. If it is gone already, its alarm has run or is running.
-    pub(crate) fn forget(&self, key: TimerKey) {
-        // The alarm is dropped after the lock: it may hold the last handle of something whose drop comes
+    /// Takes a timer back. If it is gone already, its callback has run or is running.
+    pub(crate) fn cancel_timer(&self, key: TimerKey) {
+        // The callback is dropped after the lock: it may hold the last handle of something whose drop comes
         // back here.
         let _alarm = match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
@@ -121,16 +121,16 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Wakes whoever waits, once a time is over. Forgotten when dropped.
+/// WakeList whoever waits, once a time is over. Forgotten when dropped.
 pub(crate) struct Deadline {
     clock: Clock,
     at: u64,
     key: TimerKey,
-    shared: Arc<Mutex<Passing>>,
+    shared: Arc<Mutex<DeadlineState>>,
 }
 
 #[derive(Default)]
-struct Passing {
+struct DeadlineState {
     over: bool,
     waker: Option<Waker>,
 }
@@ -138,13 +138,13 @@ struct Passing {
 impl Deadline {
     pub(crate) fn new(clock: &Clock, after: Duration) -> Self {
         let at = clock.now().saturating_add(nanos(after));
-        let shared = Arc::new(Mutex::new(Passing::default()));
-        let passing = Arc::clone(&shared);
-        let key = clock.after(after, move || {
-            let mut passing = lock(&passing);
-            passing.over = true;
-            let waker = passing.waker.take();
-            drop(passing);
+        let shared = Arc::new(Mutex::new(DeadlineState::default()));
+        let state = Arc::clone(&shared);
+        let key = clock.call_after(after, move || {
+            let mut state = lock(&state);
+            state.over = true;
+            let waker = state.waker.take();
+            drop(state);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -153,20 +153,20 @@ impl Deadline {
     }
 
     /// Whether the time is over; if not, `waker` is woken when it is.
-    pub(crate) fn is_over(&self, waker: &Waker) -> bool {
+    pub(crate) fn has_passed(&self, waker: &Waker) -> bool {
         let over = self.clock.now() >= self.at;
-        let mut passing = lock(&self.shared);
-        passing.over |= over;
-        if !passing.over {
-            passing.waker = Some(waker.clone());
+        let mut state = lock(&self.shared);
+        state.over |= over;
+        if !state.over {
+            state.waker = Some(waker.clone());
         }
-        passing.over
+        state.over
     }
 }
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        self.clock.forget(self.key);
+        self.clock.cancel_timer(self.key);
     }
 }
 
@@ -216,12 +216,12 @@ impl ManualClock {
             let mut state = lock(&self.0.state);
             match state.timers.due.first_key_value().map(|(key, _)| key.at) {
                 Some(at) if at <= end => {
-                    // Each alarm sees the instant it was set for, so what it schedules next is right too.
+                    // Each callback sees the instant it was set for, so what it schedules next is right too.
                     state.now = state.now.max(at);
                     let now = state.now;
-                    let alarm = state.timers.pop_due(now);
+                    let callback = state.timers.pop_due(now);
                     drop(state);
-                    alarm.expect("the timer just seen under the lock")();
+                    callback.expect("the timer just seen under the lock")();
                 }
                 _ => {
                     state.now = state.now.max(end);
@@ -266,16 +266,16 @@ impl From<&ManualClock> for Clock {
 /// The one timer thread of the process.
 #[cfg(not(any(shuttle, loom)))]
 mod system {
-    use super::{Alarm, TimerKey, Timers};
+    use super::{TimerCallback, TimerKey, Timers};
     use crate::sync::{Condvar, Mutex, OnceLock, lock, thread, wait};
     use std::{
         sync::PoisonError,
         time::{Duration, Instant},
     };
 
-    struct Shared {
+    struct TimerThread {
         state: Mutex<State>,
-        sooner: Condvar,
+        earlier_timer: Condvar,
     }
 
     #[derive(Default)]
@@ -287,13 +287,13 @@ mod system {
         wakes_at: u64,
     }
 
-    static SHARED: Shared = Shared {
+    static TIMER: TimerThread = TimerThread {
         state: Mutex::new(State {
-            timers: Timers { due: std::collections::BTreeMap::new(), made: 0 },
+            timers: Timers { due: std::collections::BTreeMap::new(), last_sequence: 0 },
             running: false,
             wakes_at: u64::MAX,
         }),
-        sooner: Condvar::new(),
+        earlier_timer: Condvar::new(),
     };
 
     static START: OnceLock<Instant> = OnceLock::new();
@@ -304,7 +304,7 @@ mod system {
 
     /// Starts the timer thread. Without it no timer ever fires, so a pool that cannot have it is not built.
     pub(super) fn start() -> std::io::Result<()> {
-        let mut state = lock(&SHARED.state);
+        let mut state = lock(&TIMER.state);
         if !state.running {
             thread::Builder::new().name("gristmill-clock".into()).spawn(run)?;
             state.running = true;
@@ -312,41 +312,41 @@ mod system {
         Ok(())
     }
 
-    pub(super) fn add(at: u64, alarm: Alarm) -> TimerKey {
-        let mut state = lock(&SHARED.state);
-        let key = state.timers.add(at, alarm);
+    pub(super) fn add(at: u64, callback: TimerCallback) -> TimerKey {
+        let mut state = lock(&TIMER.state);
+        let key = state.timers.add(at, callback);
         if at < state.wakes_at {
             state.wakes_at = at;
             drop(state);
-            SHARED.sooner.notify_one();
+            TIMER.earlier_timer.notify_one();
         }
         key
     }
 
-    pub(super) fn remove(key: TimerKey) -> Option<Alarm> {
-        lock(&SHARED.state).timers.due.remove(&key)
+    pub(super) fn remove(key: TimerKey) -> Option<TimerCallback> {
+        lock(&TIMER.state).timers.due.remove(&key)
     }
 
     fn run() {
-        let mut state = lock(&SHARED.state);
+        let mut state = lock(&TIMER.state);
         loop {
             let now = now();
-            if let Some(alarm) = state.timers.pop_due(now) {
+            if let Some(callback) = state.timers.pop_due(now) {
                 drop(state);
-                // An alarm may call a foreign waker; one that panics must not stop everybody's time.
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(alarm)).is_err() {
-                    tracing::error!("a timer's alarm panicked");
+                // An callback may call a foreign waker; one that panics must not stop everybody's time.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).is_err() {
+                    tracing::error!("a timer's callback panicked");
                 }
-                state = lock(&SHARED.state);
+                state = lock(&TIMER.state);
                 continue;
             }
             let next = state.timers.due.first_key_value().map_or(u64::MAX, |(key, _)| key.at);
             state.wakes_at = next;
             state = if next == u64::MAX {
-                wait(&SHARED.sooner, state)
+                wait(&TIMER.earlier_timer, state)
             } else {
                 let pause = Duration::from_nanos(next - now);
-                SHARED.sooner.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
+                TIMER.earlier_timer.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
             };
         }
     }

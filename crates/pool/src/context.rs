@@ -2,10 +2,10 @@
 
 use crate::{
     error::TaskResult,
-    slot::Slot,
     sync::Arc,
     task::{SubmitError, Task, TaskId},
     worker::{Threads, Worker},
+    worker_state::WorkerState,
 };
 use std::{
     fmt,
@@ -20,14 +20,14 @@ use std::{
 /// awaits [`cancelled`](Self::cancelled). Both answer for the pool's cancellation, the task's timeout and a
 /// stalled worker alike: in each case, stop. (For a context that has outlived its task, too.)
 pub struct Context<T: Send + 'static = (), W: Worker = Threads> {
-    pub(crate) slot: Arc<Slot<T, W>>,
+    pub(crate) worker: Arc<WorkerState<T, W>>,
     pub(crate) run: u64,
-    pub(crate) task: u64,
+    pub(crate) task_id: u64,
     /// What few tasks have. An async task is given its context by value, so it is kept small.
-    pub(crate) rare: Option<Arc<Rare>>,
+    pub(crate) extras: Option<Arc<ContextExtras>>,
 }
 
-pub(crate) struct Rare {
+pub(crate) struct ContextExtras {
     /// Attempts that have failed so far, and where.
     pub(crate) failed: u32,
     pub(crate) failed_step: Option<Arc<str>>,
@@ -36,13 +36,13 @@ pub(crate) struct Rare {
 }
 
 impl<T: Send + 'static, W: Worker> Context<T, W> {
-    pub(crate) fn new(slot: Arc<Slot<T, W>>) -> Self {
-        Self { slot, run: 0, task: 0, rare: None }
+    pub(crate) fn new(worker: Arc<WorkerState<T, W>>) -> Self {
+        Self { worker, run: 0, task_id: 0, extras: None }
     }
 
     /// Whether the task should stop.
     pub fn is_cancelled(&self) -> bool {
-        self.slot.is_stopped(self.run)
+        self.worker.should_stop(self.run)
     }
 
     /// Ends when the task should stop. Needs no particular runtime.
@@ -53,34 +53,34 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
     /// Says that the task is alive. Needed only in pools with a
     /// [`stall watch`](crate::Builder::stall_after), by tasks that run longer than its limit.
     pub fn heartbeat(&self) {
-        self.slot.heartbeat(self.run);
+        self.worker.heartbeat(self.run);
     }
 
     /// How much of the task's timeout is left, if it has one.
     pub fn remaining(&self) -> Option<Duration> {
-        let left = self.rare.as_ref()?.deadline?.saturating_sub(self.slot.core.clock().now());
+        let left = self.extras.as_ref()?.deadline?.saturating_sub(self.worker.core.clock().now());
         Some(Duration::from_nanos(left))
     }
 
     /// The number of the worker that runs the task. A stalled worker's replacement has a new one.
     pub fn worker(&self) -> usize {
-        self.slot.id
+        self.worker.id
     }
 
     /// The task's own number.
     pub fn task_id(&self) -> TaskId {
-        TaskId(self.task)
+        TaskId(self.task_id)
     }
 
     /// Which attempt this is, from 1.
     pub fn attempt(&self) -> u32 {
-        self.rare.as_ref().map_or(1, |rare| rare.failed + 1)
+        self.extras.as_ref().map_or(1, |extras| extras.failed + 1)
     }
 
     /// The step that an earlier attempt named when it failed, the last one to name any: after a
     /// [partial failure](crate::TaskError::partial), go on from there.
     pub fn failed_step(&self) -> Option<&str> {
-        self.rare.as_ref()?.failed_step.as_deref()
+        self.extras.as_ref()?.failed_step.as_deref()
     }
 
     /// Adds a task to the pool from inside this one. Never waits, and the queue's capacity does not apply:
@@ -91,7 +91,7 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
     /// Works while a closed pool drains. Refused once the pool is cancelled or this task was replaced as
     /// stalled.
     pub fn spawn_task(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
-        self.slot.core.spawn(&self.slot, task)
+        self.worker.core.spawn(&self.worker, task)
     }
 }
 
@@ -107,7 +107,7 @@ impl<T: Send + 'static> Context<T> {
 
 impl<T: Send + 'static, W: Worker> Clone for Context<T, W> {
     fn clone(&self) -> Self {
-        Self { slot: Arc::clone(&self.slot), rare: self.rare.clone(), ..*self }
+        Self { worker: Arc::clone(&self.worker), extras: self.extras.clone(), ..*self }
     }
 }
 
@@ -137,9 +137,9 @@ impl<T: Send + 'static, W: Worker> Future for Cancelled<'_, T, W> {
         if self.context.is_cancelled() {
             return Poll::Ready(());
         }
-        let slot = &self.context.slot;
-        let key = *self.key.get_or_insert_with(|| slot.listener());
-        slot.listen(key, cx.waker());
+        let worker = &self.context.worker;
+        let key = *self.key.get_or_insert_with(|| worker.new_listener_key());
+        worker.listen(key, cx.waker());
         if self.context.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -147,7 +147,7 @@ impl<T: Send + 'static, W: Worker> Future for Cancelled<'_, T, W> {
 impl<T: Send + 'static, W: Worker> Drop for Cancelled<'_, T, W> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            self.context.slot.unlisten(key);
+            self.context.worker.unlisten(key);
         }
     }
 }

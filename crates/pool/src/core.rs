@@ -1,5 +1,5 @@
 //! The heart of a pool: the queue, who waits for it, and the rules by which tasks move. Runs no user code
-//! under its lock and starts no worker of its own accord; `desk` runs tasks, `worker` starts workers.
+//! under its lock and starts no worker of its own accord; `executor` runs tasks, `worker` starts workers.
 //!
 //! # Who may wait for what
 //! - Submitters wait for room, first come first served. Room is reserved for the one that is woken, so
@@ -9,14 +9,14 @@
 //! - Everything above is decided under the one lock, so a wake-up cannot be lost. The exception is a spawned
 //!   task, which must not take that lock: see [`Core::park`].
 
+mod dispatch;
 #[cfg(all(test, loom))]
 mod loom;
-mod seats;
 mod settle;
-mod stop;
+mod shutdown;
+mod snapshot;
 mod submit;
-mod take;
-mod tell;
+mod workers;
 
 use crate::{
     builder::Config,
@@ -24,17 +24,17 @@ use crate::{
     panics,
     queue::Queue,
     report::Failure,
-    results::Outlet,
-    slot::Slot,
-    stats::{Counts, Kinds},
+    results::ResultQueue,
+    stall::StallDetector,
+    stats::{KindNames, WorkerCounters},
     sync::{
-        Apart, Arc, Mutex, MutexGuard,
+        Arc, CachePadded, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize},
         lock,
     },
     task::{Task, TaskRef},
-    watch::Watched,
     worker::Worker,
+    worker_state::WorkerState,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -45,17 +45,17 @@ pub(crate) struct Core<T: Send + 'static, W: Worker> {
     pub(crate) config: Config,
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "threads need none"))]
     pub(crate) runtime: W::Runtime,
-    pub(crate) kinds: Kinds,
-    pub(crate) outlet: Option<Arc<Outlet<T>>>,
-    /// Attempts whose time ran out, and results of given-up runs: rare, and not the worker's to count.
+    pub(crate) kinds: KindNames,
+    pub(crate) result_queue: Option<Arc<ResultQueue<T>>>,
+    /// Attempts whose time ran out, and results of given-up runs: extras, and not the worker's to count.
     pub(crate) timed_out: AtomicU64,
-    pub(crate) late: AtomicU64,
+    pub(crate) late_discarded: AtomicU64,
     /// Hints, to look at without the lock: how many tasks the queue holds, and the rank of the best plus one.
-    ready: Apart<AtomicUsize>,
-    best: Apart<AtomicU64>,
+    queued_hint: CachePadded<AtomicUsize>,
+    best_rank_hint: CachePadded<AtomicU64>,
     /// How many workers sleep: see `park`.
-    sleeping: Apart<AtomicUsize>,
-    state: Apart<Mutex<State<T, W>>>,
+    sleeping_workers: CachePadded<AtomicUsize>,
+    state: CachePadded<Mutex<State<T, W>>>,
 }
 
 /// What every submit and take touches comes first, on as few cache lines as it needs.
@@ -65,7 +65,7 @@ struct State<T: Send + 'static, W: Worker> {
     high_water: usize,
     submitted: u64,
     /// The number of the next task.
-    next_task: u64,
+    next_task_id: u64,
     /// Room promised to submitters that were woken and have not come yet.
     reserved: usize,
     searching: usize,
@@ -79,113 +79,117 @@ struct State<T: Send + 'static, W: Worker> {
     idle: Vec<(usize, Waker)>,
     submitters: VecDeque<(u64, Waker)>,
     delayed: BTreeMap<u64, Delayed<T, W>>,
-    tickets: u64,
+    last_ticket: u64,
     /// Every worker is gone or was left behind, and all that they left is settled.
     ended: bool,
     /// See `done`.
-    busy: usize,
-    seats: Vec<Seat<T, W>>,
+    delivering: usize,
+    workers: Vec<WorkerEntry<T, W>>,
     handles: Vec<(usize, W::Handle)>,
     /// Workers that are not asleep: each may still spawn.
     awake: usize,
-    workers_made: usize,
+    next_worker_id: usize,
     joiners: Vec<Waker>,
     never_started: Vec<TaskRef>,
-    unstopped: Vec<TaskRef>,
+    abandoned: Vec<TaskRef>,
     failures: Vec<Failure>,
     /// Failures that no worker counts: of stalled tasks, and of those that wait for a retry that does not
     /// come.
-    failed_unseen: u64,
+    failed_outside_workers: u64,
     stalled: u64,
     /// The counts of workers that are gone.
-    past: Counts,
+    exited_workers: WorkerCounters,
 }
 
 /// A worker that is at work.
-struct Seat<T: Send + 'static, W: Worker> {
-    slot: Arc<Slot<T, W>>,
-    watched: Watched,
+struct WorkerEntry<T: Send + 'static, W: Worker> {
+    state: Arc<WorkerState<T, W>>,
+    stall_detector: StallDetector,
 }
 
 /// A task that waits for its next attempt.
 struct Delayed<T: Send + 'static, W: Worker> {
-    job: Task<T, W>,
+    task: Task<T, W>,
     timer: TimerKey,
 }
 
 /// Where a worker is in its search for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Search {
+pub(crate) enum SearchState {
     #[default]
-    Fresh,
+    NotStarted,
     /// Found nothing and looks around for a moment before it sleeps.
-    Looking,
+    Spinning,
     Asleep,
 }
 
 /// What a worker that looks for a task finds.
-pub(crate) enum Found<J> {
-    Job(J),
+pub(crate) enum Found<T> {
+    Task(T),
     /// Nothing but what lies on the worker's own shelf.
-    OwnShelf,
-    /// Nothing yet. With [`Search::Looking`]: come back soon; with [`Search::Asleep`]: you will be woken.
+    LocalQueue,
+    /// Nothing yet. With [`SearchState::Spinning`]: come back soon; with [`SearchState::Asleep`]: you will be woken.
     Nothing,
     /// The pool has ended.
-    End,
+    PoolEnded,
 }
 
 /// Woken after the lock is gone: a waker is somebody else's code.
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Wakes(Vec<Waker>);
+pub(crate) struct WakeList(Vec<Waker>);
 
-impl Wakes {
+impl WakeList {
     fn wake(self) {
         self.0.into_iter().for_each(panics::wake);
     }
 }
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    pub(crate) fn new(config: Config, runtime: W::Runtime, outlet: Option<Arc<Outlet<T>>>) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        runtime: W::Runtime,
+        result_queue: Option<Arc<ResultQueue<T>>>,
+    ) -> Self {
         let state = State {
             queue: Queue::new(config.order),
             high_water: 0,
             submitted: 0,
-            next_task: 0,
+            next_task_id: 0,
             delayed: BTreeMap::new(),
             reserved: 0,
             submitters: VecDeque::new(),
-            tickets: 0,
+            last_ticket: 0,
             closed: false,
             cancelled: false,
             finished: false,
             ended: false,
-            busy: 0,
-            seats: Vec::new(),
+            delivering: 0,
+            workers: Vec::new(),
             handles: Vec::new(),
             idle: Vec::new(),
             searching: 0,
             awake: 0,
-            workers_made: 0,
+            next_worker_id: 0,
             joiners: Vec::new(),
             never_started: Vec::new(),
-            unstopped: Vec::new(),
+            abandoned: Vec::new(),
             failures: Vec::new(),
-            failed_unseen: 0,
+            failed_outside_workers: 0,
             stalled: 0,
-            past: Counts::default(),
+            exited_workers: WorkerCounters::default(),
         };
         Self {
             config,
             runtime,
-            kinds: Kinds::default(),
-            outlet,
+            kinds: KindNames::default(),
+            result_queue,
             timed_out: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            ready: Apart(AtomicUsize::new(0)),
-            best: Apart(AtomicU64::new(0)),
-            sleeping: Apart(AtomicUsize::new(0)),
-            state: Apart(Mutex::new(state)),
+            late_discarded: AtomicU64::new(0),
+            queued_hint: CachePadded(AtomicUsize::new(0)),
+            best_rank_hint: CachePadded(AtomicU64::new(0)),
+            sleeping_workers: CachePadded(AtomicUsize::new(0)),
+            state: CachePadded(Mutex::new(state)),
         }
     }
 

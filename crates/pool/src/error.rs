@@ -146,7 +146,7 @@ impl TaskError {
     }
 
     /// Keeps what a retry, or a person, needs of the error that a task which ran out of time came back with.
-    pub(crate) fn instead_of(mut self, error: &Self) -> Self {
+    pub(crate) fn with_details_of(mut self, error: &Self) -> Self {
         self.0.step.clone_from(&error.0.step);
         self.0.hint.clone_from(&error.0.hint);
         self.0.retry_after = error.0.retry_after;

@@ -220,23 +220,23 @@ mod builder;
 pub mod clock;
 mod context;
 mod core;
-mod desk;
 pub mod error;
-mod nice;
+mod executor;
 mod panics;
 mod pool;
 mod queue;
 mod report;
 mod results;
 mod retry;
-mod slot;
+mod stall;
 pub mod stats;
 mod sync;
 pub mod task;
+mod thread_priority;
 #[cfg(feature = "tokio")]
-mod tasks;
-mod watch;
+mod tokio_worker;
 pub mod worker;
+mod worker_state;
 
 #[doc(inline)]
 pub use breaker::Breaker;
@@ -254,7 +254,7 @@ pub use stats::PoolStats;
 #[doc(inline)]
 pub use task::{Priority, Task};
 #[cfg(feature = "tokio")]
-pub use tasks::{AsyncContext, AsyncPool};
+pub use tokio_worker::{AsyncContext, AsyncPool};
 
 #[cfg(feature = "tokio")]
 #[doc(hidden)]

@@ -16,8 +16,8 @@ use std::{
 
 thread_local! {
     /// The pool, as an address, and its worker that this thread works for.
-    static INSIDE: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
-    static SEEN: RefCell<Option<(String, Backtrace)>> = const { RefCell::new(None) };
+    static CURRENT_WORKER: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    static LAST_PANIC: RefCell<Option<(String, Backtrace)>> = const { RefCell::new(None) };
 }
 
 /// A task's panic.
@@ -37,38 +37,38 @@ pub(crate) fn install_hook() {
         set_hook(Box::new(move |info| {
             // A thread that is ending has no locals left, and is in no task. Where a panic ends the process
             // there will be no report.
-            if INSIDE.try_with(Cell::get).unwrap_or(None).is_none() || cfg!(panic = "abort") {
+            if CURRENT_WORKER.try_with(Cell::get).unwrap_or(None).is_none() || cfg!(panic = "abort") {
                 return previous(info);
             }
             let seen = (describe(info), Backtrace::force_capture());
-            SEEN.with(|cell| *cell.borrow_mut() = Some(seen));
+            LAST_PANIC.with(|cell| *cell.borrow_mut() = Some(seen));
         }));
     });
 }
 
 fn describe(info: &PanicHookInfo<'_>) -> String {
-    let message = text(info.payload());
+    let message = payload_text(info.payload());
     info.location().map_or_else(|| message.to_owned(), |place| format!("{message}, at {place}"))
 }
 
-fn text(payload: &(dyn Any + Send)) -> &str {
+fn payload_text(payload: &(dyn Any + Send)) -> &str {
     let literal = payload.downcast_ref::<&'static str>().copied();
-    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(not a text)")
+    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(not a payload_text)")
 }
 
 /// Says that this thread works for `worker` of `pool`, until the guard is dropped.
-pub(crate) fn enter(pool: usize, worker: usize) -> Inside {
-    Inside { outer: INSIDE.with(|inside| inside.replace(Some((pool, worker)))) }
+pub(crate) fn enter_worker(pool: usize, worker: usize) -> WorkerGuard {
+    WorkerGuard { outer: CURRENT_WORKER.with(|inside| inside.replace(Some((pool, worker)))) }
 }
 
 #[must_use]
-pub(crate) struct Inside {
+pub(crate) struct WorkerGuard {
     outer: Option<(usize, usize)>,
 }
 
-impl Drop for Inside {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        INSIDE.with(|inside| inside.set(self.outer));
+        CURRENT_WORKER.with(|inside| inside.set(self.outer));
     }
 }
 
@@ -76,23 +76,24 @@ impl Drop for Inside {
 pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
     let result = catch_unwind(AssertUnwindSafe(run));
     result.map_err(|payload| {
-        let said = text(payload.as_ref());
+        let message = payload_text(payload.as_ref());
         // Nothing seen, or an earlier panic that the task itself caught: somebody replaced our hook later, or
         // this one was a `resume_unwind`.
-        let seen =
-            SEEN.with(|cell| cell.borrow_mut().take()).filter(|(message, _)| message.starts_with(said));
-        let (message, backtrace) = seen.unwrap_or_else(|| (said.to_owned(), Backtrace::disabled()));
+        let seen = LAST_PANIC
+            .with(|cell| cell.borrow_mut().take())
+            .filter(|(message, _)| message.starts_with(message));
+        let (message, backtrace) = seen.unwrap_or_else(|| (message.to_owned(), Backtrace::disabled()));
         discard(payload);
         Panic { message, backtrace }
     })
 }
 
 /// The worker of `pool` that the calling thread works for.
-pub(crate) fn worker_of(pool: usize) -> Option<usize> {
-    INSIDE.with(Cell::get).filter(|(inside, _)| *inside == pool).map(|(_, worker)| worker)
+pub(crate) fn current_worker(pool: usize) -> Option<usize> {
+    CURRENT_WORKER.with(Cell::get).filter(|(inside, _)| *inside == pool).map(|(_, worker)| worker)
 }
 
-/// Wakes somebody. A waker is foreign code, and may panic; that is not the pool's end.
+/// WakeList somebody. A waker is foreign code, and may panic; that is not the pool's end.
 pub(crate) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
         tracing::error!("a waker panicked");

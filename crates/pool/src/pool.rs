@@ -84,8 +84,8 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
     }
 
     /// Inside a task of this very pool one cannot wait for its end.
-    pub(crate) fn is_inside(&self) -> bool {
-        let inside = panics::worker_of(self.core().address()).is_some();
+    pub(crate) fn is_called_from_own_task(&self) -> bool {
+        let inside = panics::current_worker(self.core().address()).is_some();
         if inside {
             tracing::error!("a task waits for the end of its own pool, which cannot come; it does not wait");
         }
@@ -95,7 +95,7 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
 
 /// How [`Pool::shutdown`] divides its time: most of it to finish, the rest to stop. A tenth, and at most a
 /// second, is enough for tasks that look at their context.
-pub(crate) fn split(deadline: Duration) -> (Duration, Duration) {
+pub(crate) fn split_deadline(deadline: Duration) -> (Duration, Duration) {
     let stop = (deadline / 10).min(Duration::from_secs(1));
     (deadline - stop, stop)
 }
@@ -126,8 +126,8 @@ impl<T: Send + 'static> Pool<T> {
 
     fn submit_until(&self, task: Task<T>, limit: Option<Duration>) -> Result<TaskId, SubmitError<T>> {
         let core = self.core();
-        if let Some(worker) = panics::worker_of(core.address()) {
-            return core.submit_inside(worker, task);
+        if let Some(worker_id) = panics::current_worker(core.address()) {
+            return core.submit_from_worker(worker_id, task);
         }
         match core.try_submit(task) {
             Err(full) if full.kind == SubmitErrorKind::Full => self.wait_for_room(full.into_task(), limit),
@@ -138,7 +138,7 @@ impl<T: Send + 'static> Pool<T> {
     #[cold]
     fn wait_for_room(&self, mut task: Task<T>, limit: Option<Duration>) -> Result<TaskId, SubmitError<T>> {
         let core = self.core();
-        if core.look_for_slack() {
+        if core.spin_for_room() {
             match core.try_submit(task) {
                 Err(full) if full.kind == SubmitErrorKind::Full => task = full.into_task(),
                 done => return done,
@@ -147,16 +147,16 @@ impl<T: Send + 'static> Pool<T> {
         let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
         // With a limit, nothing is waited for that never comes.
-        let outlet = core.outlet.as_ref().filter(|_| limit.is_none());
-        let _submitting = outlet.and_then(|outlet| outlet.enter_submit());
+        let result_queue = core.result_queue.as_ref().filter(|_| limit.is_none());
+        let _submitting = result_queue.and_then(|result_queue| result_queue.enter_submit());
         let parker = Parker::new();
         loop {
             if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, || parker.waker().clone()) {
                 return done;
             }
             core.check_reader();
-            if deadline.as_ref().is_some_and(|deadline| deadline.is_over(parker.waker())) {
-                ticket.into_iter().for_each(|ticket| core.leave_line(ticket));
+            if deadline.as_ref().is_some_and(|deadline| deadline.has_passed(parker.waker())) {
+                ticket.into_iter().for_each(|ticket| core.cancel_ticket(ticket));
                 let task = task.expect("a task that waits is still ours");
                 return Err(SubmitError::new(SubmitErrorKind::TimedOut, task));
             }
@@ -169,7 +169,7 @@ impl<T: Send + 'static> Pool<T> {
     /// them.)
     pub fn join(&self) -> Report {
         self.close();
-        if !self.is_inside() {
+        if !self.is_called_from_own_task() {
             self.wait_for_end(None);
         }
         self.core().report()
@@ -182,18 +182,18 @@ impl<T: Send + 'static> Pool<T> {
     /// that blocks is waited for.)
     pub fn shutdown(&self, deadline: Duration) -> Report {
         self.close();
-        if self.is_inside() {
+        if self.is_called_from_own_task() {
             self.cancel();
             return self.core().report();
         }
-        let (finish, stop) = split(deadline);
+        let (finish, stop) = split_deadline(deadline);
         if !self.wait_for_end(Some(finish)) {
             self.cancel();
             if !self.wait_for_end(Some(stop)) {
                 // A worker that is between two tasks goes by itself, or, if it saw the cancel too late, starts
                 // one more and is given up the next time round. Both are a matter of microseconds, unless
                 // what it is dropping blocks.
-                while !self.core().give_up() {
+                while !self.core().abandon_running() {
                     thread::yield_now();
                 }
             }
@@ -207,7 +207,7 @@ impl<T: Send + 'static> Pool<T> {
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
         let parker = Parker::new();
         while core.poll_ended(parker.waker()).is_pending() {
-            if deadline.as_ref().is_some_and(|deadline| deadline.is_over(parker.waker())) {
+            if deadline.as_ref().is_some_and(|deadline| deadline.has_passed(parker.waker())) {
                 return false;
             }
             parker.park();

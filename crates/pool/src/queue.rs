@@ -1,8 +1,8 @@
-//! The waiting line, in the three orders a pool can have. Pure data: no locks, no capacity, no waiting;
+//! The waiting queue, in the three orders a pool can have. Pure data: no locks, no capacity, no waiting;
 //! the core keeps those.
 //!
-//! The ordered lines let nothing starve by one rule: every [`FAIR`]th item taken is the one that has waited
-//! longest. An item can so be overtaken by at most `FAIR`−1 later ones for each item ahead of it.
+//! The ordered lines let nothing starve by one rule: every [`AGING_INTERVAL`]th item taken is the one that has waited
+//! longest. An item can so be overtaken by at most `AGING_INTERVAL`−1 later ones for each item ahead of it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +21,7 @@ pub enum QueueOrder {
 }
 
 /// Every how many-th item taken is the oldest instead of the best.
-const FAIR: u32 = 16;
+const AGING_INTERVAL: u32 = 16;
 
 /// How soon an item wants to be taken: its priority in the low byte, its cost above. One word, because every
 /// task is moved through the queue.
@@ -41,8 +41,8 @@ impl Rank {
         self.0 >> 8
     }
 
-    /// The rank as one number under an order, larger is sooner; equal for all in a first-in-first-out line.
-    pub(crate) fn under(self, order: QueueOrder) -> u64 {
+    /// The rank as one number sort_key an order, larger is sooner; equal for all in a first-in-first-out queue.
+    pub(crate) fn sort_key(self, order: QueueOrder) -> u64 {
         match order {
             QueueOrder::Fifo => 0,
             QueueOrder::Priority => u64::from(self.priority()),
@@ -51,101 +51,101 @@ impl Rank {
     }
 }
 
-pub(crate) enum Queue<J> {
-    Fifo(VecDeque<J>),
-    Priority(Box<Lanes<J>>),
-    Cost(Box<Costs<J>>),
+pub(crate) enum Queue<T> {
+    Fifo(VecDeque<T>),
+    Priority(Box<PriorityQueue<T>>),
+    Cost(Box<CostQueue<T>>),
 }
 
-impl<J> Queue<J> {
+impl<T> Queue<T> {
     pub(crate) fn new(order: QueueOrder) -> Self {
         match order {
             QueueOrder::Fifo => Self::Fifo(VecDeque::new()),
-            QueueOrder::Priority => Self::Priority(Box::new(Lanes::new())),
-            QueueOrder::Cost => Self::Cost(Box::new(Costs::new())),
+            QueueOrder::Priority => Self::Priority(Box::new(PriorityQueue::new())),
+            QueueOrder::Cost => Self::Cost(Box::new(CostQueue::new())),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Fifo(line) => line.len(),
-            Self::Priority(lanes) => lanes.len,
-            Self::Cost(costs) => costs.by_cost.len(),
+            Self::Fifo(queue) => queue.len(),
+            Self::Priority(by_priority) => by_priority.len,
+            Self::Cost(queue) => queue.by_cost.len(),
         }
     }
 
-    pub(crate) fn push(&mut self, rank: Rank, item: J) {
+    pub(crate) fn push(&mut self, rank: Rank, item: T) {
         match self {
-            Self::Fifo(line) => line.push_back(item),
-            Self::Priority(lanes) => lanes.push(rank.priority(), item),
-            Self::Cost(costs) => costs.push(rank.cost(), item),
+            Self::Fifo(queue) => queue.push_back(item),
+            Self::Priority(by_priority) => by_priority.push(rank.priority(), item),
+            Self::Cost(queue) => queue.push(rank.cost(), item),
         }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<J> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         match self {
-            Self::Fifo(line) => line.pop_front(),
-            Self::Priority(lanes) => lanes.pop(),
-            Self::Cost(costs) => costs.pop(),
+            Self::Fifo(queue) => queue.pop_front(),
+            Self::Priority(by_priority) => by_priority.pop(),
+            Self::Cost(queue) => queue.pop(),
         }
     }
 
-    /// The rank of the best item, as [`Rank::under`] counts it.
+    /// The rank of the best item, as [`Rank::sort_key`] counts it.
     pub(crate) fn best(&self) -> Option<u64> {
         match self {
-            Self::Fifo(line) => (!line.is_empty()).then_some(0),
-            Self::Priority(lanes) => lanes.highest().map(|lane| lane as u64),
-            Self::Cost(costs) => costs.by_cost.first_key_value().map(|((cost, _), _)| u64::MAX - cost),
+            Self::Fifo(queue) => (!queue.is_empty()).then_some(0),
+            Self::Priority(by_priority) => by_priority.highest().map(|priority| priority as u64),
+            Self::Cost(queue) => queue.by_cost.first_key_value().map(|((cost, _), _)| u64::MAX - cost),
         }
     }
 }
 
-/// Counts takes, and says when it is the oldest's turn.
+/// WorkerCounters takes, and says when it is the oldest's turn.
 #[derive(Default)]
-struct Turns(u32);
+struct Aging(u32);
 
-impl Turns {
+impl Aging {
     fn oldest_is_next(&mut self) -> bool {
-        self.0 = (self.0 + 1) % FAIR;
+        self.0 = (self.0 + 1) % AGING_INTERVAL;
         self.0 == 0
     }
 }
 
-/// A lane for each of the 256 priorities and a bit for each lane that is not empty: push and pop take the
+/// A priority for each of the 256 priorities and a bit for each priority that is not empty: push and pop take the
 /// same time whatever the length.
-pub(crate) struct Lanes<J> {
-    lanes: Vec<VecDeque<(u64, J)>>,
-    filled: [u64; 4],
+pub(crate) struct PriorityQueue<T> {
+    by_priority: Vec<VecDeque<(u64, T)>>,
+    nonempty: [u64; 4],
     len: usize,
     pushed: u64,
-    turns: Turns,
+    aging: Aging,
 }
 
-impl<J> Lanes<J> {
-    /// An empty lane gives back what it grew beyond this: 256 lanes that were each full once must not keep
+impl<T> PriorityQueue<T> {
+    /// An empty priority gives back what it grew beyond this: 256 by_priority that were each full once must not keep
     /// 256 times the queue's memory.
-    const KEPT: usize = 256;
+    const MAX_IDLE_CAPACITY: usize = 256;
 
     fn new() -> Self {
-        let lanes = (0..=u8::MAX).map(|_| VecDeque::new()).collect();
-        Self { lanes, filled: [0; 4], len: 0, pushed: 0, turns: Turns::default() }
+        let by_priority = (0..=u8::MAX).map(|_| VecDeque::new()).collect();
+        Self { by_priority, nonempty: [0; 4], len: 0, pushed: 0, aging: Aging::default() }
     }
 
-    fn push(&mut self, priority: u8, item: J) {
-        let lane = usize::from(priority);
-        self.lanes[lane].push_back((self.pushed, item));
-        self.filled[lane / 64] |= 1 << (lane % 64);
+    fn push(&mut self, priority: u8, item: T) {
+        let priority = usize::from(priority);
+        self.by_priority[priority].push_back((self.pushed, item));
+        self.nonempty[priority / 64] |= 1 << (priority % 64);
         self.pushed += 1;
         self.len += 1;
     }
 
-    fn pop(&mut self) -> Option<J> {
-        let lane = if self.turns.oldest_is_next() { self.oldest() } else { self.highest() }?;
-        let (_, item) = self.lanes[lane].pop_front()?;
-        if self.lanes[lane].is_empty() {
-            self.filled[lane / 64] &= !(1 << (lane % 64));
-            if self.lanes[lane].capacity() > Self::KEPT {
-                self.lanes[lane] = VecDeque::new();
+    fn pop(&mut self) -> Option<T> {
+        let priority = if self.aging.oldest_is_next() { self.oldest() } else { self.highest() }?;
+        let (_, item) = self.by_priority[priority].pop_front()?;
+        if self.by_priority[priority].is_empty() {
+            self.nonempty[priority / 64] &= !(1 << (priority % 64));
+            if self.by_priority[priority].capacity() > Self::MAX_IDLE_CAPACITY {
+                self.by_priority[priority] = VecDeque::new();
             }
         }
         self.len -= 1;
@@ -153,47 +153,47 @@ impl<J> Lanes<J> {
     }
 
     fn highest(&self) -> Option<usize> {
-        let word = self.filled.iter().rposition(|bits| *bits != 0)?;
-        Some(word * 64 + 63 - self.filled[word].leading_zeros() as usize)
+        let word = self.nonempty.iter().rposition(|bits| *bits != 0)?;
+        Some(word * 64 + 63 - self.nonempty[word].leading_zeros() as usize)
     }
 
     fn oldest(&self) -> Option<usize> {
         let mut oldest = None;
-        for (word, bits) in self.filled.iter().enumerate() {
-            // Lane by lane, but only those that hold something.
+        for (word, bits) in self.nonempty.iter().enumerate() {
+            // Lane by priority, but only those that hold something.
             let mut bits = *bits;
             while bits != 0 {
-                let lane = word * 64 + bits.trailing_zeros() as usize;
+                let priority = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let head = self.lanes[lane].front().map(|(pushed, _)| (*pushed, lane));
+                let head = self.by_priority[priority].front().map(|(pushed, _)| (*pushed, priority));
                 oldest = oldest.min(head).or(head);
             }
         }
-        oldest.map(|(_, lane)| lane)
+        oldest.map(|(_, priority)| priority)
     }
 }
 
 /// Two trees over the same items: by cost, and by age.
-pub(crate) struct Costs<J> {
-    by_cost: BTreeMap<(u64, u64), J>,
+pub(crate) struct CostQueue<T> {
+    by_cost: BTreeMap<(u64, u64), T>,
     by_age: BTreeMap<u64, u64>,
     pushed: u64,
-    turns: Turns,
+    aging: Aging,
 }
 
-impl<J> Costs<J> {
+impl<T> CostQueue<T> {
     fn new() -> Self {
-        Self { by_cost: BTreeMap::new(), by_age: BTreeMap::new(), pushed: 0, turns: Turns::default() }
+        Self { by_cost: BTreeMap::new(), by_age: BTreeMap::new(), pushed: 0, aging: Aging::default() }
     }
 
-    fn push(&mut self, cost: u64, item: J) {
+    fn push(&mut self, cost: u64, item: T) {
         self.by_cost.insert((cost, self.pushed), item);
         self.by_age.insert(self.pushed, cost);
         self.pushed += 1;
     }
 
-    fn pop(&mut self) -> Option<J> {
-        let key = if self.turns.oldest_is_next() {
+    fn pop(&mut self) -> Option<T> {
+        let key = if self.aging.oldest_is_next() {
             self.by_age.first_key_value().map(|(age, cost)| (*cost, *age))
         } else {
             self.by_cost.first_key_value().map(|(key, _)| *key)
@@ -211,7 +211,7 @@ mod tests {
         Rank::new(number as u8, number)
     }
 
-    fn drain<J>(queue: &mut Queue<J>) -> Vec<J> {
+    fn drain<T>(queue: &mut Queue<T>) -> Vec<T> {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
@@ -246,11 +246,11 @@ mod tests {
             }
             let best = queue.best();
             let next = queue.pop().unwrap();
-            assert_eq!(best, Some(rank(next).under(order)), "{order:?}");
+            assert_eq!(best, Some(rank(next).sort_key(order)), "{order:?}");
         }
     }
 
-    /// A stream of better items that never ends: the one at the back still comes within FAIR takes for each
+    /// A stream of better items that never ends: the one at the back still comes within AGING_INTERVAL takes for each
     /// item that was ahead of it.
     #[test]
     fn nothing_starves() {
@@ -265,18 +265,18 @@ mod tests {
             while queue.pop() == Some(false) {
                 takes += 1;
                 queue.push(rank(better), false);
-                assert!(takes <= 10 * FAIR, "{order:?} starves");
+                assert!(takes <= 10 * AGING_INTERVAL, "{order:?} starves");
             }
         }
     }
 
     #[test]
     fn an_emptied_lane_gives_its_memory_back() {
-        let mut lanes = Lanes::new();
+        let mut by_priority = PriorityQueue::new();
         for _ in 0..10_000 {
-            lanes.push(9, ());
+            by_priority.push(9, ());
         }
-        while lanes.pop().is_some() {}
-        assert!(lanes.lanes[9].capacity() <= Lanes::<()>::KEPT);
+        while by_priority.pop().is_some() {}
+        assert!(by_priority.by_priority[9].capacity() <= PriorityQueue::<()>::MAX_IDLE_CAPACITY);
     }
 }

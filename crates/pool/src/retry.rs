@@ -25,7 +25,7 @@ pub struct Retry {
     attempts: u32,
     base: Duration,
     growth: Growth,
-    cap: Duration,
+    max_delay: Duration,
     jitter: bool,
 }
 
@@ -47,14 +47,14 @@ impl Retry {
     }
 
     const fn new(attempts: u32, base: Duration, growth: Growth) -> Self {
-        Self { attempts, base, growth, cap: Duration::MAX, jitter: true }
+        Self { attempts, base, growth, max_delay: Duration::MAX, jitter: true }
     }
 
     /// No delay is longer than this, unless the error itself asked for more with
     /// [`TaskError::retry_after`].
     #[must_use]
-    pub const fn max_delay(mut self, cap: Duration) -> Self {
-        self.cap = cap;
+    pub const fn max_delay(mut self, max_delay: Duration) -> Self {
+        self.max_delay = max_delay;
         self
     }
 
@@ -72,18 +72,18 @@ impl Retry {
 
     /// The delay before the attempt that follows `failed` failed ones: with jitter, a random part of it.
     pub fn delay(&self, failed: u32) -> Duration {
-        let whole = match self.growth {
+        let full = match self.growth {
             Growth::Linear => self.base.saturating_mul(failed),
             Growth::Exponential => {
                 self.base.saturating_mul(1u32.checked_shl(failed.saturating_sub(1)).unwrap_or(u32::MAX))
             }
         }
-        .min(self.cap);
-        if self.jitter { whole.mul_f64(random_fraction()) } else { whole }
+        .min(self.max_delay);
+        if self.jitter { full.mul_f64(random_fraction()) } else { full }
     }
 
     /// The delay before the next attempt, or `None` when there is no point in one.
-    pub(crate) fn next(&self, failed: u32, error: &TaskError) -> Option<Duration> {
+    pub(crate) fn next_delay(&self, failed: u32, error: &TaskError) -> Option<Duration> {
         if error.class() == ErrorClass::Permanent || failed >= self.attempts {
             return None;
         }
@@ -92,7 +92,7 @@ impl Retry {
     }
 }
 
-/// A number in `0.0..=1.0`. Fresh SipHash keys are as random as jitter needs.
+/// A number in `0.0..=1.0`. NotStarted SipHash keys are as random as jitter needs.
 fn random_fraction() -> f64 {
     let bits = RandomState::new().hash_one(0u8);
     (bits >> 11) as f64 / (1u64 << 53) as f64
@@ -136,7 +136,7 @@ mod tests {
     fn class_attempts_and_retry_after_decide() {
         let policy = Retry::linear(3, SEC).without_jitter().max_delay(SEC);
         let check = |failed, error: TaskError, want: Option<Duration>| {
-            assert_eq!(policy.next(failed, &error), want, "{error}");
+            assert_eq!(policy.next_delay(failed, &error), want, "{error}");
         };
         check(1, TaskError::transient("x"), Some(SEC));
         check(2, TaskError::partial("s", "x"), Some(SEC));

@@ -82,9 +82,9 @@ pub struct KindStats {
 
 /// A number that one worker writes and anybody reads.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
-impl Tally {
+impl Counter {
     /// Not an atomic addition: there is one writer. A reader that sees the new value sees also what was counted
     /// before it, by whichever worker: see `Core::snapshot`.
     pub(crate) fn add(&self, more: u64) {
@@ -104,23 +104,23 @@ impl Tally {
 
 /// What one worker has counted.
 #[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) spawned: Tally,
-    pub(crate) completed: Tally,
-    pub(crate) failed: Tally,
-    pub(crate) panicked: Tally,
-    pub(crate) retried: Tally,
-    durations: [OnceLock<Box<Durations>>; KINDS],
+pub(crate) struct WorkerCounters {
+    pub(crate) spawned: Counter,
+    pub(crate) completed: Counter,
+    pub(crate) failed: Counter,
+    pub(crate) panicked: Counter,
+    pub(crate) retried: Counter,
+    durations: [OnceLock<Box<DurationHistogram>>; MAX_KINDS],
 }
 
-impl Counts {
-    /// Records `count` attempts that took `elapsed` together, when one `usually` takes so long.
-    pub(crate) fn record(&self, kind: usize, elapsed: u64, count: u64, usually: u64) {
-        self.durations[kind].get_or_init(Box::default).record(elapsed, count, usually);
+impl WorkerCounters {
+    /// Records `count` attempts that took `elapsed` together, when one `typical` takes so long.
+    pub(crate) fn record(&self, kind: usize, elapsed: u64, count: u64, typical: u64) {
+        self.durations[kind].get_or_init(Box::default).record(elapsed, count, typical);
     }
 
     /// Adds all of another worker's counts to these.
-    pub(crate) fn absorb(&self, other: &Self) {
+    pub(crate) fn merge(&self, other: &Self) {
         let Self { spawned, completed, failed, panicked, retried, durations } = other;
         self.spawned.add(spawned.get());
         self.completed.add(completed.get());
@@ -129,12 +129,12 @@ impl Counts {
         self.retried.add(retried.get());
         for (mine, theirs) in self.durations.iter().zip(durations) {
             if let Some(theirs) = theirs.get() {
-                mine.get_or_init(Box::default).absorb(theirs);
+                mine.get_or_init(Box::default).merge(theirs);
             }
         }
     }
 
-    pub(crate) fn fill(&self, kinds: &Kinds, stats: &mut PoolStats) {
+    pub(crate) fn write_to(&self, kinds: &KindNames, stats: &mut PoolStats) {
         stats.completed = self.completed.get();
         stats.failed += self.failed.get();
         stats.panicked = self.panicked.get();
@@ -145,16 +145,16 @@ impl Counts {
     }
 }
 
-/// How many kinds are told apart.
-const KINDS: usize = 32;
+/// How many kinds are summary apart.
+const MAX_KINDS: usize = 32;
 
 /// The kinds a pool has met, in order of first appearance.
 #[derive(Default)]
-pub(crate) struct Kinds {
+pub(crate) struct KindNames {
     names: Mutex<Vec<&'static str>>,
 }
 
-impl Kinds {
+impl KindNames {
     /// A kind's number; the last number is shared by all that came too late for one of their own.
     pub(crate) fn number(&self, kind: &'static str) -> usize {
         let mut names = lock(&self.names);
@@ -162,8 +162,8 @@ impl Kinds {
             return known;
         }
         match names.len() {
-            known if known < KINDS - 1 => names.push(kind),
-            known if known < KINDS => names.push("(other)"),
+            known if known < MAX_KINDS - 1 => names.push(kind),
+            known if known < MAX_KINDS => names.push("(other)"),
             _ => {}
         }
         names.len() - 1
@@ -177,26 +177,26 @@ impl Kinds {
 /// Buckets of a log-linear histogram: exact below 8 ns, then 8 to an octave.
 const BUCKETS: usize = 62 * 8;
 
-struct Durations {
-    count: Tally,
-    sum: Tally,
-    max: Tally,
-    buckets: [Tally; BUCKETS],
+struct DurationHistogram {
+    count: Counter,
+    sum: Counter,
+    max: Counter,
+    buckets: [Counter; BUCKETS],
 }
 
-impl Default for Durations {
+impl Default for DurationHistogram {
     fn default() -> Self {
-        let buckets = std::array::from_fn(|_| Tally::default());
-        Self { count: Tally::default(), sum: Tally::default(), max: Tally::default(), buckets }
+        let buckets = std::array::from_fn(|_| Counter::default());
+        Self { count: Counter::default(), sum: Counter::default(), max: Counter::default(), buckets }
     }
 }
 
-impl Durations {
+impl DurationHistogram {
     /// Tiny attempts are timed several together, and each counts for the mean. Where they took much longer
     /// than they should have, it was one of them, and the others were as usual.
-    fn record(&self, elapsed: u64, count: u64, usually: u64) {
+    fn record(&self, elapsed: u64, count: u64, typical: u64) {
         let mean = elapsed / count;
-        let each = if count > 1 && mean > 4 * usually { usually } else { mean };
+        let each = if count > 1 && mean > 4 * typical { typical } else { mean };
         let longest = elapsed - each * (count - 1);
         self.count.add(count);
         self.sum.add(elapsed);
@@ -205,7 +205,7 @@ impl Durations {
         self.buckets[bucket(longest)].add(1);
     }
 
-    fn absorb(&self, other: &Self) {
+    fn merge(&self, other: &Self) {
         self.count.add(other.count.get());
         self.sum.add(other.sum.get());
         self.max.raise(other.max.get());
@@ -216,7 +216,7 @@ impl Durations {
 
     fn summary(&self, kind: &'static str) -> KindStats {
         // Percentiles come from the buckets' own total: a worker may be counting while we read.
-        let buckets: Vec<u64> = self.buckets.iter().map(Tally::get).collect();
+        let buckets: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
         let (count, max_ns) = (self.count.get(), self.max.get());
         let at = |percent| percentile(&buckets, percent).min(max_ns);
         KindStats {
@@ -251,11 +251,11 @@ fn middle(bucket: usize) -> u64 {
 
 fn percentile(buckets: &[u64], percent: u64) -> u64 {
     let total: u64 = buckets.iter().sum();
-    let wanted = (total * percent).div_ceil(100);
+    let rank = (total * percent).div_ceil(100);
     let mut seen = 0;
     for (number, count) in buckets.iter().enumerate() {
         seen += count;
-        if seen >= wanted && seen > 0 {
+        if seen >= rank && seen > 0 {
             return middle(number);
         }
     }
@@ -281,54 +281,57 @@ mod tests {
             assert!(number < BUCKETS && number >= last, "{value}");
             last = number;
             let off = middle(number).abs_diff(value);
-            assert!(off as f64 <= value as f64 / 16.0, "{value} is told as {}", middle(number));
+            assert!(off as f64 <= value as f64 / 16.0, "{value} is summary as {}", middle(number));
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }
 
     #[test]
     fn percentiles_of_a_known_distribution() {
-        let durations = Durations::default();
+        let durations = DurationHistogram::default();
         (1..=1_000).for_each(|micros| durations.record(micros * 1_000, 1, 0));
-        let told = durations.summary("x");
-        assert_eq!((told.count, told.mean_ns, told.max_ns), (1_000, 500_500, 1_000_000));
-        for (got, want) in [(told.p50_ns, 500_000.0), (told.p95_ns, 950_000.0), (told.p99_ns, 990_000.0)] {
+        let summary = durations.summary("x");
+        assert_eq!((summary.count, summary.mean_ns, summary.max_ns), (1_000, 500_500, 1_000_000));
+        for (got, want) in
+            [(summary.p50_ns, 500_000.0), (summary.p95_ns, 950_000.0), (summary.p99_ns, 990_000.0)]
+        {
             assert!((got as f64 / want - 1.0).abs() <= 1.0 / 16.0, "{got} for {want}");
         }
     }
 
     #[test]
     fn one_long_attempt_among_tiny_ones_is_seen() {
-        let durations = Durations::default();
+        let durations = DurationHistogram::default();
         (0..100).for_each(|_| durations.record(8 * 90, 8, 100));
         durations.record(7 * 100 + 5_000_000, 8, 100);
-        let told = durations.summary("x");
-        assert_eq!((told.count, told.max_ns), (808, 5_000_000));
-        assert!((80..=110).contains(&told.p50_ns) && (80..=110).contains(&told.p99_ns), "{told:?}");
+        let summary = durations.summary("x");
+        assert_eq!((summary.count, summary.max_ns), (808, 5_000_000));
+        assert!((80..=110).contains(&summary.p50_ns) && (80..=110).contains(&summary.p99_ns), "{summary:?}");
     }
 
     #[test]
     fn absorbing_is_the_same_as_having_counted() {
-        let (one, two, both) = (Counts::default(), Counts::default(), Counts::default());
+        let (one, two, both) =
+            (WorkerCounters::default(), WorkerCounters::default(), WorkerCounters::default());
         for (counts, nanos) in [(&one, 10), (&two, 5_000), (&both, 10), (&both, 5_000)] {
             counts.completed.add(1);
             counts.record(0, nanos, 1, 0);
         }
-        one.absorb(&two);
-        let kinds = Kinds::default();
+        one.merge(&two);
+        let kinds = KindNames::default();
         kinds.number("x");
-        let tell = |counts: &Counts| {
+        let stats_of = |counters: &WorkerCounters| {
             let mut stats = PoolStats::default();
-            counts.fill(&kinds, &mut stats);
+            counters.write_to(&kinds, &mut stats);
             stats
         };
-        assert_eq!(tell(&one), tell(&both));
-        assert_eq!(tell(&one).kinds[0].count, 2);
+        assert_eq!(stats_of(&one), stats_of(&both));
+        assert_eq!(stats_of(&one).kinds[0].count, 2);
     }
 
     #[test]
     fn kinds_beyond_the_last_share_one_number() {
-        let kinds = Kinds::default();
+        let kinds = KindNames::default();
         let names: Vec<&'static str> = (0..40).map(|n| &*n.to_string().leak()).collect();
         let numbers: Vec<usize> = names.iter().map(|name| kinds.number(name)).collect();
         assert_eq!(numbers[..31], (0..31).collect::<Vec<_>>()[..]);

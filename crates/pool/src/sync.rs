@@ -43,7 +43,7 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 /// another reads often. 128, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);
 
 /// Puts the calling thread to sleep until its waker is called; a call that comes first is not lost. Threads
 /// and async tasks wait in the same lists: a thread parks where a task returns `Pending`.

@@ -66,28 +66,28 @@ pub struct Task<T: Send + 'static = (), W: Worker = Threads> {
 /// shelves as one pointer, and the core that runs it fetches both with one cache miss. (Carried beside the
 /// pointer, the same 40 bytes cost tiny tasks 7 to 15 % of their throughput.)
 #[doc(hidden)]
-pub struct Meta {
+pub struct TaskMeta {
     pub(crate) id: u64,
     pub(crate) kind: &'static str,
     pub(crate) rank: Rank,
-    pub(crate) extras: Option<Box<Extras>>,
+    pub(crate) extras: Option<Box<TaskExtras>>,
 }
 
-impl Default for Meta {
+impl Default for TaskMeta {
     fn default() -> Self {
-        Self { id: 0, kind: PLAIN, rank: Rank::new(Priority::NORMAL.0, 0), extras: None }
+        Self { id: 0, kind: DEFAULT_KIND, rank: Rank::new(Priority::NORMAL.0, 0), extras: None }
     }
 }
 
-impl Meta {
-    pub(crate) fn extras(&mut self) -> &mut Extras {
+impl TaskMeta {
+    pub(crate) fn extras(&mut self) -> &mut TaskExtras {
         self.extras.get_or_insert_default()
     }
 }
 
 /// What few tasks have.
 #[derive(Default)]
-pub(crate) struct Extras {
+pub(crate) struct TaskExtras {
     pub(crate) label: Option<Arc<str>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
@@ -100,7 +100,7 @@ pub(crate) struct Extras {
 }
 
 /// The kind of a task that names none.
-pub(crate) const PLAIN: &str = "task";
+pub(crate) const DEFAULT_KIND: &str = "task";
 
 impl<T: Send + 'static> Task<T> {
     /// A task that runs once on a thread.
@@ -119,16 +119,16 @@ impl<T: Send + 'static> Task<T> {
     }
 
     fn repeatable(body: impl FnMut(&Context<T>) -> TaskResult<T> + Send + 'static) -> Self {
-        Self { body: Box::new(Packed { meta: Meta::default(), body }) }
+        Self { body: Box::new(WithMeta { meta: TaskMeta::default(), body }) }
     }
 }
 
 impl<T: Send + 'static, W: Worker> Task<T, W> {
-    pub(crate) fn meta(&self) -> &Meta {
+    pub(crate) fn meta(&self) -> &TaskMeta {
         W::meta(&self.body)
     }
 
-    pub(crate) fn meta_mut(&mut self) -> &mut Meta {
+    pub(crate) fn meta_mut(&mut self) -> &mut TaskMeta {
         W::meta_mut(&mut self.body)
     }
 
@@ -137,13 +137,13 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self
     }
 
-    pub(crate) fn name(&self) -> TaskRef {
-        let Meta { id, kind, extras, .. } = self.meta();
+    pub(crate) fn task_ref(&self) -> TaskRef {
+        let TaskMeta { id, kind, extras, .. } = self.meta();
         TaskRef { id: TaskId(*id), kind, label: extras.as_ref().and_then(|extras| extras.label.clone()) }
     }
 
     /// Why no pool may take this task.
-    pub(crate) fn fault(&self) -> Option<SubmitErrorKind> {
+    pub(crate) fn validation_error(&self) -> Option<SubmitErrorKind> {
         let timeout = self.meta().extras.as_ref()?.timeout?;
         timeout.is_zero().then_some(SubmitErrorKind::ZeroTimeout)
     }
@@ -192,20 +192,20 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
 
 impl<T: Send + 'static, W: Worker> fmt::Debug for Task<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TaskRef { kind, label, .. } = self.name();
+        let TaskRef { kind, label, .. } = self.task_ref();
         f.debug_struct("Task").field("kind", &kind).field("label", &label).finish_non_exhaustive()
     }
 }
 
 /// What a thread runs.
 #[doc(hidden)]
-pub struct Packed<F: ?Sized> {
-    pub(crate) meta: Meta,
+pub struct WithMeta<F: ?Sized> {
+    pub(crate) meta: TaskMeta,
     pub(crate) body: F,
 }
 
 #[doc(hidden)]
-pub(crate) type Blocking<T> = Box<Packed<dyn FnMut(&Context<T>) -> TaskResult<T> + Send>>;
+pub(crate) type Blocking<T> = Box<WithMeta<dyn FnMut(&Context<T>) -> TaskResult<T> + Send>>;
 
 /// A task by name: what reports and results speak of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -250,8 +250,8 @@ pub struct SubmitError<T: Send + 'static = (), W: Worker = Threads> {
 }
 
 impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
-    pub(crate) fn new(refusal: SubmitErrorKind, task: Task<T, W>) -> Self {
-        Self { kind: refusal, task: std::sync::Mutex::new(task) }
+    pub(crate) fn new(kind: SubmitErrorKind, task: Task<T, W>) -> Self {
+        Self { kind, task: std::sync::Mutex::new(task) }
     }
 
     /// The task, untouched.
@@ -274,7 +274,7 @@ impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
 
 impl<T: Send + 'static, W: Worker> fmt::Debug for SubmitError<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubmitError").field("refusal", &self.kind).finish_non_exhaustive()
+        f.debug_struct("SubmitError").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 

@@ -1,18 +1,18 @@
 //! The two kinds of workers: threads, and with the feature `tokio` also tokio tasks.
 
 pub use crate::context::Cancelled;
-pub use crate::nice::lower_priority;
+pub use crate::thread_priority::lower_priority;
 #[cfg(feature = "tokio")]
-pub use crate::tasks::TokioTasks;
+pub use crate::tokio_worker::TokioTasks;
 
 use crate::{
     context::Context,
-    core::Search,
-    desk::Desk,
+    core::SearchState,
+    executor::Executor,
     panics,
-    slot::Slot,
     sync::{Arc, Parker, thread},
-    task::{Blocking, Meta},
+    task::{Blocking, TaskMeta},
+    worker_state::WorkerState,
 };
 use std::{io, task::Poll};
 
@@ -35,14 +35,14 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     type Handle: Send;
 
     #[doc(hidden)]
-    fn meta<T: Send + 'static>(body: &Self::Body<T>) -> &Meta;
+    fn meta<T: Send + 'static>(body: &Self::Body<T>) -> &TaskMeta;
 
     #[doc(hidden)]
-    fn meta_mut<T: Send + 'static>(body: &mut Self::Body<T>) -> &mut Meta;
+    fn meta_mut<T: Send + 'static>(body: &mut Self::Body<T>) -> &mut TaskMeta;
 
     #[doc(hidden)]
     #[allow(private_interfaces)]
-    fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle>;
+    fn start<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) -> io::Result<Self::Handle>;
 
     /// Ends a worker that was given up, if its kind can be ended.
     #[doc(hidden)]
@@ -51,13 +51,13 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     /// Starts a worker in its place, or gives the place up.
     #[doc(hidden)]
     #[allow(private_interfaces)]
-    fn start_or_leave<T: Send + 'static>(slot: Arc<Slot<T, Self>>) {
-        let core = Arc::clone(&slot.core);
-        match Self::start(Arc::clone(&slot)) {
-            Ok(handle) => core.keep_handle(slot.id, handle),
+    fn start_or_exit<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) {
+        let core = Arc::clone(&worker.core);
+        match Self::start(Arc::clone(&worker)) {
+            Ok(handle) => core.store_handle(worker.id, handle),
             Err(error) => {
                 tracing::error!(pool = %core.config.name, %error, "cannot start a worker; the pool has one less");
-                core.leave(&slot, Search::Fresh);
+                core.on_exit(&worker, SearchState::NotStarted);
             }
         }
     }
@@ -74,49 +74,49 @@ impl Worker for Threads {
     type Runtime = ();
     type Handle = thread::JoinHandle<()>;
 
-    fn meta<T: Send + 'static>(body: &Blocking<T>) -> &Meta {
+    fn meta<T: Send + 'static>(body: &Blocking<T>) -> &TaskMeta {
         &body.meta
     }
 
-    fn meta_mut<T: Send + 'static>(body: &mut Blocking<T>) -> &mut Meta {
+    fn meta_mut<T: Send + 'static>(body: &mut Blocking<T>) -> &mut TaskMeta {
         &mut body.meta
     }
 
     #[allow(private_interfaces)]
-    fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
+    fn start<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) -> io::Result<Self::Handle> {
         // The system takes no NUL in a name.
-        let name = format!("{}-{}", slot.core.config.name.replace('\0', ""), slot.id);
-        let desk = Desk::new(slot);
-        thread::Builder::new().name(name).spawn(move || work(desk))
+        let name = format!("{}-{}", worker.core.config.name.replace('\0', ""), worker.id);
+        let executor = Executor::new(worker);
+        thread::Builder::new().name(name).spawn(move || work(executor))
     }
 
     fn abort(_handle: &Self::Handle) {}
 }
 
 /// A worker's life.
-fn work<T: Send + 'static>(mut desk: Desk<T, Threads>) {
-    let slot = Arc::clone(&desk.slot);
-    let (pool, worker) = (slot.core.address(), slot.id);
-    let mut context = Context::new(slot);
+fn work<T: Send + 'static>(mut executor: Executor<T, Threads>) {
+    let worker = Arc::clone(&executor.worker);
+    let (pool, worker_id) = (worker.core.address(), worker.id);
+    let mut context = Context::new(worker);
     let parker = Parker::new();
-    let _inside = panics::enter(pool, worker);
-    tracing::trace!(worker, "worker started");
-    while wait_for_job(&mut desk, &parker) {
-        let Some(body) = desk.begin(&mut context) else { continue };
+    let _inside = panics::enter_worker(pool, worker_id);
+    tracing::trace!(worker = worker_id, "worker started");
+    while wait_for_task(&mut executor, &parker) {
+        let Some(body) = executor.begin(&mut context) else { continue };
         let result = panics::catch(|| (body.body)(&context));
-        if !desk.settle(result) {
+        if !executor.settle(result) {
             break;
         }
     }
-    tracing::trace!(worker, "worker ended");
+    tracing::trace!(worker = worker_id, "worker ended");
 }
 
-fn wait_for_job<T: Send + 'static>(desk: &mut Desk<T, Threads>, parker: &Parker) -> bool {
+fn wait_for_task<T: Send + 'static>(executor: &mut Executor<T, Threads>, parker: &Parker) -> bool {
     loop {
-        match desk.poll_job(true, parker.waker()) {
+        match executor.poll_task(true, parker.waker()) {
             Poll::Ready(found) => return found,
-            Poll::Pending if desk.search == Search::Looking => {
-                desk.slot.core.look_for_work();
+            Poll::Pending if executor.search == SearchState::Spinning => {
+                executor.worker.core.spin_for_task();
             }
             Poll::Pending => parker.park(),
         }

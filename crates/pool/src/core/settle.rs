@@ -15,41 +15,41 @@ use std::time::Duration;
 impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Puts a failed task off. It keeps its place in the capacity, so that a pool whose tasks all fail fills
     /// up and makes submitters wait, instead of collecting them without end.
-    pub(crate) fn delay(self: &Arc<Self>, job: Task<T, W>, delay: Duration) -> Result<(), Task<T, W>> {
-        let id = job.meta().id;
+    pub(crate) fn add_delayed(self: &Arc<Self>, task: Task<T, W>, delay: Duration) -> Result<(), Task<T, W>> {
+        let id = task.meta().id;
         let mut state = self.lock();
         if state.cancelled {
-            return Err(job);
+            return Err(task);
         }
-        // Under the lock, which the alarm needs first: it cannot come before the task is there.
+        // Under the lock, which the callback needs first: it cannot come before the task is there.
         let core = Arc::downgrade(self);
-        let timer = self.clock().after(delay, move || {
+        let timer = self.clock().call_after(delay, move || {
             if let Some(core) = core.upgrade() {
-                core.due(id);
+                core.on_retry_due(id);
             }
         });
-        state.delayed.insert(id, Delayed { job, timer });
+        state.delayed.insert(id, Delayed { task, timer });
         Ok(())
     }
 
-    pub(super) fn due(&self, id: u64) {
+    pub(super) fn on_retry_due(&self, id: u64) {
         let mut state = self.lock();
-        let Some(Delayed { job, .. }) = state.delayed.remove(&id) else { return };
-        state.queue.push(job.meta().rank, job);
-        let worker = self.call_worker(&mut state);
-        self.hint(&state);
+        let Some(Delayed { task, .. }) = state.delayed.remove(&id) else { return };
+        state.queue.push(task.meta().rank, task);
+        let to_wake = self.wake_one(&mut state);
+        self.update_hints(&state);
         drop(state);
-        worker.into_iter().for_each(panics::wake);
+        to_wake.into_iter().for_each(panics::wake);
     }
 
     /// Records that a task failed for good, and delivers that.
-    pub(crate) fn fail(&self, job: Task<T, W>, error: TaskError) {
+    pub(crate) fn fail(&self, task: Task<T, W>, error: TaskError) {
         let ran = !matches!(error.cause(), Cause::BreakerOpen);
-        let attempts = job.failed().max(u32::from(ran));
-        let failure = Failure { task: job.name(), attempts, error: Arc::new(error) };
+        let attempts = task.failed().max(u32::from(ran));
+        let failure = Failure { task: task.task_ref(), attempts, error: Arc::new(error) };
         tracing::debug!(task = %failure.task, attempts = failure.attempts, error = %failure.error, "task failed");
         // What the closure holds is gone before anybody hears of the end.
-        panics::discard(job);
+        panics::discard(task);
         self.keep_failure(&mut self.lock(), &failure);
         self.deliver(failure.task.clone(), Err(failure));
     }
@@ -61,22 +61,22 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     pub(crate) fn deliver(&self, task: TaskRef, result: Result<T, Failure>) {
-        match &self.outlet {
-            Some(outlet) => outlet.push(task.id.0, Some(Outcome { task, result })),
+        match &self.result_queue {
+            Some(result_queue) => result_queue.push(task.id.0, Some(Outcome { task, result })),
             None => panics::discard(result),
         }
     }
 
     /// A task that will not be started any more. If it was, earlier, it has failed as it did then.
-    pub(crate) fn skip(&self, mut job: Task<T, W>) {
-        let tried = job.failed() > 0;
-        let error = job.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());
+    pub(crate) fn mark_never_started(&self, mut task: Task<T, W>) {
+        let tried = task.failed() > 0;
+        let error = task.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());
         if let Some(error) = error.filter(|_| tried) {
-            self.lock().failed_unseen += 1;
-            return self.fail(job, error);
+            self.lock().failed_outside_workers += 1;
+            return self.fail(task, error);
         }
-        self.lock().never_started.push(job.name());
-        self.pass_over(job.meta().id);
-        panics::discard(job);
+        self.lock().never_started.push(task.task_ref());
+        self.skip_sequence(task.meta().id);
+        panics::discard(task);
     }
 }

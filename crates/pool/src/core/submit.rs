@@ -1,10 +1,9 @@
 //! Taking tasks in: from outside, with room to wait for; from inside, without.
 
-use super::{Core, State, Wakes, take::look_around};
+use super::{Core, State, WakeList, dispatch::spin};
 use crate::{
     panics,
     results::log_stuck_reader,
-    slot::Slot,
     sync::{
         Arc, MutexGuard,
         atomic::{
@@ -14,6 +13,7 @@ use crate::{
     },
     task::{SubmitError, SubmitErrorKind, Task, TaskId},
     worker::Worker,
+    worker_state::WorkerState,
 };
 use std::{
     ops::Range,
@@ -23,17 +23,19 @@ use std::{
 impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(super) fn has_room(&self, state: &State<T, W>) -> bool {
         let used = state.queue.len() + state.delayed.len() + state.reserved;
-        used < self.config.queue && self.in_window(state)
+        used < self.config.queue_capacity && self.in_window(state)
     }
 
     /// In submit order, tasks may not run further ahead of the reader than this.
     pub(super) fn in_window(&self, state: &State<T, W>) -> bool {
-        let Some(outlet) = self.outlet.as_ref().filter(|_| self.config.in_submit_order) else { return true };
-        let next = state.next_task.saturating_add(state.reserved as u64);
-        next.saturating_sub(outlet.delivered()) < self.config.window() as u64
+        let Some(result_queue) = self.result_queue.as_ref().filter(|_| self.config.in_submit_order) else {
+            return true;
+        };
+        let next = state.next_task_id.saturating_add(state.reserved as u64);
+        next.saturating_sub(result_queue.next_sequence()) < self.config.max_ahead_of_reader() as u64
     }
 
-    pub(super) fn refusal(state: &State<T, W>) -> Option<SubmitErrorKind> {
+    pub(super) fn rejection(state: &State<T, W>) -> Option<SubmitErrorKind> {
         if state.cancelled {
             return Some(SubmitErrorKind::Cancelled);
         }
@@ -41,16 +43,16 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Why the pool does not take `task`, whether there is room or not.
-    fn refusal_of(state: &State<T, W>, task: &Task<T, W>) -> Option<SubmitErrorKind> {
-        Self::refusal(state).or_else(|| task.fault())
+    fn rejection_of(state: &State<T, W>, task: &Task<T, W>) -> Option<SubmitErrorKind> {
+        Self::rejection(state).or_else(|| task.validation_error())
     }
 
     /// Takes a task in, unless there is no room for it.
     pub(crate) fn try_submit(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         let state = self.lock();
-        if let Some(refusal) = Self::refusal_of(&state, &task) {
+        if let Some(rejection) = Self::rejection_of(&state, &task) {
             drop(state);
-            return Err(SubmitError::new(refusal, task));
+            return Err(SubmitError::new(rejection, task));
         }
         if state.submitters.is_empty() && self.has_room(&state) {
             return Ok(self.accept(state, task));
@@ -60,49 +62,49 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     pub(super) fn accept(&self, mut state: MutexGuard<'_, State<T, W>>, mut task: Task<T, W>) -> TaskId {
-        let id = state.next_task;
-        state.next_task += 1;
+        let id = state.next_task_id;
+        state.next_task_id += 1;
         let meta = task.meta_mut();
         meta.id = id;
         let rank = meta.rank;
         state.queue.push(rank, task);
         state.submitted += 1;
         state.high_water = state.high_water.max(state.queue.len());
-        let worker = self.call_worker(&mut state);
-        self.hint_pushed(&state);
+        let to_wake = self.wake_one(&mut state);
+        self.update_hints_after_push(&state);
         drop(state);
-        worker.into_iter().for_each(panics::wake);
+        to_wake.into_iter().for_each(panics::wake);
         TaskId(id)
     }
 
     /// A push changes what others look for only if it is the first, or the best: most need not touch the
     /// line that they look at.
-    pub(super) fn hint_pushed(&self, state: &State<T, W>) {
+    pub(super) fn update_hints_after_push(&self, state: &State<T, W>) {
         if state.queue.len() == 1 {
-            self.ready.0.store(1, Relaxed);
+            self.queued_hint.0.store(1, Relaxed);
         }
-        self.hint_best(state);
+        self.update_best_hint(state);
     }
 
-    pub(super) fn hint_best(&self, state: &State<T, W>) {
+    pub(super) fn update_best_hint(&self, state: &State<T, W>) {
         if self.config.is_ranked() {
             let best = state.queue.best().map_or(0, |rank| rank.saturating_add(1));
-            if self.best.0.load(Relaxed) != best {
-                self.best.0.store(best, Relaxed);
+            if self.best_rank_hint.0.load(Relaxed) != best {
+                self.best_rank_hint.0.store(best, Relaxed);
             }
         }
     }
 
-    pub(super) fn hint(&self, state: &State<T, W>) {
-        self.ready.0.store(state.queue.len(), Relaxed);
-        self.hint_best(state);
+    pub(super) fn update_hints(&self, state: &State<T, W>) {
+        self.queued_hint.0.store(state.queue.len(), Relaxed);
+        self.update_best_hint(state);
     }
 
     /// Before a submitter sleeps it looks around for some microseconds: with tiny tasks the queue is half
     /// empty again before the system has put a thread to sleep and woken it. Not for the first free place,
     /// though: it would be back here with the next task.
-    pub(crate) fn look_for_slack(&self) -> bool {
-        look_around(|| self.ready.0.load(Relaxed) <= self.config.queue / 2)
+    pub(crate) fn spin_for_room(&self) -> bool {
+        spin(|| self.queued_hint.0.load(Relaxed) <= self.config.queue_capacity / 2)
     }
 
     /// Waits in line for room: the first poll that finds none takes a ticket, later ones show it.
@@ -114,12 +116,12 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     ) -> Poll<Result<TaskId, SubmitError<T, W>>> {
         let mut state = self.lock();
         let submitted = task.as_ref().expect("polled after it was ready");
-        if let Some(refusal) = Self::refusal_of(&state, submitted) {
+        if let Some(rejection) = Self::rejection_of(&state, submitted) {
             // A closed pool has woken everybody in line, and the line is gone; a faulty task was never in it.
             *ticket = None;
             drop(state);
             let task = task.take().expect("polled after it was ready");
-            return Poll::Ready(Err(SubmitError::new(refusal, task)));
+            return Poll::Ready(Err(SubmitError::new(rejection, task)));
         }
         let granted = match *ticket {
             None => state.submitters.is_empty() && self.has_room(&state),
@@ -140,9 +142,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             let task = task.take().expect("polled after it was ready");
             return Poll::Ready(Ok(self.accept(state, task)));
         }
-        state.tickets += 1;
-        *ticket = Some(state.tickets);
-        let entry = (state.tickets, waker());
+        state.last_ticket += 1;
+        *ticket = Some(state.last_ticket);
+        let entry = (state.last_ticket, waker());
         state.submitters.push_back(entry);
         Poll::Pending
     }
@@ -151,11 +153,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// it reads. To be called by each of them when it waits: the last one sees that all do. It is logged and not refused,
     /// because another thread may be given the results to read.
     pub(crate) fn check_reader(&self) {
-        let Some(outlet) = self.outlet.as_ref().filter(|outlet| outlet.is_reader_submitting()) else {
+        let Some(result_queue) =
+            self.result_queue.as_ref().filter(|result_queue| result_queue.is_reader_submitting())
+        else {
             return;
         };
         let state = self.lock();
-        let is_stuck = !state.submitters.is_empty() && outlet.holds_all_workers(state.idle.len());
+        let is_stuck = !state.submitters.is_empty() && result_queue.blocks_all_workers(state.idle.len());
         drop(state);
         if is_stuck {
             log_stuck_reader();
@@ -163,7 +167,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// A submitter gives up waiting. If room was promised to it, that goes to the next in line.
-    pub(crate) fn leave_line(&self, ticket: u64) {
+    pub(crate) fn cancel_ticket(&self, ticket: u64) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -172,14 +176,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             Some(place) => drop(state.submitters.remove(place)),
             None => state.reserved -= 1,
         }
-        let wakes = self.admit(&mut state);
+        let wakes = self.grant_room(&mut state);
         drop(state);
         wakes.wake();
     }
 
     /// Promises free room to those who have waited longest.
-    pub(super) fn admit(&self, state: &mut State<T, W>) -> Wakes {
-        let mut wakes = Wakes::default();
+    pub(super) fn grant_room(&self, state: &mut State<T, W>) -> WakeList {
+        let mut wakes = WakeList::default();
         while !state.submitters.is_empty() && self.has_room(state) {
             state.reserved += 1;
             wakes.0.extend(state.submitters.pop_front().map(|(_, waker)| waker));
@@ -188,10 +192,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// The reader has taken results: in submit order, that may make room.
-    pub(crate) fn window_moved(&self) {
+    pub(crate) fn on_results_read(&self) {
         if self.config.in_submit_order {
             let mut state = self.lock();
-            let wakes = self.admit(&mut state);
+            let wakes = self.grant_room(&mut state);
             drop(state);
             wakes.wake();
         }
@@ -199,51 +203,60 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Takes a task in from the thread of worker `id`, inside one of its tasks: waiting for room there could
     /// be waiting for oneself.
-    pub(crate) fn submit_inside(&self, id: usize, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+    pub(crate) fn submit_from_worker(
+        &self,
+        id: usize,
+        task: Task<T, W>,
+    ) -> Result<TaskId, SubmitError<T, W>> {
         let state = self.lock();
-        let slot = state.seats.iter().find(|seat| seat.slot.id == id).map(|seat| Arc::clone(&seat.slot));
-        let refusal = Self::refusal(&state).or(slot.is_none().then_some(SubmitErrorKind::Cancelled));
+        let worker =
+            state.workers.iter().find(|entry| entry.state.id == id).map(|entry| Arc::clone(&entry.state));
+        let rejection = Self::rejection(&state).or(worker.is_none().then_some(SubmitErrorKind::Cancelled));
         drop(state);
-        match (refusal, slot) {
-            (None, Some(slot)) => self.spawn(&slot, task),
-            (refusal, _) => Err(SubmitError::new(refusal.unwrap_or(SubmitErrorKind::Cancelled), task)),
+        match (rejection, worker) {
+            (None, Some(worker)) => self.spawn(&worker, task),
+            (rejection, _) => Err(SubmitError::new(rejection.unwrap_or(SubmitErrorKind::Cancelled), task)),
         }
     }
 
-    /// Takes a task in from a task that runs on `slot`.
-    pub(crate) fn spawn(&self, slot: &Slot<T, W>, mut task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
-        if let Some(refusal) = task.fault() {
-            return Err(SubmitError::new(refusal, task));
+    /// Takes a task in from a task that runs on `worker`.
+    pub(crate) fn spawn(
+        &self,
+        worker: &WorkerState<T, W>,
+        mut task: Task<T, W>,
+    ) -> Result<TaskId, SubmitError<T, W>> {
+        if let Some(rejection) = task.validation_error() {
+            return Err(SubmitError::new(rejection, task));
         }
-        if panics::worker_of(self.address()) != Some(slot.id) {
-            return self.spawn_elsewhere(slot, task);
+        if panics::current_worker(self.address()) != Some(worker.id) {
+            return self.spawn_from_other_thread(worker, task);
         }
-        let id = slot.next_id(|| self.number_tasks());
+        let id = worker.next_id(|| self.reserve_task_ids());
         task.meta_mut().id = id;
-        if let Err(task) = slot.spawn(task) {
-            self.pass_over(id);
+        if let Err(task) = worker.push_spawned(task) {
+            self.skip_sequence(id);
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
         // See `park`: either we see the sleeper here, or it sees the task there.
         fence(SeqCst);
-        if self.sleeping.0.load(Relaxed) > 0 {
+        if self.sleeping_workers.0.load(Relaxed) > 0 {
             let mut state = self.lock();
-            let worker = self.call_worker(&mut state);
+            let to_wake = self.wake_one(&mut state);
             drop(state);
-            worker.into_iter().for_each(panics::wake);
+            to_wake.into_iter().for_each(panics::wake);
         }
         Ok(TaskId(id))
     }
 
     /// A context was taken to another thread, or has outlived its task. Its worker may be asleep or gone, so
     /// the task goes into the queue, if the pool has not ended.
-    pub(super) fn spawn_elsewhere(
+    pub(super) fn spawn_from_other_thread(
         &self,
-        slot: &Slot<T, W>,
+        worker: &WorkerState<T, W>,
         task: Task<T, W>,
     ) -> Result<TaskId, SubmitError<T, W>> {
         let state = self.lock();
-        if state.cancelled || state.finished || slot.is_given_up() {
+        if state.cancelled || state.finished || worker.is_abandoned() {
             drop(state);
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
@@ -251,19 +264,19 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// A number that no outcome will come for.
-    pub(super) fn pass_over(&self, id: u64) {
-        if let Some(outlet) = &self.outlet {
-            outlet.push(id, None);
-            self.window_moved();
+    pub(super) fn skip_sequence(&self, id: u64) {
+        if let Some(result_queue) = &self.result_queue {
+            result_queue.push(id, None);
+            self.on_results_read();
         }
     }
 
     /// Numbers for tasks to be spawned: several, so that not each spawn comes for the lock; one by one where
     /// the order of results goes by them.
-    pub(super) fn number_tasks(&self) -> Range<u64> {
+    pub(super) fn reserve_task_ids(&self) -> Range<u64> {
         let mut state = self.lock();
-        let first = state.next_task;
-        state.next_task += if self.config.in_submit_order { 1 } else { 64 };
-        first..state.next_task
+        let first = state.next_task_id;
+        state.next_task_id += if self.config.in_submit_order { 1 } else { 64 };
+        first..state.next_task_id
     }
 }

@@ -1,5 +1,5 @@
 //! The stall watch: looks at every worker from time to time, and has those replaced that give no sign of
-//! life. A worker does not read the clock for this: it counts up, and the watch notes since when it has
+//! life. A worker does not read the clock for this: it counts up, and the watch notes unchanged_since when it has
 //! not.
 
 use crate::{
@@ -12,40 +12,40 @@ use std::time::Duration;
 
 /// What the watch last saw of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
-    seen: Option<(u64, u64)>,
-    since: u64,
+pub(crate) struct StallDetector {
+    last_seen: Option<(u64, u64)>,
+    unchanged_since: u64,
 }
 
-impl Watched {
+impl StallDetector {
     /// Takes a look. Answers the run that has made no progress for `limit`.
-    pub(crate) fn look(&mut self, running: Option<(u64, u64)>, now: u64, limit: u64) -> Option<u64> {
-        if running != self.seen {
-            *self = Self { seen: running, since: now };
+    pub(crate) fn observe(&mut self, running: Option<(u64, u64)>, now: u64, limit: u64) -> Option<u64> {
+        if running != self.last_seen {
+            *self = Self { last_seen: running, unchanged_since: now };
             return None;
         }
         let (run, _) = running?;
-        (now.saturating_sub(self.since) >= limit).then_some(run)
+        (now.saturating_sub(self.unchanged_since) >= limit).then_some(run)
     }
 }
 
 /// Starts the watch, which ends with the pool.
 pub(crate) fn start<T: Send + 'static, W: Worker>(core: &Arc<Core<T, W>>, limit: Duration) {
-    look_later(Arc::downgrade(core), limit);
+    schedule_check(Arc::downgrade(core), limit);
 }
 
 /// How many looks fall into the limit: a stall is noticed at most a quarter of the limit late.
-const LOOKS: u32 = 4;
+const CHECKS_PER_TIMEOUT: u32 = 4;
 
-fn look_later<T: Send + 'static, W: Worker>(core: Weak<Core<T, W>>, limit: Duration) {
+fn schedule_check<T: Send + 'static, W: Worker>(core: Weak<Core<T, W>>, limit: Duration) {
     let Some(pool) = core.upgrade() else { return };
-    pool.clock().after((limit / LOOKS).max(Duration::from_nanos(1)), move || {
+    pool.clock().call_after((limit / CHECKS_PER_TIMEOUT).max(Duration::from_nanos(1)), move || {
         let Some(pool) = core.upgrade().filter(|pool| !pool.has_ended()) else { return };
-        for slot in pool.replace_stalled(pool.clock().now(), nanos(limit)) {
-            W::start_or_leave(slot);
+        for worker in pool.replace_stalled(pool.clock().now(), nanos(limit)) {
+            W::start_or_exit(worker);
         }
         drop(pool);
-        look_later(core, limit);
+        schedule_check(core, limit);
     });
 }
 
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn only_silence_for_the_whole_limit_is_a_stall() {
-        let mut watched = Watched::default();
-        let mut check = |running, now, want| assert_eq!(watched.look(running, now, 100), want, "at {now}");
+        let mut watched = StallDetector::default();
+        let mut check = |running, now, want| assert_eq!(watched.observe(running, now, 100), want, "at {now}");
         check(None, 0, None);
         check(None, 500, None);
         check(Some((1, 0)), 600, None);

@@ -6,17 +6,17 @@ use crate::{
     clock::Deadline,
     context::Context,
     core::Core,
-    desk::Desk,
     error::{TaskError, TaskResult},
+    executor::Executor,
     panics::{self, Panic},
-    pool::{Pool, split},
+    pool::{Pool, split_deadline},
     report::Report,
     results::{ResultOrder, Results},
     retry::Retry,
-    slot::Slot,
     sync::Arc,
-    task::{Meta, SubmitError, SubmitErrorKind, Task, TaskId},
+    task::{SubmitError, SubmitErrorKind, Task, TaskId, TaskMeta},
     worker::{Sealed, Worker},
+    worker_state::WorkerState,
 };
 use pin_project_lite::pin_project;
 use std::{
@@ -66,23 +66,23 @@ pub type AsyncContext<T = ()> = Context<T, TokioTasks>;
 impl Sealed for TokioTasks {}
 
 impl Worker for TokioTasks {
-    type Body<T: Send + 'static> = Pin<Box<Packed<dyn Body<T>>>>;
+    type Body<T: Send + 'static> = Pin<Box<WithMeta<dyn Body<T>>>>;
     type Runtime = runtime::Handle;
     type Handle = runtime::AbortHandle;
 
-    fn meta<T: Send + 'static>(body: &Self::Body<T>) -> &Meta {
+    fn meta<T: Send + 'static>(body: &Self::Body<T>) -> &TaskMeta {
         &body.meta
     }
 
-    fn meta_mut<T: Send + 'static>(body: &mut Self::Body<T>) -> &mut Meta {
+    fn meta_mut<T: Send + 'static>(body: &mut Self::Body<T>) -> &mut TaskMeta {
         body.as_mut().project().meta
     }
 
     #[allow(private_interfaces)]
-    fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
-        let core = Arc::clone(&slot.core);
-        // The desk is there before the task is: a runtime that ends without polling it once drops it all the same.
-        Ok(core.runtime.spawn(work(Desk::new(slot))).abort_handle())
+    fn start<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) -> io::Result<Self::Handle> {
+        let core = Arc::clone(&worker.core);
+        // The executor is there before the task is: a runtime that ends without polling it once drops it all the same.
+        Ok(core.runtime.spawn(work(Executor::new(worker))).abort_handle())
     }
 
     fn abort(handle: &Self::Handle) {
@@ -91,22 +91,22 @@ impl Worker for TokioTasks {
 }
 
 /// A worker's life.
-async fn work<T: Send + 'static>(mut desk: Desk<T, TokioTasks>) {
+async fn work<T: Send + 'static>(mut executor: Executor<T, TokioTasks>) {
     /// A worker whose tasks never wait lets others on its thread run after so many.
-    const IN_A_ROW: u32 = 128;
-    let slot = Arc::clone(&desk.slot);
-    let mut in_a_row = 0;
-    while poll_fn(|cx| desk.poll_job(false, cx.waker())).await {
-        let mut context = Context::new(Arc::clone(&slot));
-        if desk.begin(&mut context).is_none() {
+    const TASKS_PER_YIELD: u32 = 128;
+    let worker = Arc::clone(&executor.worker);
+    let mut tasks_run = 0;
+    while poll_fn(|cx| executor.poll_task(false, cx.waker())).await {
+        let mut context = Context::new(Arc::clone(&worker));
+        if executor.begin(&mut context).is_none() {
             continue;
         }
-        let result = run(&slot, &mut desk, context).await;
-        if !desk.settle(result) {
+        let result = run(&worker, &mut executor, context).await;
+        if !executor.settle(result) {
             break;
         }
-        in_a_row += 1;
-        if in_a_row % IN_A_ROW == 0 {
+        tasks_run += 1;
+        if tasks_run % TASKS_PER_YIELD == 0 {
             runtime::yield_now().await;
         }
     }
@@ -114,21 +114,21 @@ async fn work<T: Send + 'static>(mut desk: Desk<T, TokioTasks>) {
 
 /// Runs a task to its end, or until its time is up: then it is dropped where it waits.
 async fn run<T: Send + 'static>(
-    slot: &Slot<T, TokioTasks>,
-    desk: &mut Desk<T, TokioTasks>,
+    worker: &WorkerState<T, TokioTasks>,
+    executor: &mut Executor<T, TokioTasks>,
     context: Context<T, TokioTasks>,
 ) -> Result<TaskResult<T>, Panic> {
-    let (pool, worker, number) = (slot.core.address(), slot.id, desk.run);
+    let (pool, worker_id, run) = (worker.core.address(), worker.id, executor.run);
     let mut context = Some(context);
-    let timed = desk.limit().is_some();
+    let timed = executor.timeout().is_some();
     poll_fn(|cx| {
-        let body = desk.body().expect("a task under way");
-        let _inside = panics::enter(pool, worker);
+        let body = executor.body().expect("a task under way");
+        let _inside = panics::enter_worker(pool, worker_id);
         if timed {
-            slot.listen(0, cx.waker());
-            if slot.has_expired(number) {
+            worker.listen(0, cx.waker());
+            if worker.has_expired(run) {
                 return Poll::Ready(panics::catch(|| {
-                    body.as_mut().project().body.stop();
+                    body.as_mut().project().body.drop_future();
                     Err(TaskError::cancelled())
                 }));
             }
@@ -153,28 +153,28 @@ pub trait Body<T: Send + 'static>: Send {
     ) -> Poll<TaskResult<T>>;
 
     /// Drops the future where it is.
-    fn stop(self: Pin<&mut Self>);
+    fn drop_future(self: Pin<&mut Self>);
 }
 
 pin_project! {
-    /// A task's body beside what the pool knows of it: see [`Meta`].
+    /// A task's body beside what the pool knows of it: see [`TaskMeta`].
     #[doc(hidden)]
-    pub struct Packed<F: ?Sized> {
-        meta: Meta,
+    pub struct WithMeta<F: ?Sized> {
+        meta: TaskMeta,
         #[pin]
         body: F,
     }
 }
 
 pin_project! {
-    struct Made<F, Fut> {
-        make: F,
+    struct FutureBody<F, Fut> {
+        make_future: F,
         #[pin]
         future: Option<Fut>,
     }
 }
 
-impl<T, F, Fut> Body<T> for Made<F, Fut>
+impl<T, F, Fut> Body<T> for FutureBody<F, Fut>
 where
     T: Send + 'static,
     F: FnMut(Context<T, TokioTasks>) -> Option<Fut> + Send,
@@ -187,7 +187,7 @@ where
     ) -> Poll<TaskResult<T>> {
         let mut this = self.project();
         if let Some(context) = context.take() {
-            this.future.set((this.make)(context));
+            this.future.set((this.make_future)(context));
         }
         let future = this.future.as_mut().as_pin_mut().expect("a task that runs once was started twice");
         let result = future.poll(cx);
@@ -197,7 +197,7 @@ where
         result
     }
 
-    fn stop(self: Pin<&mut Self>) {
+    fn drop_future(self: Pin<&mut Self>) {
         self.project().future.set(None);
     }
 }
@@ -209,7 +209,7 @@ impl<T: Send + 'static> Task<T, TokioTasks> {
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
         let mut body = Some(body);
-        Self::made(move |context| body.take().map(|body| body(context)))
+        Self::from_fn(move |context| body.take().map(|body| body(context)))
     }
 
     /// A task that is tried again when it fails, as the policy says. Between attempts it holds no worker.
@@ -220,14 +220,19 @@ impl<T: Send + 'static> Task<T, TokioTasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        Self::made(move |context| Some(body(context))).with_retry(policy)
+        Self::from_fn(move |context| Some(body(context))).with_retry(policy)
     }
 
-    fn made<Fut>(make: impl FnMut(AsyncContext<T>) -> Option<Fut> + Send + 'static) -> Self
+    fn from_fn<Fut>(make_future: impl FnMut(AsyncContext<T>) -> Option<Fut> + Send + 'static) -> Self
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        Self { body: Box::pin(Packed { meta: Meta::default(), body: Made { make, future: None } }) }
+        Self {
+            body: Box::pin(WithMeta {
+                meta: TaskMeta::default(),
+                body: FutureBody { make_future, future: None },
+            }),
+        }
     }
 }
 
@@ -245,19 +250,19 @@ impl<T: Send + 'static> Context<T, TokioTasks> {
 }
 
 impl PoolBuilder {
-    /// A pool of tokio tasks on the current runtime, whose tasks make nothing but effects.
+    /// A pool of tokio tasks on the current runtime, whose tasks make_future nothing but effects.
     pub fn build_async(self) -> Result<AsyncPool, BuildError> {
         let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         Ok(self.start::<(), TokioTasks>(runtime, None)?.0)
     }
 
-    /// A pool of tokio tasks on the current runtime, and what its tasks make.
+    /// A pool of tokio tasks on the current runtime, and what its tasks make_future.
     pub fn build_async_with_results<T: Send + 'static>(
         self,
-        delivery: ResultOrder,
+        result_order: ResultOrder,
     ) -> Result<(AsyncPool<T>, Results<T>), BuildError> {
         let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        self.start_with_results::<T, TokioTasks>(runtime, delivery)
+        self.start_with_results::<T, TokioTasks>(runtime, result_order)
     }
 }
 
@@ -270,14 +275,14 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        Submit::new(self.core(), Task::future(body), None).await
+        SubmitFuture::new(self.core(), Task::future(body), None).await
     }
 
     /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
     /// released when the pool is closed or cancelled. Inside one of the pool's own tasks it does not wait,
     /// but [spawns](Context::spawn_task). If the future is dropped before it is done, the task was not taken.
     pub async fn submit_task(&self, task: Task<T, TokioTasks>) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        Submit::new(self.core(), task, None).await
+        SubmitFuture::new(self.core(), task, None).await
     }
 
     /// [`submit_task`](Self::submit_task), but waits no longer than this.
@@ -286,13 +291,13 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         task: Task<T, TokioTasks>,
         limit: Duration,
     ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        Submit::new(self.core(), task, Some(limit)).await
+        SubmitFuture::new(self.core(), task, Some(limit)).await
     }
 
     /// Closes the pool, waits for its end and reports what became of every task.
     pub async fn join(&self) -> Report {
         self.close();
-        if !self.is_inside() {
+        if !self.is_called_from_own_task() {
             self.wait_for_end(None).await;
         }
         self.core().report()
@@ -303,16 +308,16 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
     /// has not even stopped by then is dropped where it waits and [named](Report::unstopped).
     pub async fn shutdown(&self, deadline: Duration) -> Report {
         self.close();
-        if self.is_inside() {
+        if self.is_called_from_own_task() {
             self.cancel();
             return self.core().report();
         }
-        let (finish, stop) = split(deadline);
+        let (finish, stop) = split_deadline(deadline);
         if !self.wait_for_end(Some(finish)).await {
             self.cancel();
             if !self.wait_for_end(Some(stop)).await {
-                // Once more as long as a worker was about to start when we looked: see the threads' own.
-                while !self.core().give_up() {
+                // Once more as long as a worker was about to start when we has_spun: see the threads' own.
+                while !self.core().abandon_running() {
                     runtime::yield_now().await;
                 }
             }
@@ -326,14 +331,14 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
             if self.core().poll_ended(cx.waker()).is_ready() {
                 return Poll::Ready(true);
             }
-            let over = deadline.as_ref().is_some_and(|deadline| deadline.is_over(cx.waker()));
+            let over = deadline.as_ref().is_some_and(|deadline| deadline.has_passed(cx.waker()));
             if over { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
     }
 }
 
-struct Submit<'a, T: Send + 'static> {
+struct SubmitFuture<'a, T: Send + 'static> {
     core: &'a Core<T, TokioTasks>,
     task: Option<Task<T, TokioTasks>>,
     ticket: Option<u64>,
@@ -341,20 +346,20 @@ struct Submit<'a, T: Send + 'static> {
     deadline: Option<Deadline>,
 }
 
-impl<'a, T: Send + 'static> Submit<'a, T> {
+impl<'a, T: Send + 'static> SubmitFuture<'a, T> {
     fn new(core: &'a Core<T, TokioTasks>, task: Task<T, TokioTasks>, limit: Option<Duration>) -> Self {
         Self { core, task: Some(task), ticket: None, limit, deadline: None }
     }
 }
 
-impl<T: Send + 'static> Future for Submit<'_, T> {
+impl<T: Send + 'static> Future for SubmitFuture<'_, T> {
     type Output = Result<TaskId, SubmitError<T, TokioTasks>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(worker) = panics::worker_of(this.core.address()) {
+        if let Some(worker_id) = panics::current_worker(this.core.address()) {
             let task = this.task.take().expect("polled after it was ready");
-            return Poll::Ready(this.core.submit_inside(worker, task));
+            return Poll::Ready(this.core.submit_from_worker(worker_id, task));
         }
         let polled = this.core.poll_submit(&mut this.task, &mut this.ticket, || cx.waker().clone());
         if polled.is_ready() {
@@ -362,17 +367,17 @@ impl<T: Send + 'static> Future for Submit<'_, T> {
         }
         let Some(limit) = this.limit else { return Poll::Pending };
         let deadline = this.deadline.get_or_insert_with(|| Deadline::new(this.core.clock(), limit));
-        if !deadline.is_over(cx.waker()) {
+        if !deadline.has_passed(cx.waker()) {
             return Poll::Pending;
         }
-        this.ticket.take().into_iter().for_each(|ticket| this.core.leave_line(ticket));
+        this.ticket.take().into_iter().for_each(|ticket| this.core.cancel_ticket(ticket));
         let task = this.task.take().expect("a task that waits is still ours");
         Poll::Ready(Err(SubmitError::new(SubmitErrorKind::TimedOut, task)))
     }
 }
 
-impl<T: Send + 'static> Drop for Submit<'_, T> {
+impl<T: Send + 'static> Drop for SubmitFuture<'_, T> {
     fn drop(&mut self) {
-        self.ticket.take().into_iter().for_each(|ticket| self.core.leave_line(ticket));
+        self.ticket.take().into_iter().for_each(|ticket| self.core.cancel_ticket(ticket));
     }
 }

@@ -4,10 +4,10 @@ use super::{Core, State};
 use crate::{
     breaker::Breaker,
     report::Report,
-    slot::Slot,
-    stats::{Counts, PoolStats},
+    stats::{PoolStats, WorkerCounters},
     sync::{Arc, atomic::Ordering::Relaxed},
     worker::Worker,
+    worker_state::WorkerState,
 };
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
@@ -18,58 +18,60 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Reads the counters, and under the lock what `and` asks for.
     ///
     /// Workers count without the lock while this reads, so the order matters: first the tasks that have ended, then
-    /// those that run, last those that were submitted or spawned. A task counts in each of these before it counts in
+    /// those that run, last those that were submitted or spawned. A task counters in each of these before it counters in
     /// the one read earlier, so no snapshot shows more tasks ended or running than submitted.
     fn snapshot<R>(&self, and: impl FnOnce(&State<T, W>) -> R) -> (PoolStats, R) {
-        let counts = Counts::default();
+        let counters = WorkerCounters::default();
         let state = self.lock();
-        counts.absorb(&state.past);
+        counters.merge(&state.exited_workers);
         // The workers are added up after the lock. One that leaves meanwhile is in this list and not in
-        // the past we copied, so it is counted once all the same.
-        let slots: Vec<Arc<Slot<T, W>>> = state.seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
+        // the exited_workers we copied, so it is counted once all the same.
+        let workers: Vec<Arc<WorkerState<T, W>>> =
+            state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
         drop(state);
-        slots.iter().for_each(|slot| counts.absorb(&slot.counts.0));
+        workers.iter().for_each(|worker| counters.merge(&worker.counters.0));
 
         let state = self.lock();
         let asked = and(&state);
-        let slots = || state.seats.iter().map(|seat| &seat.slot);
-        let spawned = state.past.spawned.get() + slots().map(|slot| slot.counts.0.spawned.get()).sum::<u64>();
+        let workers = || state.workers.iter().map(|entry| &entry.state);
+        let spawned = state.exited_workers.spawned.get()
+            + workers().map(|worker| worker.counters.0.spawned.get()).sum::<u64>();
         let mut stats = PoolStats {
-            workers: state.seats.len(),
-            active: slots().filter(|slot| slot.running().is_some()).count(),
-            overdue: slots().filter(|slot| slot.is_overdue()).count(),
-            queued: state.queue.len() + slots().map(|slot| slot.shelved()).sum::<usize>(),
+            workers: state.workers.len(),
+            active: workers().filter(|worker| worker.current_run().is_some()).count(),
+            overdue: workers().filter(|worker| worker.is_overdue()).count(),
+            queued: state.queue.len() + workers().map(|worker| worker.local_len()).sum::<usize>(),
             waiting_retry: state.delayed.len(),
-            queue_capacity: self.config.queue,
+            queue_capacity: self.config.queue_capacity,
             queue_high_water: state.high_water,
             submitted: state.submitted + spawned,
             spawned,
-            failed: state.failed_unseen,
+            failed: state.failed_outside_workers,
             stalled: state.stalled,
             never_started: state.never_started.len() as u64,
             ..PoolStats::default()
         };
         drop(state);
-        counts.fill(&self.kinds, &mut stats);
+        counters.write_to(&self.kinds, &mut stats);
         stats.timed_out = self.timed_out.load(Relaxed);
-        stats.late_discarded = self.late.load(Relaxed);
+        stats.late_discarded = self.late_discarded.load(Relaxed);
         stats.breaker = self.config.breaker.as_ref().map(Breaker::stats);
         (stats, asked)
     }
 
     pub(crate) fn report(&self) -> Report {
-        let (stats, (failures, never_started, unstopped)) = self.snapshot(|state| {
-            let running = state.seats.iter().filter_map(|seat| seat.slot.current());
-            let unstopped: Vec<_> = state.unstopped.iter().cloned().chain(running).collect();
-            (state.failures.clone(), state.never_started.clone(), unstopped)
+        let (stats, (failures, never_started, abandoned)) = self.snapshot(|state| {
+            let running = state.workers.iter().filter_map(|entry| entry.state.current_task());
+            let abandoned: Vec<_> = state.abandoned.iter().cloned().chain(running).collect();
+            (state.failures.clone(), state.never_started.clone(), abandoned)
         });
-        let named = (never_started.len() + unstopped.len()) as u64;
+        let named = (never_started.len() + abandoned.len()) as u64;
         Report {
             finished: stats.completed,
             failed: stats.failed,
             failures,
             never_started,
-            abandoned: unstopped,
+            abandoned: abandoned,
             waiting: stats.submitted.saturating_sub(stats.completed + stats.failed + named),
             stats,
         }

@@ -1,0 +1,99 @@
+//! The ways to stop: close, cancel, give up; and the end.
+
+use super::{Core, Delayed, State, WakeList};
+use crate::{breaker::Permit, sync::Arc, task::Task, worker::Worker, worker_state::WorkerState};
+
+impl<T: Send + 'static, W: Worker> Core<T, W> {
+    /// No new work; what is there is finished.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        let mut wakes = self.close_submissions(&mut state);
+        if !state.finished && self.finish_if_done(&mut state) {
+            wakes.0.extend(self.wake_all(&mut state).0);
+        }
+        drop(state);
+        wakes.wake();
+    }
+
+    pub(super) fn close_submissions(&self, state: &mut State<T, W>) -> WakeList {
+        state.closed = true;
+        state.reserved = 0;
+        WakeList(std::mem::take(&mut state.submitters).into_iter().map(|(_, waker)| waker).collect())
+    }
+
+    /// Stop now: nothing more is started, and what runs is told to stop.
+    pub(crate) fn cancel(&self) {
+        let mut state = self.lock();
+        if state.cancelled {
+            return;
+        }
+        state.cancelled = true;
+        state.delivering += 1;
+        let mut wakes = self.close_submissions(&mut state);
+        wakes.0.extend(self.wake_all(&mut state).0);
+        let mut dropped: Vec<Task<T, W>> = std::iter::from_fn(|| state.queue.pop()).collect();
+        let workers: Vec<Arc<WorkerState<T, W>>> =
+            state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
+        dropped.extend(workers.iter().flat_map(|worker| worker.close_and_drain()));
+        let delayed = std::mem::take(&mut state.delayed);
+        self.update_hints(&state);
+        drop(state);
+        workers.iter().for_each(|worker| worker.cancel());
+        if let Some(result_queue) = &self.result_queue {
+            // After the workers know: a worker looks there once it has asked to be woken.
+            result_queue.release_workers();
+        }
+        wakes.wake();
+        tracing::debug!(pool = %self.config.name, not_started = dropped.len(), "pool cancelled");
+        for Delayed { task, timer } in delayed.into_values() {
+            self.clock().cancel_timer(timer);
+            self.mark_never_started(task);
+        }
+        dropped.into_iter().for_each(|task| self.mark_never_started(task));
+        self.finish_delivering();
+    }
+
+    /// The time to stop is over: whoever runs still is left behind and named. Answers whether the pool has
+    /// ended with that.
+    pub(crate) fn abandon_running(&self) -> bool {
+        let mut state = self.lock();
+        let workers: Vec<Arc<WorkerState<T, W>>> =
+            state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
+        let mut left = Vec::new();
+        for worker in workers {
+            // The run first: if it is still the same when it is given up, the name is its own.
+            let Some((run, _)) = worker.current_run() else { continue };
+            let name = worker.current_task();
+            if worker.abandon_run(run) {
+                state.abandoned.extend(name);
+                self.remove(&mut state, &worker);
+                left.push(worker);
+            }
+        }
+        state.delivering += 1;
+        drop(state);
+        for worker in left {
+            worker.wake_listeners();
+            worker.take_permit().into_iter().for_each(Permit::withdraw);
+        }
+        self.finish_delivering();
+        self.has_ended()
+    }
+
+    /// Whoever has something to tell after the lock is `delivering`, and done here. The pool ends when nobody is,
+    /// and every worker is gone: nothing is told after the end.
+    pub(super) fn finish_delivering(&self) {
+        let mut state = self.lock();
+        state.delivering -= 1;
+        if state.delivering > 0 || !state.workers.is_empty() || state.ended {
+            return;
+        }
+        state.ended = true;
+        let wakes = WakeList(std::mem::take(&mut state.joiners));
+        drop(state);
+        if let Some(result_queue) = &self.result_queue {
+            result_queue.end();
+        }
+        wakes.wake();
+    }
+}
