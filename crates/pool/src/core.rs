@@ -1,13 +1,13 @@
-//! The heart of a pool: the queue, who waits for it, and the rules by which tasks move. Runs no user code
-//! under its lock and starts no worker of its own accord; `executor` runs tasks, `worker` starts workers.
+//! The shared state of a pool: its queue, its waiting submitters and workers, and the rules by which tasks move. Runs
+//! no user code under its lock and starts no worker: `executor` runs tasks, `worker` starts workers.
 //!
-//! # Who may wait for what
-//! - Submitters wait for room, first come first served. Room is reserved for the one that is woken, so
-//!   nobody overtakes it, and one that gives up passes its room on.
-//! - Workers wait for tasks in `idle`. A worker that was woken, or spins before it sleeps, counts as
-//!   `searching`; while there is one, nobody else is woken: a push does not cost a system call each.
-//! - Everything above is decided under the one lock, so a wake-up cannot be lost. The exception is a spawned
-//!   task, which must not take that lock: see [`Core::park`].
+//! # Waiting and waking
+//! - Submitters wait for room in the queue, first come first served. Room is reserved for a submitter that is woken, so
+//!   no other submitter overtakes it. A submitter that gives up passes its room on.
+//! - Workers wait for tasks in `idle`. A worker that was woken, or that spins before it sleeps, counts as `searching`.
+//!   While one worker is searching no other is woken, so that not every push costs a system call.
+//! - All of this is decided under one lock, so no wake-up is lost. The exception is a spawned task, which is queued
+//!   without that lock: see [`Core::park`].
 
 mod dispatch;
 #[cfg(all(test, loom))]
@@ -43,65 +43,64 @@ use std::{
 
 pub(crate) struct Core<T: Send + 'static, W: Worker> {
     pub(crate) config: Config,
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "threads need none"))]
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only tokio workers use it"))]
     pub(crate) runtime: W::Runtime,
     pub(crate) kinds: KindNames,
     pub(crate) result_queue: Option<Arc<ResultQueue<T>>>,
-    /// Attempts whose time ran out, and results of given-up runs: extras, and not the worker's to count.
+    /// Attempts that ran past their timeout. Not in [`WorkerCounters`]: the timer counts these, not the worker.
     pub(crate) timed_out: AtomicU64,
+    /// Results of abandoned runs. Not in [`WorkerCounters`]: those were merged when the run was abandoned.
     pub(crate) late_discarded: AtomicU64,
-    /// Hints, to look at without the lock: how many tasks the queue holds, and the rank of the best plus one.
+    /// Number of queued tasks and, below, sort key of the best one plus 1 (0: none). Read without the lock.
     queued_hint: CachePadded<AtomicUsize>,
     best_rank_hint: CachePadded<AtomicU64>,
-    /// How many workers sleep: see `park`.
+    /// Length of `State::idle`, read without the lock: see [`Core::park`].
     sleeping_workers: CachePadded<AtomicUsize>,
     state: CachePadded<Mutex<State<T, W>>>,
 }
 
-/// What every submit and take touches comes first, on as few cache lines as it needs.
+/// The fields that every submit and every pop touch come first, so that they share few cache lines.
 #[repr(C)]
 struct State<T: Send + 'static, W: Worker> {
     queue: Queue<Task<T, W>>,
     high_water: usize,
     submitted: u64,
-    /// The number of the next task.
     next_task_id: u64,
-    /// Room promised to submitters that were woken and have not come yet.
+    /// Places reserved for submitters that were woken and have not submitted yet.
     reserved: usize,
     searching: usize,
-    /// No new work.
+    /// Nothing more may be submitted.
     closed: bool,
-    /// Stop now.
+    /// Nothing more is started.
     cancelled: bool,
-    /// Nothing left to do: workers go home.
+    /// Nothing is left to do: workers exit.
     finished: bool,
-    /// Asleep, the last to fall asleep last: it is the one that is woken, its caches are warm.
+    /// Sleeping workers. The one that fell asleep last is woken first: its caches are warm.
     idle: Vec<(usize, Waker)>,
     submitters: VecDeque<(u64, Waker)>,
     delayed: BTreeMap<u64, Delayed<T, W>>,
     last_ticket: u64,
-    /// Every worker is gone or was left behind, and all that they left is settled.
+    /// Every worker has exited or was abandoned, and every task is settled.
     ended: bool,
-    /// See `done`.
+    /// Operations that still deliver outcomes after they released the lock: see `finish_delivering`.
     delivering: usize,
     workers: Vec<WorkerEntry<T, W>>,
     handles: Vec<(usize, W::Handle)>,
-    /// Workers that are not asleep: each may still spawn.
+    /// Number of workers that are not asleep and so may still spawn.
     awake: usize,
     next_worker_id: usize,
     joiners: Vec<Waker>,
     never_started: Vec<TaskRef>,
     abandoned: Vec<TaskRef>,
     failures: Vec<Failure>,
-    /// Failures that no worker counts: of stalled tasks, and of those that wait for a retry that does not
-    /// come.
+    /// Failures that no worker counts: stalled tasks, and tasks whose retry was cancelled.
     failed_outside_workers: u64,
     stalled: u64,
-    /// The counts of workers that are gone.
+    /// Sums of the counters of workers that have exited.
     exited_workers: WorkerCounters,
 }
 
-/// A worker that is at work.
+/// A registered worker.
 struct WorkerEntry<T: Send + 'static, W: Worker> {
     state: Arc<WorkerState<T, W>>,
     stall_detector: StallDetector,
@@ -113,28 +112,27 @@ struct Delayed<T: Send + 'static, W: Worker> {
     timer: TimerKey,
 }
 
-/// Where a worker is in its search for a task.
+/// Progress of a worker's search for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum SearchState {
     #[default]
     NotStarted,
-    /// Found nothing and looks around for a moment before it sleeps.
+    /// Found nothing and spins for some microseconds before it sleeps.
     Spinning,
     Asleep,
 }
 
-/// What a worker that looks for a task finds.
+/// Result of [`Core::next_task`].
 pub(crate) enum Found<T> {
     Task(T),
-    /// Nothing but what lies on the worker's own shelf.
+    /// The worker's own local queue holds tasks; the shared queue holds none.
     LocalQueue,
-    /// Nothing yet. With [`SearchState::Spinning`]: come back soon; with [`SearchState::Asleep`]: you will be woken.
+    /// No task yet. In [`SearchState::Spinning`] the worker asks again soon; in [`SearchState::Asleep`] it is woken.
     Nothing,
-    /// The pool has ended.
     PoolEnded,
 }
 
-/// Woken after the lock is gone: a waker is somebody else's code.
+/// Wakers to call after the lock is released, because a waker runs foreign code.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct WakeList(Vec<Waker>);
@@ -197,7 +195,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         &self.config.clock
     }
 
-    /// Tells this pool from others.
+    /// Address of the core, which identifies the pool in thread-local state.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }

@@ -1,5 +1,5 @@
-//! What a worker does with one task: take it, start it, see how it went, and decide what becomes of it. The
-//! same for threads and async tasks; only the running in between is theirs.
+//! Runs a worker's tasks: takes one, starts it, classifies its result and settles it. Threads and tokio tasks share
+//! this code; only the call of the task's body is theirs.
 
 use crate::{
     breaker::{Open, Permit},
@@ -18,44 +18,43 @@ use std::{
     time::Duration,
 };
 
-/// A worker that finds its tasks done sooner than this takes more of them at a time, so that tiny tasks do
-/// not pay for the queue's lock each. Whoever takes that long for one task takes them one by one: order is
-/// then exact, and nothing waits on a shelf behind it.
+/// Target duration of one batch in nanoseconds. A worker whose tasks take less pops several at once, so that tiny tasks
+/// do not each pay for the queue's lock. A worker whose tasks take longer pops them one by one: their order is then
+/// exact, and none waits in a local queue behind a long one.
 const BATCH_TIME_NS: u64 = 20_000;
 const MAX_BATCH: usize = 256;
 
-/// Reading the clock takes as long as a trivial task. A worker whose tasks are that small reads it once for so
-/// many of them.
+/// Number of tiny tasks for which the clock is read once. Reading it takes as long as a trivial task.
 const TASKS_PER_CLOCK_READ: u32 = 8;
 
-/// After so many spawned tasks in a row the queue has a turn, so that a task which spawns its successor for
-/// ever does not starve it.
+/// Number of spawned tasks in a row after which the queue has its turn, so that a task which always spawns its
+/// successor does not starve it.
 const MAX_SPAWNED_IN_A_ROW: u32 = 64;
 
-/// A refused task comes back no sooner: while a probe is under way the breaker cannot say when.
+/// Shortest delay of a task that an open breaker rejected: during a probe the breaker does not know how long to wait.
 const MIN_BREAKER_DELAY: Duration = Duration::from_millis(10);
 
 pub(crate) struct Executor<T: Send + 'static, W: Worker> {
     pub(crate) worker: Arc<WorkerState<T, W>>,
     pub(crate) search: SearchState,
-    /// The task in current: found, or under way. Moved as little as possible: at this rate even the moving of
-    /// some words from one place on the stack to another shows.
+    /// The task that was found or is running. Moved as little as possible: at this rate even copying a few words on the
+    /// stack is measurable.
     current: Option<Task<T, W>>,
     pub(crate) run: u64,
     kind: usize,
-    /// How long it may take, and the timer that sees to it.
+    /// Timeout of the running task, and the timer that enforces it.
     timeout: Option<(Duration, TimerKey)>,
-    /// Whether the task in hand waits for its reader's sake.
+    /// Whether the current task waits for room for results.
     waits_for_reader: bool,
     batch: usize,
     max_batch: usize,
-    /// Tasks since the worker was last at the queue, and when that was.
+    /// Tasks run since the last pop from the shared queue, and the time of that pop.
     tasks_since_pop: usize,
     popped_at: u64,
     spawned_in_a_row: u32,
-    /// When the clock was last read: for the next task on the shelf, when it starts.
+    /// Last reading of the clock. The next task of the local queue starts at this time.
     clock_read_at: u64,
-    /// Tasks of the kind `untimed_kind` that have ended since then.
+    /// Number of tasks of kind `untimed_kind` that have ended since then.
     untimed_tasks: u32,
     untimed_kind: usize,
     kind_numbers: Vec<(&'static str, usize)>,
@@ -64,7 +63,7 @@ pub(crate) struct Executor<T: Send + 'static, W: Worker> {
 impl<T: Send + 'static, W: Worker> Executor<T, W> {
     pub(crate) fn new(worker: Arc<WorkerState<T, W>>) -> Self {
         let config = &worker.core.config;
-        // What workers take ahead lies outside of the queue: together they take at most half of it.
+        // Tasks that workers pop ahead no longer count as queued: together they are at most half the capacity.
         let max_batch = (config.queue_capacity / (2 * config.workers)).clamp(1, MAX_BATCH);
         Self {
             search: SearchState::NotStarted,
@@ -90,8 +89,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         &self.worker.core
     }
 
-    /// Whether there is a next task, now in hand; false when the pool has ended. Pending with
-    /// [`SearchState::Spinning`]: ask again soon.
+    /// Finds the next task and makes it current. Returns false when the pool has ended. When pending with
+    /// [`SearchState::Spinning`], the caller polls again soon.
     pub(crate) fn poll_task(&mut self, spin_first: bool, waker: &Waker) -> Poll<bool> {
         if self.current.is_none() {
             self.current = self.take_local();
@@ -110,7 +109,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
                 return Poll::Pending;
             }
             if std::mem::take(&mut self.waits_for_reader) {
-                // The reader's time, not the task's.
+                // The time spent waiting for the reader does not count as the task's.
                 self.read_clock();
                 self.clock_read_at = self.core().clock().now();
             }
@@ -135,11 +134,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
             }
             Found::LocalQueue => {
                 self.current = self.worker.pop_local(|_| false, false).map(|(task, _)| task);
-                if self.current.is_some() {
-                    Poll::Ready(true)
-                } else {
-                    self.poll_next_task(spin_first, waker)
-                }
+                let found = self.current.is_some();
+                if found { Poll::Ready(true) } else { self.poll_next_task(spin_first, waker) }
             }
             Found::Nothing => {
                 if self.search == SearchState::Asleep {
@@ -158,14 +154,14 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         let core = self.core();
         let is_queue_turn = self.spawned_in_a_row >= MAX_SPAWNED_IN_A_ROW;
         if is_queue_turn && core.may_have_queued() {
-            // Not while a large tree is being walked: each further root would add a tree to memory.
+            // Not while a large tree is walked: each further root would add its tree to memory.
             let (spawned, batch) = self.worker.local_counts();
             if batch == 0 && spawned <= core.config.queue_capacity.max(MAX_SPAWNED_IN_A_ROW as usize) {
                 return None;
             }
         }
-        // What was just taken is not put aside for something better: that would cost tiny tasks of mixed
-        // priorities the queue's lock each, to save microseconds.
+        // A task popped just now is not deferred for a better one: tiny tasks of mixed priorities would each take the
+        // queue's lock, to save microseconds.
         let fresh = self.clock_read_at.saturating_sub(self.popped_at) < BATCH_TIME_NS;
         let order = core.config.order;
         let better = |head: &Task<T, W>| !fresh && core.has_better_than(head.meta().rank.sort_key(order));
@@ -183,7 +179,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         self.batch = fit.clamp(1, (self.batch * 2).min(self.max_batch) as u64) as usize;
     }
 
-    /// Starts the task in hand. None: it did not come to that, and the task is settled.
+    /// Starts the current task. Returns `None` if it was settled without a start.
     pub(crate) fn begin(&mut self, context: &mut Context<T, W>) -> Option<&mut W::Body<T>> {
         if self.worker.is_cancelled() {
             let task = self.current.take()?;
@@ -223,13 +219,13 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         self.current.as_mut().map(|task| &mut task.body)
     }
 
-    /// The task under way.
+    /// The body of the running task.
     #[cfg(feature = "tokio")]
     pub(crate) fn body(&mut self) -> Option<&mut W::Body<T>> {
         self.current.as_mut().map(|task| &mut task.body)
     }
 
-    /// How long the task under way may take.
+    /// Timeout of the running task.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout.map(|(limit, _)| limit)
     }
@@ -239,17 +235,18 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         self.core().clock().call_after(limit, move || {
             if worker.expire(run) {
                 worker.core.timed_out.fetch_add(1, Relaxed);
-                tracing::warn!(worker = worker.id, ?limit, "task past its timeout; told to stop");
+                tracing::warn!(worker = worker.id, ?limit, "task exceeded its timeout and was cancelled");
             }
         })
     }
 
-    /// The breaker is open: the task comes back later if it can be retried, without using up an attempt.
+    /// Settles a task that the open breaker rejected. With a retry policy it is retried later, without using up an
+    /// attempt.
     fn on_breaker_open(&mut self, open: Open) {
         let Some(task) = self.current.take() else { return };
         let policy = task.meta().extras.as_ref().and_then(|extras| extras.retry);
         match policy {
-            // Whatever it failed of before is still why.
+            // `last_error` stays: it is still the reason for the retry.
             Some(policy) => {
                 self.schedule_retry(task, open.retry_in.max(policy.delay(1)).max(MIN_BREAKER_DELAY))
             }
@@ -258,7 +255,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
     }
 
     fn kind_number(&mut self, kind: &'static str) -> usize {
-        // The same literal is the same address: most look-ups compare no bytes.
+        // Equal literals mostly share one address, so most look-ups compare no bytes.
         let known = self.kind_numbers.iter().find(|(name, _)| std::ptr::eq(*name, kind));
         if let Some((_, number)) = known {
             return *number;
@@ -268,7 +265,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         number
     }
 
-    /// The task under way has come to its end. False: it was given up meanwhile, and so is this worker.
+    /// Settles the finished task. Returns false if its run was abandoned meanwhile: then this worker exits.
     pub(crate) fn settle(&mut self, result: Result<TaskResult<T>, Panic>) -> bool {
         let Some(task) = self.current.take() else { return true };
         if let Some((_, timer)) = self.timeout {
@@ -296,7 +293,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         true
     }
 
-    /// Reads the clock and records the tasks that have ended since it was last read.
+    /// Reads the clock and records the durations of tasks that have ended since the last reading.
     fn read_clock(&mut self) {
         if self.untimed_tasks == 0 {
             return;
@@ -311,11 +308,11 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
 
     fn discard_late_result(&self, task: Task<T, W>, result: Result<TaskResult<T>, Panic>) {
         self.core().late_discarded.fetch_add(1, Relaxed);
-        tracing::warn!(worker = self.worker.id, task = %task.task_ref(), "late result of a given-up task discarded");
+        tracing::warn!(worker = self.worker.id, task = %task.task_ref(), "discarded the late result of an abandoned task");
         panics::discard((task, result));
     }
 
-    /// What a result means: a panic is an error, and one that came from being told to stop is a timeout.
+    /// Classifies a result: a panic becomes an error, and an error after the timeout becomes a timeout.
     fn classify(&self, task: &Task<T, W>, result: Result<TaskResult<T>, Panic>) -> TaskResult<T> {
         let error = match result {
             Ok(Ok(value)) => return Ok(value),
@@ -336,7 +333,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
     }
 
     fn complete(&mut self, task: Task<T, W>, value: T) {
-        // Counted before it is next_sequence: who has the result sees it in the statistics.
+        // Counted before it is delivered, so that the reader of the result finds it in the statistics.
         self.worker.counters.0.completed.add(1);
         if self.core().result_queue.is_some() {
             let task_ref = task.task_ref();
@@ -350,12 +347,12 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
     fn retry_or_fail(&mut self, mut task: Task<T, W>, error: TaskError) {
         let Some(extras) = &mut task.meta_mut().extras else { return self.fail(task, error) };
         extras.failed += 1;
-        // A later failure that names no step leaves the earlier one standing: what is done is done.
+        // A failure that names no step keeps the earlier one: the steps before it are still done.
         extras.failed_step = error.shared_step().or(extras.failed_step.take());
         match extras.retry.and_then(|policy| policy.next_delay(extras.failed, &error)) {
             Some(delay) => {
                 self.worker.counters.0.retried.add(1);
-                tracing::debug!(task = %task.task_ref(), ?delay, %error, "task will be tried again");
+                tracing::debug!(task = %task.task_ref(), ?delay, %error, "task will be retried");
                 task.meta_mut().extras().last_error = Some(error);
                 self.schedule_retry(task, delay);
             }
@@ -363,7 +360,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         }
     }
 
-    /// The task waits for its next attempt, unless the pool has been cancelled meanwhile.
+    /// Schedules the next attempt, unless the pool has been cancelled meanwhile.
     fn schedule_retry(&mut self, task: Task<T, W>, delay: Duration) {
         let core = Arc::clone(self.core());
         if let Err(task) = core.add_delayed(task, delay) {
@@ -377,10 +374,10 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
     }
 }
 
-/// Failures of what a task calls open the breaker; what was wrong with the task itself does not.
+/// Reports the result to the breaker: failures of a called service count, permanent errors of the task do not.
 fn report_to_breaker<T>(permit: Permit, result: &TaskResult<T>) {
     match result {
-        // It was told to stop: that says nothing.
+        // A cancelled task says nothing about the service.
         Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
         Err(error) if error.class() != ErrorClass::Permanent => permit.failure(),
         Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),
@@ -389,7 +386,7 @@ fn report_to_breaker<T>(permit: Permit, result: &TaskResult<T>) {
 }
 
 impl<T: Send + 'static, W: Worker> Drop for Executor<T, W> {
-    /// However a worker goes, it is seen to go: also when a runtime drops it in the middle of a task.
+    /// Removes the worker from the pool however it exits, also when a runtime drops it during a task.
     fn drop(&mut self) {
         if let Some((_, timer)) = self.timeout {
             self.core().clock().cancel_timer(timer);

@@ -1,8 +1,8 @@
-//! One worker's place: the tasks it has taken or spawned but not started, what it is running, and its
-//! counters. The worker writes here; thieves, the stall watch and snapshots look in.
+//! The shared state of one worker: its local queue, its running task and its counters. The worker writes it; other
+//! workers, the stall detector and snapshots read it.
 //!
-//! Who owns a running task is decided by one compare-and-swap on [`WorkerState::run`]: the worker that finishes it,
-//! or the watch that gives it up. Exactly one of them settles the task.
+//! One compare-and-swap on [`WorkerState::run`] decides whether the worker finishes a run or the stall detector
+//! abandons it. Exactly one of them settles the task.
 
 use crate::{
     breaker::Permit,
@@ -23,48 +23,52 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range, task::Waker};
 
-/// `WorkerState::run` of a worker that was given up.
+/// Value of `WorkerState::run` once the run was abandoned.
 const ABANDONED: u64 = u64::MAX;
 
 pub(crate) struct WorkerState<T: Send + 'static, W: Worker> {
-    /// The worker's number; a replacement gets a new one.
+    /// Number of the worker, counted from 0. A replacement gets a new number.
     pub(crate) id: usize,
     pub(crate) core: Arc<Core<T, W>>,
     pub(crate) counters: CachePadded<WorkerCounters>,
-    /// How many tasks lie in `local`: see `Core::park`.
+    /// Length of `local_queue`, read without its lock: see `Core::park`.
     local_len: CachePadded<AtomicUsize>,
     local_queue: Mutex<LocalQueue<Task<T, W>>>,
-    /// Numbers for tasks to be spawned here.
+    /// Reserved ids for tasks to be spawned here.
     spare_ids: Mutex<Range<u64>>,
-    /// WorkerCounters up by one when a task starts (odd: running) and by one when it ends (even: not).
+    /// Number of the run. Grows by 1 when a task starts (odd: running) and by 1 when it ends (even: idle).
     run: CachePadded<AtomicU64>,
     heartbeats: AtomicU64,
     task_id: AtomicU64,
     attempt: AtomicU64,
     kind_number: AtomicUsize,
     label: Mutex<Option<Arc<str>>>,
-    /// The breaker's leave for the run. Here, so that a run that is given up is told to the breaker.
+    /// Breaker permit of the run. Kept here so that an abandoned run is reported to the breaker.
     permit: Mutex<Option<Permit>>,
-    /// The run that was told to stop, because its time is up.
+    /// Number of the run that exceeded its timeout.
     expired: AtomicU64,
     cancelled: AtomicBool,
-    /// Who awaits `Context::cancelled`, and whether anybody does.
+    /// Wakers of those that await `Context::cancelled`, by key.
     listeners: Mutex<Vec<(u64, Waker)>>,
     last_listener_key: AtomicU64,
     has_listeners: AtomicBool,
 }
 
-/// Tasks that belong to one worker until somebody steals them.
-struct LocalQueue<J> {
-    /// Spawned here: the newest first, so that a tree is walked deep before wide and the local holds at most
-    /// depth × children of it.
-    spawned: VecDeque<J>,
-    /// Taken from the queue in one go: the oldest first.
-    batch: VecDeque<J>,
+/// Tasks that a worker runs next, unless other workers steal them.
+struct LocalQueue<T> {
+    /// Spawned tasks, run newest first, so that a tree is walked depth first and at most depth × children of it wait
+    /// here.
+    spawned: VecDeque<T>,
+    /// Tasks popped from the shared queue in one batch, run oldest first.
+    batch: VecDeque<T>,
     closed: bool,
 }
 
-impl<J> LocalQueue<J> {
+impl<T> LocalQueue<T> {
+    fn new() -> Self {
+        Self { spawned: VecDeque::new(), batch: VecDeque::new(), closed: false }
+    }
+
     fn len(&self) -> usize {
         self.spawned.len() + self.batch.len()
     }
@@ -77,11 +81,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
             core,
             counters: CachePadded::default(),
             local_len: CachePadded::default(),
-            local_queue: Mutex::new(LocalQueue {
-                spawned: VecDeque::new(),
-                batch: VecDeque::new(),
-                closed: false,
-            }),
+            local_queue: Mutex::new(LocalQueue::new()),
             spare_ids: Mutex::new(0..0),
             run: CachePadded::default(),
             heartbeats: AtomicU64::new(0),
@@ -98,13 +98,13 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         }
     }
 
-    // ---- the local ----
+    // ---- local queue ----
 
     pub(crate) fn local_len(&self) -> usize {
         self.local_len.0.load(Relaxed)
     }
 
-    /// A number for a task to be spawned; `more` gives further ones.
+    /// Returns an id for a task to be spawned. Calls `more` when the reserved ids are used up.
     pub(crate) fn next_id(&self, more: impl FnOnce() -> Range<u64>) -> u64 {
         let mut spare_ids = lock(&self.spare_ids);
         if spare_ids.is_empty() {
@@ -114,7 +114,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         spare_ids.start - 1
     }
 
-    /// Adds a spawned task, unless the pool or this worker's run has been stopped.
+    /// Adds a spawned task, unless the pool was cancelled or this worker's run abandoned.
     pub(crate) fn push_spawned(&self, task: Task<T, W>) -> Result<(), Task<T, W>> {
         let mut local = lock(&self.local_queue);
         if local.closed {
@@ -126,15 +126,15 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         Ok(())
     }
 
-    /// Adds tasks taken from the queue.
+    /// Adds tasks popped from the shared queue.
     pub(crate) fn push_batch(&self, tasks: impl Iterator<Item = Task<T, W>>) {
         let mut local = lock(&self.local_queue);
         local.batch.extend(tasks);
         self.local_len.0.store(local.len(), Relaxed);
     }
 
-    /// The owner's next task: a spawned one first, unless it is the batch's turn. None where the queue has a
-    /// `better` one than the local.
+    /// Pops the worker's next task: a spawned one, unless `batch_first`. Returns `None` if the shared queue has a
+    /// `better` task than the head.
     pub(crate) fn pop_local(
         &self,
         better: impl FnOnce(&Task<T, W>) -> bool,
@@ -158,14 +158,14 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         task.map(|task| (task, origin))
     }
 
-    /// How many spawned tasks, and how many of the queue's, lie here.
+    /// Numbers of spawned and of batched tasks.
     pub(crate) fn local_counts(&self) -> (usize, usize) {
         let local = lock(&self.local_queue);
         (local.spawned.len(), local.batch.len())
     }
 
-    /// Takes the older half of what lies here, for another worker: the queue's tasks before spawned ones,
-    /// and of those the ones nearest the root.
+    /// Takes the older half of the batched tasks for another worker or, if there are none, of the spawned tasks: those
+    /// nearest the root of their tree.
     pub(crate) fn steal(&self) -> VecDeque<Task<T, W>> {
         let mut local = lock(&self.local_queue);
         let victim = if local.batch.is_empty() { &mut local.spawned } else { &mut local.batch };
@@ -175,7 +175,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         stolen
     }
 
-    /// Empties the local for good: nothing can be spawned here any more.
+    /// Closes the local queue and returns its tasks. Nothing can be spawned here any more.
     pub(crate) fn close_and_drain(&self) -> Vec<Task<T, W>> {
         let mut local = lock(&self.local_queue);
         local.closed = true;
@@ -185,9 +185,9 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         tasks
     }
 
-    // ---- the run ----
+    // ---- run ----
 
-    /// The worker starts a task. Answers the run's number.
+    /// Starts a run and returns its number.
     pub(crate) fn begin_run(&self, task: &Task<T, W>, kind: usize) -> u64 {
         self.task_id.store(task.meta().id, Relaxed);
         self.kind_number.store(kind, Relaxed);
@@ -200,21 +200,21 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         run
     }
 
-    /// The worker has finished a run. False: it was given up meanwhile, and this worker is not needed.
+    /// Finishes a run. Returns false if it was abandoned meanwhile: then this worker exits.
     pub(crate) fn finish_run(&self, run: u64, task: &Task<T, W>) -> bool {
         let won = self.run.0.compare_exchange(run, run + 1, AcqRel, Relaxed).is_ok();
         if won && task.meta().extras.is_some() {
             self.attempt.store(1, Relaxed);
             *lock(&self.label) = None;
         }
-        // A context that outlives its task hears that it is over, and its waker is forgotten.
+        // A context that outlives its task sees that the run has ended, and its waker is released.
         if self.has_listeners.load(Relaxed) {
             self.wake_listeners();
         }
         won
     }
 
-    /// The watch gives a run up. False: it has ended meanwhile. Followed by `release`.
+    /// Abandons a run. Returns false if it has ended meanwhile. The caller then calls `wake_listeners`.
     pub(crate) fn abandon_run(&self, run: u64) -> bool {
         self.run.0.compare_exchange(run, ABANDONED, AcqRel, Relaxed).is_ok()
     }
@@ -231,38 +231,38 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         self.run.0.load(Acquire) == ABANDONED
     }
 
-    /// The run under way, with its number of heartbeats.
+    /// The current run and its number of heartbeats.
     pub(crate) fn current_run(&self) -> Option<(u64, u64)> {
         let run = self.run.0.load(Acquire);
         is_running(run).then(|| (run, self.heartbeats.load(Relaxed)))
     }
 
-    /// The task under way, by name.
+    /// The running task.
     pub(crate) fn current_task(&self) -> Option<TaskRef> {
         let run = self.run.0.load(Acquire);
         let label = lock(&self.label).clone();
         let kind = self.core.kinds.name(self.kind_number.load(Relaxed));
-        let name = TaskRef { id: TaskId(self.task_id.load(Relaxed)), kind, label };
-        // Unchanged, so all of it was of one run.
+        let task = TaskRef { id: TaskId(self.task_id.load(Relaxed)), kind, label };
+        // If `run` is unchanged, all fields were read from the same run.
         fence(Acquire);
-        (is_running(run) && self.run.0.load(Acquire) == run).then_some(name)
+        (is_running(run) && self.run.0.load(Acquire) == run).then_some(task)
     }
 
-    /// Which attempt of the current task this is.
+    /// Number of the running attempt, from 1.
     pub(crate) fn attempt(&self) -> u32 {
         self.attempt.load(Relaxed) as u32
     }
 
-    /// A sign of life of one run; of one that is over, it is none.
+    /// Counts a heartbeat of `run`. A run that has ended has none.
     pub(crate) fn heartbeat(&self, run: u64) {
         if self.run.0.load(Relaxed) == run {
             self.heartbeats.fetch_add(1, Relaxed);
         }
     }
 
-    // ---- stopping ----
+    // ---- cancellation ----
 
-    /// Told to stop, given up, or over.
+    /// Whether `run` was cancelled, exceeded its timeout, was abandoned or has ended.
     pub(crate) fn should_stop(&self, run: u64) -> bool {
         self.cancelled.load(Relaxed) || self.expired.load(Relaxed) == run || self.run.0.load(Relaxed) != run
     }
@@ -276,8 +276,8 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         self.wake_listeners();
     }
 
-    /// A run's time is up. False: it has ended meanwhile. (If it ends just now, no harm: a later run has
-    /// another number.)
+    /// Marks a run as past its timeout. Returns false if it has ended meanwhile. If it ends during the call, the mark
+    /// has no effect: the next run has another number.
     pub(crate) fn expire(&self, run: u64) -> bool {
         let running = self.run.0.load(Acquire) == run;
         if running {
@@ -291,18 +291,18 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         self.expired.load(Acquire) == run
     }
 
-    /// Past its time, and running still.
+    /// Whether the running task is past its timeout.
     pub(crate) fn is_overdue(&self) -> bool {
         let run = self.run.0.load(Acquire);
         is_running(run) && self.has_expired(run)
     }
 
-    /// A key to listen with.
+    /// Returns a new key for [`listen`](Self::listen).
     pub(crate) fn new_listener_key(&self) -> u64 {
         self.last_listener_key.fetch_add(1, Relaxed) + 1
     }
 
-    /// WakeList `waker` when anything tells this worker to stop. The caller looks again after it has has_listeners.
+    /// Registers `waker`, to be woken when the worker's run should stop. The caller checks once more afterwards.
     pub(crate) fn listen(&self, key: u64, waker: &Waker) {
         let mut listeners = lock(&self.listeners);
         match listeners.iter_mut().find(|(known, _)| *known == key) {
@@ -327,7 +327,7 @@ fn is_running(run: u64) -> bool {
     run % 2 == 1 && run != ABANDONED
 }
 
-/// Where a worker had its task from.
+/// Part of the local queue that a task came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Spawned,

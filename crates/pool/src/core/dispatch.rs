@@ -1,4 +1,4 @@
-//! Giving tasks out: what a worker that looks for one finds, and how it falls asleep.
+//! Hands tasks to workers: from the shared queue or by stealing. Puts workers without a task to sleep.
 
 use super::{Core, Found, SearchState, State, WakeList};
 use crate::{
@@ -18,7 +18,8 @@ use crate::{
 use std::{collections::VecDeque, task::Waker};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    /// The worker to wake for new work, if any sleeps and none is on its way already.
+    /// Takes the sleeping worker to wake for new work, unless a worker is already searching. The caller wakes it after
+    /// it releases the lock.
     pub(super) fn wake_one(&self, state: &mut State<T, W>) -> Option<Waker> {
         if state.searching > 0 {
             return None;
@@ -30,24 +31,24 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Some(waker)
     }
 
-    /// Whether the queue may hold something: a look without the lock.
+    /// Whether the queue seems to hold a task, read without the lock.
     pub(crate) fn may_have_queued(&self) -> bool {
         self.queued_hint.0.load(Relaxed) > 0
     }
 
-    /// Before a worker sleeps it looks around for some microseconds: a system call to sleep and one to
-    /// wake it cost more than most gaps between tasks.
+    /// Spins for some microseconds before a worker sleeps: two system calls, to sleep and to wake, cost more than most
+    /// gaps between tasks.
     pub(crate) fn spin_for_task(&self) -> bool {
         spin(|| self.may_have_queued())
     }
 
-    /// Whether the queue's best task should go before one of this rank.
+    /// Whether the queue's best task goes before one with this sort key.
     pub(crate) fn has_better_than(&self, rank: u64) -> bool {
         self.best_rank_hint.0.load(Relaxed) > rank.saturating_add(1)
     }
 
-    /// A worker whose shelf is empty looks for a task. It takes up to `batch` at once: one is returned, the
-    /// rest goes on its shelf, where others can steal it.
+    /// Finds a task for a worker whose local queue is empty. Takes up to `batch` tasks at once: returns one and puts
+    /// the others into the worker's local queue, where other workers can steal them.
     pub(crate) fn next_task(
         &self,
         worker: &WorkerState<T, W>,
@@ -73,9 +74,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return Found::PoolEnded;
         }
         if let Some(task) = self.pop_batch(&mut state, worker, batch) {
-            // A spawner may have counted on us, and we took another: see `wake_one`.
-            let strays = has_spun && !state.idle.is_empty() && any_local_tasks(&state);
-            let to_wake = if strays || state.queue.len() > 0 { self.wake_one(&mut state) } else { None };
+            // A spawner may have woken no worker because this one was searching: see `wake_one`.
+            let is_spawned_left = has_spun && !state.idle.is_empty() && any_local_tasks(&state);
+            let wake = is_spawned_left || state.queue.len() > 0;
+            let to_wake = if wake { self.wake_one(&mut state) } else { None };
             let wakes = self.grant_room(&mut state);
             self.update_hints(&state);
             drop(state);
@@ -83,7 +85,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             wakes.wake();
             return Found::Task(task);
         }
-        // It came for the queue's sake, and somebody was quicker.
+        // The worker passed over its local queue for the shared one, which another worker emptied first.
         if worker.local_len() > 0 {
             return Found::LocalQueue;
         }
@@ -95,7 +97,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.park(state, worker, search, waker)
     }
 
-    /// Up to `batch` tasks off the queue, but never more than this worker's share.
+    /// Pops up to `batch` tasks, but never more than this worker's share of the queue.
     pub(super) fn pop_batch(
         &self,
         state: &mut State<T, W>,
@@ -112,12 +114,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Some(task)
     }
 
-    /// Steals, or falls asleep, or finds that all is done.
+    /// Steals a task, puts the worker to sleep, or finds that the pool has ended.
     ///
-    /// A task that is spawned is put on its worker's shelf without this lock, so the two could miss each
-    /// other: the spawner sees nobody asleep while we see nothing to steal. Each therefore writes, passes a
-    /// SeqCst fence, and looks: we write `sleeping` and look at the shelves; it writes its shelf and looks at
-    /// `sleeping`. The fences have one order, and whoever passes second sees what the other wrote. (`loom.rs` tries them all.)
+    /// A spawned task enters its worker's local queue without this lock, so that spawner and sleeper could miss each
+    /// other: the spawner sees no sleeper while this worker sees nothing to steal. Each side therefore writes, passes a
+    /// SeqCst fence, and then reads: the sleeper writes `sleeping_workers` and reads the local queues, the spawner
+    /// writes its local queue and reads `sleeping_workers`. Fences have one total order, so the side that passes second
+    /// sees what the other wrote. `loom.rs` checks this under every memory order.
     pub(super) fn park(
         &self,
         mut state: MutexGuard<'_, State<T, W>>,
@@ -131,9 +134,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         if let Some(mut stolen) = steal_from_any(&state, worker) {
             state.idle.pop();
             self.sleeping_workers.0.store(state.idle.len(), Relaxed);
-            let task = stolen.pop_front().expect("a theft is never empty");
+            let task = stolen.pop_front().expect("stolen tasks are never empty");
             worker.push_batch(stolen.into_iter());
-            // Who spawned it all woke only us.
+            // The spawner of these tasks woke only this worker.
             let to_wake = if any_local_tasks(&state) { self.wake_one(&mut state) } else { None };
             drop(state);
             to_wake.into_iter().for_each(panics::wake);
@@ -152,14 +155,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Found::Nothing
     }
 
-    /// Closed, nothing queued, nothing delayed, and nobody awake who could spawn: that was all.
+    /// Finishes a closed pool with nothing queued, nothing delayed and no worker awake that could spawn.
     pub(super) fn finish_if_done(&self, state: &mut State<T, W>) -> bool {
         state.finished |=
             state.closed && state.awake == 0 && state.queue.len() == 0 && state.delayed.is_empty();
         state.finished
     }
 
-    /// WakeList every sleeper, to see that the pool has ended.
+    /// Takes every sleeping worker, for the caller to wake so that it sees the end of the pool.
     pub(super) fn wake_all(&self, state: &mut State<T, W>) -> WakeList {
         let sleepers = std::mem::take(&mut state.idle);
         self.sleeping_workers.0.store(0, Relaxed);
@@ -169,7 +172,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 }
 
-/// Whether anything lies on a shelf, for somebody to steal.
+/// Whether any local queue holds a task to steal.
 fn any_local_tasks<T: Send + 'static, W: Worker>(state: &State<T, W>) -> bool {
     state.workers.iter().any(|entry| entry.state.local_len() > 0)
 }
@@ -179,13 +182,11 @@ fn steal_from_any<T: Send + 'static, W: Worker>(
     thief: &WorkerState<T, W>,
 ) -> Option<VecDeque<Task<T, W>>> {
     let others = state.workers.iter().map(|entry| &entry.state).filter(|worker| worker.id != thief.id);
-    others
-        .filter(|worker| worker.local_len() > 0)
-        .map(|worker| worker.steal())
-        .find(|stolen| !stolen.is_empty())
+    let mut victims = others.filter(|worker| worker.local_len() > 0);
+    victims.find_map(|worker| Some(worker.steal()).filter(|stolen| !stolen.is_empty()))
 }
 
-/// Spins for some microseconds. Lets others run as it does: they may be who is waited for.
+/// Spins for some microseconds until `found`. Yields in between, to let the awaited thread run.
 pub(super) fn spin(found: impl Fn() -> bool) -> bool {
     const ROUNDS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 6 };
     const SPINS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 64 };

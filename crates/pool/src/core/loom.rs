@@ -1,5 +1,5 @@
-//! The protocols that do not go through the one lock, on the real code, under every order of memory that the
-//! language allows. Run by `cargo xtask prove`.
+//! Checks the protocols that do not use the lock, on the real code, under every memory order that the language allows.
+//! Run by `cargo xtask prove`.
 
 use super::{Core, Found, SearchState};
 use crate::{
@@ -26,9 +26,9 @@ fn core() -> Arc<Core<(), Threads>> {
     Arc::new(Core::new(PoolBuilder::new().workers(2).queue_capacity(2).into_config(None).unwrap(), (), None))
 }
 
-/// See `park`: a worker that falls asleep while another spawns either finds the task or is woken.
+/// A worker that falls asleep while another spawns either finds the task or is woken: see `Core::park`.
 #[test]
-fn a_spawn_and_a_sleeper_do_not_miss_each_other() {
+fn sleeper_is_woken_or_finds_task_when_other_worker_spawns() {
     ::loom::model(|| {
         let core = core();
         let (spawner, sleeper) = (core.register(), core.register());
@@ -46,29 +46,29 @@ fn a_spawn_and_a_sleeper_do_not_miss_each_other() {
         assert!(core.spawn(&spawner, Task::new(|_| Ok(()))).is_ok());
         drop(inside);
         let asleep = asleep.join().unwrap();
-        assert_eq!(asleep, flag.0.load(Relaxed), "asleep, but not woken; or woken for nothing");
+        assert_eq!(asleep, flag.0.load(Relaxed), "asleep but not woken, or woken but not asleep");
         core.cancel();
     });
 }
 
-/// See `WorkerState::run`: of the worker that finishes and the watch that gives up, exactly one settles; and
-/// a watch that wins names the task it gave up.
+/// Either the worker or the stall detector settles a run, never both, and a stall detector that wins names the task
+/// that it abandoned: see `WorkerState::run`.
 #[test]
-fn a_run_is_settled_once() {
+fn run_is_settled_once_when_finish_and_abandon_race() {
     ::loom::model(|| {
         let core = core();
         let worker = core.register();
-        let watch = thread::spawn({
+        let stall_detector = thread::spawn({
             let worker = Arc::clone(&worker);
             move || {
                 worker.current_run().is_some_and(|(run, _)| {
-                    let name = worker.current_task();
-                    let given_up = worker.abandon_run(run);
-                    if given_up {
+                    let task = worker.current_task();
+                    let abandoned = worker.abandon_run(run);
+                    if abandoned {
                         let id = if run == 1 { 7 } else { 0 };
-                        assert_eq!(name.map(|name| name.id), Some(TaskId(id)), "named after another run");
+                        assert_eq!(task.map(|task| task.id), Some(TaskId(id)), "task of another run");
                     }
-                    given_up
+                    abandoned
                 })
             }
         });
@@ -81,14 +81,14 @@ fn a_run_is_settled_once() {
             let run = worker.begin_run(&second, 0);
             finished = worker.finish_run(run, &second);
         }
-        assert_eq!(watch.join().unwrap(), !finished);
+        assert_eq!(stall_detector.join().unwrap(), !finished);
         core.cancel();
     });
 }
 
-/// See `WorkerState::listen`: who waits to be told to stop is told, whichever comes first.
+/// A cancellation is seen by a listener or wakes it, whichever comes first: see `WorkerState::listen`.
 #[test]
-fn a_cancellation_is_heard() {
+fn listener_sees_cancel_or_is_woken_when_both_race() {
     ::loom::model(|| {
         let core = core();
         let worker = core.register();
@@ -101,6 +101,6 @@ fn a_cancellation_is_heard() {
         worker.listen(0, &waker);
         let seen = worker.should_stop(1);
         canceller.join().unwrap();
-        assert!(seen || flag.0.load(Relaxed), "neither seen nor told");
+        assert!(seen || flag.0.load(Relaxed), "neither seen nor woken");
     });
 }

@@ -1,4 +1,4 @@
-//! What becomes of a task that did not simply succeed: put off, failed, never started.
+//! Settles tasks that did not succeed: schedules retries, records failures and tasks never started.
 
 use super::{Core, Delayed, State};
 use crate::{
@@ -13,15 +13,15 @@ use crate::{
 use std::time::Duration;
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    /// Puts a failed task off. It keeps its place in the capacity, so that a pool whose tasks all fail fills
-    /// up and makes submitters wait, instead of collecting them without end.
+    /// Holds a failed task back for `delay`. It still counts against the queue's capacity, so a pool whose tasks all
+    /// fail makes submitters wait instead of growing without bound. A cancelled pool returns the task.
     pub(crate) fn add_delayed(self: &Arc<Self>, task: Task<T, W>, delay: Duration) -> Result<(), Task<T, W>> {
         let id = task.meta().id;
         let mut state = self.lock();
         if state.cancelled {
             return Err(task);
         }
-        // Under the lock, which the callback needs first: it cannot come before the task is there.
+        // The callback takes this lock first, so it cannot run before the task is inserted.
         let core = Arc::downgrade(self);
         let timer = self.clock().call_after(delay, move || {
             if let Some(core) = core.upgrade() {
@@ -42,13 +42,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         to_wake.into_iter().for_each(panics::wake);
     }
 
-    /// Records that a task failed for good, and delivers that.
+    /// Records and delivers the final failure of a task.
     pub(crate) fn fail(&self, task: Task<T, W>, error: TaskError) {
         let ran = !matches!(error.cause(), Cause::BreakerOpen);
         let attempts = task.failed().max(u32::from(ran));
         let failure = Failure { task: task.task_ref(), attempts, error: Arc::new(error) };
         tracing::debug!(task = %failure.task, attempts = failure.attempts, error = %failure.error, "task failed");
-        // What the closure holds is gone before anybody hears of the end.
+        // What the closure holds is dropped before the failure is delivered.
         panics::discard(task);
         self.keep_failure(&mut self.lock(), &failure);
         self.deliver(failure.task.clone(), Err(failure));
@@ -67,7 +67,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// A task that will not be started any more. If it was, earlier, it has failed as it did then.
+    /// Settles a task that will not be started any more. If an earlier attempt failed, the task fails with its error.
     pub(crate) fn mark_never_started(&self, mut task: Task<T, W>) {
         let tried = task.failed() > 0;
         let error = task.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());

@@ -1,10 +1,10 @@
-//! The ways to stop: close, cancel, give up; and the end.
+//! Ends a pool: close, cancel, abandon what does not stop.
 
 use super::{Core, Delayed, State, WakeList};
 use crate::{breaker::Permit, sync::Arc, task::Task, worker::Worker, worker_state::WorkerState};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    /// No new work; what is there is finished.
+    /// Rejects new tasks and finishes those already taken.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         let mut wakes = self.close_submissions(&mut state);
@@ -21,7 +21,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         WakeList(std::mem::take(&mut state.submitters).into_iter().map(|(_, waker)| waker).collect())
     }
 
-    /// Stop now: nothing more is started, and what runs is told to stop.
+    /// Starts nothing more and cancels the running tasks.
     pub(crate) fn cancel(&self) {
         let mut state = self.lock();
         if state.cancelled {
@@ -40,7 +40,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         drop(state);
         workers.iter().for_each(|worker| worker.cancel());
         if let Some(result_queue) = &self.result_queue {
-            // After the workers know: a worker looks there once it has asked to be woken.
+            // After `worker.cancel()`, which a worker checks once it waits for room.
             result_queue.release_workers();
         }
         wakes.wake();
@@ -53,19 +53,18 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.finish_delivering();
     }
 
-    /// The time to stop is over: whoever runs still is left behind and named. Answers whether the pool has
-    /// ended with that.
+    /// Abandons and records every task that still runs. Returns whether the pool has ended with that.
     pub(crate) fn abandon_running(&self) -> bool {
         let mut state = self.lock();
         let workers: Vec<Arc<WorkerState<T, W>>> =
             state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
         let mut left = Vec::new();
         for worker in workers {
-            // The run first: if it is still the same when it is given up, the name is its own.
+            // The run is read first: if `abandon_run` then succeeds, the task belongs to that run.
             let Some((run, _)) = worker.current_run() else { continue };
-            let name = worker.current_task();
+            let task = worker.current_task();
             if worker.abandon_run(run) {
-                state.abandoned.extend(name);
+                state.abandoned.extend(task);
                 self.remove(&mut state, &worker);
                 left.push(worker);
             }
@@ -80,8 +79,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.has_ended()
     }
 
-    /// Whoever has something to tell after the lock is `delivering`, and done here. The pool ends when nobody is,
-    /// and every worker is gone: nothing is told after the end.
+    /// Ends an operation that delivered outcomes after it released the lock. The pool ends when no such operation is
+    /// left and every worker is gone, so that nothing is delivered after the end.
     pub(super) fn finish_delivering(&self) {
         let mut state = self.lock();
         state.delivering -= 1;

@@ -1,4 +1,4 @@
-//! Snapshots for users: statistics and the report.
+//! Takes the snapshots that users see: statistics and the report.
 
 use super::{Core, State};
 use crate::{
@@ -15,24 +15,24 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.snapshot(|_| ()).0
     }
 
-    /// Reads the counters, and under the lock what `and` asks for.
+    /// Reads the counters, and calls `extract` under the lock for what else the caller needs.
     ///
     /// Workers count without the lock while this reads, so the order matters: first the tasks that have ended, then
-    /// those that run, last those that were submitted or spawned. A task counters in each of these before it counters in
-    /// the one read earlier, so no snapshot shows more tasks ended or running than submitted.
-    fn snapshot<R>(&self, and: impl FnOnce(&State<T, W>) -> R) -> (PoolStats, R) {
+    /// those that run, last those that were submitted or spawned. A task is counted in each of these before it is
+    /// counted in the one read earlier, so no snapshot shows more tasks ended or running than submitted.
+    fn snapshot<R>(&self, extract: impl FnOnce(&State<T, W>) -> R) -> (PoolStats, R) {
         let counters = WorkerCounters::default();
         let state = self.lock();
         counters.merge(&state.exited_workers);
-        // The workers are added up after the lock. One that leaves meanwhile is in this list and not in
-        // the exited_workers we copied, so it is counted once all the same.
+        // The counters of workers are added after the lock is released. A worker that exits meanwhile is in this list
+        // and not yet in the `exited_workers` copied above, so it is counted exactly once.
         let workers: Vec<Arc<WorkerState<T, W>>> =
             state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
         drop(state);
         workers.iter().for_each(|worker| counters.merge(&worker.counters.0));
 
         let state = self.lock();
-        let asked = and(&state);
+        let extracted = extract(&state);
         let workers = || state.workers.iter().map(|entry| &entry.state);
         let spawned = state.exited_workers.spawned.get()
             + workers().map(|worker| worker.counters.0.spawned.get()).sum::<u64>();
@@ -56,7 +56,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         stats.timed_out = self.timed_out.load(Relaxed);
         stats.late_discarded = self.late_discarded.load(Relaxed);
         stats.breaker = self.config.breaker.as_ref().map(Breaker::stats);
-        (stats, asked)
+        (stats, extracted)
     }
 
     pub(crate) fn report(&self) -> Report {

@@ -1,4 +1,4 @@
-//! Taking tasks in: from outside, with room to wait for; from inside, without.
+//! Takes tasks in: submitted from outside, where they wait for room, and spawned by running tasks, which never wait.
 
 use super::{Core, State, WakeList, dispatch::spin};
 use crate::{
@@ -26,7 +26,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         used < self.config.queue_capacity && self.in_window(state)
     }
 
-    /// In submit order, tasks may not run further ahead of the reader than this.
+    /// Whether the next task stays within [`Config::max_ahead_of_reader`](crate::builder::Config::max_ahead_of_reader).
     pub(super) fn in_window(&self, state: &State<T, W>) -> bool {
         let Some(result_queue) = self.result_queue.as_ref().filter(|_| self.config.in_submit_order) else {
             return true;
@@ -42,12 +42,12 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.closed.then_some(SubmitErrorKind::Closed)
     }
 
-    /// Why the pool does not take `task`, whether there is room or not.
+    /// The reason to reject `task` whether there is room or not.
     fn rejection_of(state: &State<T, W>, task: &Task<T, W>) -> Option<SubmitErrorKind> {
         Self::rejection(state).or_else(|| task.validation_error())
     }
 
-    /// Takes a task in, unless there is no room for it.
+    /// Queues a task if there is room for it and no submitter waits.
     pub(crate) fn try_submit(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         let state = self.lock();
         if let Some(rejection) = Self::rejection_of(&state, &task) {
@@ -77,8 +77,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         TaskId(id)
     }
 
-    /// A push changes what others look for only if it is the first, or the best: most need not touch the
-    /// line that they look at.
+    /// Updates the hints after one push. Writes only what changed, so that most pushes leave the cache line alone.
     pub(super) fn update_hints_after_push(&self, state: &State<T, W>) {
         if state.queue.len() == 1 {
             self.queued_hint.0.store(1, Relaxed);
@@ -100,14 +99,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.update_best_hint(state);
     }
 
-    /// Before a submitter sleeps it looks around for some microseconds: with tiny tasks the queue is half
-    /// empty again before the system has put a thread to sleep and woken it. Not for the first free place,
-    /// though: it would be back here with the next task.
+    /// Spins for some microseconds before a submitter sleeps: with tiny tasks the queue is half empty again before the
+    /// system has put a thread to sleep and woken it. Waits for half the queue rather than for one place, or the
+    /// submitter would be back here with its next task.
     pub(crate) fn spin_for_room(&self) -> bool {
         spin(|| self.queued_hint.0.load(Relaxed) <= self.config.queue_capacity / 2)
     }
 
-    /// Waits in line for room: the first poll that finds none takes a ticket, later ones show it.
+    /// Submits a task or waits for room. The first poll that finds no room issues a ticket; later polls present it.
     pub(crate) fn poll_submit(
         &self,
         task: &mut Option<Task<T, W>>,
@@ -117,7 +116,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let mut state = self.lock();
         let submitted = task.as_ref().expect("polled after it was ready");
         if let Some(rejection) = Self::rejection_of(&state, submitted) {
-            // A closed pool has woken everybody in line, and the line is gone; a faulty task was never in it.
+            // A closed pool has woken and removed every waiting submitter. An invalid task never waited.
             *ticket = None;
             drop(state);
             let task = task.take().expect("polled after it was ready");
@@ -126,7 +125,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let granted = match *ticket {
             None => state.submitters.is_empty() && self.has_room(&state),
             Some(mine) => match state.submitters.iter_mut().find(|(ticket, _)| *ticket == mine) {
-                // Still in line: woken for nothing, or polled by another task.
+                // Still waiting: a spurious wake-up, or a poll from another task.
                 Some((_, waiting)) => {
                     waiting.clone_from(&waker());
                     return Poll::Pending;
@@ -149,9 +148,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Poll::Pending
     }
 
-    /// Logs that the thread that reads the results waits for itself: it waits here for room, and no worker runs a task before
-    /// it reads. To be called by each of them when it waits: the last one sees that all do. It is logged and not refused,
-    /// because another thread may be given the results to read.
+    /// Logs a deadlock: the thread that reads the results waits here for room, and no worker runs a task before it
+    /// reads. Each of them calls this when it waits, so the last one sees that all wait. The task is not rejected,
+    /// because another thread may still take over the reading.
     pub(crate) fn check_reader(&self) {
         let Some(result_queue) =
             self.result_queue.as_ref().filter(|result_queue| result_queue.is_reader_submitting())
@@ -166,7 +165,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// A submitter gives up waiting. If room was promised to it, that goes to the next in line.
+    /// Cancels a submitter's wait. Room that was reserved for it goes to the next waiting submitter.
     pub(crate) fn cancel_ticket(&self, ticket: u64) {
         let mut state = self.lock();
         if state.closed {
@@ -181,7 +180,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         wakes.wake();
     }
 
-    /// Promises free room to those who have waited longest.
+    /// Reserves free room for the submitters that have waited longest.
     pub(super) fn grant_room(&self, state: &mut State<T, W>) -> WakeList {
         let mut wakes = WakeList::default();
         while !state.submitters.is_empty() && self.has_room(state) {
@@ -191,7 +190,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         wakes
     }
 
-    /// The reader has taken results: in submit order, that may make room.
+    /// Admits waiting submitters after results were read, which makes room in submit order.
     pub(crate) fn on_results_read(&self) {
         if self.config.in_submit_order {
             let mut state = self.lock();
@@ -201,8 +200,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// Takes a task in from the thread of worker `id`, inside one of its tasks: waiting for room there could
-    /// be waiting for oneself.
+    /// Queues a task submitted by a task that runs on worker `id`. Never waits: the task would wait for itself.
     pub(crate) fn submit_from_worker(
         &self,
         id: usize,
@@ -219,7 +217,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// Takes a task in from a task that runs on `worker`.
+    /// Queues a task spawned by a task that runs on `worker`.
     pub(crate) fn spawn(
         &self,
         worker: &WorkerState<T, W>,
@@ -237,7 +235,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             self.skip_sequence(id);
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
-        // See `park`: either we see the sleeper here, or it sees the task there.
+        // See `park`: either this thread sees the sleeper, or the sleeper sees the task.
         fence(SeqCst);
         if self.sleeping_workers.0.load(Relaxed) > 0 {
             let mut state = self.lock();
@@ -248,8 +246,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Ok(TaskId(id))
     }
 
-    /// A context was taken to another thread, or has outlived its task. Its worker may be asleep or gone, so
-    /// the task goes into the queue, if the pool has not ended.
+    /// Queues a task spawned through a context that was moved to another thread or has outlived its task. Its worker
+    /// may be asleep or gone, so the task goes into the shared queue, unless the pool has ended.
     pub(super) fn spawn_from_other_thread(
         &self,
         worker: &WorkerState<T, W>,
@@ -263,7 +261,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Ok(self.accept(state, task))
     }
 
-    /// A number that no outcome will come for.
+    /// Marks a task id that will have no outcome, so that submit order does not wait for it.
     pub(super) fn skip_sequence(&self, id: u64) {
         if let Some(result_queue) = &self.result_queue {
             result_queue.push(id, None);
@@ -271,8 +269,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// Numbers for tasks to be spawned: several, so that not each spawn comes for the lock; one by one where
-    /// the order of results goes by them.
+    /// Reserves ids for tasks to be spawned: 64 at once to take the lock rarely, but single ids in submit order, where
+    /// results are ordered by them.
     pub(super) fn reserve_task_ids(&self) -> Range<u64> {
         let mut state = self.lock();
         let first = state.next_task_id;

@@ -1,4 +1,4 @@
-//! Workers come and go here: seated, left, replaced. Starting them is theirs.
+//! Registers workers, removes those that exit and replaces those that stall. Does not start them: see `worker`.
 
 use super::{Core, SearchState, State, WakeList, WorkerEntry};
 use crate::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    /// Makes a place for a new worker. It counts from now on, so the pool cannot end before it has come.
+    /// Registers a new worker before it is started, so that the pool cannot end without it.
     pub(crate) fn register(self: &Arc<Self>) -> Arc<WorkerState<T, W>> {
         self.register_locked(&mut self.lock())
     }
@@ -27,9 +27,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let worker = Arc::new(WorkerState::new(state.next_worker_id, Arc::clone(self)));
         state.next_worker_id += 1;
         state.awake += 1;
-        state
-            .workers
-            .push(WorkerEntry { state: Arc::clone(&worker), stall_detector: StallDetector::default() });
+        let entry = WorkerEntry { state: Arc::clone(&worker), stall_detector: StallDetector::default() };
+        state.workers.push(entry);
         worker
     }
 
@@ -38,7 +37,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         if state.workers.iter().any(|entry| entry.state.id == worker_id) {
             state.handles.push((worker_id, handle));
         } else {
-            // Gone already, or given up: nobody will wait for it.
+            // The worker has exited or was abandoned, so nothing joins it.
             drop(state);
             W::abort(&handle);
         }
@@ -48,7 +47,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         std::mem::take(&mut self.lock().handles)
     }
 
-    /// Takes an awake worker off the list, with its counts; it is not waited for any more.
+    /// Removes an awake worker and keeps its counters. The pool no longer waits for it.
     pub(super) fn remove(&self, state: &mut State<T, W>, worker: &WorkerState<T, W>) {
         state.workers.retain(|entry| entry.state.id != worker.id);
         state.exited_workers.merge(&worker.counters.0);
@@ -58,8 +57,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// A worker goes, for whatever reason. The last one ends the pool: if there was work left (a runtime was
-    /// shut down around it), that is cancelled and named.
+    /// Removes a worker that exits for any reason. The last one ends the pool. If work is left then, because the
+    /// runtime was shut down, the pool is cancelled and reports that work.
     pub(crate) fn on_exit(&self, worker: &WorkerState<T, W>, search: SearchState) {
         let mut state = self.lock();
         let Some(place) = state.workers.iter().position(|entry| entry.state.id == worker.id) else { return };
@@ -71,22 +70,21 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             state.awake -= 1;
             state.searching -= usize::from(search != SearchState::NotStarted);
         }
-        // Under one lock with the snapshot, so that no count is seen twice or not at all.
+        // Under the lock that `snapshot` takes, so that each count is seen exactly once.
         state.workers.swap_remove(place);
         state.exited_workers.merge(&worker.counters.0);
-        let abandoned = state.workers.is_empty() && !state.finished;
+        let is_last = state.workers.is_empty() && !state.finished;
         state.delivering += 1;
         drop(state);
         self.requeue(worker.close_and_drain());
         self.wake_after_exit();
-        if abandoned {
+        if is_last {
             self.cancel();
         }
         self.finish_delivering();
     }
 
-    /// One worker is gone: if it was the last one awake, the others have to see to what is left, or that
-    /// nothing is.
+    /// Wakes other workers after one has exited: if it was the last one awake, they run what is left or exit too.
     fn wake_after_exit(&self) {
         let mut state = self.lock();
         let mut wakes = WakeList::default();
@@ -99,7 +97,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         wakes.wake();
     }
 
-    /// A worker goes in the middle of a task: its runtime was shut down.
+    /// Fails the running task of a worker whose runtime was shut down.
     pub(crate) fn on_abort(&self, worker: &WorkerState<T, W>) {
         let (task, attempts) = (worker.current_task(), worker.attempt());
         let Some((task, (run, _))) = task.zip(worker.current_run()) else { return };
@@ -113,7 +111,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// Puts the tasks of a worker that is gone back into the queue, or gives them up with the pool.
+    /// Moves the tasks of an exited worker back into the queue. In a cancelled pool they are never started.
     pub(super) fn requeue(&self, tasks: Vec<Task<T, W>>) {
         if tasks.is_empty() {
             return;
@@ -132,8 +130,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         to_wake.into_iter().for_each(panics::wake);
     }
 
-    /// Looks at every worker once. One that gave no heartbeat for too long is given up: its task has failed,
-    /// its shelf goes back into the queue, and its place is taken by a new one, to be started by the caller.
+    /// Checks every worker once. One without a heartbeat for `limit` nanoseconds is abandoned: its task fails, its
+    /// local queue moves back into the shared queue, and a new worker is registered, which the caller starts.
     pub(crate) fn replace_stalled(self: &Arc<Self>, now: u64, limit: u64) -> Vec<Arc<WorkerState<T, W>>> {
         let mut state = self.lock();
         let workers = state.workers.iter_mut();
@@ -155,7 +153,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             failures.push((Arc::clone(&worker), failure));
             state.stalled += 1;
             state.failed_outside_workers += 1;
-            // Shut before it is counted: the task may be alive after all, and spawn.
+            // Closed before its counters are merged: the task may still be running, and spawn.
             for task in worker.close_and_drain() {
                 state.queue.push(task.meta().rank, task);
             }
@@ -165,16 +163,16 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.update_hints(&state);
         drop(state);
         for (worker, failure) in failures {
-            tracing::warn!(pool = %self.config.name, worker = worker.id, task = %failure.task, "worker stalled; replaced");
+            tracing::warn!(pool = %self.config.name, worker = worker.id, task = %failure.task, "worker stalled and was replaced");
             worker.wake_listeners();
-            // Untold, it counts as a failed call.
+            // A dropped permit counts as a failed call.
             drop(worker.take_permit());
             self.deliver(failure.task.clone(), Err(failure));
         }
         replacements
     }
 
-    /// Whether the pool has ended.
+    /// Returns `Ready` once the pool has ended; until then `waker` is woken at the end.
     pub(crate) fn poll_ended(&self, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
         if state.ended {
