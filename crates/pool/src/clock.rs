@@ -1,14 +1,14 @@
-//! Time: what it is now, and what is to happen later. The only place that reads the system clock and the
-//! only one that waits for it. A [`ManualClock`] makes the same code deterministic in tests.
+//! Clocks and timers. Only this module reads the system clock and waits for it. A [`ManualClock`] makes the same code
+//! deterministic in tests.
 //!
-//! Time is counted in nanoseconds since the clock was last_sequence; it never goes backwards.
+//! Time is counted in nanoseconds since the clock was created, and never goes backwards.
 
 use crate::sync::{Arc, Condvar, Mutex, lock, wait};
 use std::{collections::BTreeMap, fmt, task::Waker, time::Duration};
 
-/// Where a pool or a breaker takes its time from.
+/// Source of time for a pool or a breaker.
 ///
-/// [`Clock::system`] is the default. Tests hand over a [`ManualClock`] and move it by hand.
+/// [`Clock::system`] is the default. Tests use a [`ManualClock`] and advance it themselves.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -19,10 +19,10 @@ enum Source {
     Manual(Arc<Manual>),
 }
 
-/// What a timer does when it is due. Runs on the thread that found it due, so it must be short.
+/// Called when a timer is due, on the thread that found it due, so it must be short.
 type TimerCallback = Box<dyn FnOnce() + Send>;
 
-/// Names a timer, so that it can be taken back.
+/// Identifies a timer, so that it can be cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey {
     at: u64,
@@ -61,7 +61,7 @@ impl Clock {
         ManualClock::new().into()
     }
 
-    /// Makes sure that timers fire: starts the timer thread, unless it runs.
+    /// Starts the timer thread, unless it runs already.
     pub(crate) fn start(&self) -> std::io::Result<()> {
         match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
@@ -70,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the clock was last_sequence.
+    /// Nanoseconds since the clock was created.
     pub(crate) fn now(&self) -> u64 {
         match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
@@ -79,7 +79,7 @@ impl Clock {
         }
     }
 
-    /// Calls `callback` once, `delay` from now. A delay beyond the end of time never comes.
+    /// Calls `callback` once, `delay` from now. With a delay of 584 years or more it is never called.
     pub(crate) fn call_after(&self, delay: Duration, callback: impl FnOnce() + Send + 'static) -> TimerKey {
         let at = self.now().saturating_add(nanos(delay));
         match &self.0 {
@@ -93,10 +93,10 @@ impl Clock {
         }
     }
 
-    /// Takes a timer back. If it is gone already, its callback has run or is running.
+    /// Cancels a timer. If there is none with this key, its callback has run or is running.
     pub(crate) fn cancel_timer(&self, key: TimerKey) {
-        // The callback is dropped after the lock: it may hold the last handle of something whose drop comes
-        // back here.
+        // The callback is dropped after the lock is released: it may own the last handle of a value whose drop calls
+        // back into the clock.
         let _alarm = match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
             Source::System => system::remove(key),
@@ -121,7 +121,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// WakeList whoever waits, once a time is over. Forgotten when dropped.
+/// A point in time that wakes a waiting thread or task. Its timer is cancelled on drop.
 pub(crate) struct Deadline {
     clock: Clock,
     at: u64,
@@ -131,7 +131,7 @@ pub(crate) struct Deadline {
 
 #[derive(Default)]
 struct DeadlineState {
-    over: bool,
+    has_passed: bool,
     waker: Option<Waker>,
 }
 
@@ -142,7 +142,7 @@ impl Deadline {
         let state = Arc::clone(&shared);
         let key = clock.call_after(after, move || {
             let mut state = lock(&state);
-            state.over = true;
+            state.has_passed = true;
             let waker = state.waker.take();
             drop(state);
             if let Some(waker) = waker {
@@ -152,15 +152,15 @@ impl Deadline {
         Self { clock: clock.clone(), at, key, shared }
     }
 
-    /// Whether the time is over; if not, `waker` is woken when it is.
+    /// Whether the deadline has passed. If not, `waker` is woken when it does.
     pub(crate) fn has_passed(&self, waker: &Waker) -> bool {
-        let over = self.clock.now() >= self.at;
+        let has_passed = self.clock.now() >= self.at;
         let mut state = lock(&self.shared);
-        state.over |= over;
-        if !state.over {
+        state.has_passed |= has_passed;
+        if !state.has_passed {
             state.waker = Some(waker.clone());
         }
-        state.over
+        state.has_passed
     }
 }
 
@@ -170,12 +170,12 @@ impl Drop for Deadline {
     }
 }
 
-/// A [`Duration`] in nanoseconds; what does not fit in 64 bits (584 years) is the end of time.
+/// A [`Duration`] in nanoseconds, capped at `u64::MAX` (584 years).
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A clock that moves only when it is told to.
+/// A clock for tests that moves only when [`advance`](Self::advance) is called.
 ///
 /// ```
 /// use gristmill_pool::{Breaker, clock::ManualClock};
@@ -204,24 +204,24 @@ struct ManualState {
 }
 
 impl ManualClock {
-    /// A clock at zero.
+    /// Creates a clock whose time is zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves time forward and runs everything that falls due, in order, on the calling thread.
+    /// Moves time forward and runs the timers that become due, in order, on the calling thread.
     pub fn advance(&self, by: Duration) {
         let end = lock(&self.0.state).now.saturating_add(nanos(by));
         loop {
             let mut state = lock(&self.0.state);
             match state.timers.due.first_key_value().map(|(key, _)| key.at) {
                 Some(at) if at <= end => {
-                    // Each callback sees the instant it was set for, so what it schedules next is right too.
+                    // Each callback sees the instant it was set for, so that what it schedules is relative to that.
                     state.now = state.now.max(at);
                     let now = state.now;
                     let callback = state.timers.pop_due(now);
                     drop(state);
-                    callback.expect("the timer just seen under the lock")();
+                    callback.expect("the timer was found under the same lock")();
                 }
                 _ => {
                     state.now = state.now.max(end);
@@ -231,8 +231,8 @@ impl ManualClock {
         }
     }
 
-    /// Blocks until at least `count` timers wait for this clock: the signal that a task has reached its
-    /// back-off, or a `submit_timeout` its wait.
+    /// Blocks until at least `count` timers wait for this clock, which shows that a task has reached its back-off or
+    /// that a `submit_timeout` waits.
     pub fn wait_for_timers(&self, count: usize) {
         let mut state = lock(&self.0.state);
         while state.timers.due.len() < count {
@@ -263,7 +263,7 @@ impl From<&ManualClock> for Clock {
     }
 }
 
-/// The one timer thread of the process.
+/// The timer thread, one for the whole process.
 #[cfg(not(any(shuttle, loom)))]
 mod system {
     use super::{TimerCallback, TimerKey, Timers};
@@ -282,8 +282,8 @@ mod system {
     struct State {
         timers: Timers,
         running: bool,
-        /// When the thread means to wake up. A timer for later need not disturb it, and one that is taken
-        /// back leaves it be: task timeouts come and go by the thousand and almost none fires.
+        /// Time at which the thread wakes up next. Only an earlier timer notifies it. A cancelled timer does not: tasks
+        /// set and cancel thousands of timeouts of which almost none fires.
         wakes_at: u64,
     }
 
@@ -302,7 +302,7 @@ mod system {
         super::nanos(START.get_or_init(Instant::now).elapsed())
     }
 
-    /// Starts the timer thread. Without it no timer ever fires, so a pool that cannot have it is not built.
+    /// Starts the timer thread. Without it no timer fires, so no pool is built if this fails.
     pub(super) fn start() -> std::io::Result<()> {
         let mut state = lock(&TIMER.state);
         if !state.running {
@@ -333,9 +333,9 @@ mod system {
             let now = now();
             if let Some(callback) = state.timers.pop_due(now) {
                 drop(state);
-                // An callback may call a foreign waker; one that panics must not stop everybody's time.
+                // A callback may call a foreign waker, whose panic must not end the thread of all timers.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).is_err() {
-                    tracing::error!("a timer's callback panicked");
+                    tracing::error!("a timer callback panicked");
                 }
                 state = lock(&TIMER.state);
                 continue;

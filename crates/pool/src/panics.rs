@@ -1,8 +1,8 @@
-//! Catches a task's panic with its message and backtrace, and knows whether this thread is inside a task.
+//! Catches a task's panic with its message and backtrace, and records which worker the current thread runs for.
 //!
-//! By the time `catch_unwind` returns, the stack that panicked is gone: only a panic hook can see it. The
-//! first pool therefore puts one in front of the hook that is there. It keeps the panics of tasks for their
-//! reports and logs (libraries do not print) and hands all others on.
+//! By the time `catch_unwind` returns, the stack that panicked is gone: only a panic hook can see it. The first pool
+//! therefore installs a hook in front of the existing one. It keeps the panics of tasks for their reports and logs,
+//! because libraries do not print, and passes all others on.
 
 use crate::sync::thread_local;
 use std::{
@@ -15,19 +15,19 @@ use std::{
 };
 
 thread_local! {
-    /// The pool, as an address, and its worker that this thread works for.
+    /// Address of the pool and number of the worker that this thread runs for.
     static CURRENT_WORKER: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
     static LAST_PANIC: RefCell<Option<(String, Backtrace)>> = const { RefCell::new(None) };
 }
 
-/// A task's panic.
+/// Message and backtrace of a task's panic.
 pub(crate) struct Panic {
     pub(crate) message: String,
     pub(crate) backtrace: Backtrace,
 }
 
 pub(crate) fn install_hook() {
-    // The model checkers have hooks of their own, and locals that are not there wherever a panic can be.
+    // The model checkers have their own hooks, and their thread locals are missing in places that can panic.
     if cfg!(any(shuttle, loom)) {
         return;
     }
@@ -35,13 +35,13 @@ pub(crate) fn install_hook() {
     INSTALLED.call_once(|| {
         let previous = take_hook();
         set_hook(Box::new(move |info| {
-            // A thread that is ending has no locals left, and is in no task. Where a panic ends the process
-            // there will be no report.
+            // A thread that is ending has no thread locals left and runs no task. With `panic = "abort"` there is no
+            // report.
             if CURRENT_WORKER.try_with(Cell::get).unwrap_or(None).is_none() || cfg!(panic = "abort") {
                 return previous(info);
             }
-            let seen = (describe(info), Backtrace::force_capture());
-            LAST_PANIC.with(|cell| *cell.borrow_mut() = Some(seen));
+            let panic = (describe(info), Backtrace::force_capture());
+            LAST_PANIC.with(|cell| *cell.borrow_mut() = Some(panic));
         }));
     });
 }
@@ -53,10 +53,10 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 
 fn payload_text(payload: &(dyn Any + Send)) -> &str {
     let literal = payload.downcast_ref::<&'static str>().copied();
-    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(not a payload_text)")
+    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(not a string)")
 }
 
-/// Says that this thread works for `worker` of `pool`, until the guard is dropped.
+/// Records until the guard is dropped that this thread runs for `worker` of `pool`.
 pub(crate) fn enter_worker(pool: usize, worker: usize) -> WorkerGuard {
     WorkerGuard { outer: CURRENT_WORKER.with(|inside| inside.replace(Some((pool, worker)))) }
 }
@@ -72,37 +72,36 @@ impl Drop for WorkerGuard {
     }
 }
 
-/// Runs a part of a task.
+/// Runs a part of a task and catches its panic.
 pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
     let result = catch_unwind(AssertUnwindSafe(run));
     result.map_err(|payload| {
         let message = payload_text(payload.as_ref());
-        // Nothing seen, or an earlier panic that the task itself caught: somebody replaced our hook later, or
-        // this one was a `resume_unwind`.
-        let seen = LAST_PANIC
-            .with(|cell| cell.borrow_mut().take())
-            .filter(|(message, _)| message.starts_with(message));
-        let (message, backtrace) = seen.unwrap_or_else(|| (message.to_owned(), Backtrace::disabled()));
+        // The hook saw no panic, or an earlier one that the task itself caught, if it was replaced later or if this
+        // panic is a `resume_unwind`.
+        let hooked =
+            LAST_PANIC.with(|cell| cell.borrow_mut().take()).filter(|(text, _)| text.starts_with(message));
+        let (message, backtrace) = hooked.unwrap_or_else(|| (message.to_owned(), Backtrace::disabled()));
         discard(payload);
         Panic { message, backtrace }
     })
 }
 
-/// The worker of `pool` that the calling thread works for.
+/// The worker of `pool` that the calling thread runs for, if any.
 pub(crate) fn current_worker(pool: usize) -> Option<usize> {
     CURRENT_WORKER.with(Cell::get).filter(|(inside, _)| *inside == pool).map(|(_, worker)| worker)
 }
 
-/// WakeList somebody. A waker is foreign code, and may panic; that is not the pool's end.
+/// Calls a waker. It runs foreign code, whose panic must not end the pool.
 pub(crate) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-        tracing::error!("a waker panicked");
+        tracing::error!("a waker of a pool's user panicked");
     }
 }
 
-/// Drops what is the user's. Its drop may panic, and must not take the worker with it.
+/// Drops a value of the user. A panic in its drop must not end the worker.
 pub(crate) fn discard<V>(value: V) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("a task panicked as it was dropped");
+        tracing::error!("a task or its result panicked while it was dropped");
     }
 }

@@ -1,30 +1,29 @@
-//! The waiting queue, in the three orders a pool can have. Pure data: no locks, no capacity, no waiting;
-//! the core keeps those.
+//! The queue of waiting tasks, in the three orders that a pool can have. Pure data: locks, capacity and waiting are in
+//! `core`.
 //!
-//! The ordered lines let nothing starve by one rule: every [`AGING_INTERVAL`]th item taken is the one that has waited
-//! longest. An item can so be overtaken by at most `AGING_INTERVAL`−1 later ones for each item ahead of it.
+//! One rule keeps the ordered queues from starving any item: every [`AGING_INTERVAL`]th pop takes the item that has
+//! waited longest. At most `AGING_INTERVAL` − 1 later items therefore overtake an item for each item ahead of it.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// In what order a pool starts its tasks.
+/// Order in which a pool starts its tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum QueueOrder {
-    /// First in, first out.
+    /// First in, first out: the order of submission.
     #[default]
     Fifo,
-    /// Highest [`Priority`](crate::Priority) first; equal ones first in, first out. One start in 16 goes to
-    /// the task that has waited longest, so that low ones do not starve.
+    /// Highest [`Priority`](crate::Priority) first; equal ones first in, first out. One start in 16 goes to the task
+    /// that has waited longest, so that low priorities do not starve.
     Priority,
-    /// Smallest [`cost`](crate::Task::cost) first; equal ones first in, first out. One start in 16 goes to
-    /// the task that has waited longest, so that costly ones do not starve.
+    /// Smallest [`cost`](crate::Task::cost) first; equal ones first in, first out. One start in 16 goes to the task
+    /// that has waited longest, so that costly tasks do not starve.
     Cost,
 }
 
-/// Every how many-th item taken is the oldest instead of the best.
+/// One pop in this many takes the oldest item instead of the best.
 const AGING_INTERVAL: u32 = 16;
 
-/// How soon an item wants to be taken: its priority in the low byte, its cost above. One word, because every
-/// task is moved through the queue.
+/// An item's priority, in the low byte, and its cost, above. One word, because every task moves through the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rank(u64);
 
@@ -41,7 +40,7 @@ impl Rank {
         self.0 >> 8
     }
 
-    /// The rank as one number sort_key an order, larger is sooner; equal for all in a first-in-first-out queue.
+    /// The rank as one number, larger is sooner. Equal for all items of a first-in-first-out queue.
     pub(crate) fn sort_key(self, order: QueueOrder) -> u64 {
         match order {
             QueueOrder::Fifo => 0,
@@ -69,7 +68,7 @@ impl<T> Queue<T> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Fifo(queue) => queue.len(),
-            Self::Priority(by_priority) => by_priority.len,
+            Self::Priority(queue) => queue.len,
             Self::Cost(queue) => queue.by_cost.len(),
         }
     }
@@ -77,7 +76,7 @@ impl<T> Queue<T> {
     pub(crate) fn push(&mut self, rank: Rank, item: T) {
         match self {
             Self::Fifo(queue) => queue.push_back(item),
-            Self::Priority(by_priority) => by_priority.push(rank.priority(), item),
+            Self::Priority(queue) => queue.push(rank.priority(), item),
             Self::Cost(queue) => queue.push(rank.cost(), item),
         }
     }
@@ -85,22 +84,22 @@ impl<T> Queue<T> {
     pub(crate) fn pop(&mut self) -> Option<T> {
         match self {
             Self::Fifo(queue) => queue.pop_front(),
-            Self::Priority(by_priority) => by_priority.pop(),
+            Self::Priority(queue) => queue.pop(),
             Self::Cost(queue) => queue.pop(),
         }
     }
 
-    /// The rank of the best item, as [`Rank::sort_key`] counts it.
+    /// The [sort key](Rank::sort_key) of the best item.
     pub(crate) fn best(&self) -> Option<u64> {
         match self {
             Self::Fifo(queue) => (!queue.is_empty()).then_some(0),
-            Self::Priority(by_priority) => by_priority.highest().map(|priority| priority as u64),
+            Self::Priority(queue) => queue.highest().map(|priority| priority as u64),
             Self::Cost(queue) => queue.by_cost.first_key_value().map(|((cost, _), _)| u64::MAX - cost),
         }
     }
 }
 
-/// WorkerCounters takes, and says when it is the oldest's turn.
+/// Counts pops and decides which of them take the oldest item.
 #[derive(Default)]
 struct Aging(u32);
 
@@ -111,8 +110,8 @@ impl Aging {
     }
 }
 
-/// A priority for each of the 256 priorities and a bit for each priority that is not empty: push and pop take the
-/// same time whatever the length.
+/// A queue for each of the 256 priorities and a bit for each queue that is not empty: the time of push and pop does not
+/// depend on the number of items.
 pub(crate) struct PriorityQueue<T> {
     by_priority: Vec<VecDeque<(u64, T)>>,
     nonempty: [u64; 4],
@@ -122,8 +121,8 @@ pub(crate) struct PriorityQueue<T> {
 }
 
 impl<T> PriorityQueue<T> {
-    /// An empty priority gives back what it grew beyond this: 256 by_priority that were each full once must not keep
-    /// 256 times the queue's memory.
+    /// Largest capacity that an empty queue keeps, in items: 256 queues that were each full once must not keep 256
+    /// times the memory.
     const MAX_IDLE_CAPACITY: usize = 256;
 
     fn new() -> Self {
@@ -160,7 +159,7 @@ impl<T> PriorityQueue<T> {
     fn oldest(&self) -> Option<usize> {
         let mut oldest = None;
         for (word, bits) in self.nonempty.iter().enumerate() {
-            // Lane by priority, but only those that hold something.
+            // Visits only the queues that are not empty.
             let mut bits = *bits;
             while bits != 0 {
                 let priority = word * 64 + bits.trailing_zeros() as usize;
@@ -173,7 +172,7 @@ impl<T> PriorityQueue<T> {
     }
 }
 
-/// Two trees over the same items: by cost, and by age.
+/// Items in two trees: by cost and by age.
 pub(crate) struct CostQueue<T> {
     by_cost: BTreeMap<(u64, u64), T>,
     by_age: BTreeMap<u64, u64>,
@@ -215,7 +214,7 @@ mod tests {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
-    /// Pushes items named (rank, nth) and says in which order they come out.
+    /// Pushes items named (rank, nth) and checks the order in which they are popped.
     fn check(order: QueueOrder, pushes: &[u64], want: &[(u64, usize)]) {
         let mut queue = Queue::new(order);
         for (nth, number) in pushes.iter().enumerate() {
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn orders() {
+    fn each_order_pops_by_its_rank() {
         check(QueueOrder::Fifo, &[3, 1, 2, 1], &[(3, 0), (1, 1), (2, 2), (1, 3)]);
         check(
             QueueOrder::Priority,
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn best_is_what_comes_next() {
+    fn best_is_the_sort_key_of_the_next_pop() {
         for order in [QueueOrder::Priority, QueueOrder::Cost] {
             let mut queue = Queue::new(order);
             for number in [7, 200, 3] {
@@ -250,10 +249,10 @@ mod tests {
         }
     }
 
-    /// A stream of better items that never ends: the one at the back still comes within AGING_INTERVAL takes for each
-    /// item that was ahead of it.
+    /// An endless stream of better items: the last item is still popped within `AGING_INTERVAL` pops for each item that
+    /// was ahead of it.
     #[test]
-    fn nothing_starves() {
+    fn worst_item_is_popped_despite_endless_better_ones() {
         for order in [QueueOrder::Priority, QueueOrder::Cost] {
             let (better, worst) = if order == QueueOrder::Priority { (200, 0) } else { (1, 1_000) };
             let mut queue = Queue::new(order);
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_lane_gives_its_memory_back() {
+    fn emptied_priority_releases_its_memory() {
         let mut by_priority = PriorityQueue::new();
         for _ in 0..10_000 {
             by_priority.push(9, ());

@@ -1,8 +1,8 @@
-//! Where finished tasks leave what they made, and where the user takes it.
+//! Passes the outcomes of tasks from the workers to the reader.
 //!
-//! Nothing is ever dropped: a worker that has a result can always put it down. A slow reader is felt
-//! before that, when a worker may not *start* another task while the buffer of results is full. (The buffer so
-//! holds at most one result a worker above its capacity.)
+//! No outcome is dropped: a worker that has one can always push it. A slow reader holds workers up earlier, before they
+//! *start* another task while the result queue is full. The queue therefore holds at most one outcome per worker above
+//! its capacity.
 
 use crate::{
     panics,
@@ -22,30 +22,30 @@ use std::{
 };
 
 thread_local! {
-    /// The id of the queue that this thread last read from.
+    /// Id of the [`ResultQueue`] that this thread last read from.
     static READ_QUEUE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The id of the latest queue. An address would be used again.
+/// Id of the newest [`ResultQueue`]. An address would be reused.
 static LAST_QUEUE_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// In what order results are next_sequence.
+/// Order in which [`Results`] delivers outcomes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ResultOrder {
-    /// As tasks complete.
+    /// In the order in which tasks complete.
     #[default]
     AsCompleted,
-    /// As tasks were submitted. A slow task holds back the results of later ones; how far the others may
-    /// run ahead is limited (`submit` waits), so that memory is too.
+    /// In the order in which tasks were submitted. A slow task holds back the results of later ones. How far others may
+    /// run ahead is limited, which limits memory: `submit` waits.
     AsSubmitted,
 }
 
-/// What one task came to.
+/// A settled task and its result.
 #[derive(Debug)]
 pub struct Outcome<T> {
-    /// Which task.
+    /// The task, with its id, kind and label.
     pub task: TaskRef,
-    /// What it made, or why it failed for good.
+    /// The value that the task returned, or its final failure.
     pub result: Result<T, Failure>,
 }
 
@@ -53,21 +53,21 @@ pub(crate) struct ResultQueue<T> {
     id: u64,
     state: Mutex<State<T>>,
     capacity: usize,
-    /// How many workers the pool has.
+    /// Number of workers of the pool.
     workers: usize,
-    /// Whether a worker must wait before it starts a task.
+    /// Whether workers must wait before they start a task. Read without the lock.
     full: AtomicBool,
-    /// With `AsSubmitted`: the id of the task whose result is next_sequence next.
+    /// With `AsSubmitted`, the id of the task to deliver next. Read without the lock.
     next: AtomicU64,
-    /// The thread that reads waits for room in the queue meanwhile.
+    /// Whether the thread that reads the results waits in `submit` for room.
     reader_submits: AtomicBool,
 }
 
 struct State<T> {
     buffer: ResultBuffer<T>,
-    /// Nothing more will come.
+    /// No more outcomes are pushed.
     ended: bool,
-    /// The reader is gone: there is nobody to deliver to.
+    /// [`Results`] was dropped: outcomes are discarded.
     reader_dropped: bool,
     reader: Option<Waker>,
     workers: Vec<Waker>,
@@ -75,7 +75,7 @@ struct State<T> {
 
 enum ResultBuffer<T> {
     Completed(VecDeque<Outcome<T>>),
-    /// By task id. `None`: that task never started, and there is nothing to wait for.
+    /// Outcomes by task id. `None` marks a task that never started and has no outcome.
     Submitted {
         by_task: BTreeMap<u64, Option<Outcome<T>>>,
         next: u64,
@@ -91,7 +91,7 @@ impl<T> ResultBuffer<T> {
         }
     }
 
-    /// Whether there is something to read.
+    /// Whether the next outcome can be read.
     fn is_ready(&self) -> bool {
         match self {
             Self::Completed(outcomes) => !outcomes.is_empty(),
@@ -109,7 +109,7 @@ impl<T> ResultBuffer<T> {
         }
     }
 
-    /// The next one to deliver. At the end the gaps of tasks that did not stop are passed over.
+    /// Takes the next outcome to deliver. Once `ended`, the gaps of abandoned tasks are skipped.
     fn pop(&mut self, ended: bool) -> Option<Outcome<T>> {
         match self {
             Self::Completed(outcomes) => outcomes.pop_front(),
@@ -128,7 +128,7 @@ impl<T> ResultBuffer<T> {
         }
     }
 
-    /// Does not wait for what will never come.
+    /// Skips the ids of tasks that have no outcome.
     fn skip_gaps(&mut self) {
         if let Self::Submitted { by_task, next, .. } = self {
             while by_task.get(next).is_some_and(Option::is_none) {
@@ -138,7 +138,7 @@ impl<T> ResultBuffer<T> {
         }
     }
 
-    /// The id of the next task to deliver; in completion order there is none.
+    /// Id of the next task to deliver; 0 in completion order.
     fn next(&self) -> u64 {
         match self {
             Self::Completed(_) => 0,
@@ -160,7 +160,7 @@ impl<T> ResultQueue<T> {
         Self { id, state: Mutex::new(state), capacity, workers, full, next, reader_submits }
     }
 
-    /// Puts an outcome down; `None` for a task that will never have one. Never waits.
+    /// Adds the outcome of a task, or `None` for a task that will have none. Never waits.
     pub(crate) fn push(&self, task: u64, outcome: Option<Outcome<T>>) {
         let mut state = lock(&self.state);
         if state.reader_dropped {
@@ -175,23 +175,23 @@ impl<T> ResultQueue<T> {
         reader.into_iter().chain(workers).for_each(panics::wake);
     }
 
-    /// After every change: keeps the hints, and answers which workers may go on.
+    /// Updates the hints after a change and returns the wakers of workers that may continue.
     fn update_hints(&self, state: &mut State<T>) -> Vec<Waker> {
         self.next.store(state.buffer.next(), Relaxed);
         let full = self.is_full(state);
         self.full.store(full, Relaxed);
-        // All of them: who may start a task must not wait for another's to end. (Together they put down
-        // one result each before the next lot is len, so this is one wake-up a result.)
+        // Wakes all of them: a worker that may start a task must not wait for another's to end. Each pushes one outcome
+        // before the queue is full again, so this costs about one wake-up per outcome.
         if full { Vec::new() } else { std::mem::take(&mut state.workers) }
     }
 
-    /// Full, and the reader can do something about it. (In submit order, a buffer that waits for its first
-    /// task is no reason not to start that task.)
+    /// Whether the queue is full and the reader can make room. In submit order, a queue that waits for its first task
+    /// must not keep that task from starting.
     fn is_full(&self, state: &State<T>) -> bool {
         state.buffer.len() >= self.capacity && state.buffer.is_ready()
     }
 
-    /// Whether a worker may start a task; if not, it is woken when it should ask again.
+    /// Returns `Ready` if a worker may start a task. If pending, it is woken to ask again.
     pub(crate) fn poll_room(&self, waker: &Waker) -> Poll<()> {
         if !self.full.load(Relaxed) {
             return Poll::Ready(());
@@ -206,23 +206,23 @@ impl<T> ResultQueue<T> {
         Poll::Pending
     }
 
-    /// Whether the calling thread is the one that last read results here.
+    /// Whether the calling thread last read from this queue.
     fn is_read_by_this_thread(&self) -> bool {
         READ_QUEUE.with(Cell::get) == self.id
     }
 
-    /// Whether the thread that reads waits in `submit`.
+    /// Whether the reading thread waits in `submit`.
     pub(crate) fn is_reader_submitting(&self) -> bool {
         self.reader_submits.load(Relaxed)
     }
 
-    /// Whether no worker runs a task before more results are read; this many have nothing to do.
+    /// Whether no worker runs a task until more results are read, given the number of idle workers.
     pub(crate) fn blocks_all_workers(&self, idle: usize) -> bool {
         let state = lock(&self.state);
         self.is_full(&state) && state.workers.len() + idle >= self.workers
     }
 
-    /// Notes that the calling thread waits in `submit`, until the guard is dropped, if it is the one that reads.
+    /// Records until the guard is dropped that the calling thread waits in `submit`, if it is the reading thread.
     pub(crate) fn enter_submit(&self) -> Option<ReaderSubmitGuard<'_, T>> {
         self.is_read_by_this_thread().then(|| {
             self.reader_submits.store(true, Relaxed);
@@ -230,13 +230,13 @@ impl<T> ResultQueue<T> {
         })
     }
 
-    /// The pool was cancelled: workers that wait for room have to look up.
+    /// Wakes workers that wait for room, after the pool was cancelled.
     pub(crate) fn release_workers(&self) {
         let workers = std::mem::take(&mut lock(&self.state).workers);
         workers.into_iter().for_each(panics::wake);
     }
 
-    /// Nothing more will come: what is there is next_sequence, then the reader sees the end.
+    /// Ends the queue: the reader gets the outcomes that are left and then the end.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         state.ended = true;
@@ -245,13 +245,13 @@ impl<T> ResultQueue<T> {
         reader.into_iter().for_each(panics::wake);
     }
 
-    /// How many tasks have been next_sequence, or will never be, from the first one on without a gap.
+    /// Id of the next task to deliver: all tasks before it are delivered or have no outcome.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.next.load(Relaxed)
     }
 
-    /// The next outcome; at the end, none. Pending: `reader` is asked for a waker and it is woken when there
-    /// is more.
+    /// Takes the next outcome, or `None` at the end. If pending, `reader` is called for a waker, which is woken when
+    /// there is more.
     fn poll_next(&self, reader: impl FnOnce() -> Waker) -> Poll<Option<Outcome<T>>> {
         let mut state = lock(&self.state);
         let ended = state.ended;
@@ -284,13 +284,13 @@ impl<T> ResultQueue<T> {
 #[cold]
 pub(crate) fn log_stuck_reader() {
     tracing::error!(
-        "the thread that reads the results waits in submit for room in the queue, and every worker waits for it \
-         to read: unless another thread reads them, this never ends. Use try_submit and keep what is refused, \
-         submit from another thread, or spawn from inside the task (see the documentation of Results)"
+        "deadlock: the thread that reads the results waits in submit for room in the queue, and every worker waits \
+         for it to read. It ends only if another thread reads the results. Use try_submit and keep rejected tasks, \
+         submit from another thread, or spawn from inside a task (see the documentation of Results)"
     );
 }
 
-/// The thread that reads is inside `submit`.
+/// Marks the reading thread as waiting in `submit` until dropped.
 pub(crate) struct ReaderSubmitGuard<'a, T>(&'a ResultQueue<T>);
 
 impl<T> Drop for ReaderSubmitGuard<'_, T> {
@@ -299,43 +299,42 @@ impl<T> Drop for ReaderSubmitGuard<'_, T> {
     }
 }
 
-/// What tasks come to, as an iterator that ends when the pool has ended and everything was next_sequence.
+/// Iterator over the outcomes of tasks. It ends when the pool has ended and every outcome was delivered.
 ///
-/// Every task that was started has exactly one [`Outcome`], save those that
-/// [`shutdown`](crate::Pool::shutdown) had to leave behind. Whoever does not read is backpressure: workers
-/// start no more tasks, so `submit` waits, and so does [`join`](crate::Pool::join). Read to the end, or drop
-/// the results to say that nobody wants them.
+/// Every task that was started has exactly one [`Outcome`], except tasks that [`shutdown`](crate::Pool::shutdown) had
+/// to abandon. A reader that does not read holds the pool up: workers start no more tasks, so `submit` waits, and so
+/// does [`join`](crate::Pool::join). Read to the end, or drop the results if they are not needed.
 ///
 /// # ReaderSubmitGuard while reading
-/// A thread that reads results must not wait in [`submit`](crate::Pool::submit): when the queue is full and the results
-/// are too, it waits for the workers and they wait for it. (The pool logs an error when that happens; it cannot know
-/// that no other thread is about to read.) A task that leads to further tasks
-/// [spawns](crate::Context::spawn) them from inside. Where only the reader can know what follows, it uses
-/// [`try_submit`](crate::Pool::try_submit) and keeps what is refused until it has read more:
+/// A thread that reads results must not wait in [`submit`](crate::Pool::submit): when both the queue and the results
+/// are full, it waits for the workers and they wait for it. The pool logs an error when that happens; it cannot know
+/// whether another thread is about to read. A task that leads to further tasks [spawns](crate::Context::spawn) them
+/// from inside. Where only the reader knows what follows, it uses [`try_submit`](crate::Pool::try_submit) and keeps
+/// rejected tasks until it has read more:
 ///
 /// ```
-/// use gristmill_pool::{Delivery, Pool, Task};
+/// use gristmill_pool::{Pool, ResultOrder, Task};
 /// use std::collections::VecDeque;
 ///
-/// let builder = Pool::builder().workers(2).queue(2).results(2);
-/// let (pool, mut results) = builder.build_with_results::<u32>(Delivery::AsCompleted)?;
+/// let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
+/// let (pool, mut results) = builder.build_with_results::<u32>(ResultOrder::AsCompleted)?;
 /// let halve = |n: u32| Task::new(move |_| Ok(n / 2));
-/// let (mut refused, mut under_way, mut read) = (VecDeque::from([halve(64)]), 0, 0);
-/// while under_way > 0 || !refused.is_empty() {
-///     while let Some(task) = refused.pop_front() {
+/// let (mut rejected, mut in_flight, mut read) = (VecDeque::from([halve(64)]), 0, 0);
+/// while in_flight > 0 || !rejected.is_empty() {
+///     while let Some(task) = rejected.pop_front() {
 ///         match pool.try_submit(task) {
-///             Ok(_) => under_way += 1,
+///             Ok(_) => in_flight += 1,
 ///             Err(full) => {
-///                 refused.push_front(full.into_task());
+///                 rejected.push_front(full.into_task());
 ///                 break;
 ///             }
 ///         }
 ///     }
 ///     let Some(outcome) = results.next() else { break };
-///     under_way -= 1;
+///     in_flight -= 1;
 ///     read += 1;
 ///     let half = outcome.result?;
-///     refused.extend((0..2).filter(|_| half > 0).map(|_| halve(half)));
+///     rejected.extend((0..2).filter(|_| half > 0).map(|_| halve(half)));
 /// }
 /// assert_eq!(read, 127);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -344,9 +343,9 @@ impl<T> Drop for ReaderSubmitGuard<'_, T> {
 /// # Example
 ///
 /// ```
-/// use gristmill_pool::{Delivery, Pool};
+/// use gristmill_pool::{Pool, ResultOrder};
 ///
-/// let (pool, results) = Pool::builder().workers(2).build_with_results(Delivery::AsSubmitted)?;
+/// let (pool, results) = Pool::builder().workers(2).build_with_results(ResultOrder::AsSubmitted)?;
 /// for n in 1..=3u64 {
 ///     pool.submit(move |_| Ok(n * n))?;
 /// }
@@ -357,7 +356,7 @@ impl<T> Drop for ReaderSubmitGuard<'_, T> {
 /// ```
 pub struct Results<T> {
     queue: std::sync::Arc<ResultQueue<T>>,
-    /// Tells the pool that the window of submit order has on_read on.
+    /// Informs the pool that results were read, which in submit order makes room for submitters.
     on_read: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -366,7 +365,7 @@ impl<T> Results<T> {
         Self { queue, on_read }
     }
 
-    /// The next outcome, for async code; `None` at the end. Needs no particular runtime.
+    /// Waits for the next outcome, or returns `None` at the end. Works on any async runtime.
     pub async fn next_async(&mut self) -> Option<Outcome<T>> {
         let outcome = std::future::poll_fn(|cx| self.queue.poll_next(|| cx.waker().clone())).await;
         (self.on_read)();

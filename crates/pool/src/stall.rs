@@ -1,6 +1,5 @@
-//! The stall watch: looks at every worker from time to time, and has those replaced that give no sign of
-//! life. A worker does not read the clock for this: it counts up, and the watch notes unchanged_since when it has
-//! not.
+//! Detects workers that make no progress and has them replaced. A worker does not read the clock for this: it counts
+//! runs and heartbeats, and the detector records since when these have not changed.
 
 use crate::{
     clock::nanos,
@@ -10,7 +9,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What the watch last saw of a worker.
+/// Last observed run and heartbeat count of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct StallDetector {
     last_seen: Option<(u64, u64)>,
@@ -18,7 +17,7 @@ pub(crate) struct StallDetector {
 }
 
 impl StallDetector {
-    /// Takes a look. Answers the run that has made no progress for `limit`.
+    /// Records the worker's run and heartbeats. Returns the run if it has not progressed for `limit` nanoseconds.
     pub(crate) fn observe(&mut self, running: Option<(u64, u64)>, now: u64, limit: u64) -> Option<u64> {
         if running != self.last_seen {
             *self = Self { last_seen: running, unchanged_since: now };
@@ -29,12 +28,12 @@ impl StallDetector {
     }
 }
 
-/// Starts the watch, which ends with the pool.
+/// Starts the periodic check, which ends with the pool.
 pub(crate) fn start<T: Send + 'static, W: Worker>(core: &Arc<Core<T, W>>, limit: Duration) {
     schedule_check(Arc::downgrade(core), limit);
 }
 
-/// How many looks fall into the limit: a stall is noticed at most a quarter of the limit late.
+/// Number of checks per stall timeout: a stall is detected at most a quarter of the timeout late.
 const CHECKS_PER_TIMEOUT: u32 = 4;
 
 fn schedule_check<T: Send + 'static, W: Worker>(core: Weak<Core<T, W>>, limit: Duration) {
@@ -54,9 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_silence_for_the_whole_limit_is_a_stall() {
-        let mut watched = StallDetector::default();
-        let mut check = |running, now, want| assert_eq!(watched.observe(running, now, 100), want, "at {now}");
+    fn run_stalls_only_without_progress_for_the_whole_timeout() {
+        let mut detector = StallDetector::default();
+        let mut check =
+            |running, now, want| assert_eq!(detector.observe(running, now, 100), want, "at {now}");
         check(None, 0, None);
         check(None, 500, None);
         check(Some((1, 0)), 600, None);

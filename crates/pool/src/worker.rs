@@ -1,4 +1,4 @@
-//! The two kinds of workers: threads, and with the feature `tokio` also tokio tasks.
+//! The two kinds of workers: threads and, with the feature `tokio`, tokio tasks.
 
 pub use crate::context::Cancelled;
 pub use crate::thread_priority::lower_priority;
@@ -22,15 +22,14 @@ mod sealed {
 
 pub(crate) use sealed::Sealed;
 
-/// A kind of worker: [`Threads`], or with the feature `tokio` also `Tasks`. Cannot be
-/// implemented elsewhere.
+/// A kind of worker: [`Threads`] or, with the feature `tokio`, `TokioTasks`. Sealed: other crates cannot implement it.
 pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[doc(hidden)]
     type Body<T: Send + 'static>: Send + 'static;
-    /// What it takes to start a worker.
+    /// Context that starting a worker needs.
     #[doc(hidden)]
     type Runtime: Send + Sync;
-    /// What is kept of a worker that was started.
+    /// Handle of a started worker.
     #[doc(hidden)]
     type Handle: Send;
 
@@ -44,11 +43,11 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) -> io::Result<Self::Handle>;
 
-    /// Ends a worker that was given up, if its kind can be ended.
+    /// Aborts a worker whose run was abandoned. Threads cannot be aborted.
     #[doc(hidden)]
     fn abort(handle: &Self::Handle);
 
-    /// Starts a worker in its place, or gives the place up.
+    /// Starts a registered worker, or removes it from the pool if it cannot be started.
     #[doc(hidden)]
     #[allow(private_interfaces)]
     fn start_or_exit<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) {
@@ -56,14 +55,14 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
         match Self::start(Arc::clone(&worker)) {
             Ok(handle) => core.store_handle(worker.id, handle),
             Err(error) => {
-                tracing::error!(pool = %core.config.name, %error, "cannot start a worker; the pool has one less");
+                tracing::error!(pool = %core.config.name, %error, "cannot start a replacement worker; the pool has one worker less");
                 core.on_exit(&worker, SearchState::NotStarted);
             }
         }
     }
 }
 
-/// Workers that are threads: for disk and CPU.
+/// Workers that are threads, for work on disk and CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads;
 
@@ -84,7 +83,7 @@ impl Worker for Threads {
 
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) -> io::Result<Self::Handle> {
-        // The system takes no NUL in a name.
+        // A thread's name must not contain NUL.
         let name = format!("{}-{}", worker.core.config.name.replace('\0', ""), worker.id);
         let executor = Executor::new(worker);
         thread::Builder::new().name(name).spawn(move || work(executor))
@@ -93,7 +92,7 @@ impl Worker for Threads {
     fn abort(_handle: &Self::Handle) {}
 }
 
-/// A worker's life.
+/// Runs tasks on a worker thread until the pool ends.
 fn work<T: Send + 'static>(mut executor: Executor<T, Threads>) {
     let worker = Arc::clone(&executor.worker);
     let (pool, worker_id) = (worker.core.address(), worker.id);
@@ -108,7 +107,7 @@ fn work<T: Send + 'static>(mut executor: Executor<T, Threads>) {
             break;
         }
     }
-    tracing::trace!(worker = worker_id, "worker ended");
+    tracing::trace!(worker = worker_id, "worker exited");
 }
 
 fn wait_for_task<T: Send + 'static>(executor: &mut Executor<T, Threads>, parker: &Parker) -> bool {
