@@ -1,5 +1,5 @@
-//! A circuit breaker: stops calling what keeps failing, and asks again with one probe. Usable alone, or
-//! in front of a whole pool with [`Builder::breaker`](crate::Builder::breaker).
+//! A circuit breaker: stops calls to a failing service and tests it with single probes. Usable alone, or for a whole
+//! pool with [`PoolBuilder::breaker`](crate::PoolBuilder::breaker).
 
 use crate::{
     clock::{Clock, nanos},
@@ -8,8 +8,8 @@ use crate::{
 use serde::Serialize;
 use std::{error::Error, fmt, time::Duration};
 
-/// WorkerCounters failures in a row, opens at a threshold, and lets a single probe through once the reset time
-/// has passed: if the probe succeeds the breaker closes, if it fails it opens again.
+/// A circuit breaker. Opens after a number of failures in a row and rejects calls for the reset time. Then it permits a
+/// single probe: if it succeeds the breaker closes, if it fails it opens again.
 ///
 /// Clones share one state.
 ///
@@ -43,10 +43,10 @@ struct Shared {
 #[derive(Default)]
 struct State {
     phase: Phase,
-    /// Moves with every change of phase: a permit from an earlier one no longer has a say.
+    /// Counts changes of phase. Permits of an earlier generation have no effect.
     generation: u64,
     failures: u32,
-    /// Probes in a row that failed.
+    /// Number of probes in a row that failed.
     failed_probes: u32,
     open_until: u64,
     opened: u64,
@@ -62,43 +62,43 @@ enum Phase {
     Probing,
 }
 
-/// Where a breaker stands.
+/// Whether a breaker permits calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerState {
-    /// Calls pass.
+    /// Calls are permitted.
     Closed,
-    /// Calls are refused until the reset time has passed.
+    /// Calls are rejected until the reset time has passed.
     Open,
-    /// The reset time has passed: one probe may pass, or is under way.
+    /// The reset time has passed: one probe is permitted or running.
     HalfOpen,
 }
 
-/// A breaker's counters.
+/// State and counters of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BreakerStats {
-    /// Where it stands now.
+    /// Whether calls are permitted now.
     pub state: BreakerState,
-    /// Failures in a row so far.
+    /// Number of failures in a row so far.
     pub failures: u32,
-    /// How many times it has opened.
+    /// Number of times the breaker has opened.
     pub opened: u64,
-    /// Calls it refused.
+    /// Number of calls rejected.
     pub rejected: u64,
-    /// Probes it let through.
+    /// Number of probes permitted.
     pub probes: u64,
 }
 
-/// Refused: the breaker is open.
+/// Rejection of a call: the breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
-    /// When the next probe may pass; nothing when a probe is under way.
+    /// Time until the next probe is permitted; zero while a probe is running.
     pub retry_in: Duration,
 }
 
 impl fmt::Display for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the circuit breaker is open; try again in {:?}", self.retry_in)
+        write!(f, "the circuit breaker is open; retry in {:?}", self.retry_in)
     }
 }
 
@@ -107,9 +107,9 @@ impl Error for Open {}
 /// Why a call through a breaker failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerError<E> {
-    /// It was not made.
+    /// The call was not made.
     Open(Open),
-    /// It was made, and failed.
+    /// The call was made and failed.
     Failed(E),
 }
 
@@ -125,7 +125,8 @@ impl<E: fmt::Display> fmt::Display for BreakerError<E> {
 impl<E: fmt::Debug + fmt::Display> Error for BreakerError<E> {}
 
 impl Breaker {
-    /// Opens after `threshold` failures in a row (0 means 1), asks again after `reset_after`.
+    /// Creates a breaker that opens after `threshold` failures in a row (0 means 1) and permits a probe after
+    /// `reset_after`.
     pub fn new(threshold: u32, reset_after: Duration) -> Self {
         Self::with(Shared {
             threshold: threshold.max(1),
@@ -136,8 +137,8 @@ impl Breaker {
         })
     }
 
-    /// Opens at the first failure and logs nothing: for an owner that reports changes itself. The reset time doubles with
-    /// each failed probe, up to `max_reset`.
+    /// Creates a breaker that opens at the first failure and logs nothing, for an owner that reports changes itself.
+    /// The reset time doubles with each failed probe, up to `max_reset`.
     pub fn with_backoff(reset_after: Duration, max_reset: Duration) -> Self {
         let max_reset = max_reset.max(reset_after);
         Self::with(Shared { threshold: 1, reset_after, max_reset, is_quiet: true, state: Mutex::default() })
@@ -147,15 +148,15 @@ impl Breaker {
         Self { shared: Arc::new(shared), clock: Clock::system() }
     }
 
-    /// Takes its time from another clock.
+    /// Uses another clock, for example a [`ManualClock`](crate::clock::ManualClock) in tests.
     #[must_use]
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.clock = clock.into();
         self
     }
 
-    /// Asks to make one call. Tell the permit how it went; one that is dropped untold (a panic) counts as
-    /// a failure.
+    /// Requests a permit for one call. The caller reports the result to the permit. A permit that is dropped, as by a
+    /// panic, counts as a failure.
     pub fn acquire(&self) -> Result<Permit, Open> {
         let now = self.clock.now();
         let mut state = lock(&self.shared.state);
@@ -173,7 +174,7 @@ impl Breaker {
         Ok(Permit { breaker: self.clone(), generation: state.generation, is_reported: false })
     }
 
-    /// Makes one call, if the breaker lets it. Every `Err` counts as a failure; where only some do, use
+    /// Makes one call if the breaker permits it. Every `Err` counts as a failure; where only some do, use
     /// [`acquire`](Self::acquire).
     pub fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, BreakerError<E>> {
         let permit = self.acquire().map_err(BreakerError::Open)?;
@@ -185,7 +186,7 @@ impl Breaker {
         result.map_err(BreakerError::Failed)
     }
 
-    /// Whether [`acquire`](Self::acquire) would let a call pass now: it is closed, or half open and no probe is under way.
+    /// Whether [`acquire`](Self::acquire) would permit a call now: closed, or half open without a running probe.
     pub fn would_permit(&self) -> bool {
         let now = self.clock.now();
         let state = lock(&self.shared.state);
@@ -196,7 +197,7 @@ impl Breaker {
         }
     }
 
-    /// Where it stands, and its counters.
+    /// Returns the state and the counters.
     pub fn stats(&self) -> BreakerStats {
         let now = self.clock.now();
         let state = lock(&self.shared.state);
@@ -216,7 +217,7 @@ impl Breaker {
     fn withdraw(&self, generation: u64) {
         let mut state = lock(&self.shared.state);
         if state.generation == generation && state.phase == Phase::Probing {
-            // Its time to open again is over already.
+            // The reset time has passed already, so the next call is the probe.
             state.enter(Phase::Open);
         }
     }
@@ -271,9 +272,9 @@ impl fmt::Debug for Breaker {
     }
 }
 
-/// Leave to make one call.
+/// Permit for one call. The caller reports the call's result to it.
 #[derive(Debug)]
-#[must_use = "a permit that is dropped counts as a failed call"]
+#[must_use = "a dropped permit counts as a failed call"]
 pub struct Permit {
     breaker: Breaker,
     generation: u64,
@@ -281,24 +282,25 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The call went well.
+    /// Reports that the call succeeded.
     pub fn success(mut self) {
         self.is_reported = true;
         self.breaker.on_success(self.generation);
     }
 
-    /// The call was not made, or says nothing: as if it had not been asked for. Another may be the probe.
+    /// Returns the permit unused: the call was not made, or its result says nothing about the service. If it was the
+    /// probe, another call can be.
     pub fn withdraw(mut self) {
         self.is_reported = true;
         self.breaker.withdraw(self.generation);
     }
 
-    /// The call failed.
+    /// Reports that the call failed.
     pub fn failure(self) {
         drop(self);
     }
 
-    /// The call failed, and the next is not to be made before this time has passed.
+    /// Reports that the call failed and that the next must not be made for `at_least`.
     pub fn failure_with_delay(mut self, at_least: Duration) {
         self.is_reported = true;
         self.breaker.on_failure(self.generation, at_least);
@@ -330,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_at_the_threshold_of_failures_in_a_row() {
+    fn opens_after_threshold_failures_in_a_row() {
         let (breaker, _clock) = breaker(3);
         fail(&breaker);
         fail(&breaker);
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn half_open_lets_exactly_one_probe_through() {
+    fn half_open_permits_exactly_one_probe() {
         let (breaker, clock) = breaker(1);
         fail(&breaker);
         clock.advance(RESET - Duration::from_nanos(1));
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_opens_for_another_reset_time() {
+    fn failed_probe_opens_for_another_reset_time() {
         let (breaker, clock) = breaker(5);
         (0..5).for_each(|_| fail(&breaker));
         clock.advance(RESET);
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_time_of_a_growing_breaker_doubles_with_each_failed_probe() {
+    fn reset_time_doubles_with_each_failed_probe_with_backoff() {
         let clock = ManualClock::new();
         let second = Duration::from_secs(1);
         let breaker = Breaker::with_backoff(second, second * 5).clock(&clock);
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_from_before_it_opened_changes_nothing() {
+    fn late_result_of_a_call_made_before_opening_is_ignored() {
         let (breaker, clock) = breaker(1);
         let (slow_success, slow_failure) = (breaker.acquire().unwrap(), breaker.acquire().unwrap());
         fail(&breaker);
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_probe_leaves_the_place_to_another() {
+    fn withdrawn_probe_permits_another_probe() {
         let (breaker, clock) = breaker(1);
         fail(&breaker);
         clock.advance(RESET);
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_a_failure() {
+    fn panic_in_a_call_counts_as_failure() {
         let (breaker, _clock) = breaker(1);
         let call = || breaker.call(|| -> Result<(), ()> { std::panic::resume_unwind(Box::new("boom")) });
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());

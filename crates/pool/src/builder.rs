@@ -1,4 +1,4 @@
-//! What a user sets about a pool, and the one place where that becomes what the pool uses.
+//! The settings of a pool, and the one place that validates them and fills in the defaults.
 
 use crate::{
     breaker::Breaker,
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{error::Error, fmt, io, time::Duration};
 
-/// Settings of a [`Pool`]. Everything has a default: one worker a core, a queue ten times as long.
+/// Settings of a [`Pool`]. All have defaults: one worker per core, and a queue of ten tasks per worker.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct PoolBuilder {
@@ -30,7 +30,7 @@ pub struct PoolBuilder {
     clock: Clock,
 }
 
-/// Checked and complete.
+/// Validated settings with defaults filled in.
 pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) workers: usize,
@@ -50,33 +50,33 @@ impl Config {
         self.order != QueueOrder::Fifo
     }
 
-    /// In submit order: how far the tasks taken in may be ahead of the results next_sequence.
+    /// In submit order, the number of tasks that may be taken in but not yet delivered to the reader.
     pub(crate) fn max_ahead_of_reader(&self) -> usize {
         self.queue_capacity.saturating_add(self.workers).saturating_add(self.result_capacity)
     }
 }
 
-/// Settings that make no pool.
+/// Why a pool could not be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// This setting must be at least 1 (a time: longer than nothing).
+    /// A setting that must be more than 0 is 0.
     Zero {
-        /// Which.
+        /// Name of the builder's method.
         setting: &'static str,
     },
-    /// There is no tokio runtime here; build the pool inside of one.
+    /// The calling thread is in no tokio runtime, which an async pool needs.
     NoRuntime,
-    /// The system would not start the thread that retries, timeouts and deadlines need.
+    /// The timer thread, which retries, timeouts and deadlines need, could not be started.
     Clock {
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The system would not start a worker.
+    /// A worker could not be started.
     Start {
-        /// Which, from 0.
+        /// Number of the worker, from 0.
         worker: usize,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -84,8 +84,10 @@ pub enum BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Zero { setting } => write!(f, "a pool's `{setting}` must be more than 0"),
-            Self::NoRuntime => f.write_str("no tokio runtime here: build an async pool inside of one"),
+            Self::Zero { setting } => write!(f, "cannot build a pool: `{setting}` is 0; it must be more"),
+            Self::NoRuntime => f.write_str(
+                "cannot build an async pool: no tokio runtime on this thread; build it inside one",
+            ),
             Self::Clock { source } => write!(f, "cannot start the timer thread: {source}"),
             Self::Start { worker, source } => write!(f, "cannot start worker {worker}: {source}"),
         }
@@ -125,86 +127,85 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The defaults.
+    /// Creates a builder with the default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What the pool is called in logs, and its threads in the system.
+    /// Sets the name of the pool in logs and of its threads in the operating system. Default: `gristmill`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How many tasks run at a time. The number never shrinks: not by panics, not by stalls.
+    /// Sets the number of workers, which is the number of tasks that run at once. Panics and stalls do not reduce it.
+    /// Default: one per core.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count;
         self
     }
 
-    /// One worker a core: for work that computes.
+    /// Sets one worker per core, for work that computes.
     pub fn cores(self) -> Self {
         self.workers(cores())
     }
 
-    /// So many workers a core, but no more than `cap` in all: for work that waits.
+    /// Sets `factor` workers per core but at most `cap` in all, for work that waits.
     pub fn workers_per_core(self, factor: usize, cap: usize) -> Self {
         self.workers(cores().saturating_mul(factor).min(cap))
     }
 
-    /// How many tasks may wait; then `submit` waits too. Tasks between two attempts count, spawned ones do
-    /// not. (Workers whose tasks take microseconds take several at a time, together at most half as many
-    /// again.)
+    /// Sets how many tasks may wait in the queue before `submit` waits. Tasks between two attempts count, spawned tasks
+    /// do not. Workers whose tasks take microseconds pop several at a time, together at most half as many again.
+    /// Default: ten per worker.
     pub fn queue_capacity(mut self, capacity: usize) -> Self {
         self.queue_capacity = Some(capacity);
         self
     }
 
-    /// In what order tasks are started.
+    /// Sets the order in which waiting tasks start. Default: first in, first out.
     pub fn order(mut self, order: QueueOrder) -> Self {
         self.order = order;
         self
     }
 
-    /// How long one attempt at a task may take, unless the task says otherwise. An async task is then
-    /// dropped. A thread cannot be: its [`Context`](crate::Context) tells it to stop, and until it does
-    /// the worker is counted as overdue.
+    /// Sets the time that one attempt of a task may take, unless the [task](crate::Task::timeout) sets its own. After
+    /// it an async task is dropped. A thread cannot be: its [`Context`](crate::Context) reports that the task is
+    /// cancelled, and the worker counts as overdue until the task returns. Default: no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Replaces a worker that has been inside one task for so long without a
-    /// [`heartbeat`](crate::Context::heartbeat). The task has then failed; if it comes back after all, its
-    /// result is discarded.
-    pub fn stall_timeout(mut self, silence: Duration) -> Self {
-        self.stall_timeout = Some(silence);
+    /// Replaces a worker whose task has given no [`heartbeat`](crate::Context::heartbeat) for this time. The task
+    /// fails, and its result is discarded if it returns after all. Default: never.
+    pub fn stall_timeout(mut self, limit: Duration) -> Self {
+        self.stall_timeout = Some(limit);
         self
     }
 
-    /// Puts a circuit breaker in front of every task. While it is open, tasks with a retry policy are put
-    /// off and others fail at once. Transient and partial failures and panics count against it, permanent
-    /// ones do not: they say something about the task.
+    /// Guards every task with a circuit breaker. While it is open, tasks with a retry policy are delayed and others
+    /// fail at once. Transient and partial failures and panics count as failures of the service; permanent ones do not,
+    /// because they concern the task alone.
     pub fn breaker(mut self, breaker: Breaker) -> Self {
         self.breaker = Some(breaker);
         self
     }
 
-    /// How many results may wait to be read before workers start nothing new; as many as the queue holds,
-    /// unless set.
+    /// Sets how many results may wait to be read before workers start no new tasks. Default: the queue's capacity.
     pub fn result_capacity(mut self, capacity: usize) -> Self {
         self.result_capacity = Some(capacity);
         self
     }
 
-    /// How many failures the [`Report`](crate::Report) keeps in full; all, unless set. It counts all of them
-    /// in any case. For pools that live long, or whose failures are read from their results.
+    /// Sets how many failures the [`Report`](crate::Report) keeps in full; it counts all of them in any case. For pools
+    /// that live long or whose failures are read from their results. Default: all.
     pub fn keep_failures(mut self, count: usize) -> Self {
         self.keep_failures = count;
         self
     }
 
-    /// Takes time from another clock: a [`ManualClock`](crate::clock::ManualClock) in tests.
+    /// Sets the clock, for example a [`ManualClock`](crate::clock::ManualClock) in tests. Default: the system's.
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.clock = clock.into();
         self
@@ -252,7 +253,7 @@ impl PoolBuilder {
         let (worker_count, stall_timeout) = (config.workers, config.stall_timeout);
         let core = Arc::new(Core::new(config, runtime, result_queue.clone()));
         let pool = Pool::new(Arc::clone(&core));
-        // All have their places before the first one starts: it could otherwise find itself the last.
+        // All are registered before the first one starts, or it might see itself as the last one and end the pool.
         let workers: Vec<_> = (0..worker_count).map(|_| core.register()).collect();
         for (worker_id, worker) in workers.iter().enumerate() {
             match W::start(Arc::clone(worker)) {
@@ -277,16 +278,16 @@ impl PoolBuilder {
     ) -> Result<(Pool<T, W>, Results<T>), BuildError> {
         let (pool, result_queue) = self.start::<T, W>(runtime, Some(result_order))?;
         let core = Arc::clone(pool.core());
-        let result_queue = result_queue.expect("made with a result_order");
+        let result_queue = result_queue.expect("a result order makes a result queue");
         Ok((pool, Results::new(result_queue, Box::new(move || core.on_results_read()))))
     }
 
-    /// A pool of threads whose tasks make nothing but effects.
+    /// Builds a pool of threads whose tasks return no values.
     pub fn build(self) -> Result<Pool, BuildError> {
         Ok(self.start::<(), Threads>((), None)?.0)
     }
 
-    /// A pool of threads, and what its tasks make.
+    /// Builds a pool of threads and an iterator over the results of its tasks.
     pub fn build_with_results<T: Send + 'static>(
         self,
         result_order: ResultOrder,
@@ -300,10 +301,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_may_be_zero() {
+    fn settings_of_zero_are_rejected() {
         let check = |builder: PoolBuilder, want: &str| match builder.into_config(None) {
             Err(BuildError::Zero { setting }) => assert_eq!(setting, want),
-            _ => panic!("{want} = 0 was let through"),
+            _ => panic!("{want} = 0 was accepted"),
         };
         check(PoolBuilder::new().workers(0), "workers");
         check(PoolBuilder::new().queue_capacity(0), "queue_capacity");
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn presets() {
+    fn defaults_depend_on_cores_and_workers() {
         let config = |builder: PoolBuilder| builder.into_config(None).unwrap();
         assert_eq!(config(PoolBuilder::new()).workers, cores());
         assert_eq!(config(PoolBuilder::new().workers(3)).queue_capacity, 30);
@@ -325,8 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn error_names_the_setting() {
         let error = PoolBuilder::new().queue_capacity(0).build().unwrap_err();
-        assert_eq!(error.to_string(), "a pool's `queue_capacity` must be more than 0");
+        assert_eq!(error.to_string(), "cannot build a pool: `queue_capacity` is 0; it must be more");
     }
 }

@@ -1,4 +1,4 @@
-//! What a running task knows: whether to stop, how long it has, who runs it; and how it spawns more.
+//! The context of a running task: cancellation, timeout, heartbeat, attempt, and spawning.
 
 use crate::{
     error::TaskResult,
@@ -14,24 +14,24 @@ use std::{
     time::Duration,
 };
 
-/// A task's view of its pool.
+/// The context of a running task.
 ///
-/// Long work polls [`is_cancelled`](Self::is_cancelled), which costs about as much as reading a variable, or
-/// awaits [`cancelled`](Self::cancelled). Both answer for the pool's cancellation, the task's timeout and a
-/// stalled worker alike: in each case, stop. (For a context that has outlived its task, too.)
+/// Long work polls [`is_cancelled`](Self::is_cancelled), which costs about as much as reading a variable, or awaits
+/// [`cancelled`](Self::cancelled). Both report when the task should stop: the pool was cancelled, the task exceeded its
+/// timeout, or its worker was replaced as stalled. A context that has outlived its task is cancelled too.
 pub struct Context<T: Send + 'static = (), W: Worker = Threads> {
     pub(crate) worker: Arc<WorkerState<T, W>>,
     pub(crate) run: u64,
     pub(crate) task_id: u64,
-    /// What few tasks have. An async task is given its context by value, so it is kept small.
+    /// Set for few tasks. Kept apart because an async task gets its context by value, so it should be small.
     pub(crate) extras: Option<Arc<ContextExtras>>,
 }
 
 pub(crate) struct ContextExtras {
-    /// Attempts that have failed so far, and where.
+    /// Number of attempts that have failed so far.
     pub(crate) failed: u32,
     pub(crate) failed_step: Option<Arc<str>>,
-    /// On the pool's clock.
+    /// End of the timeout, in nanoseconds of the pool's clock.
     pub(crate) deadline: Option<u64>,
 }
 
@@ -45,50 +45,50 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
         self.worker.should_stop(self.run)
     }
 
-    /// Ends when the task should stop. Needs no particular runtime.
+    /// Waits until the task should stop. Works on any async runtime.
     pub fn cancelled(&self) -> Cancelled<'_, T, W> {
         Cancelled { context: self, key: None }
     }
 
-    /// Says that the task is alive. Needed only in pools with a
-    /// [`stall watch`](crate::Builder::stall_after), by tasks that run longer than its limit.
+    /// Reports that the task makes progress. Only needed in pools with a
+    /// [`stall_timeout`](crate::PoolBuilder::stall_timeout), by tasks that run longer than it.
     pub fn heartbeat(&self) {
         self.worker.heartbeat(self.run);
     }
 
-    /// How much of the task's timeout is left, if it has one.
+    /// Time left of the task's timeout, if it has one.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.extras.as_ref()?.deadline?.saturating_sub(self.worker.core.clock().now());
         Some(Duration::from_nanos(left))
     }
 
-    /// The number of the worker that runs the task. A stalled worker's replacement has a new one.
+    /// Number of the worker that runs the task. The replacement of a stalled worker has a new number.
     pub fn worker(&self) -> usize {
         self.worker.id
     }
 
-    /// The task's own number.
+    /// Id of the task in its pool.
     pub fn task_id(&self) -> TaskId {
         TaskId(self.task_id)
     }
 
-    /// Which attempt this is, from 1.
+    /// Number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.extras.as_ref().map_or(1, |extras| extras.failed + 1)
     }
 
-    /// The step that an earlier attempt named when it failed, the last one to name any: after a
-    /// [partial failure](crate::TaskError::partial), go on from there.
+    /// The last step that an earlier attempt named when it failed. After a [partial failure](crate::TaskError::partial)
+    /// the task resumes there.
     pub fn failed_step(&self) -> Option<&str> {
         self.extras.as_ref()?.failed_step.as_deref()
     }
 
-    /// Adds a task to the pool from inside this one. Never waits, and the queue's capacity does not apply:
-    /// spawned tasks are run newest first, before what waits in the queue, so a tree of tasks is walked
-    /// deep before wide and takes memory for its depth, not for its size. (From another thread, or after
-    /// the task is over, they go to the end of the queue.)
+    /// Adds a task to the pool from inside this one. Never waits, and the queue's capacity does not apply. Spawned
+    /// tasks run newest first and before the queue, so a tree of tasks is walked depth first and needs memory for its
+    /// depth, not for its size. Called from another thread, or after the task has ended, they go to the end of the
+    /// queue.
     ///
-    /// Works while a closed pool drains. Refused once the pool is cancelled or this task was replaced as
+    /// Works while a closed pool drains. Rejected once the pool is cancelled or this task's worker was replaced as
     /// stalled.
     pub fn spawn_task(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         self.worker.core.spawn(&self.worker, task)
@@ -96,7 +96,7 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
 }
 
 impl<T: Send + 'static> Context<T> {
-    /// [`spawn_task`](Self::spawn_task) for a plain closure.
+    /// Spawns a closure: [`spawn_task`](Self::spawn_task) without settings.
     pub fn spawn(
         &self,
         body: impl FnOnce(&Context<T>) -> TaskResult<T> + Send + 'static,
@@ -122,11 +122,11 @@ impl<T: Send + 'static, W: Worker> fmt::Debug for Context<T, W> {
     }
 }
 
-/// Future of [`Context::cancelled`].
+/// Future returned by [`Context::cancelled`].
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Cancelled<'a, T: Send + 'static, W: Worker> {
     context: &'a Context<T, W>,
-    /// Where it listens, once it has been polled.
+    /// Key of its waker, once it has been polled.
     key: Option<u64>,
 }
 

@@ -1,5 +1,4 @@
-//! What can go wrong: with one task ([`TaskError`]), with handing one over ([`SubmitError`]), with making a pool
-//! ([`BuildError`]).
+//! Errors: of one task ([`TaskError`]), of a submission ([`SubmitError`]) and of building a pool ([`BuildError`]).
 
 pub use crate::{
     builder::BuildError,
@@ -12,22 +11,22 @@ use crate::{
 };
 use std::{backtrace::Backtrace, error::Error, fmt, time::Duration};
 
-/// What a task returns.
+/// Result of one attempt of a task.
 pub type TaskResult<T> = Result<T, TaskError>;
 
-/// Whether trying again can help.
+/// Whether and how a failed task can be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The same attempt may succeed later: a timeout, a busy server, a rate limit.
+    /// The same attempt may succeed later: a timeout, a busy server or a rate limit.
     Transient,
-    /// It will fail the same way for ever: bad input, no permission, not found.
+    /// Every attempt would fail the same way: bad input, no permission or not found.
     Permanent,
-    /// Some steps are done and must not be done again: the next attempt goes on at
+    /// Some steps are done and must not be repeated: the next attempt resumes at
     /// [`Context::failed_step`](crate::Context::failed_step).
     Partial,
 }
 
-/// What a failure says about a service that the task needs: a server, a database, a disk.
+/// How a failure involves a service that the task needs, such as a server, a database or a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dependency {
     /// The service could not be used at all, as with a refused connection or a full disk. The task itself was not
@@ -37,25 +36,25 @@ pub enum Dependency {
     Failed,
 }
 
-/// Why a task failed, with what a retry or a person needs to know.
+/// Why a task failed, with the details that a retry or a person needs.
 ///
-/// Any error becomes one through `?`, as [`Class::Permanent`]: only what is known to pass is tried again.
+/// `?` converts any error, as [`ErrorClass::Permanent`]: only errors known to be transient are retried.
 ///
 /// ```
-/// use gristmill_pool::{Class, TaskError};
+/// use gristmill_pool::{ErrorClass, TaskError};
 /// use std::time::Duration;
 ///
 /// fn fetch() -> Result<(), TaskError> {
 ///     Err(TaskError::transient("429 Too Many Requests")
-///         .retry_after(Duration::from_secs(20))
-///         .hint("lower the number of workers"))
+///         .with_retry_after(Duration::from_secs(20))
+///         .with_hint("lower the number of workers"))
 /// }
-/// assert_eq!(fetch().unwrap_err().class(), Class::Transient);
+/// assert_eq!(fetch().unwrap_err().class(), ErrorClass::Transient);
 ///
 /// fn parse() -> Result<u32, TaskError> {
 ///     Ok("twelve".parse::<u32>()?)
 /// }
-/// assert_eq!(parse().unwrap_err().class(), Class::Permanent);
+/// assert_eq!(parse().unwrap_err().class(), ErrorClass::Permanent);
 /// ```
 pub struct TaskError(Box<Inner>);
 
@@ -68,20 +67,20 @@ struct Inner {
     retry_after: Option<Duration>,
 }
 
-/// What made the task fail.
+/// The event that made a task fail.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {
     /// The task returned this error.
     Error(Box<dyn Error + Send + Sync>),
-    /// The task panicked; the worker lives on.
+    /// The task panicked. Its worker continues.
     Panic {
-        /// What the panic said, and where.
+        /// Message and source location of the panic.
         message: String,
-        /// Where it came from. Captured always, resolved to names when it is printed.
+        /// Stack of the panic. Always captured; symbols are resolved when it is printed.
         backtrace: Backtrace,
     },
-    /// The task ran longer than its timeout.
+    /// The task ran longer than this timeout.
     TimedOut(Duration),
     /// The task's worker gave no heartbeat for this long and was replaced.
     Stalled(Duration),
@@ -96,17 +95,17 @@ impl TaskError {
         Self(Box::new(Inner { class, cause, dependency: None, step: None, hint: None, retry_after: None }))
     }
 
-    /// A failure that may pass.
+    /// Creates an error that may not occur again: see [`ErrorClass::Transient`].
     pub fn transient(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(ErrorClass::Transient, Cause::Error(error.into()))
     }
 
-    /// A transient failure of a service that the task needs, not of the task: see [`Dependency::Unavailable`].
+    /// Creates a transient error of a service that the task needs: see [`Dependency::Unavailable`].
     pub fn unavailable(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::transient(error).caused_by(Dependency::Unavailable)
     }
 
-    /// A transient failure of the task or of a service that it needs: see [`Dependency::Failed`].
+    /// Creates a transient error of the task or of a service that it needs: see [`Dependency::Failed`].
     pub fn dependency_failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::transient(error).caused_by(Dependency::Failed)
     }
@@ -116,19 +115,19 @@ impl TaskError {
         self
     }
 
-    /// A failure that will not pass.
+    /// Creates an error that every attempt would meet: see [`ErrorClass::Permanent`].
     pub fn permanent(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(ErrorClass::Permanent, Cause::Error(error.into()))
     }
 
-    /// A failure at `step` of a task whose earlier steps are done.
+    /// Creates an error at `step` of a task whose earlier steps are done: see [`ErrorClass::Partial`].
     pub fn partial(step: impl Into<Arc<str>>, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let mut made = Self::new(ErrorClass::Partial, Cause::Error(error.into()));
         made.0.step = Some(step.into());
         made
     }
 
-    /// The task stopped because its [`Context`](crate::Context) said so.
+    /// Creates the error of a task that stopped because its [`Context`](crate::Context) was cancelled.
     pub fn cancelled() -> Self {
         Self::new(ErrorClass::Transient, Cause::Cancelled)
     }
@@ -145,7 +144,8 @@ impl TaskError {
         Self::new(ErrorClass::Transient, Cause::BreakerOpen).with_retry_after(retry_in)
     }
 
-    /// Keeps what a retry, or a person, needs of the error that a task which ran out of time came back with.
+    /// Copies step, hint, earliest retry, dependency and partial class from the error of a task that exceeded its
+    /// timeout.
     pub(crate) fn with_details_of(mut self, error: &Self) -> Self {
         self.0.step.clone_from(&error.0.step);
         self.0.hint.clone_from(&error.0.hint);
@@ -157,39 +157,38 @@ impl TaskError {
         self
     }
 
-    /// Names the step that failed.
+    /// Sets the step that failed.
     #[must_use]
     pub fn with_step(mut self, step: impl Into<Arc<str>>) -> Self {
         self.0.step = Some(step.into());
         self
     }
 
-    /// Says what a person could do about it.
+    /// Sets a hint for people: what to do about the error.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Says when trying again makes sense at the earliest. A retry never comes sooner, whatever its policy
-    /// and cap say.
+    /// Sets the shortest delay before a retry. It applies even if the policy's delay and maximum are shorter.
     #[must_use]
     pub fn with_retry_after(mut self, delay: Duration) -> Self {
         self.0.retry_after = Some(delay);
         self
     }
 
-    /// Whether trying again can help.
+    /// Whether and how the task can be retried.
     pub fn class(&self) -> ErrorClass {
         self.0.class
     }
 
-    /// What the failure says about a service that the task needs, if anything.
+    /// How the failure involves a service that the task needs, if it does.
     pub fn dependency(&self) -> Option<Dependency> {
         self.0.dependency
     }
 
-    /// What made the task fail.
+    /// The event that made the task fail.
     pub fn cause(&self) -> &Cause {
         &self.0.cause
     }
@@ -203,19 +202,19 @@ impl TaskError {
         self.0.step.clone()
     }
 
-    /// What a person could do about it, if the task knew.
+    /// What a person can do about the error, if the task set a hint.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// When trying again makes sense at the earliest, if the task knew.
+    /// Shortest delay before a retry, if the task set one.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 }
 
-/// Runs a part of a task. A panic in it becomes an error with its message, place and backtrace, for a task that has to
-/// note how it ended. The pool counts and logs a task that returns such an error as one that panicked.
+/// Runs a part of a task and converts a panic into an error with message, location and backtrace, for a task that
+/// records its own failure. The pool counts and logs a task that returns such an error as one that panicked.
 ///
 /// ```
 /// use gristmill_pool::{TaskError, error::{Cause, catch_panic}};
@@ -225,7 +224,8 @@ impl TaskError {
 /// assert!(error.to_string().starts_with("panicked: boom"));
 /// ```
 ///
-/// Place and backtrace are known inside the tasks of a pool; elsewhere the panic goes to the process's own hook.
+/// Location and backtrace are only known inside a pool's tasks. Elsewhere the panic also goes to the process's panic
+/// hook.
 pub fn catch_panic<R>(body: impl FnOnce() -> TaskResult<R>) -> TaskResult<R> {
     panics::catch(body).unwrap_or_else(|panic| Err(panic.into()))
 }
@@ -236,8 +236,8 @@ impl From<Panic> for TaskError {
     }
 }
 
-/// `?` on any error makes it permanent. (This is why `TaskError` is not itself an [`Error`]: the two
-/// conversions would overlap. [`Failure`](crate::Failure), which carries it, is one.)
+/// `?` on any error makes it permanent. For this conversion `TaskError` does not implement [`Error`], which would make
+/// two conversions overlap. [`Failure`](crate::Failure), which carries it, does.
 impl<E: Error + Send + Sync + 'static> From<E> for TaskError {
     fn from(error: E) -> Self {
         Self::permanent(error)
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_step_chain_and_hint() {
+    fn display_has_step_cause_and_hint() {
         let check = |error: TaskError, class, text: &str| {
             assert_eq!(error.class(), class);
             assert_eq!(error.to_string(), text);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_a_retry_needs() {
+    fn setters_and_getters_agree() {
         let error =
             TaskError::partial("upload", "503").with_retry_after(Duration::from_secs(7)).with_hint("later");
         assert_eq!(error.step(), Some("upload"));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_a_dependency_are_transient_and_named() {
+    fn errors_of_a_dependency_are_transient() {
         for (error, dependency) in [
             (TaskError::unavailable("connection refused"), Some(Dependency::Unavailable)),
             (TaskError::dependency_failed("500"), Some(Dependency::Failed)),

@@ -1,4 +1,4 @@
-//! The handle that users hold.
+//! The handle of a pool: submit, close, cancel, join and shutdown.
 
 use crate::{
     builder::PoolBuilder,
@@ -15,13 +15,13 @@ use crate::{
 };
 use std::{fmt, task::Poll, time::Duration};
 
-/// A bounded worker pool.
+/// A bounded worker pool. Clones are handles of the same pool.
 ///
-/// Clones are handles of one pool. When the last handle is dropped the pool is closed: it finishes what it
-/// has, and its workers end. Nothing waits for that, though; [`join`](Self::join) does, and says how it went.
+/// Dropping the last handle closes the pool: it finishes the tasks it has, and its workers exit. The drop does not wait
+/// for that; [`join`](Self::join) does, and reports the outcome.
 ///
-/// Workers are [`Threads`] unless the type says `Tasks` (see [`AsyncPool`](crate::AsyncPool)): the same
-/// semantics, awaited.
+/// Workers are [`Threads`], or tokio tasks in an [`AsyncPool`](crate::AsyncPool), which has the same methods as `async`
+/// functions.
 pub struct Pool<T: Send + 'static = (), W: Worker = Threads>(Arc<Handle<T, W>>);
 
 struct Handle<T: Send + 'static, W: Worker> {
@@ -41,7 +41,7 @@ impl<T: Send + 'static, W: Worker> Clone for Pool<T, W> {
 }
 
 impl Pool {
-    /// Settings for a new pool.
+    /// Returns a builder with the default settings.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::new()
     }
@@ -56,53 +56,55 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         &self.0.core
     }
 
-    /// Gives the pool a task if there is room right now; otherwise hands it back as [`Refusal::Full`].
+    /// Submits a task if the queue has room. Otherwise returns it with [`SubmitErrorKind::Full`].
     pub fn try_submit(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         self.core().try_submit(task)
     }
 
-    /// Takes nothing new; what is queued, running, spawned and retried is finished. Returns at once, and
-    /// releases submitters that wait.
+    /// Rejects new tasks and finishes what is queued, running, spawned or waiting for a retry. Returns at once, and
+    /// releases waiting submitters.
     pub fn close(&self) {
         self.core().close();
     }
 
-    /// Stops now: starts nothing more, and tells running tasks through their [`Context`] to stop. Returns at
-    /// once, and releases submitters that wait.
+    /// Starts no more tasks and cancels the running ones through their [`Context`]. Returns at once, and releases
+    /// waiting submitters.
     pub fn cancel(&self) {
         self.core().cancel();
     }
 
-    /// Whether the pool has ended: closed or cancelled, and every worker gone.
+    /// Whether the pool has ended: it was closed or cancelled, and every worker has exited.
     pub fn is_finished(&self) -> bool {
         self.core().has_ended()
     }
 
-    /// The counters at this moment.
+    /// Returns a snapshot of the pool's counters.
     pub fn stats(&self) -> PoolStats {
         self.core().stats()
     }
 
-    /// Inside a task of this very pool one cannot wait for its end.
+    /// Whether the caller is a task of this pool, which cannot wait for the pool's end. Logs an error if so.
     pub(crate) fn is_called_from_own_task(&self) -> bool {
         let inside = panics::current_worker(self.core().address()).is_some();
         if inside {
-            tracing::error!("a task waits for the end of its own pool, which cannot come; it does not wait");
+            tracing::error!(
+                "a task called join or shutdown on its own pool; the call returns without waiting"
+            );
         }
         inside
     }
 }
 
-/// How [`Pool::shutdown`] divides its time: most of it to finish, the rest to stop. A tenth, and at most a
-/// second, is enough for tasks that look at their context.
+/// Splits the deadline of [`Pool::shutdown`] into the time to finish and the time to stop. A tenth, at most one second,
+/// is enough to stop for tasks that check their context.
 pub(crate) fn split_deadline(deadline: Duration) -> (Duration, Duration) {
     let stop = (deadline / 10).min(Duration::from_secs(1));
     (deadline - stop, stop)
 }
 
 impl<T: Send + 'static> Pool<T> {
-    /// Gives the pool a closure; waits while the queue is full. [`submit_task`](Self::submit_task) takes a
-    /// [`Task`] with more to it.
+    /// Submits a closure. Waits while the queue is full. [`submit_task`](Self::submit_task) takes a [`Task`] with a
+    /// priority, a timeout or a retry policy.
     pub fn submit(
         &self,
         body: impl FnOnce(&Context<T>) -> TaskResult<T> + Send + 'static,
@@ -110,16 +112,17 @@ impl<T: Send + 'static> Pool<T> {
         self.submit_task(Task::new(body))
     }
 
-    /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
-    /// released when the pool is closed or cancelled. Called inside one of the pool's own tasks it does not
-    /// wait, but [spawns](Context::spawn_task). (On the task's own thread, that is, and not from a task of
-    /// another pool inside of it.) A thread that also reads the pool's results can wait for itself here: see
-    /// [`Results`](crate::Results).
+    /// Submits a task. Waits while the queue is full: submitters are served in order, and released when the pool is
+    /// closed or cancelled.
+    ///
+    /// Called on the thread of one of the pool's own tasks it does not wait but [spawns](Context::spawn_task). A task
+    /// of another pool that runs there waits as usual. A thread that also reads the pool's results can deadlock here:
+    /// see [`Results`](crate::Results).
     pub fn submit_task(&self, task: Task<T>) -> Result<TaskId, SubmitError<T>> {
         self.submit_until(task, None)
     }
 
-    /// [`submit_task`](Self::submit_task), but waits no longer than this.
+    /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
     pub fn submit_timeout(&self, task: Task<T>, limit: Duration) -> Result<TaskId, SubmitError<T>> {
         self.submit_until(task, Some(limit))
     }
@@ -146,7 +149,7 @@ impl<T: Send + 'static> Pool<T> {
         }
         let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
-        // With a limit, nothing is waited for that never comes.
+        // With a limit no deadlock is possible.
         let result_queue = core.result_queue.as_ref().filter(|_| limit.is_none());
         let _submitting = result_queue.and_then(|result_queue| result_queue.enter_submit());
         let parker = Parker::new();
@@ -157,16 +160,15 @@ impl<T: Send + 'static> Pool<T> {
             core.check_reader();
             if deadline.as_ref().is_some_and(|deadline| deadline.has_passed(parker.waker())) {
                 ticket.into_iter().for_each(|ticket| core.cancel_ticket(ticket));
-                let task = task.expect("a task that waits is still ours");
+                let task = task.expect("a waiting submitter still has its task");
                 return Err(SubmitError::new(SubmitErrorKind::TimedOut, task));
             }
             parker.park();
         }
     }
 
-    /// Closes the pool, waits for its end and reports what became of every task. Can be called from any
-    /// thread, as often as one likes. (Results that nobody reads keep the pool from its end: read or drop
-    /// them.)
+    /// Closes the pool, waits for its end and reports the outcome of every task. Can be called from any thread, any
+    /// number of times. Unread [`Results`](crate::Results) can keep the pool from ending: read or drop them.
     pub fn join(&self) -> Report {
         self.close();
         if !self.is_called_from_own_task() {
@@ -175,11 +177,10 @@ impl<T: Send + 'static> Pool<T> {
         self.core().report()
     }
 
-    /// Closes the pool and gives it time to finish; cancels what has not finished, and reports. Returns
-    /// within the deadline: the last tenth of it (at most a second) is for cancelled tasks to stop in. What
-    /// has not even stopped by then is left behind: it is [named](Report::unstopped), and its result, if it
-    /// ever comes, is discarded. (What tasks hold is dropped meanwhile, by workers and by the caller; a drop
-    /// that blocks is waited for.)
+    /// Closes the pool, waits for it to finish, cancels what has not finished and reports. Returns within `deadline`,
+    /// of which the last tenth (at most one second) is for cancelled tasks to stop. A task that still runs then is
+    /// listed in [`Report::abandoned`], and its result is discarded if it ever returns. Workers and the caller drop
+    /// what tasks hold meanwhile, and a drop that blocks is waited for.
     pub fn shutdown(&self, deadline: Duration) -> Report {
         self.close();
         if self.is_called_from_own_task() {
@@ -190,9 +191,8 @@ impl<T: Send + 'static> Pool<T> {
         if !self.wait_for_end(Some(finish)) {
             self.cancel();
             if !self.wait_for_end(Some(stop)) {
-                // A worker that is between two tasks goes by itself, or, if it saw the cancel too late, starts
-                // one more and is given up the next time round. Both are a matter of microseconds, unless
-                // what it is dropping blocks.
+                // A worker between two tasks exits by itself or, if it saw the cancel too late, starts one more task
+                // and is abandoned in the next round. Both take microseconds, unless a drop blocks.
                 while !self.core().abandon_running() {
                     thread::yield_now();
                 }
@@ -201,7 +201,7 @@ impl<T: Send + 'static> Pool<T> {
         self.core().report()
     }
 
-    /// False: it has not ended in time.
+    /// Waits for the end of the pool. Returns false if it does not come within `limit`.
     fn wait_for_end(&self, limit: Option<Duration>) -> bool {
         let core = self.core();
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
@@ -212,7 +212,7 @@ impl<T: Send + 'static> Pool<T> {
             }
             parker.park();
         }
-        // They have ended all but formally: this waits for the system to be done with them.
+        // All workers have left the pool: this waits for the system to end their threads.
         for (_, handle) in core.take_handles() {
             let _ = handle.join();
         }

@@ -271,11 +271,11 @@ mod tests {
 
     #[test]
     fn emptied_priority_releases_its_memory() {
-        let mut by_priority = PriorityQueue::new();
+        let mut queue = PriorityQueue::new();
         for _ in 0..10_000 {
-            by_priority.push(9, ());
+            queue.push(9, ());
         }
-        while by_priority.pop().is_some() {}
-        assert!(by_priority.by_priority[9].capacity() <= PriorityQueue::<()>::MAX_IDLE_CAPACITY);
+        while queue.pop().is_some() {}
+        assert!(queue.by_priority[9].capacity() <= PriorityQueue::<()>::MAX_IDLE_CAPACITY);
     }
 }

@@ -1,16 +1,16 @@
-//! What became of everything: the end of a pool, in full.
+//! The report on every task of a pool, made when it is joined or shut down.
 
 use crate::{error::TaskError, stats::PoolStats, sync::Arc, task::TaskRef};
 use std::{error::Error, fmt};
 
-/// A task that failed for good.
+/// A task whose last attempt failed.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Which.
+    /// The task, with its id, kind and label.
     pub task: TaskRef,
-    /// After how many attempts.
+    /// Number of attempts, 0 if an open breaker rejected the task.
     pub attempts: u32,
-    /// Why, the last time.
+    /// Error of the last attempt.
     pub error: Arc<TaskError>,
 }
 
@@ -23,27 +23,27 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
-/// What became of every task a pool was given.
+/// The outcome of every task of a pool.
 ///
-/// `finished + failed + never_started + unstopped + waiting` is the number of tasks submitted and spawned: each
-/// is in exactly one of them. Only a report that was made inside a task of the pool has tasks that wait.
+/// `finished + failed + never_started + abandoned + waiting` is the number of tasks submitted and spawned: each task is
+/// in exactly one of them. Only a report that was made inside a task of the pool has waiting tasks.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
-    /// How many tasks succeeded.
+    /// Number of tasks that succeeded.
     pub finished: u64,
-    /// How many tasks failed for good.
+    /// Number of tasks whose last attempt failed.
     pub failed: u64,
-    /// Every failure, in order; at most [`keep_failures`](crate::Builder::keep_failures) of them.
+    /// The failures in order, at most [`keep_failures`](crate::PoolBuilder::keep_failures) of them.
     pub failures: Vec<Failure>,
-    /// Tasks that a cancelled pool never started.
+    /// Tasks that were not started before the pool was cancelled.
     pub never_started: Vec<TaskRef>,
-    /// Tasks that were still running when the report was made: those that did not stop in time.
+    /// Tasks that did not stop in time and were still running when the report was made.
     pub abandoned: Vec<TaskRef>,
-    /// How many tasks were neither running nor ended when the report was made: queued, waiting for a retry, or in
-    /// the hands of a worker that was about to start or to settle them.
+    /// Number of tasks that were neither running nor settled when the report was made: queued, waiting for a retry, or
+    /// held by a worker about to start or settle them.
     pub waiting: u64,
-    /// The pool's last counters.
+    /// The pool's counters when the report was made.
     pub stats: PoolStats,
 }
 

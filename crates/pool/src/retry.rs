@@ -1,4 +1,4 @@
-//! When to try a failed task again. Decides only; the waiting is the pool's, and holds no worker.
+//! Retry policies: whether and when to retry a failed task. The waiting itself is in `core::settle`.
 
 use crate::error::{ErrorClass, TaskError};
 use std::{
@@ -6,18 +6,17 @@ use std::{
     time::Duration,
 };
 
-/// How often, and after how long, a failed task is tried again.
+/// Policy that limits how often a failed task is retried and sets the delays.
 ///
-/// Only [`Class::Transient`] and [`Class::Partial`] failures are tried again. Delays have full jitter (a
-/// random time between nothing and the delay), so that many tasks that failed together do not come
-/// back together.
+/// Only [`ErrorClass::Transient`] and [`ErrorClass::Partial`] failures are retried. Delays have full jitter, a random
+/// time between zero and the delay, so that tasks which failed together are not retried together.
 ///
 /// ```
 /// use gristmill_pool::Retry;
 /// use std::time::Duration;
 ///
-/// // Up to 5 attempts; waits of up to 1 s, 2 s, 4 s, 8 s, and never more than 5 s.
-/// let policy = Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(5));
+/// // Up to 5 attempts, with delays of up to 1 s, 2 s, 4 s and 5 s.
+/// let policy = Retry::exponential(5, Duration::from_secs(1)).max_delay(Duration::from_secs(5));
 /// assert_eq!(policy.without_jitter().delay(4), Duration::from_secs(5));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +35,12 @@ enum Growth {
 }
 
 impl Retry {
-    /// Delays of `base`, 2·`base`, 3·`base`, … `attempts` counts the first one too; 0 means 1.
+    /// Delays of `base`, 2·`base`, 3·`base` and so on. `attempts` includes the first attempt; 0 means 1.
     pub const fn linear(attempts: u32, base: Duration) -> Self {
         Self::new(attempts, base, Growth::Linear)
     }
 
-    /// Delays of `base`, 2·`base`, 4·`base`, 8·`base`, … `attempts` counts the first one too; 0 means 1.
+    /// Delays of `base`, 2·`base`, 4·`base`, 8·`base` and so on. `attempts` includes the first attempt; 0 means 1.
     pub const fn exponential(attempts: u32, base: Duration) -> Self {
         Self::new(attempts, base, Growth::Exponential)
     }
@@ -50,27 +49,26 @@ impl Retry {
         Self { attempts, base, growth, max_delay: Duration::MAX, jitter: true }
     }
 
-    /// No delay is longer than this, unless the error itself asked for more with
-    /// [`TaskError::retry_after`].
+    /// Sets the longest delay. Only [`TaskError::with_retry_after`] can demand a longer one. Default: no limit.
     #[must_use]
     pub const fn max_delay(mut self, max_delay: Duration) -> Self {
         self.max_delay = max_delay;
         self
     }
 
-    /// Exact delays.
+    /// Uses the exact delays, without jitter.
     #[must_use]
     pub const fn without_jitter(mut self) -> Self {
         self.jitter = false;
         self
     }
 
-    /// How many attempts there are, the first one included.
+    /// Largest number of attempts, counting the first.
     pub const fn max_attempts(&self) -> u32 {
         if self.attempts == 0 { 1 } else { self.attempts }
     }
 
-    /// The delay before the attempt that follows `failed` failed ones: with jitter, a random part of it.
+    /// Returns the delay after `failed` failed attempts: with jitter, a random part of it.
     pub fn delay(&self, failed: u32) -> Duration {
         let full = match self.growth {
             Growth::Linear => self.base.saturating_mul(failed),
@@ -82,7 +80,7 @@ impl Retry {
         if self.jitter { full.mul_f64(random_fraction()) } else { full }
     }
 
-    /// The delay before the next attempt, or `None` when there is no point in one.
+    /// Returns the delay before the next attempt, or `None` if the task is not retried.
     pub(crate) fn next_delay(&self, failed: u32, error: &TaskError) -> Option<Duration> {
         if error.class() == ErrorClass::Permanent || failed >= self.attempts {
             return None;
@@ -92,7 +90,7 @@ impl Retry {
     }
 }
 
-/// A number in `0.0..=1.0`. NotStarted SipHash keys are as random as jitter needs.
+/// Returns a random number in `0.0..=1.0`. Fresh SipHash keys are random enough for jitter.
 fn random_fraction() -> f64 {
     let bits = RandomState::new().hash_one(0u8);
     (bits >> 11) as f64 / (1u64 << 53) as f64
@@ -105,7 +103,7 @@ mod tests {
     const SEC: Duration = Duration::from_secs(1);
 
     #[test]
-    fn delays_grow_and_stop_at_the_cap() {
+    fn delays_grow_up_to_the_maximum() {
         let check = |policy: Retry, seconds: &[u64]| {
             let got: Vec<u64> =
                 (1..=seconds.len() as u32).map(|n| policy.without_jitter().delay(n).as_secs()).collect();
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_full_and_never_more_than_the_delay() {
+    fn jitter_covers_the_whole_delay() {
         let policy = Retry::linear(2, SEC);
         let delays: Vec<f64> = (0..2_000).map(|_| policy.delay(1).as_secs_f64()).collect();
         assert!(delays.iter().all(|d| (0.0..=1.0).contains(d)));
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn class_attempts_and_retry_after_decide() {
+    fn next_delay_depends_on_class_attempts_and_retry_after() {
         let policy = Retry::linear(3, SEC).without_jitter().max_delay(SEC);
         let check = |failed, error: TaskError, want: Option<Duration>| {
             assert_eq!(policy.next_delay(failed, &error), want, "{error}");

@@ -1,5 +1,5 @@
-//! Counters and durations, cheap enough to leave on: each worker counts on cache lines of its own with
-//! plain loads and stores, and only a snapshot adds them up. A task costs at most one reading of the clock.
+//! Counters and durations, cheap enough to be always on: each worker counts on its own cache lines with plain loads and
+//! stores, and a snapshot adds them up. A task costs at most one reading of the clock.
 
 use crate::{
     breaker::BreakerStats,
@@ -15,78 +15,78 @@ use crate::{
 use serde::Serialize;
 use std::time::Duration;
 
-/// What a pool has done and is doing, at one moment.
+/// A snapshot of a pool's counters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Workers that take tasks. Stalled ones that were replaced do not count.
+    /// Number of workers, without stalled ones that were replaced.
     pub workers: usize,
-    /// Tasks running now.
+    /// Tasks that are running.
     pub active: usize,
     /// Tasks waiting for a worker.
     pub queued: usize,
     /// Tasks waiting for their next attempt.
     pub waiting_retry: usize,
-    /// How many tasks may wait.
+    /// Number of tasks that may wait in the queue.
     pub queue_capacity: usize,
-    /// The most tasks that have ever waited in the queue.
+    /// Largest number of tasks that have waited in the queue at once.
     pub queue_high_water: usize,
-    /// Tasks taken in, spawned ones included.
+    /// Tasks submitted and spawned.
     pub submitted: u64,
-    /// Of these, tasks that other tasks spawned.
+    /// Tasks that other tasks spawned, a part of `submitted`.
     pub spawned: u64,
     /// Tasks that succeeded.
     pub completed: u64,
-    /// Tasks that failed for good, for whatever reason.
+    /// Tasks whose last attempt failed.
     pub failed: u64,
     /// Attempts that panicked.
     pub panicked: u64,
-    /// Attempts that failed and were put off to be tried again.
+    /// Attempts that failed and were followed by a retry.
     pub retried: u64,
-    /// Attempts that ran longer than their timeout.
+    /// Attempts that exceeded their timeout.
     pub timed_out: u64,
-    /// Workers past the timeout of the task they are still running.
+    /// Workers whose running task has exceeded its timeout.
     pub overdue: usize,
-    /// Workers that gave no heartbeat and were replaced.
+    /// Workers that were replaced because their task gave no heartbeat.
     pub stalled: u64,
-    /// Results that came from a replaced worker after all, and were discarded.
+    /// Results of abandoned tasks, which came too late and were discarded.
     pub late_discarded: u64,
-    /// Tasks that a cancelled pool never started.
+    /// Tasks that were not started before the pool was cancelled.
     pub never_started: u64,
-    /// The pool's circuit breaker, if it has one.
+    /// Counters of the pool's circuit breaker, if it has one.
     pub breaker: Option<BreakerStats>,
-    /// How long attempts took, by kind, in order of first appearance.
+    /// Durations of attempts by kind, in order of first appearance.
     pub kinds: Vec<KindStats>,
 }
 
-/// How long the attempts of one kind of task took. Count and mean are exact; percentiles are exact to one part
-/// in 16. (Where attempts take under a microsecond or so, a worker times eight of them together.)
+/// Durations of the attempts of one kind of task. Count and mean are exact, percentiles to one part in 16. A worker
+/// whose attempts take under a microsecond or so measures eight of them together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct KindStats {
-    /// The [`Task::kind`](crate::Task::kind).
+    /// Kind of the tasks: see [`Task::kind`](crate::Task::kind).
     pub kind: &'static str,
-    /// Attempts measured.
+    /// Number of attempts.
     pub count: u64,
     /// Mean duration in nanoseconds.
     pub mean_ns: u64,
-    /// Half of the attempts took no longer.
+    /// Median duration in nanoseconds.
     pub p50_ns: u64,
-    /// 95 % of the attempts took no longer.
+    /// 95th percentile in nanoseconds.
     pub p95_ns: u64,
-    /// 99 % of the attempts took no longer.
+    /// 99th percentile in nanoseconds.
     pub p99_ns: u64,
-    /// The longest.
+    /// Longest duration in nanoseconds.
     pub max_ns: u64,
 }
 
-/// A number that one worker writes and anybody reads.
+/// A counter with one writer and any number of readers.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Not an atomic addition: there is one writer. A reader that sees the new value sees also what was counted
-    /// before it, by whichever worker: see `Core::snapshot`.
+    /// Adds without an atomic read-modify-write, as there is one writer. A reader that sees the new value also sees
+    /// what any worker counted before it: see `Core::snapshot`.
     pub(crate) fn add(&self, more: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(more), Release);
     }
@@ -102,7 +102,7 @@ impl Counter {
     }
 }
 
-/// What one worker has counted.
+/// Counters and durations of one worker.
 #[derive(Default)]
 pub(crate) struct WorkerCounters {
     pub(crate) spawned: Counter,
@@ -114,12 +114,12 @@ pub(crate) struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    /// Records `count` attempts that took `elapsed` together, when one `typical` takes so long.
+    /// Records `count` attempts that took `elapsed` nanoseconds together and `typical` each, as a rule.
     pub(crate) fn record(&self, kind: usize, elapsed: u64, count: u64, typical: u64) {
         self.durations[kind].get_or_init(Box::default).record(elapsed, count, typical);
     }
 
-    /// Adds all of another worker's counts to these.
+    /// Adds the counters of another worker.
     pub(crate) fn merge(&self, other: &Self) {
         let Self { spawned, completed, failed, panicked, retried, durations } = other;
         self.spawned.add(spawned.get());
@@ -145,17 +145,17 @@ impl WorkerCounters {
     }
 }
 
-/// How many kinds are summary apart.
+/// Number of kinds with their own durations. The last one is shared by all further kinds.
 const MAX_KINDS: usize = 32;
 
-/// The kinds a pool has met, in order of first appearance.
+/// The kinds of a pool's tasks, in order of first appearance.
 #[derive(Default)]
 pub(crate) struct KindNames {
     names: Mutex<Vec<&'static str>>,
 }
 
 impl KindNames {
-    /// A kind's number; the last number is shared by all that came too late for one of their own.
+    /// Returns the number of a kind. Kinds beyond the limit share the last number.
     pub(crate) fn number(&self, kind: &'static str) -> usize {
         let mut names = lock(&self.names);
         if let Some(known) = names.iter().position(|name| *name == kind) {
@@ -174,7 +174,7 @@ impl KindNames {
     }
 }
 
-/// Buckets of a log-linear histogram: exact below 8 ns, then 8 to an octave.
+/// Number of buckets of a log-linear histogram: exact below 8 ns, then 8 per octave.
 const BUCKETS: usize = 62 * 8;
 
 struct DurationHistogram {
@@ -192,8 +192,8 @@ impl Default for DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// Tiny attempts are timed several together, and each counts for the mean. Where they took much longer
-    /// than they should have, it was one of them, and the others were as usual.
+    /// Tiny attempts are measured several at once, and each counts with the mean. If they took much longer than is
+    /// typical, one of them was slow and the others count as typical.
     fn record(&self, elapsed: u64, count: u64, typical: u64) {
         let mean = elapsed / count;
         let each = if count > 1 && mean > 4 * typical { typical } else { mean };
@@ -215,7 +215,7 @@ impl DurationHistogram {
     }
 
     fn summary(&self, kind: &'static str) -> KindStats {
-        // Percentiles come from the buckets' own total: a worker may be counting while we read.
+        // Percentiles use the buckets' own total, because a worker may be counting meanwhile.
         let buckets: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
         let (count, max_ns) = (self.count.get(), self.max.get());
         let at = |percent| percentile(&buckets, percent).min(max_ns);
@@ -239,7 +239,7 @@ fn bucket(nanos: u64) -> usize {
     (octave - 2) * 8 + ((nanos >> (octave - 3)) & 7) as usize
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket in nanoseconds.
 fn middle(bucket: usize) -> u64 {
     if bucket < 8 {
         return bucket as u64;
@@ -263,7 +263,7 @@ fn percentile(buckets: &[u64], percent: u64) -> u64 {
 }
 
 impl KindStats {
-    /// The mean as a [`Duration`].
+    /// Returns the mean as a [`Duration`].
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.mean_ns)
     }
@@ -281,13 +281,13 @@ mod tests {
             assert!(number < BUCKETS && number >= last, "{value}");
             last = number;
             let off = middle(number).abs_diff(value);
-            assert!(off as f64 <= value as f64 / 16.0, "{value} is summary as {}", middle(number));
+            assert!(off as f64 <= value as f64 / 16.0, "{value} is reported as {}", middle(number));
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }
 
     #[test]
-    fn percentiles_of_a_known_distribution() {
+    fn percentiles_of_a_uniform_distribution_are_close() {
         let durations = DurationHistogram::default();
         (1..=1_000).for_each(|micros| durations.record(micros * 1_000, 1, 0));
         let summary = durations.summary("x");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_attempt_among_tiny_ones_is_seen() {
+    fn maximum_shows_one_long_attempt_among_tiny_ones() {
         let durations = DurationHistogram::default();
         (0..100).for_each(|_| durations.record(8 * 90, 8, 100));
         durations.record(7 * 100 + 5_000_000, 8, 100);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn absorbing_is_the_same_as_having_counted() {
+    fn merged_counters_equal_common_counters() {
         let (one, two, both) =
             (WorkerCounters::default(), WorkerCounters::default(), WorkerCounters::default());
         for (counts, nanos) in [(&one, 10), (&two, 5_000), (&both, 10), (&both, 5_000)] {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_beyond_the_last_share_one_number() {
+    fn kinds_beyond_the_maximum_share_one_number() {
         let kinds = KindNames::default();
         let names: Vec<&'static str> = (0..40).map(|n| &*n.to_string().leak()).collect();
         let numbers: Vec<usize> = names.iter().map(|name| kinds.number(name)).collect();

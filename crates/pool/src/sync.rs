@@ -1,6 +1,6 @@
-//! The synchronisation primitives the crate is built from: std's, or those of a model checker that explores
-//! schedules (`--cfg shuttle`, the whole pool) or memory orders (`--cfg loom`, its small protocols). Nothing
-//! else in the crate names locks, atomics or threads of std, so every blocking point is one the checker sees.
+//! The synchronisation primitives of the crate: those of std, or those of a model checker that explores schedules
+//! (`--cfg shuttle`, the whole pool) or memory orders (`--cfg loom`, its lock-free protocols). No other module uses
+//! locks, atomics or threads of std, so the checker sees every blocking point.
 
 #[cfg(not(any(shuttle, loom)))]
 pub(crate) use std::{
@@ -28,25 +28,25 @@ use std::{
     task::{Wake, Waker},
 };
 
-/// Locks, whatever happened to an earlier holder. No user code runs under any lock of this crate, so a
-/// poisoned lock still guards a consistent value.
+/// Locks a mutex and ignores poisoning: no user code runs under any lock of this crate, so a poisoned lock still guards
+/// a consistent value.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on a condition variable, whatever happened to an earlier holder.
+/// Waits on a condition variable and ignores poisoning.
 pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a value on cache lines of its own: what one core writes often must not share a line with what
-/// another reads often. 128, because x86 fetches lines in pairs.
+/// Keeps a value on its own cache lines, so that what one core writes often shares no line with what another reads
+/// often. Aligned to 128 bytes, because x86 fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub(crate) T);
 
-/// Puts the calling thread to sleep until its waker is called; a call that comes first is not lost. Threads
-/// and async tasks wait in the same lists: a thread parks where a task returns `Pending`.
+/// Puts the calling thread to sleep until its waker is called. A call before that is not lost. Threads and async tasks
+/// wait in the same lists: a thread parks where a task returns `Pending`.
 pub(crate) struct Parker {
     token: Arc<Token>,
     waker: Waker,
@@ -76,7 +76,7 @@ impl Token {
         Self(thread::current())
     }
 
-    #[expect(clippy::unused_self, reason = "shuttle's token needs it")]
+    #[expect(clippy::unused_self, reason = "shuttle's variant uses self")]
     fn wait(&self) {
         thread::park();
     }
@@ -86,8 +86,7 @@ impl Token {
     }
 }
 
-/// Shuttle's own `park` also wakes for no reason, as the real one may. That would hide every wake-up that we
-/// forget, so this one does not.
+/// Shuttle's own `park` wakes spuriously, as the real one may. That would hide missing wake-ups, so this one does not.
 #[cfg(shuttle)]
 struct Token(Mutex<bool>, Condvar);
 

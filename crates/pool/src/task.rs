@@ -1,4 +1,4 @@
-//! What is submitted: a closure, with the few things a pool must know about it.
+//! Tasks: a closure with its settings, its id, and the error of a rejected submission.
 
 use crate::{
     Context,
@@ -10,12 +10,12 @@ use crate::{
 };
 use std::{error::Error, fmt, sync::PoisonError, time::Duration};
 
-/// Names a task within its pool. Submitted tasks count up from 0; spawned ones take numbers between.
+/// Id of a task within its pool. Submitted tasks are numbered from 0; spawned tasks take ids in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub(crate) u64);
 
 impl TaskId {
-    /// The number itself.
+    /// Returns the id as a number.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -27,16 +27,16 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// How soon a task is to start in a pool with [`Order::Priority`](crate::Order::Priority): larger is sooner.
+/// Priority of a task in a pool with [`QueueOrder::Priority`](crate::QueueOrder::Priority): larger starts sooner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(pub u8);
 
 impl Priority {
-    /// After what is normal.
+    /// Starts after tasks of normal priority.
     pub const LOW: Self = Self(64);
-    /// What a task has unless it says otherwise.
+    /// The default priority of a task.
     pub const NORMAL: Self = Self(128);
-    /// Before what is normal.
+    /// Starts before tasks of normal priority.
     pub const HIGH: Self = Self(192);
 }
 
@@ -46,7 +46,7 @@ impl Default for Priority {
     }
 }
 
-/// A piece of work: a closure, and what the pool must know about it.
+/// A unit of work: a closure and its settings.
 ///
 /// ```
 /// use gristmill_pool::{Priority, Task};
@@ -62,9 +62,9 @@ pub struct Task<T: Send + 'static = (), W: Worker = Threads> {
     pub(crate) body: W::Body<T>,
 }
 
-/// What a pool knows of a task. It lies in one allocation with the closure: a task goes through queues and
-/// shelves as one pointer, and the core that runs it fetches both with one cache miss. (Carried beside the
-/// pointer, the same 40 bytes cost tiny tasks 7 to 15 % of their throughput.)
+/// A task's id and settings, in one allocation with its closure: a task moves through queues as one pointer, and the
+/// core that runs it fetches both with one cache miss. Beside the pointer, the same 40 bytes cost tiny tasks 7 to 15 %
+/// of their throughput.
 #[doc(hidden)]
 pub struct TaskMeta {
     pub(crate) id: u64,
@@ -85,35 +85,35 @@ impl TaskMeta {
     }
 }
 
-/// What few tasks have.
+/// Settings and state that few tasks have.
 #[derive(Default)]
 pub(crate) struct TaskExtras {
     pub(crate) label: Option<Arc<str>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
-    /// Attempts that have failed so far.
+    /// Number of attempts that have failed so far.
     pub(crate) failed: u32,
-    /// Where the last attempt failed, if it said so.
+    /// The last step that a failed attempt named.
     pub(crate) failed_step: Option<Arc<str>>,
-    /// Why the last attempt failed, while the task waits in the queue for another.
+    /// Error of the last attempt, while the task waits for the next.
     pub(crate) last_error: Option<TaskError>,
 }
 
-/// The kind of a task that names none.
+/// Kind of a task that sets none.
 pub(crate) const DEFAULT_KIND: &str = "task";
 
 impl<T: Send + 'static> Task<T> {
-    /// A task that runs once on a thread.
+    /// Creates a task that runs once on a thread.
     pub fn new(body: impl FnOnce(&Context<T>) -> TaskResult<T> + Send + 'static) -> Self {
         let mut body = Some(body);
         Self::repeatable(move |context| {
-            // Taken out: what it holds is dropped as it returns.
-            let body = body.take().expect("a task that runs once was started twice");
+            // Moved out, so that what it holds is dropped when it returns.
+            let body = body.take().expect("a task without retries was started twice");
             body(context)
         })
     }
 
-    /// A task that is tried again when it fails, as the policy says. Between attempts it holds no worker.
+    /// Creates a task that is retried under `policy` when it fails. Between attempts it occupies no worker.
     pub fn retrying(policy: Retry, body: impl FnMut(&Context<T>) -> TaskResult<T> + Send + 'static) -> Self {
         Self::repeatable(body).with_retry(policy)
     }
@@ -142,7 +142,7 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         TaskRef { id: TaskId(*id), kind, label: extras.as_ref().and_then(|extras| extras.label.clone()) }
     }
 
-    /// Why no pool may take this task.
+    /// The reason why every pool rejects this task, if any.
     pub(crate) fn validation_error(&self) -> Option<SubmitErrorKind> {
         let timeout = self.meta().extras.as_ref()?.timeout?;
         timeout.is_zero().then_some(SubmitErrorKind::ZeroTimeout)
@@ -152,21 +152,21 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self.meta().extras.as_ref().map_or(0, |extras| extras.failed)
     }
 
-    /// What sort of task this is: statistics are kept by kind. The first 31 kinds of a pool are told apart.
+    /// Sets the kind, by which durations are counted. A pool distinguishes its first 31 kinds. Default: `task`.
     #[must_use]
     pub fn kind(mut self, kind: &'static str) -> Self {
         self.meta_mut().kind = kind;
         self
     }
 
-    /// Which one of its sort this is: a path, a message id. Shown in reports and logs.
+    /// Sets a label such as a path or a message id, shown in reports and logs.
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.meta_mut().extras().label = Some(label.into());
         self
     }
 
-    /// How soon it is to start, in a pool with [`Order::Priority`](crate::Order::Priority).
+    /// Sets the priority, for a pool with [`QueueOrder::Priority`](crate::QueueOrder::Priority).
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         let meta = self.meta_mut();
@@ -174,7 +174,8 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self
     }
 
-    /// How much work it is, in any unit (up to 2⁵⁶), in a pool with [`Order::Cost`](crate::Order::Cost): small ones first.
+    /// Sets the cost in any unit, less than 2⁵⁶, for a pool with [`QueueOrder::Cost`](crate::QueueOrder::Cost).
+    /// Default: 0.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         let meta = self.meta_mut();
@@ -182,7 +183,7 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self
     }
 
-    /// How long one attempt may take; overrides the pool's own limit. A pool refuses a task whose limit is zero.
+    /// Sets the time that one attempt may take, instead of the pool's own timeout. A timeout of zero is rejected.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.meta_mut().extras().timeout = Some(limit);
@@ -197,7 +198,7 @@ impl<T: Send + 'static, W: Worker> fmt::Debug for Task<T, W> {
     }
 }
 
-/// What a thread runs.
+/// A task's closure and its [`TaskMeta`] in one allocation.
 #[doc(hidden)]
 pub struct WithMeta<F: ?Sized> {
     pub(crate) meta: TaskMeta,
@@ -207,14 +208,14 @@ pub struct WithMeta<F: ?Sized> {
 #[doc(hidden)]
 pub(crate) type Blocking<T> = Box<WithMeta<dyn FnMut(&Context<T>) -> TaskResult<T> + Send>>;
 
-/// A task by name: what reports and results speak of.
+/// Id, kind and label of a task, in reports and results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRef {
-    /// Its number in the pool.
+    /// Id of the task in its pool.
     pub id: TaskId,
-    /// Its [`Task::kind`].
+    /// Kind of the task: see [`Task::kind`].
     pub kind: &'static str,
-    /// Its [`Task::label`], if it has one.
+    /// Label of the task, if it has one: see [`Task::label`].
     pub label: Option<Arc<str>>,
 }
 
@@ -225,27 +226,26 @@ impl fmt::Display for TaskRef {
     }
 }
 
-/// Why the pool did not take a task.
+/// Why a pool rejected a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubmitErrorKind {
     /// The queue is full. Only from `try_submit`.
     Full,
-    /// The queue stayed full for the time allowed. Only from `submit_timeout`.
+    /// The queue stayed full for the whole time limit. Only from `submit_timeout`.
     TimedOut,
-    /// The pool was closed: it drains and takes nothing new.
+    /// The pool was closed: it finishes what it has and accepts no new tasks.
     Closed,
-    /// The pool was cancelled, or the task that spawns has been replaced as stalled.
+    /// The pool was cancelled, or the worker of the spawning task was replaced as stalled.
     Cancelled,
-    /// The task's own timeout is zero: no attempt could succeed.
+    /// The task's own timeout is zero, so no attempt could succeed.
     ZeroTimeout,
 }
 
-/// The pool did not take a task; it can be [had back](Self::into_task).
+/// A rejected task, which [`into_task`](Self::into_task) returns.
 pub struct SubmitError<T: Send + 'static = (), W: Worker = Threads> {
-    /// Why.
+    /// Why the pool rejected the task.
     pub kind: SubmitErrorKind,
-    /// Never locked. It makes the error `Sync`, as errors have to be to go through `?`, though a closure need
-    /// not be.
+    /// Never locked. The mutex makes the error `Sync`, which `?` needs, though the closure need not be.
     task: std::sync::Mutex<Task<T, W>>,
 }
 
@@ -254,7 +254,7 @@ impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
         Self { kind, task: std::sync::Mutex::new(task) }
     }
 
-    /// The task, untouched.
+    /// Returns the task unchanged.
     pub fn into_task(self) -> Task<T, W> {
         self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -263,11 +263,13 @@ impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
 impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            SubmitErrorKind::Full => "the pool's queue is full; try again later, or wait with submit",
-            SubmitErrorKind::TimedOut => "the pool's queue stayed full for the time allowed",
-            SubmitErrorKind::Closed => "the pool is closed and takes no new tasks",
-            SubmitErrorKind::Cancelled => "the pool is cancelled and takes no new tasks",
-            SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be longer than that",
+            SubmitErrorKind::Full => {
+                "the pool's queue is full; retry later, or use submit, which waits for room"
+            }
+            SubmitErrorKind::TimedOut => "the pool's queue stayed full for the whole time limit",
+            SubmitErrorKind::Closed => "the pool is closed and accepts no new tasks",
+            SubmitErrorKind::Cancelled => "the pool is cancelled and accepts no new tasks",
+            SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be longer",
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Workers that let others go first.
+//! Lowers the scheduling priority of worker threads.
 
-/// Lets other threads go before the calling one, from now on; on Linux, elsewhere nothing. For workers of a pool whose
-/// results one thread takes: many of them and that one share few cores, and all wait for that one in the end. Where it
-/// stood in line with them, a first scan of small files took a sixth longer, and an import an eighth.
+/// Lowers the scheduling priority of the calling thread to nice 10, on Linux; elsewhere does nothing. For workers of a
+/// pool whose results one thread reads: they share few cores with that thread, and all of them wait for it. At equal
+/// priority a first scan of small files took a sixth longer, and an import an eighth.
 pub fn lower_priority() {
     #[cfg(target_os = "linux")]
     linux();
@@ -18,7 +18,7 @@ fn linux() {
         static DONE: Cell<bool> = const { Cell::new(false) };
     }
     if !DONE.replace(true) {
-        // Of this thread alone: what Linux calls a process here is one. Nothing depends on it.
+        // Linux applies this to the calling thread alone. Errors are ignored: nothing depends on it.
         if getpriority_process(None).is_ok_and(|nice| nice < NICE) {
             let _ = setpriority_process(None, NICE);
         }
@@ -30,7 +30,7 @@ mod tests {
     use rustix::process::{getpriority_process, setpriority_process};
 
     #[test]
-    fn who_has_stepped_further_back_stays_there() {
+    fn lower_priority_keeps_a_lower_one() {
         for (before, after) in [(None, 10), (Some(15), 15)] {
             let nice = std::thread::spawn(move || {
                 if let Some(before) = before {
@@ -39,7 +39,7 @@ mod tests {
                 super::lower_priority();
                 getpriority_process(None).unwrap()
             });
-            // Whoever runs the tests may have stepped back already.
+            // The process that runs the tests may have a lower priority already.
             assert_eq!(nice.join().unwrap(), after.max(getpriority_process(None).unwrap()));
         }
     }

@@ -1,5 +1,5 @@
-//! Workers that are tokio tasks, for work that waits for the network. The semantics are the threads' own;
-//! only what blocks there is awaited here, and a task that runs out of time can be dropped.
+//! Workers that are tokio tasks, for work that waits for the network. They behave as threads do, but what blocks there
+//! is awaited here, and a task that exceeds its timeout is dropped.
 
 use crate::{
     builder::{BuildError, PoolBuilder},
@@ -53,14 +53,14 @@ mod runtime {
     pub(super) use tokio::{runtime::Handle, task::AbortHandle, task::yield_now};
 }
 
-/// Workers that are tokio tasks: for work that waits for the network.
+/// Workers that are tokio tasks, for work that waits for the network.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioTasks;
 
 /// A pool whose workers are tokio tasks.
 pub type AsyncPool<T = ()> = Pool<T, TokioTasks>;
 
-/// What an async task is given: its own, to keep for as long as it likes.
+/// The context of an async task, which owns it and may keep it.
 pub type AsyncContext<T = ()> = Context<T, TokioTasks>;
 
 impl Sealed for TokioTasks {}
@@ -81,7 +81,7 @@ impl Worker for TokioTasks {
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(worker: Arc<WorkerState<T, Self>>) -> io::Result<Self::Handle> {
         let core = Arc::clone(&worker.core);
-        // The executor is there before the task is: a runtime that ends without polling it once drops it all the same.
+        // The executor exists before the tokio task: a runtime that ends without polling the task still drops it.
         Ok(core.runtime.spawn(work(Executor::new(worker))).abort_handle())
     }
 
@@ -90,9 +90,9 @@ impl Worker for TokioTasks {
     }
 }
 
-/// A worker's life.
+/// Runs tasks on a tokio task until the pool ends.
 async fn work<T: Send + 'static>(mut executor: Executor<T, TokioTasks>) {
-    /// A worker whose tasks never wait lets others on its thread run after so many.
+    /// Number of tasks after which a worker yields to other tokio tasks, in case its own never wait.
     const TASKS_PER_YIELD: u32 = 128;
     let worker = Arc::clone(&executor.worker);
     let mut tasks_run = 0;
@@ -112,7 +112,7 @@ async fn work<T: Send + 'static>(mut executor: Executor<T, TokioTasks>) {
     }
 }
 
-/// Runs a task to its end, or until its time is up: then it is dropped where it waits.
+/// Polls a task to its end, or drops its future once it has exceeded its timeout.
 async fn run<T: Send + 'static>(
     worker: &WorkerState<T, TokioTasks>,
     executor: &mut Executor<T, TokioTasks>,
@@ -122,7 +122,7 @@ async fn run<T: Send + 'static>(
     let mut context = Some(context);
     let timed = executor.timeout().is_some();
     poll_fn(|cx| {
-        let body = executor.body().expect("a task under way");
+        let body = executor.body().expect("a running task");
         let _inside = panics::enter_worker(pool, worker_id);
         if timed {
             worker.listen(0, cx.waker());
@@ -142,22 +142,22 @@ async fn run<T: Send + 'static>(
     .await
 }
 
-/// What a tokio task runs: a closure and the future it makes, in one allocation.
+/// The body of an async task: a closure and the future it creates, in one allocation.
 #[doc(hidden)]
 pub trait Body<T: Send + 'static>: Send {
-    /// Polls the future; the first time, makes it with the context.
+    /// Polls the future. The first poll takes the context and creates it.
     fn poll(
         self: Pin<&mut Self>,
         context: &mut Option<Context<T, TokioTasks>>,
         cx: &mut task::Context<'_>,
     ) -> Poll<TaskResult<T>>;
 
-    /// Drops the future where it is.
+    /// Drops the future, at the point where it waits.
     fn drop_future(self: Pin<&mut Self>);
 }
 
 pin_project! {
-    /// A task's body beside what the pool knows of it: see [`TaskMeta`].
+    /// A task's body and its [`TaskMeta`] in one allocation.
     #[doc(hidden)]
     pub struct WithMeta<F: ?Sized> {
         meta: TaskMeta,
@@ -189,7 +189,7 @@ where
         if let Some(context) = context.take() {
             this.future.set((this.make_future)(context));
         }
-        let future = this.future.as_mut().as_pin_mut().expect("a task that runs once was started twice");
+        let future = this.future.as_mut().as_pin_mut().expect("a task without retries was started twice");
         let result = future.poll(cx);
         if result.is_ready() {
             this.future.set(None);
@@ -203,7 +203,7 @@ where
 }
 
 impl<T: Send + 'static> Task<T, TokioTasks> {
-    /// A task that runs once on a tokio task.
+    /// Creates an async task that runs once.
     pub fn future<Fut>(body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static) -> Self
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
@@ -212,7 +212,7 @@ impl<T: Send + 'static> Task<T, TokioTasks> {
         Self::from_fn(move |context| body.take().map(|body| body(context)))
     }
 
-    /// A task that is tried again when it fails, as the policy says. Between attempts it holds no worker.
+    /// Creates an async task that is retried under `policy` when it fails. Between attempts it occupies no worker.
     pub fn retrying_future<Fut>(
         policy: Retry,
         mut body: impl FnMut(AsyncContext<T>) -> Fut + Send + 'static,
@@ -237,7 +237,7 @@ impl<T: Send + 'static> Task<T, TokioTasks> {
 }
 
 impl<T: Send + 'static> Context<T, TokioTasks> {
-    /// [`spawn_task`](Self::spawn_task) for a plain closure.
+    /// Spawns a closure: [`spawn_task`](Self::spawn_task) without settings.
     pub fn spawn<Fut>(
         &self,
         body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static,
@@ -250,13 +250,13 @@ impl<T: Send + 'static> Context<T, TokioTasks> {
 }
 
 impl PoolBuilder {
-    /// A pool of tokio tasks on the current runtime, whose tasks make_future nothing but effects.
+    /// Builds a pool of tokio tasks on the current runtime whose tasks return no values.
     pub fn build_async(self) -> Result<AsyncPool, BuildError> {
         let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         Ok(self.start::<(), TokioTasks>(runtime, None)?.0)
     }
 
-    /// A pool of tokio tasks on the current runtime, and what its tasks make_future.
+    /// Builds a pool of tokio tasks on the current runtime and an iterator over the results of its tasks.
     pub fn build_async_with_results<T: Send + 'static>(
         self,
         result_order: ResultOrder,
@@ -267,7 +267,7 @@ impl PoolBuilder {
 }
 
 impl<T: Send + 'static> Pool<T, TokioTasks> {
-    /// Gives the pool a closure that makes a future; waits while the queue is full.
+    /// Submits a closure that creates a future. Waits while the queue is full.
     pub async fn submit<Fut>(
         &self,
         body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static,
@@ -278,14 +278,14 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         SubmitFuture::new(self.core(), Task::future(body), None).await
     }
 
-    /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
-    /// released when the pool is closed or cancelled. Inside one of the pool's own tasks it does not wait,
-    /// but [spawns](Context::spawn_task). If the future is dropped before it is done, the task was not taken.
+    /// Submits a task. Waits while the queue is full: submitters are served in order, and released when the pool is
+    /// closed or cancelled. Inside one of the pool's own tasks it does not wait but [spawns](Context::spawn_task). If
+    /// this future is dropped before it completes, the task was not submitted.
     pub async fn submit_task(&self, task: Task<T, TokioTasks>) -> Result<TaskId, SubmitError<T, TokioTasks>> {
         SubmitFuture::new(self.core(), task, None).await
     }
 
-    /// [`submit_task`](Self::submit_task), but waits no longer than this.
+    /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
     pub async fn submit_timeout(
         &self,
         task: Task<T, TokioTasks>,
@@ -294,7 +294,7 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         SubmitFuture::new(self.core(), task, Some(limit)).await
     }
 
-    /// Closes the pool, waits for its end and reports what became of every task.
+    /// Closes the pool, waits for its end and reports the outcome of every task.
     pub async fn join(&self) -> Report {
         self.close();
         if !self.is_called_from_own_task() {
@@ -303,9 +303,9 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         self.core().report()
     }
 
-    /// Closes the pool and gives it time to finish; cancels what has not finished, and reports. Returns
-    /// within the deadline: the last tenth of it (at most a second) is for cancelled tasks to stop in. What
-    /// has not even stopped by then is dropped where it waits and [named](Report::unstopped).
+    /// Closes the pool, waits for it to finish, cancels what has not finished and reports. Returns within `deadline`,
+    /// of which the last tenth (at most one second) is for cancelled tasks to stop. A task that still runs then is
+    /// dropped at the point where it waits and listed in [`Report::abandoned`].
     pub async fn shutdown(&self, deadline: Duration) -> Report {
         self.close();
         if self.is_called_from_own_task() {
@@ -316,7 +316,7 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         if !self.wait_for_end(Some(finish)).await {
             self.cancel();
             if !self.wait_for_end(Some(stop)).await {
-                // Once more as long as a worker was about to start when we has_spun: see the threads' own.
+                // Repeats while a worker was about to start a task: see `Pool::<T>::shutdown` for threads.
                 while !self.core().abandon_running() {
                     runtime::yield_now().await;
                 }
@@ -371,7 +371,7 @@ impl<T: Send + 'static> Future for SubmitFuture<'_, T> {
             return Poll::Pending;
         }
         this.ticket.take().into_iter().for_each(|ticket| this.core.cancel_ticket(ticket));
-        let task = this.task.take().expect("a task that waits is still ours");
+        let task = this.task.take().expect("a waiting submitter still has its task");
         Poll::Ready(Err(SubmitError::new(SubmitErrorKind::TimedOut, task)))
     }
 }
