@@ -125,8 +125,7 @@ impl<E: fmt::Display> fmt::Display for BreakerError<E> {
 impl<E: fmt::Debug + fmt::Display> Error for BreakerError<E> {}
 
 impl Breaker {
-    /// Creates a breaker that opens after `threshold` failures in a row (0 means 1) and permits a probe after
-    /// `reset_after`.
+    /// Creates a breaker that opens after `threshold` failures in a row (0 means 1), for `reset_after` at a time.
     pub fn new(threshold: u32, reset_after: Duration) -> Self {
         Self::with(Shared {
             threshold: threshold.max(1),
@@ -155,8 +154,7 @@ impl Breaker {
         self
     }
 
-    /// Requests a permit for one call. The caller reports the result to the permit. A permit that is dropped, as by a
-    /// panic, counts as a failure.
+    /// Requests a permit for one call, to which the caller reports the result. Dropping it (a panic) is a failure.
     pub fn acquire(&self) -> Result<Permit, Open> {
         let now = self.clock.now();
         let mut state = lock(&self.shared.state);

@@ -138,8 +138,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the number of workers, which is the number of tasks that run at once. Panics and stalls do not reduce it.
-    /// Default: one per core.
+    /// Sets the number of tasks that run at once. Panics and stalls do not reduce it. Default: one per core.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count;
         self
@@ -247,11 +246,11 @@ impl PoolBuilder {
         let config = self.into_config(result_order)?;
         config.clock.start().map_err(|source| BuildError::Clock { source })?;
         panics::install_hook();
-        let result_queue = result_order.map(|result_order| {
+        let results = result_order.map(|result_order| {
             Arc::new(ResultQueue::new(result_order, config.result_capacity, config.workers))
         });
         let (worker_count, stall_timeout) = (config.workers, config.stall_timeout);
-        let core = Arc::new(Core::new(config, runtime, result_queue.clone()));
+        let core = Arc::new(Core::new(config, runtime, results.clone()));
         let pool = Pool::new(Arc::clone(&core));
         // All are registered before the first one starts, or it might see itself as the last one and end the pool.
         let workers: Vec<_> = (0..worker_count).map(|_| core.register()).collect();
@@ -268,7 +267,7 @@ impl PoolBuilder {
         if let Some(limit) = stall_timeout {
             stall::start(&core, limit);
         }
-        Ok((pool, result_queue))
+        Ok((pool, results))
     }
 
     pub(crate) fn start_with_results<T: Send + 'static, W: Worker>(
@@ -276,10 +275,10 @@ impl PoolBuilder {
         runtime: W::Runtime,
         result_order: ResultOrder,
     ) -> Result<(Pool<T, W>, Results<T>), BuildError> {
-        let (pool, result_queue) = self.start::<T, W>(runtime, Some(result_order))?;
+        let (pool, results) = self.start::<T, W>(runtime, Some(result_order))?;
         let core = Arc::clone(pool.core());
-        let result_queue = result_queue.expect("a result order makes a result queue");
-        Ok((pool, Results::new(result_queue, Box::new(move || core.on_results_read()))))
+        let results = results.expect("a result order makes a result queue");
+        Ok((pool, Results::new(results, Box::new(move || core.on_results_read()))))
     }
 
     /// Builds a pool of threads whose tasks return no values.

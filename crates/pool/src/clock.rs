@@ -95,8 +95,7 @@ impl Clock {
 
     /// Cancels a timer. If there is none with this key, its callback has run or is running.
     pub(crate) fn cancel_timer(&self, key: TimerKey) {
-        // The callback is dropped after the lock is released: it may own the last handle of a value whose drop calls
-        // back into the clock.
+        // Dropped after the lock is released: the callback may own a value whose drop calls back into the clock.
         let _alarm = match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
             Source::System => system::remove(key),

@@ -88,8 +88,7 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
     /// depth, not for its size. Called from another thread, or after the task has ended, they go to the end of the
     /// queue.
     ///
-    /// Works while a closed pool drains. Rejected once the pool is cancelled or this task's worker was replaced as
-    /// stalled.
+    /// Works while a closed pool drains. Rejected once the pool is cancelled or this task is abandoned as stalled.
     pub fn spawn_task(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         self.worker.core.spawn(&self.worker, task)
     }

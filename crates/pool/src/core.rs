@@ -46,7 +46,7 @@ pub(crate) struct Core<T: Send + 'static, W: Worker> {
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only tokio workers use it"))]
     pub(crate) runtime: W::Runtime,
     pub(crate) kinds: KindNames,
-    pub(crate) result_queue: Option<Arc<ResultQueue<T>>>,
+    pub(crate) results: Option<Arc<ResultQueue<T>>>,
     /// Attempts that ran past their timeout. Not in [`WorkerCounters`]: the timer counts these, not the worker.
     pub(crate) timed_out: AtomicU64,
     /// Results of abandoned runs. Not in [`WorkerCounters`]: those were merged when the run was abandoned.
@@ -144,11 +144,7 @@ impl WakeList {
 }
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    pub(crate) fn new(
-        config: Config,
-        runtime: W::Runtime,
-        result_queue: Option<Arc<ResultQueue<T>>>,
-    ) -> Self {
+    pub(crate) fn new(config: Config, runtime: W::Runtime, results: Option<Arc<ResultQueue<T>>>) -> Self {
         let state = State {
             queue: Queue::new(config.order),
             high_water: 0,
@@ -181,7 +177,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             config,
             runtime,
             kinds: KindNames::default(),
-            result_queue,
+            results,
             timed_out: AtomicU64::new(0),
             late_discarded: AtomicU64::new(0),
             queued_hint: CachePadded(AtomicUsize::new(0)),

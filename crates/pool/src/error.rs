@@ -29,8 +29,7 @@ pub enum ErrorClass {
 /// How a failure involves a service that the task needs, such as a server, a database or a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dependency {
-    /// The service could not be used at all, as with a refused connection or a full disk. The task itself was not
-    /// tried.
+    /// The service could not be used, as with a refused connection or a full disk. The task itself was not tried.
     Unavailable,
     /// The service failed while it had the task, as with a timeout. Either of them may be the cause.
     Failed,
@@ -144,8 +143,7 @@ impl TaskError {
         Self::new(ErrorClass::Transient, Cause::BreakerOpen).with_retry_after(retry_in)
     }
 
-    /// Copies step, hint, earliest retry, dependency and partial class from the error of a task that exceeded its
-    /// timeout.
+    /// Copies step, hint, retry delay, dependency and partial class from the error of a task past its timeout.
     pub(crate) fn with_details_of(mut self, error: &Self) -> Self {
         self.0.step.clone_from(&error.0.step);
         self.0.hint.clone_from(&error.0.hint);
@@ -224,8 +222,7 @@ impl TaskError {
 /// assert!(error.to_string().starts_with("panicked: boom"));
 /// ```
 ///
-/// Location and backtrace are only known inside a pool's tasks. Elsewhere the panic also goes to the process's panic
-/// hook.
+/// Location and backtrace are known only in a pool's tasks. Elsewhere the panic also reaches the process's hook.
 pub fn catch_panic<R>(body: impl FnOnce() -> TaskResult<R>) -> TaskResult<R> {
     panics::catch(body).unwrap_or_else(|panic| Err(panic.into()))
 }

@@ -27,8 +27,7 @@ const MAX_BATCH: usize = 256;
 /// Number of tiny tasks for which the clock is read once. Reading it takes as long as a trivial task.
 const TASKS_PER_CLOCK_READ: u32 = 8;
 
-/// Number of spawned tasks in a row after which the queue has its turn, so that a task which always spawns its
-/// successor does not starve it.
+/// Number of spawned tasks in a row after which the queue has its turn: an endless chain must not starve it.
 const MAX_SPAWNED_IN_A_ROW: u32 = 64;
 
 /// Shortest delay of a task that an open breaker rejected: during a probe the breaker does not know how long to wait.
@@ -63,7 +62,7 @@ pub(crate) struct Executor<T: Send + 'static, W: Worker> {
 impl<T: Send + 'static, W: Worker> Executor<T, W> {
     pub(crate) fn new(worker: Arc<WorkerState<T, W>>) -> Self {
         let config = &worker.core.config;
-        // Tasks that workers pop ahead no longer count as queued: together they are at most half the capacity.
+        // Tasks popped ahead do not count against the queue's capacity: together they are at most half of it.
         let max_batch = (config.queue_capacity / (2 * config.workers)).clamp(1, MAX_BATCH);
         Self {
             search: SearchState::NotStarted,
@@ -101,8 +100,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
                 other => return other,
             }
         }
-        if let Some(result_queue) = &self.core().result_queue {
-            let room = result_queue.poll_room(waker);
+        if let Some(results) = &self.core().results {
+            let room = results.poll_room(waker);
             if room.is_pending() && !self.worker.is_cancelled() {
                 self.waits_for_reader = true;
                 self.core().check_reader();
@@ -240,8 +239,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         })
     }
 
-    /// Settles a task that the open breaker rejected. With a retry policy it is retried later, without using up an
-    /// attempt.
+    /// Settles a task that the open breaker rejected: fails it, or retries it later without using up an attempt.
     fn on_breaker_open(&mut self, open: Open) {
         let Some(task) = self.current.take() else { return };
         let policy = task.meta().extras.as_ref().and_then(|extras| extras.retry);
@@ -335,7 +333,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
     fn complete(&mut self, task: Task<T, W>, value: T) {
         // Counted before it is delivered, so that the reader of the result finds it in the statistics.
         self.worker.counters.0.completed.add(1);
-        if self.core().result_queue.is_some() {
+        if self.core().results.is_some() {
             let task_ref = task.task_ref();
             panics::discard(task);
             self.core().deliver(task_ref, Ok(value));

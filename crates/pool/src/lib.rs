@@ -1,49 +1,71 @@
-//! Bounded worker pools: much work on few workers, and none of it lost.
+//! Bounded worker pools: backpressure, retries, timeouts, stall detection, and a report on every task.
 //!
-//! A [`Pool`] runs [`Task`]s (mostly: closures) on a fixed number of workers. A task sees its pool through a
-//! [`Context`]. When it is over, a [`Report`] says what became of every task; at any time, [`Stats`] say how it
-//! goes. These five are most of what there is.
-//!
-//! Workers are threads, for disk and CPU; with the feature `tokio` they can also be tokio tasks, for the
-//! network. The semantics are the same.
-//!
-//! # Submit, bounded
-//! The queue has a limit. When it is reached, [`submit`](Pool::submit) waits: that is backpressure, and it is why
-//! memory does not grow with the amount of work. [`try_submit`](Pool::try_submit) says `Full` instead, and
-//! [`submit_timeout`](Pool::submit_timeout) waits only so long. Both hand the task back.
+//! A [`Pool`] runs [`Task`]s, usually closures, on a fixed number of workers. Workers are threads, for disk and CPU;
+//! with the feature `tokio` they can also be tokio tasks, for the network. Both kinds behave the same.
 //!
 //! ```
-//! use gristmill_pool::{Pool, Task, error::Refusal};
+//! use gristmill_pool::Pool;
+//!
+//! let pool = Pool::builder().workers(4).queue_capacity(100).build()?;
+//! for path in ["Cargo.toml", "no/such/file"] {
+//!     pool.submit(move |_context| {
+//!         let bytes = std::fs::read(path)?; // an error fails this task, not the pool
+//!         println!("{path}: {} bytes", bytes.len());
+//!         Ok(())
+//!     })?;
+//! }
+//! let report = pool.join(); // waits for all tasks
+//! assert_eq!((report.finished, report.failed), (1, 1));
+//! println!("{}", report.failures[0]); // task #1: No such file or directory (os error 2)
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | Type | Purpose |
+//! |---|---|
+//! | [`PoolBuilder`] | Settings: workers, capacity, order, timeouts, breaker |
+//! | [`Pool`] | Handle: submit, close, cancel, join, shut down |
+//! | [`Task`] | A closure with kind, label, priority, cost, timeout and retry policy |
+//! | [`Context`] | What a running task uses: cancellation, heartbeat, attempt, spawning |
+//! | [`Results`] | Iterator over the results of tasks |
+//! | [`Report`], [`PoolStats`] | The outcome of every task at the end; counters at any time |
+//!
+//! # Submitting tasks
+//! The queue has a capacity. When it is full, [`submit`](Pool::submit) waits: this backpressure keeps memory bounded
+//! however many tasks there are. [`try_submit`](Pool::try_submit) fails with `Full` instead, and
+//! [`submit_timeout`](Pool::submit_timeout) waits for a limited time. A rejected task can be submitted again.
+//!
+//! ```
+//! use gristmill_pool::{Pool, Task, error::SubmitErrorKind};
 //! use std::sync::mpsc;
 //!
-//! let pool = Pool::builder().workers(1).queue(1).build()?;
+//! let pool = Pool::builder().workers(1).queue_capacity(1).build()?;
 //! let (started, has_started) = mpsc::channel();
 //! let (release, released) = mpsc::channel::<()>();
 //! pool.submit(move |_| {
 //!     started.send(())?;
-//!     released.recv()?; // keeps the one worker busy
+//!     released.recv()?; // occupies the only worker
 //!     Ok(())
 //! })?;
 //! has_started.recv()?;
 //! pool.submit(|_| Ok(()))?; // fills the queue
 //!
-//! let refused = pool.try_submit(Task::new(|_| Ok(()))).unwrap_err();
-//! assert_eq!(refused.refusal, Refusal::Full);
+//! let rejected = pool.try_submit(Task::new(|_| Ok(()))).unwrap_err();
+//! assert_eq!(rejected.kind, SubmitErrorKind::Full);
 //! release.send(())?;
-//! pool.submit_task(refused.into_task())?; // waits for room
+//! pool.submit_task(rejected.into_task())?; // waits for room
 //! assert_eq!(pool.join().finished, 3);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Results
-//! [`Builder::build_with_results`] gives an iterator over what tasks make, as they complete or in the order
-//! they were submitted. Every task that was started has one [`Outcome`]. A reader that is slow makes workers
-//! wait, before they start the next task, so nothing is dropped and nothing piles up.
+//! # Reading results
+//! [`PoolBuilder::build_with_results`] also returns an iterator over the results, in the order in which tasks complete
+//! or in the order in which they were submitted. Every task that was started has one [`Outcome`]. When the reader is
+//! slow, workers wait before they start the next task, so no result is dropped and results do not pile up.
 //!
 //! ```
-//! use gristmill_pool::{Delivery, Pool};
+//! use gristmill_pool::{Pool, ResultOrder};
 //!
-//! let (pool, results) = Pool::builder().workers(2).build_with_results(Delivery::AsSubmitted)?;
+//! let (pool, results) = Pool::builder().workers(2).build_with_results(ResultOrder::AsSubmitted)?;
 //! for word in ["grist", "for", "the", "mill"] {
 //!     pool.submit(move |_| Ok(word.len()))?;
 //! }
@@ -53,44 +75,43 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Spawn from inside
-//! A task can add tasks: a folder its subfolders. [`Context::spawn`] never waits, whatever the queue's limit, so
-//! one worker is enough for any tree. Spawned tasks run newest first and before the queue: deep before wide,
-//! which takes memory for a tree's depth, not for its size.
+//! # Spawning from inside a task
+//! A task can add tasks, as a folder adds its subfolders. [`Context::spawn`] never waits, whatever the queue's
+//! capacity, so one worker is enough for any tree. Spawned tasks run newest first and before the queue: depth first,
+//! which needs memory for a tree's depth, not for its size.
 //!
 //! ```
 //! use gristmill_pool::{Context, Pool, TaskResult};
 //!
-//! fn walk(ctx: &Context, depth: u32) -> TaskResult<()> {
+//! fn walk(context: &Context, depth: u32) -> TaskResult<()> {
 //!     for _ in 0..if depth > 0 { 3 } else { 0 } {
-//!         ctx.spawn(move |ctx| walk(ctx, depth - 1))?;
+//!         context.spawn(move |context| walk(context, depth - 1))?;
 //!     }
 //!     Ok(())
 //! }
 //!
-//! let pool = Pool::builder().workers(1).queue(1).build()?;
-//! pool.submit(|ctx| walk(ctx, 6))?;
+//! let pool = Pool::builder().workers(1).queue_capacity(1).build()?;
+//! pool.submit(|context| walk(context, 6))?;
 //! assert_eq!(pool.join().finished, 1 + 3 + 9 + 27 + 81 + 243 + 729);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Retry
-//! An error is [`Transient`](Class::Transient), [`Permanent`](Class::Permanent) or [`Partial`](Class::Partial);
-//! only the first and the last are tried again, as a [`Retry`] policy says. A task that waits for its next
-//! attempt holds no worker. `?` on any error makes it permanent.
+//! # Retrying
+//! An error is [`Transient`](ErrorClass::Transient), [`Permanent`](ErrorClass::Permanent) or
+//! [`Partial`](ErrorClass::Partial). Transient and partial errors are retried if the task has a [`Retry`] policy. A
+//! task that waits for its next attempt occupies no worker. `?` makes any error permanent.
 //!
 //! ```
 //! use gristmill_pool::{Pool, Retry, Task, TaskError};
 //! use std::time::Duration;
 //!
 //! let pool = Pool::builder().workers(1).build()?;
-//! let policy = Retry::exponential(5, Duration::from_millis(1)).cap(Duration::from_secs(30));
-//! pool.submit_task(Task::retrying(policy, |ctx| match ctx.attempt() {
-//!     1 => Err(TaskError::transient("the server is busy").retry_after(Duration::from_millis(2))),
-//!     // Says which step failed; the next attempt can go on there.
-//!     2 => Err(TaskError::partial("upload", "connection lost")),
+//! let policy = Retry::exponential(5, Duration::from_millis(1)).max_delay(Duration::from_secs(30));
+//! pool.submit_task(Task::retrying(policy, |context| match context.attempt() {
+//!     1 => Err(TaskError::transient("the server is busy").with_retry_after(Duration::from_millis(2))),
+//!     2 => Err(TaskError::partial("upload", "connection lost")), // the steps before "upload" are done
 //!     _ => {
-//!         assert_eq!(ctx.failed_step(), Some("upload"));
+//!         assert_eq!(context.failed_step(), Some("upload")); // resume here
 //!         Ok(())
 //!     }
 //! }))?;
@@ -101,8 +122,8 @@
 //! ```
 //!
 //! # Circuit breaker
-//! A [`Breaker`] stops calling what keeps failing and asks again with one probe. Alone it guards any call; in
-//! front of a pool it guards every task.
+//! A [`Breaker`] stops calls to a failing service and tests it again with single probes. It guards any call, or every
+//! task of a pool.
 //!
 //! ```
 //! use gristmill_pool::{Breaker, Pool, TaskError};
@@ -115,21 +136,21 @@
 //! }
 //! let report = pool.join();
 //! let breaker = report.stats.breaker.as_ref().unwrap();
-//! assert_eq!((breaker.opened, breaker.rejected), (1, 7)); // seven did not even try
+//! assert_eq!((breaker.opened, breaker.rejected), (1, 7)); // seven tasks did not run
 //! println!("{}", report.failures[9]); // task #9: not run: the circuit breaker is open
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Priority and cost
-//! [`Order`] says which waiting task is next: the first, the one with the highest [`Priority`], or the one with the
-//! smallest [`cost`](Task::cost). Nothing starves: one start in 16 goes to whoever has waited longest.
+//! [`QueueOrder`] decides which waiting task starts next: the oldest, the one with the highest [`Priority`], or the one
+//! with the smallest [`cost`](Task::cost). No task starves: one start in 16 goes to the task that has waited longest.
 //!
 //! ```
-//! use gristmill_pool::{Delivery, Order, Pool, Priority, Task};
+//! use gristmill_pool::{Pool, Priority, QueueOrder, ResultOrder, Task};
 //! use std::sync::mpsc;
 //!
-//! let builder = Pool::builder().workers(1).order(Order::Priority);
-//! let (pool, results) = builder.build_with_results(Delivery::AsCompleted)?;
+//! let builder = Pool::builder().workers(1).order(QueueOrder::Priority);
+//! let (pool, results) = builder.build_with_results(ResultOrder::AsCompleted)?;
 //! let (release, released) = mpsc::channel::<()>();
 //! pool.submit(move |_| {
 //!     let _ = released.recv();
@@ -139,28 +160,27 @@
 //! pool.submit_task(Task::new(|_| Ok("urgent")).priority(Priority::HIGH))?;
 //! drop(release);
 //! pool.close();
-//! let last = results.last().unwrap().result.unwrap();
-//! assert_eq!(last, "can wait");
+//! assert_eq!(results.last().unwrap().result.unwrap(), "can wait");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![cfg_attr(
     feature = "tokio",
     doc = r##"
 # Async
-[`Builder::build_async`] makes a pool of tokio tasks on the current runtime. What blocks above is awaited
-here; a task that runs out of time is dropped where it waits.
+[`PoolBuilder::build_async`] makes a pool of tokio tasks on the current runtime. Calls that block above are awaited here,
+and a task that exceeds its timeout is dropped at the point where it waits.
 
 ```
-use gristmill_pool::{Delivery, Pool};
+use gristmill_pool::{Pool, ResultOrder};
 use std::time::Duration;
 
 # tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?.block_on(async {
-let builder = Pool::builder().cores_times(4, 200).timeout(Duration::from_secs(30));
-let (pool, mut results) = builder.build_async_with_results(Delivery::AsCompleted)?;
+let builder = Pool::builder().workers_per_core(4, 200).timeout(Duration::from_secs(30));
+let (pool, mut results) = builder.build_async_with_results(ResultOrder::AsCompleted)?;
 for n in 0..3u32 {
-    pool.submit(move |ctx| async move {
-        // A real task would await the network, or `ctx.cancelled()` beside it.
-        assert!(!ctx.is_cancelled());
+    pool.submit(move |context| async move {
+        // A real task would await the network, and `context.cancelled()` beside it.
+        assert!(!context.is_cancelled());
         Ok(n)
     })
     .await?;
@@ -178,22 +198,22 @@ assert!(pool.join().await.is_clean());
 ```
 "##
 )]
-//! # Stop
-//! [`close`](Pool::close) takes nothing new and lets the rest finish; [`cancel`](Pool::cancel) stops now;
-//! [`join`](Pool::join) closes, waits and reports; [`shutdown`](Pool::shutdown) does it within a deadline. All can
-//! be called from anywhere, at any time, as often as one likes.
+//! # Ending a pool
+//! [`close`](Pool::close) rejects new tasks and finishes the others. [`cancel`](Pool::cancel) starts no more tasks and
+//! cancels the running ones. [`join`](Pool::join) closes the pool, waits and reports; [`shutdown`](Pool::shutdown) does so
+//! within a deadline. All can be called from any thread, at any time, any number of times.
 //!
 //! ```
 //! use gristmill_pool::{Pool, TaskError};
 //! use std::{sync::mpsc, time::Duration};
 //!
-//! let pool = Pool::builder().workers(1).queue(8).build()?;
+//! let pool = Pool::builder().workers(1).queue_capacity(8).build()?;
 //! let (started, has_started) = mpsc::channel();
 //! for _ in 0..3 {
 //!     let started = started.clone();
-//!     pool.submit(move |ctx| {
+//!     pool.submit(move |context| {
 //!         started.send(())?;
-//!         while !ctx.is_cancelled() {
+//!         while !context.is_cancelled() {
 //!             std::thread::yield_now(); // some work, in small pieces
 //!         }
 //!         Err(TaskError::cancelled())
@@ -203,25 +223,25 @@ assert!(pool.join().await.is_clean());
 //! let report = pool.shutdown(Duration::from_millis(50));
 //! println!("{report}"); // 0 finished, 1 failed, 2 never started
 //! assert_eq!(report.never_started.len(), 2);
-//! // The first was running. It stopped when it was told to, and if not in time, it is named.
-//! assert_eq!(report.failed as usize + report.unstopped.len(), 1);
+//! // The first task was running. It was cancelled or, if it did not stop in time, abandoned.
+//! assert_eq!(report.failed as usize + report.abandoned.len(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # When things go wrong
-//! - **A panic** costs its task: it is that task's error, with message and backtrace, and its worker lives on.
-//! - **A task that takes too long** has a [`timeout`](Builder::timeout), after which its context tells it to stop.
-//! - **A worker that hangs** is replaced by the [stall watch](Builder::stall_after): the number of workers never
-//!   shrinks.
-//! - **A test that needs time to pass** hands the pool a [`ManualClock`](clock::ManualClock).
+//! # When a task misbehaves
+//! - **It panics**: the panic becomes the task's error, with message and backtrace. Its worker continues.
+//! - **It takes too long**: after its [`timeout`](PoolBuilder::timeout) its context is cancelled.
+//! - **It hangs**: after the [`stall_timeout`](PoolBuilder::stall_timeout) its worker is replaced by a new one.
+//!
+//! Tests that need time to pass use a [`ManualClock`](clock::ManualClock).
 
 pub mod breaker;
 mod builder;
 pub mod clock;
 mod context;
-mod core;
+mod core; // shared state: submit, dispatch, settle, shutdown, snapshot
 pub mod error;
-mod executor;
+mod executor; // runs a worker's tasks: start, classify, settle, retry
 mod panics;
 mod pool;
 mod queue;
@@ -236,7 +256,7 @@ mod thread_priority;
 #[cfg(feature = "tokio")]
 mod tokio_worker;
 pub mod worker;
-mod worker_state;
+mod worker_state; // state of one worker: local queue, current run, cancellation
 
 #[doc(inline)]
 pub use breaker::Breaker;

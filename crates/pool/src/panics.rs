@@ -35,8 +35,7 @@ pub(crate) fn install_hook() {
     INSTALLED.call_once(|| {
         let previous = take_hook();
         set_hook(Box::new(move |info| {
-            // A thread that is ending has no thread locals left and runs no task. With `panic = "abort"` there is no
-            // report.
+            // A thread that is ending has no locals and runs no task. With `panic = "abort"` there is no report.
             if CURRENT_WORKER.try_with(Cell::get).unwrap_or(None).is_none() || cfg!(panic = "abort") {
                 return previous(info);
             }

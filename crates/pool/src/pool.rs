@@ -20,8 +20,7 @@ use std::{fmt, task::Poll, time::Duration};
 /// Dropping the last handle closes the pool: it finishes the tasks it has, and its workers exit. The drop does not wait
 /// for that; [`join`](Self::join) does, and reports the outcome.
 ///
-/// Workers are [`Threads`], or tokio tasks in an [`AsyncPool`](crate::AsyncPool), which has the same methods as `async`
-/// functions.
+/// Workers are [`Threads`], or tokio tasks in an [`AsyncPool`](crate::AsyncPool), whose methods are `async`.
 pub struct Pool<T: Send + 'static = (), W: Worker = Threads>(Arc<Handle<T, W>>);
 
 struct Handle<T: Send + 'static, W: Worker> {
@@ -67,8 +66,7 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         self.core().close();
     }
 
-    /// Starts no more tasks and cancels the running ones through their [`Context`]. Returns at once, and releases
-    /// waiting submitters.
+    /// Starts no more tasks and cancels running ones. Returns at once, and releases waiting submitters.
     pub fn cancel(&self) {
         self.core().cancel();
     }
@@ -150,8 +148,8 @@ impl<T: Send + 'static> Pool<T> {
         let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
         // With a limit no deadlock is possible.
-        let result_queue = core.result_queue.as_ref().filter(|_| limit.is_none());
-        let _submitting = result_queue.and_then(|result_queue| result_queue.enter_submit());
+        let results = core.results.as_ref().filter(|_| limit.is_none());
+        let _submitting = results.and_then(|results| results.enter_submit());
         let parker = Parker::new();
         loop {
             if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, || parker.waker().clone()) {

@@ -110,8 +110,7 @@ impl Aging {
     }
 }
 
-/// A queue for each of the 256 priorities and a bit for each queue that is not empty: the time of push and pop does not
-/// depend on the number of items.
+/// A queue per priority, with a bit for each that is not empty: push and pop take constant time.
 pub(crate) struct PriorityQueue<T> {
     by_priority: Vec<VecDeque<(u64, T)>>,
     nonempty: [u64; 4],
@@ -121,8 +120,7 @@ pub(crate) struct PriorityQueue<T> {
 }
 
 impl<T> PriorityQueue<T> {
-    /// Largest capacity that an empty queue keeps, in items: 256 queues that were each full once must not keep 256
-    /// times the memory.
+    /// Largest capacity that an empty queue keeps, so that 256 queues that were once full do not keep their memory.
     const MAX_IDLE_CAPACITY: usize = 256;
 
     fn new() -> Self {
@@ -249,8 +247,7 @@ mod tests {
         }
     }
 
-    /// An endless stream of better items: the last item is still popped within `AGING_INTERVAL` pops for each item that
-    /// was ahead of it.
+    /// The last item is popped within `AGING_INTERVAL` pops for each item that was ahead of it.
     #[test]
     fn worst_item_is_popped_despite_endless_better_ones() {
         for order in [QueueOrder::Priority, QueueOrder::Cost] {

@@ -250,8 +250,7 @@ impl<T> ResultQueue<T> {
         self.next.load(Relaxed)
     }
 
-    /// Takes the next outcome, or `None` at the end. If pending, `reader` is called for a waker, which is woken when
-    /// there is more.
+    /// Takes the next outcome, or `None` at the end. If pending, wakes the waker of `reader` when there is more.
     fn poll_next(&self, reader: impl FnOnce() -> Waker) -> Poll<Option<Outcome<T>>> {
         let mut state = lock(&self.state);
         let ended = state.ended;
@@ -337,21 +336,6 @@ impl<T> Drop for ReaderSubmitGuard<'_, T> {
 ///     rejected.extend((0..2).filter(|_| half > 0).map(|_| halve(half)));
 /// }
 /// assert_eq!(read, 127);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Example
-///
-/// ```
-/// use gristmill_pool::{Pool, ResultOrder};
-///
-/// let (pool, results) = Pool::builder().workers(2).build_with_results(ResultOrder::AsSubmitted)?;
-/// for n in 1..=3u64 {
-///     pool.submit(move |_| Ok(n * n))?;
-/// }
-/// pool.close();
-/// let squares: Vec<u64> = results.map(|outcome| outcome.result.unwrap()).collect();
-/// assert_eq!(squares, [1, 4, 9]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Results<T> {

@@ -28,8 +28,7 @@ use std::{
     task::{Wake, Waker},
 };
 
-/// Locks a mutex and ignores poisoning: no user code runs under any lock of this crate, so a poisoned lock still guards
-/// a consistent value.
+/// Locks a mutex and ignores poisoning: no user code runs under a lock of this crate, so its value is consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -174,8 +174,7 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self
     }
 
-    /// Sets the cost in any unit, less than 2⁵⁶, for a pool with [`QueueOrder::Cost`](crate::QueueOrder::Cost).
-    /// Default: 0.
+    /// Sets the cost in any unit, up to 2⁵⁶, for a pool with [`QueueOrder::Cost`](crate::QueueOrder::Cost).
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         let meta = self.meta_mut();
@@ -240,6 +239,9 @@ pub enum SubmitErrorKind {
     /// The task's own timeout is zero, so no attempt could succeed.
     ZeroTimeout,
 }
+
+/// Id of an accepted task, or the rejected task.
+pub(crate) type Submitted<T, W> = Result<TaskId, SubmitError<T, W>>;
 
 /// A rejected task, which [`into_task`](Self::into_task) returns.
 pub struct SubmitError<T: Send + 'static = (), W: Worker = Threads> {

@@ -56,8 +56,7 @@ pub(crate) struct WorkerState<T: Send + 'static, W: Worker> {
 
 /// Tasks that a worker runs next, unless other workers steal them.
 struct LocalQueue<T> {
-    /// Spawned tasks, run newest first, so that a tree is walked depth first and at most depth × children of it wait
-    /// here.
+    /// Spawned tasks, run newest first: a tree is walked depth first and keeps at most depth × children waiting.
     spawned: VecDeque<T>,
     /// Tasks popped from the shared queue in one batch, run oldest first.
     batch: VecDeque<T>,

@@ -18,8 +18,7 @@ use crate::{
 use std::{collections::VecDeque, task::Waker};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    /// Takes the sleeping worker to wake for new work, unless a worker is already searching. The caller wakes it after
-    /// it releases the lock.
+    /// Takes a sleeping worker, unless another is searching. The caller wakes it after it releases the lock.
     pub(super) fn wake_one(&self, state: &mut State<T, W>) -> Option<Waker> {
         if state.searching > 0 {
             return None;
@@ -36,8 +35,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.queued_hint.0.load(Relaxed) > 0
     }
 
-    /// Spins for some microseconds before a worker sleeps: two system calls, to sleep and to wake, cost more than most
-    /// gaps between tasks.
+    /// Spins before a worker sleeps: two system calls, to sleep and wake, cost more than most gaps between tasks.
     pub(crate) fn spin_for_task(&self) -> bool {
         spin(|| self.may_have_queued())
     }

@@ -61,13 +61,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     pub(crate) fn deliver(&self, task: TaskRef, result: Result<T, Failure>) {
-        match &self.result_queue {
-            Some(result_queue) => result_queue.push(task.id.0, Some(Outcome { task, result })),
+        match &self.results {
+            Some(results) => results.push(task.id.0, Some(Outcome { task, result })),
             None => panics::discard(result),
         }
     }
 
-    /// Settles a task that will not be started any more. If an earlier attempt failed, the task fails with its error.
+    /// Settles a task that will not be started again: never started, or failed with its last attempt's error.
     pub(crate) fn mark_never_started(&self, mut task: Task<T, W>) {
         let tried = task.failed() > 0;
         let error = task.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());

@@ -39,9 +39,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.update_hints(&state);
         drop(state);
         workers.iter().for_each(|worker| worker.cancel());
-        if let Some(result_queue) = &self.result_queue {
+        if let Some(results) = &self.results {
             // After `worker.cancel()`, which a worker checks once it waits for room.
-            result_queue.release_workers();
+            results.release_workers();
         }
         wakes.wake();
         tracing::debug!(pool = %self.config.name, not_started = dropped.len(), "pool cancelled");
@@ -90,8 +90,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.ended = true;
         let wakes = WakeList(std::mem::take(&mut state.joiners));
         drop(state);
-        if let Some(result_queue) = &self.result_queue {
-            result_queue.end();
+        if let Some(results) = &self.results {
+            results.end();
         }
         wakes.wake();
     }

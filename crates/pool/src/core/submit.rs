@@ -11,7 +11,7 @@ use crate::{
             fence,
         },
     },
-    task::{SubmitError, SubmitErrorKind, Task, TaskId},
+    task::{SubmitError, SubmitErrorKind, Submitted, Task, TaskId},
     worker::Worker,
     worker_state::WorkerState,
 };
@@ -28,11 +28,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Whether the next task stays within [`Config::max_ahead_of_reader`](crate::builder::Config::max_ahead_of_reader).
     pub(super) fn in_window(&self, state: &State<T, W>) -> bool {
-        let Some(result_queue) = self.result_queue.as_ref().filter(|_| self.config.in_submit_order) else {
+        let Some(results) = self.results.as_ref().filter(|_| self.config.in_submit_order) else {
             return true;
         };
         let next = state.next_task_id.saturating_add(state.reserved as u64);
-        next.saturating_sub(result_queue.next_sequence()) < self.config.max_ahead_of_reader() as u64
+        next.saturating_sub(results.next_sequence()) < self.config.max_ahead_of_reader() as u64
     }
 
     pub(super) fn rejection(state: &State<T, W>) -> Option<SubmitErrorKind> {
@@ -48,7 +48,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Queues a task if there is room for it and no submitter waits.
-    pub(crate) fn try_submit(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+    pub(crate) fn try_submit(&self, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
         if let Some(rejection) = Self::rejection_of(&state, &task) {
             drop(state);
@@ -112,7 +112,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         task: &mut Option<Task<T, W>>,
         ticket: &mut Option<u64>,
         waker: impl FnOnce() -> Waker,
-    ) -> Poll<Result<TaskId, SubmitError<T, W>>> {
+    ) -> Poll<Submitted<T, W>> {
         let mut state = self.lock();
         let submitted = task.as_ref().expect("polled after it was ready");
         if let Some(rejection) = Self::rejection_of(&state, submitted) {
@@ -152,13 +152,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// reads. Each of them calls this when it waits, so the last one sees that all wait. The task is not rejected,
     /// because another thread may still take over the reading.
     pub(crate) fn check_reader(&self) {
-        let Some(result_queue) =
-            self.result_queue.as_ref().filter(|result_queue| result_queue.is_reader_submitting())
-        else {
+        let Some(results) = self.results.as_ref().filter(|results| results.is_reader_submitting()) else {
             return;
         };
         let state = self.lock();
-        let is_stuck = !state.submitters.is_empty() && result_queue.blocks_all_workers(state.idle.len());
+        let is_stuck = !state.submitters.is_empty() && results.blocks_all_workers(state.idle.len());
         drop(state);
         if is_stuck {
             log_stuck_reader();
@@ -201,11 +199,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Queues a task submitted by a task that runs on worker `id`. Never waits: the task would wait for itself.
-    pub(crate) fn submit_from_worker(
-        &self,
-        id: usize,
-        task: Task<T, W>,
-    ) -> Result<TaskId, SubmitError<T, W>> {
+    pub(crate) fn submit_from_worker(&self, id: usize, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
         let worker =
             state.workers.iter().find(|entry| entry.state.id == id).map(|entry| Arc::clone(&entry.state));
@@ -218,11 +212,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Queues a task spawned by a task that runs on `worker`.
-    pub(crate) fn spawn(
-        &self,
-        worker: &WorkerState<T, W>,
-        mut task: Task<T, W>,
-    ) -> Result<TaskId, SubmitError<T, W>> {
+    pub(crate) fn spawn(&self, worker: &WorkerState<T, W>, mut task: Task<T, W>) -> Submitted<T, W> {
         if let Some(rejection) = task.validation_error() {
             return Err(SubmitError::new(rejection, task));
         }
@@ -252,7 +242,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         &self,
         worker: &WorkerState<T, W>,
         task: Task<T, W>,
-    ) -> Result<TaskId, SubmitError<T, W>> {
+    ) -> Submitted<T, W> {
         let state = self.lock();
         if state.cancelled || state.finished || worker.is_abandoned() {
             drop(state);
@@ -263,14 +253,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Marks a task id that will have no outcome, so that submit order does not wait for it.
     pub(super) fn skip_sequence(&self, id: u64) {
-        if let Some(result_queue) = &self.result_queue {
-            result_queue.push(id, None);
+        if let Some(results) = &self.results {
+            results.push(id, None);
             self.on_results_read();
         }
     }
 
-    /// Reserves ids for tasks to be spawned: 64 at once to take the lock rarely, but single ids in submit order, where
-    /// results are ordered by them.
+    /// Reserves ids for spawned tasks: 64 per lock, but 1 in submit order, where they decide the order of results.
     pub(super) fn reserve_task_ids(&self) -> Range<u64> {
         let mut state = self.lock();
         let first = state.next_task_id;

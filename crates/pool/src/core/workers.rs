@@ -1,4 +1,4 @@
-//! Registers workers, removes those that exit and replaces those that stall. Does not start them: see `worker`.
+//! Registers workers, removes those that exit and replaces those that stall. Module `worker` starts them.
 
 use super::{Core, SearchState, State, WakeList, WorkerEntry};
 use crate::{
@@ -84,7 +84,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.finish_delivering();
     }
 
-    /// Wakes other workers after one has exited: if it was the last one awake, they run what is left or exit too.
+    /// Wakes other workers after one has exited: they run what is left, or exit too.
     fn wake_after_exit(&self) {
         let mut state = self.lock();
         let mut wakes = WakeList::default();
