@@ -66,7 +66,7 @@ pub type AsyncContext<T = ()> = Context<T, TokioTasks>;
 impl Sealed for TokioTasks {}
 
 impl Worker for TokioTasks {
-    type Body<T: Send + 'static> = Pin<Box<WithMeta<dyn Body<T>>>>;
+    type Body<T: Send + 'static> = Pin<Box<WithMeta<dyn AsyncBody<T>>>>;
     type Runtime = runtime::Handle;
     type Handle = runtime::AbortHandle;
 
@@ -144,7 +144,7 @@ async fn run<T: Send + 'static>(
 
 /// The body of an async task: a closure and the future it creates, in one allocation.
 #[doc(hidden)]
-pub trait Body<T: Send + 'static>: Send {
+pub trait AsyncBody<T: Send + 'static>: Send {
     /// Polls the future. The first poll takes the context and creates it.
     fn poll(
         self: Pin<&mut Self>,
@@ -174,7 +174,7 @@ pin_project! {
     }
 }
 
-impl<T, F, Fut> Body<T> for FutureBody<F, Fut>
+impl<T, F, Fut> AsyncBody<T> for FutureBody<F, Fut>
 where
     T: Send + 'static,
     F: FnMut(Context<T, TokioTasks>) -> Option<Fut> + Send,
@@ -227,12 +227,8 @@ impl<T: Send + 'static> Task<T, TokioTasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        Self {
-            body: Box::pin(WithMeta {
-                meta: TaskMeta::default(),
-                body: FutureBody { make_future, future: None },
-            }),
-        }
+        let body = FutureBody { make_future, future: None };
+        Self { body: Box::pin(WithMeta { meta: TaskMeta::default(), body }) }
     }
 }
 
