@@ -12,22 +12,24 @@ use gristmill_pool::{
 use std::{thread, time::Duration};
 use suite::*;
 
-const NANO: Duration = Duration::from_nanos(1);
-
 /// Fails each time with what `error` makes of the attempt's number; logs the attempts.
-fn failing<K: Kind>(policy: Retry, log: &Log<u32>, error: fn(u32) -> Option<TaskError>) -> Job<u32, K> {
+fn failing<K: WorkerKind>(
+    policy: Retry,
+    log: &Log<u32>,
+    error: fn(u32) -> Option<TaskError>,
+) -> TaskOf<u32, K> {
     let log = log.clone();
-    K::retrying(policy, move |context: Ctx<u32, K>| {
+    K::retrying(policy, move |context: ContextOf<u32, K>| {
         log.add(context.attempt());
         let error = error(context.attempt());
         async move { error.map_or(Ok(context.attempt()), Err) }
     })
 }
 
-fn rig<K: Kind>(builder: PoolBuilder) -> (Rig<u32, K>, Results<u32>, ManualClock) {
+fn fixture<K: WorkerKind>(builder: PoolBuilder) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
-    let (rig, results) = build_with_results(builder.clock(&clock), ResultOrder::AsCompleted);
-    (rig, results, clock)
+    let (fixture, results) = build_with_results(builder.clock(&clock), ResultOrder::AsCompleted);
+    (fixture, results, clock)
 }
 
 fn busy(_: u32) -> Option<TaskError> {
@@ -41,29 +43,29 @@ fn wait_exactly(clock: &ManualClock, log: &Log<u32>, delay: Duration) {
     clock.wait_for_timers(1);
     let before = log.all().len();
     clock.advance(delay - NANO);
-    assert_eq!((timers(clock), log.all().len()), (1, before), "came before {delay:?}");
+    assert_eq!((pending_timers(clock), log.all().len()), (1, before), "came before {delay:?}");
     clock.advance(NANO);
-    until(|| log.all().len() > before);
+    wait_until(|| log.all().len() > before);
 }
 
 #[track_caller]
-fn check<K: Kind>(
+fn check<K: WorkerKind>(
     policy: Retry,
     error: fn(u32) -> Option<TaskError>,
     delays: &[Duration],
 ) -> Option<Failure> {
-    let ((rig, mut results, clock), log) = (rig::<K>(small(1, 4)), Log::default());
-    rig.submit(failing::<K>(policy, &log, error)).unwrap();
+    let ((fixture, mut results, clock), log) = (fixture::<K>(pool_builder(1, 4)), Log::default());
+    fixture.submit(failing::<K>(policy, &log, error)).unwrap();
     for delay in delays {
         wait_exactly(&clock, &log, *delay);
     }
     let outcome = results.next().unwrap();
     let attempts = delays.len() as u32 + 1;
     assert_eq!(log.all(), (1..=attempts).collect::<Vec<_>>());
-    let report = rig.join();
-    assert_partition(&report);
+    let report = fixture.join();
+    assert_reports_each_task_once(&report);
     assert_eq!(report.stats.retried, delays.len() as u64);
-    assert_eq!((timers(&clock), results.count()), (0, 0));
+    assert_eq!((pending_timers(&clock), results.count()), (0, 0));
     match outcome.result {
         Ok(attempt) => assert_eq!((attempt, report.finished), (attempts, 1)),
         Err(ref failure) => assert_eq!((failure.attempts, report.failed), (attempts, 1)),
@@ -71,7 +73,7 @@ fn check<K: Kind>(
     outcome.result.err()
 }
 
-fn delays_are_exact_without_jitter<K: Kind>() {
+fn delays_are_exact_without_jitter<K: WorkerKind>() {
     let check = check::<K>;
     let linear = Retry::linear(4, SEC).without_jitter();
     let exponential = Retry::exponential(5, SEC).without_jitter();
@@ -84,7 +86,7 @@ fn delays_are_exact_without_jitter<K: Kind>() {
     assert!(check(exponential, twice, &[SEC, SEC * 2]).is_none(), "the third attempt succeeds");
 }
 
-fn the_error_decides_whether_and_when<K: Kind>() {
+fn error_class_and_retry_after_decide_the_retry<K: WorkerKind>() {
     let policy = Retry::linear(3, SEC).without_jitter().max_delay(SEC);
     let patient = |_| Some(TaskError::transient("429").with_retry_after(SEC * 60));
     assert_eq!(check::<K>(policy, patient, &[SEC * 60; 2]).unwrap().error.to_string(), "429");
@@ -99,25 +101,25 @@ fn the_error_decides_whether_and_when<K: Kind>() {
     assert_eq!(check::<K>(policy, turns, &[SEC]).unwrap().to_string(), "task #0: gone (after 2 attempts)");
 }
 
-fn a_panic_is_not_tried_again<K: Kind>() {
-    let ((rig, mut results, _clock), log) = (rig::<K>(small(1, 4)), Log::default());
-    rig.submit(failing::<K>(Retry::linear(5, SEC), &log, |_| panic!("ouch"))).unwrap();
+fn panic_is_not_retried<K: WorkerKind>() {
+    let ((fixture, mut results, _clock), log) = (fixture::<K>(pool_builder(1, 4)), Log::default());
+    fixture.submit(failing::<K>(Retry::linear(5, SEC), &log, |_| panic!("ouch"))).unwrap();
     let failure = results.next().unwrap().result.unwrap_err();
     assert!(matches!(failure.error.cause(), Cause::Panic { .. }));
     assert_eq!((failure.attempts, log.all().len()), (1, 1));
 }
 
 /// Runs a task that fails with each of these in turn, then succeeds; answers at which step each attempt began.
-fn steps<K: Kind>(errors: fn(u32) -> Option<TaskError>) -> Vec<Option<String>> {
-    let ((rig, mut results, clock), steps) = (rig::<K>(small(1, 4)), Log::default());
+fn steps<K: WorkerKind>(errors: fn(u32) -> Option<TaskError>) -> Vec<Option<String>> {
+    let ((fixture, mut results, clock), steps) = (fixture::<K>(pool_builder(1, 4)), Log::default());
     let log = steps.clone();
     let policy = Retry::linear(9, SEC).without_jitter();
-    let task = K::retrying(policy, move |context: Ctx<u32, K>| {
+    let task = K::retrying(policy, move |context: ContextOf<u32, K>| {
         log.add(context.failed_step().map(str::to_owned));
         let error = errors(context.attempt());
         async move { error.map_or(Ok(0), Err) }
     });
-    rig.submit(task).unwrap();
+    fixture.submit(task).unwrap();
     for attempt in (1..).take_while(|attempt| errors(*attempt).is_some()) {
         clock.wait_for_timers(1);
         clock.advance(SEC * attempt);
@@ -125,11 +127,11 @@ fn steps<K: Kind>(errors: fn(u32) -> Option<TaskError>) -> Vec<Option<String>> {
     results.next().unwrap().result.unwrap();
     // The next task of the same worker starts from nothing.
     let log = steps.clone();
-    let fresh = K::once(async move |context: Ctx<u32, K>| {
+    let fresh = K::once(async move |context: ContextOf<u32, K>| {
         log.add(context.failed_step().map(str::to_owned));
         Ok(0)
     });
-    rig.submit(fresh).unwrap();
+    fixture.submit(fresh).unwrap();
     results.next().unwrap();
     assert_eq!(steps.all().last(), Some(&None), "a step of another task");
     let mut steps = steps.all();
@@ -137,7 +139,7 @@ fn steps<K: Kind>(errors: fn(u32) -> Option<TaskError>) -> Vec<Option<String>> {
     steps
 }
 
-fn a_partial_failure_resumes_at_its_step<K: Kind>() {
+fn partial_failure_resumes_at_its_step<K: WorkerKind>() {
     let errors = |attempt| match attempt {
         1 => Some(TaskError::partial("upload", "503")),
         2 => Some(TaskError::partial("notify", "503")),
@@ -147,7 +149,7 @@ fn a_partial_failure_resumes_at_its_step<K: Kind>() {
 }
 
 /// What is done must not be done again, whatever goes wrong after it.
-fn a_checkpoint_outlives_a_later_failure_that_names_none<K: Kind>() {
+fn failed_step_is_kept_when_a_later_failure_names_none<K: WorkerKind>() {
     let errors = |attempt| match attempt {
         1 => Some(TaskError::partial("upload", "503")),
         2 => Some(TaskError::transient("connection reset")),
@@ -156,64 +158,68 @@ fn a_checkpoint_outlives_a_later_failure_that_names_none<K: Kind>() {
     assert_eq!(steps::<K>(errors), [None, Some("upload".into()), Some("upload".into())]);
 }
 
-fn a_waiting_task_holds_no_worker<K: Kind>() {
-    let ((rig, mut results, clock), log) = (rig::<K>(small(1, 4)), Log::default());
+fn task_waiting_for_retry_occupies_no_worker<K: WorkerKind>() {
+    let ((fixture, mut results, clock), log) = (fixture::<K>(pool_builder(1, 4)), Log::default());
     let policy = Retry::linear(2, SEC).without_jitter();
-    rig.submit(failing::<K>(policy, &log, busy)).unwrap();
+    fixture.submit(failing::<K>(policy, &log, busy)).unwrap();
     clock.wait_for_timers(1);
-    assert_eq!(rig.stats().waiting_retry, 1);
-    rig.submit(make::<u32, K>(7)).unwrap();
+    assert_eq!(fixture.stats().waiting_retry, 1);
+    fixture.submit(returning::<u32, K>(7)).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 7);
-    assert_eq!((rig.stats().waiting_retry, rig.stats().active), (1, 0));
+    assert_eq!((fixture.stats().waiting_retry, fixture.stats().active), (1, 0));
     clock.advance(SEC);
     assert_eq!(results.next().unwrap().result.unwrap_err().attempts, 2);
 }
 
 /// A pool whose tasks all fail fills up, instead of collecting them without end.
-fn waiting_tasks_count_against_the_capacity<K: Kind>() {
-    let ((rig, mut results, clock), log) = (rig::<K>(small(1, 2)), Log::default());
+fn tasks_waiting_for_retry_count_against_capacity<K: WorkerKind>() {
+    let ((fixture, mut results, clock), log) = (fixture::<K>(pool_builder(1, 2)), Log::default());
     let once_more = |attempt: u32| (attempt == 1).then(|| TaskError::transient("busy"));
     let policy = Retry::linear(2, SEC).without_jitter();
     for _ in 0..2 {
-        rig.submit(failing::<K>(policy, &log, once_more)).unwrap();
+        fixture.submit(failing::<K>(policy, &log, once_more)).unwrap();
     }
     clock.wait_for_timers(2);
-    assert_eq!(rig.try_submit(make::<u32, K>(0)).unwrap_err().kind, SubmitErrorKind::Full);
-    let pool = rig.pool.clone();
-    let waiting = thread::spawn(move || pool.submit_timeout(make::<u32, K>(9), SEC * 9));
+    assert_eq!(fixture.try_submit(returning::<u32, K>(0)).unwrap_err().kind, SubmitErrorKind::Full);
+    let pool = fixture.pool.clone();
+    let waiting = thread::spawn(move || pool.submit_timeout(returning::<u32, K>(9), SEC * 9));
     clock.wait_for_timers(3);
     clock.advance(SEC);
     waiting.join().unwrap().expect("room once they have run");
     let mut made: Vec<u32> = (0..3).map(|_| results.next().unwrap().result.unwrap()).collect();
     made.sort_unstable();
     assert_eq!(made, [2, 2, 9]);
-    assert!(rig.join().is_clean());
+    assert!(fixture.join().is_clean());
 }
 
-fn a_closed_pool_waits_for_retries<K: Kind>() {
-    for delivery in DELIVERIES {
+fn closed_pool_waits_for_retries<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();
-        let (rig, results) = build_with_results::<u32, K>(small(2, 4).clock(&clock), delivery);
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 4).clock(&clock), result_order);
         let log = Log::default();
         let once_more = |attempt: u32| (attempt == 1).then(|| TaskError::transient("busy"));
-        rig.submit(failing::<K>(Retry::linear(2, SEC).without_jitter(), &log, once_more)).unwrap();
-        rig.submit(make::<u32, K>(7)).unwrap();
+        fixture.submit(failing::<K>(Retry::linear(2, SEC).without_jitter(), &log, once_more)).unwrap();
+        fixture.submit(returning::<u32, K>(7)).unwrap();
         clock.wait_for_timers(1);
-        rig.close();
-        until(|| rig.stats().completed == 1);
-        assert!(!rig.is_finished(), "ended with a task that waits");
+        fixture.close();
+        wait_until(|| fixture.stats().completed == 1);
+        assert!(!fixture.is_finished(), "ended with a task that waits");
         clock.advance(SEC);
-        assert_eq!(rig.join().finished, 2);
+        assert_eq!(fixture.join().finished, 2);
         let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        let want = if delivery == ResultOrder::AsSubmitted { [2, 7] } else { [7, 2] };
+        let want = if result_order == ResultOrder::AsSubmitted { [2, 7] } else { [7, 2] };
         assert_eq!(made, want);
     }
 }
 
 #[track_caller]
-fn assert_failed_with_its_last_error<K: Kind>(rig: &Rig<u32, K>, results: Results<u32>, label: &str) {
-    let report = rig.join();
-    assert_partition(&report);
+fn assert_failed_with_its_last_error<K: WorkerKind>(
+    fixture: &Fixture<u32, K>,
+    results: Results<u32>,
+    label: &str,
+) {
+    let report = fixture.join();
+    assert_reports_each_task_once(&report);
     assert_eq!(labels(&report.never_started), Vec::<String>::new(), "it was started once");
     let told: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
     assert!(told.contains(&format!("task #0 ({label}): busy")), "{told:?}");
@@ -221,56 +227,56 @@ fn assert_failed_with_its_last_error<K: Kind>(rig: &Rig<u32, K>, results: Result
     assert!(outcomes.iter().any(|failure| failure.attempts == 1 && failure.task.id.get() == 0));
 }
 
-fn cancel_fails_a_waiting_task_with_its_last_error<K: Kind>() {
-    for delivery in DELIVERIES {
+fn cancel_fails_task_waiting_for_retry_with_its_last_error<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();
-        let (rig, results) = build_with_results::<u32, K>(small(1, 4).clock(&clock), delivery);
-        rig.submit(failing::<K>(Retry::linear(3, SEC), &Log::default(), busy).label("waits")).unwrap();
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(1, 4).clock(&clock), result_order);
+        fixture.submit(failing::<K>(Retry::linear(3, SEC), &Log::default(), busy).label("waits")).unwrap();
         clock.wait_for_timers(1);
-        rig.cancel();
-        assert_failed_with_its_last_error(&rig, results, "waits");
+        fixture.cancel();
+        assert_failed_with_its_last_error(&fixture, results, "waits");
         clock.advance(SEC * 9);
-        assert_eq!(rig.stats().failed, 1, "it came back from the dead");
+        assert_eq!(fixture.stats().failed, 1, "it came back from the dead");
     }
 }
 
 /// Its time has come, but no worker was free before the cancel: it was started once all the same.
-fn cancel_fails_a_task_that_is_queued_again_with_its_last_error<K: Kind>() {
-    for delivery in DELIVERIES {
+fn cancel_fails_task_queued_for_retry_with_its_last_error<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();
-        let (rig, results) = build_with_results::<u32, K>(small(1, 4).clock(&clock), delivery);
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(1, 4).clock(&clock), result_order);
         let gate = Gate::default();
-        rig.submit(failing::<K>(Retry::linear(3, SEC), &Log::default(), busy).label("queued")).unwrap();
+        fixture.submit(failing::<K>(Retry::linear(3, SEC), &Log::default(), busy).label("queued")).unwrap();
         clock.wait_for_timers(1);
-        occupy(&rig, &gate);
+        occupy(&fixture, &gate);
         clock.advance(SEC * 9);
-        until(|| rig.stats().queued == 1);
-        rig.cancel();
+        wait_until(|| fixture.stats().queued == 1);
+        fixture.cancel();
         gate.open();
-        assert_failed_with_its_last_error(&rig, results, "queued");
+        assert_failed_with_its_last_error(&fixture, results, "queued");
     }
 }
 
 /// The last worker leaves while the cancel is still at it: the end comes after all that it has to tell.
-fn the_end_waits_for_what_a_cancel_has_to_tell<K: Kind>() {
+fn pool_ends_after_cancel_has_delivered_all_failures<K: WorkerKind>() {
     const WAITING: usize = 50;
-    for delivery in DELIVERIES {
+    for result_order in RESULT_ORDERS {
         for _ in 0..50 {
             let clock = ManualClock::new();
-            let builder = small(1, WAITING + 1).clock(&clock).result_capacity(WAITING + 1);
-            let (rig, results) = build_with_results::<u32, K>(builder, delivery);
+            let builder = pool_builder(1, WAITING + 1).clock(&clock).result_capacity(WAITING + 1);
+            let (fixture, results) = build_with_results::<u32, K>(builder, result_order);
             for _ in 0..WAITING {
-                rig.submit(failing::<K>(Retry::linear(2, SEC), &Log::default(), busy)).unwrap();
+                fixture.submit(failing::<K>(Retry::linear(2, SEC), &Log::default(), busy)).unwrap();
             }
             clock.wait_for_timers(WAITING);
             let gate = Gate::default();
-            occupy(&rig, &gate);
-            let pool = rig.pool.clone();
+            occupy(&fixture, &gate);
+            let pool = fixture.pool.clone();
             let cancelling = thread::spawn(move || pool.cancel());
-            until(|| rig.stats().failed > 0);
+            wait_until(|| fixture.stats().failed > 0);
             gate.open();
-            let report = rig.join();
-            assert_partition(&report);
+            let report = fixture.join();
+            assert_reports_each_task_once(&report);
             assert_eq!((report.failed, results.count()), (WAITING as u64, WAITING + 1));
             cancelling.join().unwrap();
         }
@@ -278,50 +284,50 @@ fn the_end_waits_for_what_a_cancel_has_to_tell<K: Kind>() {
 }
 
 /// An attempt that ends after the cancel is the last one.
-fn cancel_ends_retries_of_what_runs<K: Kind>() {
-    let (rig, results, clock) = rig::<K>(small(1, 4));
+fn cancel_ends_retries_of_running_task<K: WorkerKind>() {
+    let (fixture, results, clock) = fixture::<K>(pool_builder(1, 4));
     let started = Signal::default();
     let begun = started.clone();
-    let task = K::retrying(Retry::linear(9, SEC), move |context: Ctx<u32, K>| {
-        begun.give();
+    let task = K::retrying(Retry::linear(9, SEC), move |context: ContextOf<u32, K>| {
+        begun.notify();
         async move {
             context.cancelled().await;
             Err(TaskError::transient("busy"))
         }
     });
-    rig.submit(task.label("ran")).unwrap();
+    fixture.submit(task.label("ran")).unwrap();
     started.wait_for(1);
-    rig.cancel();
-    assert_failed_with_its_last_error(&rig, results, "ran");
-    assert_eq!(timers(&clock), 0);
+    fixture.cancel();
+    assert_failed_with_its_last_error(&fixture, results, "ran");
+    assert_eq!(pending_timers(&clock), 0);
 }
 
 /// With the system's clock and no delay at all.
-fn retries_without_delay_need_no_clock<K: Kind>() {
-    for delivery in DELIVERIES {
-        let (rig, results) = build_with_results::<u32, K>(small(2, 8), delivery);
+fn retries_without_delay_run_at_once<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 8), result_order);
         for _ in 0..8 {
-            rig.submit(failing::<K>(Retry::linear(5, Duration::ZERO), &Log::default(), busy)).unwrap();
+            fixture.submit(failing::<K>(Retry::linear(5, Duration::ZERO), &Log::default(), busy)).unwrap();
         }
-        rig.close();
+        fixture.close();
         let attempts: Vec<u32> = results.map(|outcome| outcome.result.unwrap_err().attempts).collect();
         assert_eq!(attempts, [5; 8]);
-        assert_eq!(rig.join().stats.retried, 8 * 4);
+        assert_eq!(fixture.join().stats.retried, 8 * 4);
     }
 }
 
-every_kind!(
+for_each_worker_kind!(
     delays_are_exact_without_jitter,
-    the_error_decides_whether_and_when,
-    a_panic_is_not_tried_again,
-    a_partial_failure_resumes_at_its_step,
-    a_checkpoint_outlives_a_later_failure_that_names_none,
-    a_waiting_task_holds_no_worker,
-    waiting_tasks_count_against_the_capacity,
-    a_closed_pool_waits_for_retries,
-    cancel_fails_a_waiting_task_with_its_last_error,
-    cancel_fails_a_task_that_is_queued_again_with_its_last_error,
-    the_end_waits_for_what_a_cancel_has_to_tell,
-    cancel_ends_retries_of_what_runs,
-    retries_without_delay_need_no_clock,
+    error_class_and_retry_after_decide_the_retry,
+    panic_is_not_retried,
+    partial_failure_resumes_at_its_step,
+    failed_step_is_kept_when_a_later_failure_names_none,
+    task_waiting_for_retry_occupies_no_worker,
+    tasks_waiting_for_retry_count_against_capacity,
+    closed_pool_waits_for_retries,
+    cancel_fails_task_waiting_for_retry_with_its_last_error,
+    cancel_fails_task_queued_for_retry_with_its_last_error,
+    pool_ends_after_cancel_has_delivered_all_failures,
+    cancel_ends_retries_of_running_task,
+    retries_without_delay_run_at_once,
 );

@@ -38,17 +38,17 @@ fn explore(scenario: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Each task has exactly one fate.
-fn check_partition(report: &Report) {
-    let left = report.never_started.len() + report.unstopped.len();
+fn assert_reports_each_task_once(report: &Report) {
+    let left = report.never_started.len() + report.abandoned.len();
     assert_eq!(report.finished + report.failed + left as u64, report.stats.submitted, "{report:?}");
 }
 
 /// Counts how often something was done.
 #[derive(Clone, Default)]
-struct Hits(Arc<AtomicUsize>);
+struct Counter(Arc<AtomicUsize>);
 
-impl Hits {
-    fn hit(&self) {
+impl Counter {
+    fn increment(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
@@ -58,21 +58,21 @@ impl Hits {
 
     /// A task that hits once.
     fn task(&self) -> Task<()> {
-        let hits = self.clone();
+        let counter = self.clone();
         Task::new(move |_| {
-            hits.hit();
+            counter.increment();
             Ok(())
         })
     }
 
     /// A task that hits, and spawns two more down to a depth.
     fn tree(&self, depth: u32) -> Task<()> {
-        let hits = self.clone();
+        let counter = self.clone();
         Task::new(move |context| {
-            hits.hit();
+            counter.increment();
             for _ in 0..if depth > 0 { 2 } else { 0 } {
                 // Refused only where the pool was cancelled.
-                let _ = context.spawn_task(hits.tree(depth - 1));
+                let _ = context.spawn_task(counter.tree(depth - 1));
             }
             Ok(())
         })
@@ -83,7 +83,7 @@ impl Hits {
 fn drive<T: Send + 'static>(pool: &Pool<T>, clock: &ManualClock) -> thread::JoinHandle<()> {
     let (pool, clock) = (pool.clone(), clock.clone());
     thread::spawn(move || {
-        while !pool.has_ended() {
+        while !pool.is_finished() {
             clock.advance(SEC);
             thread::yield_now();
         }
@@ -91,32 +91,32 @@ fn drive<T: Send + 'static>(pool: &Pool<T>, clock: &ManualClock) -> thread::Join
 }
 
 #[test]
-fn waiting_submitters_are_all_served() {
+fn every_waiting_submitter_is_served() {
     explore(|| {
-        let pool = Pool::builder().workers(2).queue(1).build().unwrap();
-        let hits = Hits::default();
+        let pool = Pool::builder().workers(2).queue_capacity(1).build().unwrap();
+        let counter = Counter::default();
         let submitters: Vec<_> = (0..3)
             .map(|_| {
-                let (pool, hits) = (pool.clone(), hits.clone());
-                thread::spawn(move || (0..2).for_each(|_| assert!(pool.submit_task(hits.task()).is_ok())))
+                let (pool, counter) = (pool.clone(), counter.clone());
+                thread::spawn(move || (0..2).for_each(|_| assert!(pool.submit_task(counter.task()).is_ok())))
             })
             .collect();
         submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
         assert!(pool.join().is_clean());
-        assert_eq!(hits.count(), 6);
+        assert_eq!(counter.count(), 6);
     });
 }
 
 #[test]
-fn close_and_cancel_release_submitters_and_lose_nothing() {
+fn close_and_cancel_release_submitters_and_report_every_task() {
     for cancel in [false, true] {
         explore(move || {
-            let pool = Pool::builder().workers(1).queue(1).build().unwrap();
-            let hits = Hits::default();
+            let pool = Pool::builder().workers(1).queue_capacity(1).build().unwrap();
+            let counter = Counter::default();
             let submitters: Vec<_> = (0..2)
                 .map(|_| {
-                    let (pool, hits) = (pool.clone(), hits.clone());
-                    thread::spawn(move || (0..2).filter(|_| pool.submit_task(hits.task()).is_ok()).count())
+                    let (pool, counter) = (pool.clone(), counter.clone());
+                    thread::spawn(move || (0..2).filter(|_| pool.submit_task(counter.task()).is_ok()).count())
                 })
                 .collect();
             if cancel {
@@ -126,22 +126,22 @@ fn close_and_cancel_release_submitters_and_lose_nothing() {
             }
             let taken: usize = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
             let report = pool.join();
-            check_partition(&report);
+            assert_reports_each_task_once(&report);
             assert_eq!(report.stats.submitted, taken as u64);
-            assert_eq!(report.finished, hits.count() as u64);
+            assert_eq!(report.finished, counter.count() as u64);
             assert!(cancel || report.is_clean());
         });
     }
 }
 
 #[test]
-fn spawned_tasks_wake_sleepers_and_all_run() {
+fn every_spawned_task_runs_when_workers_sleep() {
     explore(|| {
-        let pool = Pool::builder().workers(3).queue(1).build().unwrap();
-        let hits = Hits::default();
-        pool.submit_task(hits.tree(3)).unwrap();
+        let pool = Pool::builder().workers(3).queue_capacity(1).build().unwrap();
+        let counter = Counter::default();
+        pool.submit_task(counter.tree(3)).unwrap();
         assert!(pool.join().is_clean());
-        assert_eq!(hits.count(), 15);
+        assert_eq!(counter.count(), 15);
     });
 }
 
@@ -166,9 +166,9 @@ impl Gate {
 
 /// Tasks that wait for each other: no worker may sleep while a task waits.
 #[test]
-fn queued_tasks_find_every_worker() {
+fn queued_tasks_wake_every_worker() {
     explore(|| {
-        let pool = Pool::builder().workers(3).queue(3).build().unwrap();
+        let pool = Pool::builder().workers(3).queue_capacity(3).build().unwrap();
         let gate = Gate::default();
         for _ in 0..3 {
             let gate = gate.clone();
@@ -185,9 +185,9 @@ fn queued_tasks_find_every_worker() {
 
 /// The same for spawned ones, which one worker has in a heap.
 #[test]
-fn spawned_tasks_find_every_worker() {
+fn spawned_tasks_wake_every_worker() {
     explore(|| {
-        let pool = Pool::builder().workers(3).queue(1).build().unwrap();
+        let pool = Pool::builder().workers(3).queue_capacity(1).build().unwrap();
         pool.submit(|context| {
             let gate = Gate::default();
             for _ in 0..3 {
@@ -207,18 +207,18 @@ fn spawned_tasks_find_every_worker() {
 
 /// A context that was taken to another thread spawns while the pool drains.
 #[test]
-fn a_context_that_outlives_its_task_loses_nothing() {
+fn tasks_spawned_after_their_parent_ended_are_not_lost() {
     explore(|| {
-        let pool = Pool::builder().workers(2).queue(2).build().unwrap();
-        let (hits, taken) = (Hits::default(), Hits::default());
-        let spawner = Hits::clone(&hits);
+        let pool = Pool::builder().workers(2).queue_capacity(2).build().unwrap();
+        let (counter, taken) = (Counter::default(), Counter::default());
+        let spawner = Counter::clone(&counter);
         let counted = taken.clone();
         pool.submit(move |context| {
             let context = context.clone();
             thread::spawn(move || {
                 for _ in 0..2 {
                     if context.spawn_task(spawner.task()).is_ok() {
-                        counted.hit();
+                        counted.increment();
                     }
                 }
             });
@@ -226,18 +226,18 @@ fn a_context_that_outlives_its_task_loses_nothing() {
         })
         .unwrap();
         let report = pool.join();
-        check_partition(&report);
+        assert_reports_each_task_once(&report);
         // Refused after the end; what was taken before it was run.
-        assert_eq!(hits.count() as u64 + 1, report.finished);
+        assert_eq!(counter.count() as u64 + 1, report.finished);
         assert!(taken.count() <= 2);
     });
 }
 
 /// A task that waits for the one it has spawned: somebody else has to take it.
 #[test]
-fn a_spawned_task_does_not_wait_for_its_parent() {
+fn spawned_task_runs_while_its_parent_waits() {
     explore(|| {
-        let pool = Pool::builder().workers(2).queue(1).build().unwrap();
+        let pool = Pool::builder().workers(2).queue_capacity(1).build().unwrap();
         pool.submit(|context| {
             let done = Gate::default();
             let child = done.clone();
@@ -254,12 +254,12 @@ fn a_spawned_task_does_not_wait_for_its_parent() {
 }
 
 #[test]
-fn cancel_in_the_middle_of_a_tree() {
+fn cancel_in_a_tree_of_tasks_reports_every_task() {
     explore(|| {
-        let pool = Pool::builder().workers(2).queue(2).build().unwrap();
-        let hits = Hits::default();
+        let pool = Pool::builder().workers(2).queue_capacity(2).build().unwrap();
+        let counter = Counter::default();
         for _ in 0..2 {
-            pool.submit_task(hits.tree(2)).unwrap();
+            pool.submit_task(counter.tree(2)).unwrap();
         }
         let canceller = thread::spawn({
             let pool = pool.clone();
@@ -267,15 +267,15 @@ fn cancel_in_the_middle_of_a_tree() {
         });
         let report = pool.join();
         canceller.join().unwrap();
-        check_partition(&report);
-        assert_eq!(report.finished, hits.count() as u64);
+        assert_reports_each_task_once(&report);
+        assert_eq!(report.finished, counter.count() as u64);
     });
 }
 
 #[test]
-fn everybody_stops_it_at_once() {
+fn concurrent_close_cancel_and_join_report_every_task() {
     explore(|| {
-        let pool = Pool::builder().workers(2).queue(2).build().unwrap();
+        let pool = Pool::builder().workers(2).queue_capacity(2).build().unwrap();
         let joiners: Vec<_> = (0..4)
             .map(|nth| {
                 let pool = pool.clone();
@@ -291,16 +291,16 @@ fn everybody_stops_it_at_once() {
             })
             .collect();
         for joiner in joiners {
-            check_partition(&joiner.join().unwrap());
+            assert_reports_each_task_once(&joiner.join().unwrap());
         }
-        assert!(pool.has_ended());
+        assert!(pool.is_finished());
     });
 }
 
 #[test]
-fn a_task_that_stops_its_own_pool() {
+fn task_can_stop_its_own_pool() {
     explore(|| {
-        let pool = Pool::builder().workers(2).queue(4).build().unwrap();
+        let pool = Pool::builder().workers(2).queue_capacity(4).build().unwrap();
         for nth in 0..3 {
             let inner = pool.clone();
             let task = Task::new(move |_| {
@@ -317,16 +317,20 @@ fn a_task_that_stops_its_own_pool() {
                 break;
             }
         }
-        check_partition(&pool.join());
+        assert_reports_each_task_once(&pool.join());
     });
 }
 
 #[test]
-fn a_slow_reader_gets_every_result() {
-    for delivery in [Delivery::AsCompleted, Delivery::AsSubmitted] {
+fn slow_reader_gets_every_result() {
+    for result_order in [ResultOrder::AsCompleted, ResultOrder::AsSubmitted] {
         explore(move || {
-            let (pool, mut results) =
-                Pool::builder().workers(2).queue(1).results(1).build_with_results::<u64>(delivery).unwrap();
+            let (pool, mut results) = Pool::builder()
+                .workers(2)
+                .queue_capacity(1)
+                .result_capacity(1)
+                .build_with_results::<u64>(result_order)
+                .unwrap();
             let submitter = thread::spawn(move || {
                 for number in 0..5 {
                     pool.submit(move |_| Ok(number)).unwrap();
@@ -338,7 +342,7 @@ fn a_slow_reader_gets_every_result() {
             let pool = submitter.join().unwrap();
             pool.close();
             assert!(results.next().is_none());
-            if delivery == Delivery::AsCompleted {
+            if result_order == ResultOrder::AsCompleted {
                 numbers.sort_unstable();
             }
             assert_eq!(numbers, [0, 1, 2, 3, 4]);
@@ -348,11 +352,15 @@ fn a_slow_reader_gets_every_result() {
 }
 
 #[test]
-fn cancel_while_results_wait_for_their_reader() {
-    for delivery in [Delivery::AsCompleted, Delivery::AsSubmitted] {
+fn cancel_delivers_results_that_wait_for_their_reader() {
+    for result_order in [ResultOrder::AsCompleted, ResultOrder::AsSubmitted] {
         explore(move || {
-            let (pool, results) =
-                Pool::builder().workers(2).queue(2).results(1).build_with_results::<u64>(delivery).unwrap();
+            let (pool, results) = Pool::builder()
+                .workers(2)
+                .queue_capacity(2)
+                .result_capacity(1)
+                .build_with_results::<u64>(result_order)
+                .unwrap();
             let submitter = thread::spawn({
                 let pool = pool.clone();
                 move || (0..4).all(|number| pool.submit(move |_| Ok(number)).is_ok())
@@ -365,33 +373,33 @@ fn cancel_while_results_wait_for_their_reader() {
             submitter.join().unwrap();
             canceller.join().unwrap();
             let report = pool.join();
-            check_partition(&report);
+            assert_reports_each_task_once(&report);
             assert_eq!(report.finished, seen.len() as u64, "a result was dropped");
         });
     }
 }
 
 #[test]
-fn cancel_does_not_wait_for_a_reader() {
+fn cancel_does_not_wait_for_the_reader() {
     explore(|| {
-        let builder = Pool::builder().workers(2).queue(3).results(1);
-        let (pool, results) = builder.build_with_results::<()>(Delivery::AsCompleted).unwrap();
+        let builder = Pool::builder().workers(2).queue_capacity(3).result_capacity(1);
+        let (pool, results) = builder.build_with_results::<()>(ResultOrder::AsCompleted).unwrap();
         for _ in 0..3 {
             pool.submit(|_| Ok(())).unwrap();
         }
         pool.cancel();
         let report = pool.join();
-        check_partition(&report);
+        assert_reports_each_task_once(&report);
         assert_eq!(report.finished, results.count() as u64, "a result was dropped");
     });
 }
 
 /// The first result is late, so the others pile up until submitters have to wait; then they go on.
 #[test]
-fn the_window_of_submit_order_moves() {
+fn submit_order_admits_submitters_as_results_are_read() {
     explore(|| {
-        let builder = Pool::builder().workers(2).queue(1).results(1);
-        let (pool, results) = builder.build_with_results(Delivery::AsSubmitted).unwrap();
+        let builder = Pool::builder().workers(2).queue_capacity(1).result_capacity(1);
+        let (pool, results) = builder.build_with_results(ResultOrder::AsSubmitted).unwrap();
         let submitter = thread::spawn(move || {
             let gate = Gate::default();
             for nth in 0..7 {
@@ -414,10 +422,14 @@ fn the_window_of_submit_order_moves() {
 }
 
 #[test]
-fn a_reader_that_goes_holds_nobody_up() {
+fn dropped_reader_does_not_block_the_pool() {
     explore(|| {
-        let (pool, mut results) =
-            Pool::builder().workers(2).queue(1).results(1).build_with_results(Delivery::AsSubmitted).unwrap();
+        let (pool, mut results) = Pool::builder()
+            .workers(2)
+            .queue_capacity(1)
+            .result_capacity(1)
+            .build_with_results(ResultOrder::AsSubmitted)
+            .unwrap();
         let reader = thread::spawn(move || drop(results.next()));
         for number in 0..4 {
             pool.submit(move |_| Ok(number)).unwrap();
@@ -428,11 +440,11 @@ fn a_reader_that_goes_holds_nobody_up() {
 }
 
 #[test]
-fn retries_come_back_and_cancel_catches_them() {
+fn retries_run_or_are_cancelled() {
     for cancel in [false, true] {
         explore(move || {
             let clock = ManualClock::new();
-            let pool = Pool::builder().workers(1).queue(2).clock(&clock).build().unwrap();
+            let pool = Pool::builder().workers(1).queue_capacity(2).clock(&clock).build().unwrap();
             for _ in 0..2 {
                 let policy = Retry::linear(2, SEC).without_jitter();
                 let body = |context: &Context| match context.attempt() {
@@ -447,18 +459,18 @@ fn retries_come_back_and_cancel_catches_them() {
             }
             let report = pool.join();
             driver.join().unwrap();
-            check_partition(&report);
+            assert_reports_each_task_once(&report);
             assert!(cancel || (report.finished == 2 && report.stats.retried == 2), "{report:?}");
         });
     }
 }
 
 #[test]
-fn a_stalled_worker_is_replaced_and_its_task_has_one_outcome() {
+fn stalled_worker_is_replaced_and_its_task_has_one_outcome() {
     explore(|| {
         let clock = ManualClock::new();
-        let builder = Pool::builder().workers(1).queue(4).stall_after(SEC).clock(&clock);
-        let (pool, results) = builder.build_with_results::<u8>(Delivery::AsCompleted).unwrap();
+        let builder = Pool::builder().workers(1).queue_capacity(4).stall_timeout(SEC).clock(&clock);
+        let (pool, results) = builder.build_with_results::<u8>(ResultOrder::AsCompleted).unwrap();
         for number in 0..2 {
             pool.submit(move |_| {
                 thread::yield_now();
@@ -474,14 +486,14 @@ fn a_stalled_worker_is_replaced_and_its_task_has_one_outcome() {
         assert_eq!(results.count(), 2);
         driver.join().unwrap();
         let report = pool.join();
-        check_partition(&report);
+        assert_reports_each_task_once(&report);
         assert_eq!(report.failed, report.stats.stalled);
         assert!(report.stats.late_discarded <= report.stats.stalled);
     });
 }
 
 #[test]
-fn a_timeout_and_the_end_of_its_task_meet() {
+fn task_is_settled_once_when_timeout_and_end_race() {
     explore(|| {
         let clock = ManualClock::new();
         let pool = Pool::builder().workers(1).timeout(SEC).clock(&clock).build().unwrap();
@@ -496,16 +508,16 @@ fn a_timeout_and_the_end_of_its_task_meet() {
         });
         let report = pool.join();
         driver.join().unwrap();
-        check_partition(&report);
+        assert_reports_each_task_once(&report);
         assert!(report.failed <= report.stats.timed_out);
     });
 }
 
 #[test]
-fn shutdown_leaves_behind_only_what_runs() {
+fn shutdown_abandons_only_running_tasks() {
     explore(|| {
         let clock = ManualClock::new();
-        let pool = Pool::builder().workers(2).queue(4).clock(&clock).build().unwrap();
+        let pool = Pool::builder().workers(2).queue_capacity(4).clock(&clock).build().unwrap();
         let gate = Gate::default();
         let held = gate.clone();
         pool.submit(move |_| {
@@ -516,31 +528,31 @@ fn shutdown_leaves_behind_only_what_runs() {
         pool.submit(|_| Ok(())).unwrap();
         let driver = drive(&pool, &clock);
         let report = pool.shutdown(SEC * 5);
-        check_partition(&report);
+        assert_reports_each_task_once(&report);
         assert!(report.finished <= 1);
         gate.pass();
         driver.join().unwrap();
-        check_partition(&pool.join());
+        assert_reports_each_task_once(&pool.join());
     });
 }
 
 #[test]
-fn ranked_queues_serve_everybody() {
-    for order in [Order::Priority, Order::Cost] {
+fn ordered_queues_run_every_task() {
+    for order in [QueueOrder::Priority, QueueOrder::Cost] {
         explore(move || {
-            let pool = Pool::builder().workers(2).queue(2).order(order).build().unwrap();
-            let hits = Hits::default();
+            let pool = Pool::builder().workers(2).queue_capacity(2).order(order).build().unwrap();
+            let counter = Counter::default();
             for nth in 0..4u8 {
-                pool.submit_task(hits.tree(1).priority(Priority(nth)).cost(nth.into())).unwrap();
+                pool.submit_task(counter.tree(1).priority(Priority(nth)).cost(nth.into())).unwrap();
             }
             assert!(pool.join().is_clean());
-            assert_eq!(hits.count(), 12);
+            assert_eq!(counter.count(), 12);
         });
     }
 }
 
 #[test]
-fn a_breaker_lets_one_probe_through() {
+fn half_open_breaker_permits_one_probe() {
     explore(|| {
         let clock = ManualClock::new();
         let breaker = Breaker::new(1, SEC).clock(&clock);
@@ -558,10 +570,10 @@ fn a_breaker_lets_one_probe_through() {
 }
 
 #[test]
-fn the_last_handle_closes() {
+fn dropping_the_last_handle_closes_the_pool() {
     explore(|| {
-        let builder = Pool::builder().workers(2).queue(2);
-        let (pool, results) = builder.build_with_results(Delivery::AsCompleted).unwrap();
+        let builder = Pool::builder().workers(2).queue_capacity(2);
+        let (pool, results) = builder.build_with_results(ResultOrder::AsCompleted).unwrap();
         let submitter = thread::spawn({
             let pool = pool.clone();
             move || assert!(pool.submit(|_| Ok(1)).is_ok())
@@ -574,38 +586,38 @@ fn the_last_handle_closes() {
 }
 
 #[test]
-fn submit_timeout_passes_its_place_on() {
+fn submit_timeout_passes_its_room_on() {
     explore(|| {
         let clock = ManualClock::new();
-        let pool = Pool::builder().workers(1).queue(1).clock(&clock).build().unwrap();
-        let hits = Hits::default();
+        let pool = Pool::builder().workers(1).queue_capacity(1).clock(&clock).build().unwrap();
+        let counter = Counter::default();
         let submitters: Vec<_> = (0..3)
             .map(|_| {
-                let (pool, hits) = (pool.clone(), hits.clone());
-                thread::spawn(move || match pool.submit_timeout(hits.task(), SEC) {
+                let (pool, counter) = (pool.clone(), counter.clone());
+                thread::spawn(move || match pool.submit_timeout(counter.task(), SEC) {
                     Ok(_) => 1,
                     Err(error) => {
-                        assert_eq!(error.refusal, Refusal::TimedOut);
+                        assert_eq!(error.kind, SubmitErrorKind::TimedOut);
                         0
                     }
                 })
             })
             .collect();
         let driver = drive(&pool, &clock);
-        pool.submit_task(hits.task()).unwrap();
+        pool.submit_task(counter.task()).unwrap();
         let taken: usize = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
         assert!(pool.join().is_clean());
         driver.join().unwrap();
-        assert_eq!(hits.count(), taken + 1);
+        assert_eq!(counter.count(), taken + 1);
     });
 }
 
 /// The parent waits for its child, and so does another task: the third worker has to take it, though it may
 /// have been called for the other.
 #[test]
-fn a_spawned_task_is_not_left_while_a_worker_sleeps() {
+fn sleeping_worker_runs_spawned_task() {
     explore(|| {
-        let pool = Pool::builder().workers(3).queue(4).build().unwrap();
+        let pool = Pool::builder().workers(3).queue_capacity(4).build().unwrap();
         let gate = Gate::default();
         let parent = gate.clone();
         pool.submit(move |context| {
@@ -629,10 +641,11 @@ fn a_spawned_task_is_not_left_while_a_worker_sleeps() {
 
 /// A task is given up as it spawns: each child is either refused or has a fate.
 #[test]
-fn a_stalled_task_that_spawns_as_it_is_replaced_loses_nothing() {
+fn tasks_spawned_by_stalling_task_are_not_lost() {
     explore(|| {
         let clock = ManualClock::new();
-        let pool = Pool::builder().workers(1).queue(4).stall_after(SEC).clock(&clock).build().unwrap();
+        let pool =
+            Pool::builder().workers(1).queue_capacity(4).stall_timeout(SEC).clock(&clock).build().unwrap();
         let started = Gate::default();
         let begun = started.clone();
         pool.submit(move |context| {
@@ -646,29 +659,29 @@ fn a_stalled_task_that_spawns_as_it_is_replaced_loses_nothing() {
         .unwrap();
         started.wait(1);
         (0..6).for_each(|_| clock.advance(SEC / 4));
-        check_partition(&pool.join());
+        assert_reports_each_task_once(&pool.join());
     });
 }
 
 // ---- workers that are async tasks ----
 
 #[test]
-fn async_workers_serve_everybody() {
+fn async_workers_run_every_task() {
     explore(|| {
         block_on(async {
-            let pool = Pool::builder().workers(2).queue(1).build_async().unwrap();
-            let hits = Hits::default();
+            let pool = Pool::builder().workers(2).queue_capacity(1).build_async().unwrap();
+            let counter = Counter::default();
             let submitters: Vec<_> = (0..2)
                 .map(|_| {
-                    let (pool, hits) = (pool.clone(), hits.clone());
+                    let (pool, counter) = (pool.clone(), counter.clone());
                     shuttle::future::spawn(async move {
                         for _ in 0..2 {
-                            let hits = hits.clone();
+                            let counter = counter.clone();
                             let body = |context: AsyncContext| async move {
-                                let inner = hits.clone();
-                                context.spawn(|_| async move { Ok(inner.hit()) })?;
+                                let inner = counter.clone();
+                                context.spawn(|_| async move { Ok(inner.increment()) })?;
                                 yield_now().await;
-                                Ok(hits.hit())
+                                Ok(counter.increment())
                             };
                             pool.submit(body).await.unwrap();
                         }
@@ -679,16 +692,16 @@ fn async_workers_serve_everybody() {
                 submitter.await.unwrap();
             }
             assert!(pool.join().await.is_clean());
-            assert_eq!(hits.count(), 8);
+            assert_eq!(counter.count(), 8);
         });
     });
 }
 
 #[test]
-fn a_dropped_submit_leaves_no_hole() {
+fn dropped_submit_frees_its_place() {
     explore(|| {
         block_on(async {
-            let pool: AsyncPool = Pool::builder().workers(1).queue(1).build_async().unwrap();
+            let pool: AsyncPool = Pool::builder().workers(1).queue_capacity(1).build_async().unwrap();
             let submitters: Vec<_> = (0..3)
                 .map(|nth| {
                     let pool = pool.clone();
@@ -719,10 +732,10 @@ fn a_dropped_submit_leaves_no_hole() {
 }
 
 #[test]
-fn async_cancel_is_heard() {
+fn cancel_wakes_async_tasks() {
     explore(|| {
         block_on(async {
-            let pool: AsyncPool = Pool::builder().workers(2).queue(2).build_async().unwrap();
+            let pool: AsyncPool = Pool::builder().workers(2).queue_capacity(2).build_async().unwrap();
             for _ in 0..3 {
                 let body = |context: AsyncContext| async move {
                     context.cancelled().await;
@@ -736,7 +749,7 @@ fn async_cancel_is_heard() {
             });
             let report = pool.join().await;
             canceller.join().unwrap();
-            check_partition(&report);
+            assert_reports_each_task_once(&report);
             assert_eq!(report.finished, 0);
         });
     });
@@ -744,9 +757,10 @@ fn async_cancel_is_heard() {
 
 /// Whoever looks sees no more tasks ended, running or waiting than were submitted.
 #[test]
-fn snapshots_are_consistent_while_tasks_are_submitted_spawned_and_stopped() {
+fn snapshots_are_consistent_while_tasks_run() {
     explore(|| {
-        let (pool, hits) = (Pool::builder().workers(2).queue(2).build().unwrap(), Hits::default());
+        let (pool, counter) =
+            (Pool::builder().workers(2).queue_capacity(2).build().unwrap(), Counter::default());
         let watched = pool.clone();
         let watcher = thread::spawn(move || {
             for _ in 0..3 {
@@ -758,19 +772,19 @@ fn snapshots_are_consistent_while_tasks_are_submitted_spawned_and_stopped() {
         });
         for _ in 0..2 {
             // Refused only where the pool was cancelled.
-            let _ = pool.submit_task(hits.tree(1));
+            let _ = pool.submit_task(counter.tree(1));
         }
         let inside = pool.clone();
         let reporter = Task::new(move |_| {
             let report = inside.shutdown(SEC);
-            let left = report.never_started.len() + report.unstopped.len();
+            let left = report.never_started.len() + report.abandoned.len();
             let sum = report.finished + report.failed + left as u64 + report.waiting;
             assert_eq!(sum, report.stats.submitted, "{report:?}");
             Ok(())
         });
         let _ = pool.submit_task(reporter);
         let report = pool.join();
-        check_partition(&report);
+        assert_reports_each_task_once(&report);
         assert_eq!(report.failed, 0, "{report:?}");
         watcher.join().unwrap();
     });

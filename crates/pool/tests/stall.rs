@@ -18,11 +18,14 @@ use std::{
 };
 use suite::*;
 
-fn rig<K: Kind>(workers: usize, delivery: ResultOrder) -> (Rig<u32, K>, Results<u32>, ManualClock) {
+fn fixture<K: WorkerKind>(
+    workers: usize,
+    result_order: ResultOrder,
+) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
-    let builder = small(workers, 8).clock(&clock).stall_timeout(SEC * 8);
-    let (rig, results) = build_with_results(builder, delivery);
-    (rig, results, clock)
+    let builder = pool_builder(workers, 8).clock(&clock).stall_timeout(SEC * 8);
+    let (fixture, results) = build_with_results(builder, result_order);
+    (fixture, results, clock)
 }
 
 /// Lets the watch see every worker as it is, and then again when the limit is over.
@@ -31,19 +34,19 @@ fn stall(clock: &ManualClock) {
     clock.advance(SEC * 8);
 }
 
-fn a_stalled_worker_is_replaced_and_its_task_has_failed<K: Kind>() {
-    for delivery in DELIVERIES {
+fn stalled_worker_is_replaced_and_its_task_fails<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
         for workers in [1, 3] {
-            let (rig, mut results, clock) = rig::<K>(workers, delivery);
+            let (fixture, mut results, clock) = fixture::<K>(workers, result_order);
             let (gate, started, gone) = (Gate::default(), Signal::default(), Signal::default());
             let (begun, passed, guard) = (started.clone(), gate.passed(), OnDrop(gone.clone()));
             let stuck = K::once(async move |_| {
                 let _guard = guard;
-                begun.give();
+                begun.notify();
                 passed.await;
                 Ok(1)
             });
-            rig.submit(stuck.kind("mount").label("nfs")).unwrap();
+            fixture.submit(stuck.kind("mount").label("nfs")).unwrap();
             started.wait_for(1);
             stall(&clock);
             let outcome = results.next().unwrap();
@@ -51,25 +54,25 @@ fn a_stalled_worker_is_replaced_and_its_task_has_failed<K: Kind>() {
             assert!(matches!(failure.error.cause(), Cause::Stalled(after) if *after == SEC * 8));
             assert_eq!(failure.to_string(), "mount #0 (nfs): stalled: no heartbeat for 8s");
             assert_eq!(failure.attempts, 1);
-            let stats = rig.stats();
+            let stats = fixture.stats();
             assert_eq!((stats.workers, stats.stalled, stats.failed), (workers, 1, 1));
             // The replacements work: as many as before, and at the same time.
-            let meeting = Meeting::of(workers);
+            let barrier = Barrier::new(workers);
             for _ in 0..workers {
-                let meeting = meeting.clone();
+                let barrier = barrier.clone();
                 let task = K::once(async move |_| {
-                    meeting.attend().await;
+                    barrier.wait().await;
                     Ok(2)
                 });
-                rig.submit(task).unwrap();
+                fixture.submit(task).unwrap();
             }
             for _ in 0..workers {
                 assert_eq!(results.next().unwrap().result.unwrap(), 2);
             }
             gate.open();
             gone.wait_for(1);
-            let report = rig.join();
-            assert_partition(&report);
+            let report = fixture.join();
+            assert_reports_each_task_once(&report);
             assert_eq!((report.finished, report.failed), (workers as u64, 1));
             assert_eq!(results.count(), 0, "delivered twice");
         }
@@ -77,32 +80,32 @@ fn a_stalled_worker_is_replaced_and_its_task_has_failed<K: Kind>() {
 }
 
 #[test]
-fn the_late_result_of_a_thread_is_discarded_and_counted() {
-    for delivery in DELIVERIES {
-        let (rig, results, clock) = rig::<OnThreads>(1, delivery);
+fn late_result_of_stalled_thread_is_discarded_and_counted() {
+    for result_order in RESULT_ORDERS {
+        let (fixture, results, clock) = fixture::<OnThreads>(1, result_order);
         let gate = Gate::default();
-        occupy(&rig, &gate);
+        occupy(&fixture, &gate);
         stall(&clock);
-        assert_eq!(rig.stats().late_discarded, 0);
+        assert_eq!(fixture.stats().late_discarded, 0);
         gate.open();
-        until(|| rig.stats().late_discarded == 1);
-        let report = rig.join();
-        assert_partition(&report);
+        wait_until(|| fixture.stats().late_discarded == 1);
+        let report = fixture.join();
+        assert_reports_each_task_once(&report);
         assert_eq!((report.finished, report.failed, results.count()), (0, 1, 1));
     }
 }
 
-fn heartbeats_keep_a_worker<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(1, ResultOrder::AsCompleted);
-    let (contexts, gate, started) = (Log::<Ctx<u32, K>>::default(), Gate::default(), Signal::default());
+fn heartbeats_keep_a_worker_from_stalling<K: WorkerKind>() {
+    let (fixture, mut results, clock) = fixture::<K>(1, ResultOrder::AsCompleted);
+    let (contexts, gate, started) = (Log::<ContextOf<u32, K>>::default(), Gate::default(), Signal::default());
     let (kept, passed, begun) = (contexts.clone(), gate.passed(), started.clone());
-    let task = K::once(async move |context: Ctx<u32, K>| {
+    let task = K::once(async move |context: ContextOf<u32, K>| {
         kept.add(context);
-        begun.give();
+        begun.notify();
         passed.await;
         Ok(5)
     });
-    rig.submit(task).unwrap();
+    fixture.submit(task).unwrap();
     started.wait_for(1);
     let context = contexts.all().remove(0);
     for _ in 0..20 {
@@ -110,33 +113,33 @@ fn heartbeats_keep_a_worker<K: Kind>() {
         clock.advance(SEC * 6);
         assert!(!context.is_cancelled());
     }
-    assert_eq!(rig.stats().stalled, 0);
+    assert_eq!(fixture.stats().stalled, 0);
     // And without them, no longer.
     stall(&clock);
-    assert_eq!(rig.stats().stalled, 1);
+    assert_eq!(fixture.stats().stalled, 1);
     assert!(context.is_cancelled(), "a stalled task is told to stop");
     gate.open();
     assert!(results.next().unwrap().result.is_err());
 }
 
-fn idle_workers_do_not_stall<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(2, ResultOrder::AsCompleted);
+fn idle_workers_do_not_stall<K: WorkerKind>() {
+    let (fixture, mut results, clock) = fixture::<K>(2, ResultOrder::AsCompleted);
     for _ in 0..3 {
         (0..10).for_each(|_| stall(&clock));
-        rig.submit(make::<u32, K>(1)).unwrap();
+        fixture.submit(returning::<u32, K>(1)).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), 1);
     }
-    assert_eq!((rig.stats().stalled, rig.stats().workers), (0, 2));
+    assert_eq!((fixture.stats().stalled, fixture.stats().workers), (0, 2));
 }
 
 /// Many short tasks on a worker that is always busy are many signs of life.
-fn a_busy_worker_does_not_stall<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(1, ResultOrder::AsCompleted);
+fn worker_with_many_short_tasks_does_not_stall<K: WorkerKind>() {
+    let (fixture, mut results, clock) = fixture::<K>(1, ResultOrder::AsCompleted);
     let mut next = Gate::default();
-    occupy(&rig, &next);
+    occupy(&fixture, &next);
     for _ in 0..10 {
         let (gate, started) = (Gate::default(), Signal::default());
-        rig.submit(hold::<u32, K>(&started, &gate, 1)).unwrap();
+        fixture.submit(hold::<u32, K>(&started, &gate, 1)).unwrap();
         clock.advance(SEC * 6);
         next.open();
         results.next().unwrap();
@@ -144,136 +147,163 @@ fn a_busy_worker_does_not_stall<K: Kind>() {
         next = gate;
     }
     next.open();
-    assert_eq!((rig.stats().stalled, rig.join().finished), (0, 11));
+    assert_eq!((fixture.stats().stalled, fixture.join().finished), (0, 11));
 }
 
 /// What the stalled worker had spawned waits on its shelf; others run it.
-fn tasks_of_a_stalled_worker_are_run_by_others<K: Kind>() {
-    for delivery in DELIVERIES {
-        let (rig, results, clock) = rig::<K>(1, delivery);
+fn local_tasks_of_stalled_worker_run_elsewhere<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
+        let (fixture, results, clock) = fixture::<K>(1, result_order);
         let (gate, started) = (Gate::default(), Signal::default());
         let (passed, begun) = (gate.passed(), started.clone());
-        let task = K::once(async move |context: Ctx<u32, K>| {
+        let task = K::once(async move |context: ContextOf<u32, K>| {
             for n in 1..=5 {
-                context.spawn_task(make::<u32, K>(n))?;
+                context.spawn_task(returning::<u32, K>(n))?;
             }
-            begun.give();
+            begun.notify();
             passed.await;
             Ok(0)
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
         started.wait_for(1);
-        assert_eq!(rig.stats().queued, 5);
+        assert_eq!(fixture.stats().queued, 5);
         stall(&clock);
-        rig.close();
+        fixture.close();
         let (made, failed): (Vec<_>, Vec<_>) = results.map(|outcome| outcome.result).partition(Result::is_ok);
         let mut made: Vec<u32> = made.into_iter().map(Result::unwrap).collect();
         made.sort_unstable();
         assert_eq!((made, failed.len()), (vec![1, 2, 3, 4, 5], 1));
         gate.open();
-        assert_partition(&rig.join());
+        assert_reports_each_task_once(&fixture.join());
     }
 }
 
 /// The last worker of a closed pool stalls: the pool ends without it.
-fn a_stalled_task_does_not_hold_a_join_up<K: Kind>() {
+fn join_does_not_wait_for_stalled_task<K: WorkerKind>() {
     for cancel in [false, true] {
-        let (rig, results, clock) = rig::<K>(1, ResultOrder::AsCompleted);
+        let (fixture, results, clock) = fixture::<K>(1, ResultOrder::AsCompleted);
         let gate = Gate::default();
-        occupy(&rig, &gate);
-        rig.stop(cancel);
-        let pool = rig.pool.clone();
+        occupy(&fixture, &gate);
+        fixture.stop(cancel);
+        let pool = fixture.pool.clone();
         let joining = thread::spawn(move || pool.join());
         stall(&clock);
         let report = joining.join().unwrap();
-        assert_partition(&report);
+        assert_reports_each_task_once(&report);
         assert_eq!((report.failed, report.stats.stalled), (1, 1));
         assert_eq!(results.count(), 1);
         gate.open();
     }
 }
 
-every_kind!(
-    a_stalled_worker_is_replaced_and_its_task_has_failed,
-    heartbeats_keep_a_worker,
+/// The watch looks several times within its limit, but always some time later.
+fn shortest_stall_timeout_does_not_loop<K: WorkerKind>() {
+    for limit in [NANO, NANO * 3] {
+        let clock = ManualClock::new();
+        let fixture = build::<K>(pool_builder(1, 4).stall_timeout(limit).clock(&clock));
+        clock.advance(NANO * 1000);
+        assert_eq!(fixture.stats().stalled, 0);
+    }
+}
+
+fn heartbeat_of_ended_task_does_not_count_for_the_next<K: WorkerKind>() {
+    let clock = ManualClock::new();
+    let fixture = build::<K>(pool_builder(1, 4).stall_timeout(SEC).clock(&clock));
+    let (open, gate) = (Gate::default(), Gate::default());
+    open.open();
+    let over = context_of(&fixture, &open);
+    occupy(&fixture, &gate);
+    for _ in 0..8 {
+        clock.advance(SEC / 4);
+        over.heartbeat();
+    }
+    assert_eq!(fixture.stats().stalled, 1);
+    gate.open();
+}
+
+for_each_worker_kind!(
+    stalled_worker_is_replaced_and_its_task_fails,
+    heartbeats_keep_a_worker_from_stalling,
     idle_workers_do_not_stall,
-    a_busy_worker_does_not_stall,
-    tasks_of_a_stalled_worker_are_run_by_others,
-    a_stalled_task_does_not_hold_a_join_up,
+    worker_with_many_short_tasks_does_not_stall,
+    local_tasks_of_stalled_worker_run_elsewhere,
+    join_does_not_wait_for_stalled_task,
+    shortest_stall_timeout_does_not_loop,
+    heartbeat_of_ended_task_does_not_count_for_the_next,
 );
 
 /// A thread cannot be stopped, so it goes on and tries: with its context, and with the pool itself. What it is
 /// refused is not counted, and costs readers and submitters nothing.
 #[test]
-fn a_given_up_thread_can_spawn_no_more() {
-    for delivery in DELIVERIES {
-        let (rig, mut results, clock) = rig::<OnThreads>(1, delivery);
+fn stalled_thread_cannot_spawn() {
+    for result_order in RESULT_ORDERS {
+        let (fixture, mut results, clock) = fixture::<OnThreads>(1, result_order);
         let (gate, started) = (Gate::default(), Signal::default());
-        let (passed, begun, pool) = (gate.passed(), started.clone(), rig.pool.clone());
+        let (passed, begun, pool) = (gate.passed(), started.clone(), fixture.pool.clone());
         let refused = Signal::default();
         let count = refused.clone();
-        let task = OnThreads::once(async move |context: Ctx<u32, OnThreads>| {
-            begun.give();
+        let task = OnThreads::once(async move |context: ContextOf<u32, OnThreads>| {
+            begun.notify();
             passed.await;
             assert!(context.is_cancelled());
             for _ in 0..100 {
-                let error = context.spawn_task(make::<u32, OnThreads>(1)).unwrap_err();
+                let error = context.spawn_task(returning::<u32, OnThreads>(1)).unwrap_err();
                 assert_eq!(error.kind, SubmitErrorKind::Cancelled);
-                assert!(pool.submit(make::<u32, OnThreads>(1)).is_err());
-                count.give();
+                assert!(pool.submit(returning::<u32, OnThreads>(1)).is_err());
+                count.notify();
             }
             Ok(0)
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
         started.wait_for(1);
         stall(&clock);
         results.next().unwrap().result.unwrap_err();
         gate.open();
-        until(|| rig.stats().late_discarded == 1);
+        wait_until(|| fixture.stats().late_discarded == 1);
         assert_eq!(refused.count(), 100);
         for n in 0..50 {
-            rig.submit(make::<u32, OnThreads>(n)).unwrap();
+            fixture.submit(returning::<u32, OnThreads>(n)).unwrap();
             assert_eq!(results.next().unwrap().result.unwrap(), n);
         }
-        let report = rig.join();
-        assert_partition(&report);
+        let report = fixture.join();
+        assert_reports_each_task_once(&report);
         assert_eq!(report.stats.submitted, 51);
     }
 }
 
 /// Nobody hears of the probe again, so the breaker must not wait for it.
 #[test]
-fn a_probe_that_stalls_has_failed() {
+fn stalled_probe_counts_as_failed() {
     let clock = ManualClock::new();
     let breaker = Breaker::new(1, SEC * 100).clock(&clock);
-    let builder = small(1, 8).clock(&clock).stall_timeout(SEC * 8).breaker(breaker.clone());
-    let (rig, mut results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
+    let builder = pool_builder(1, 8).clock(&clock).stall_timeout(SEC * 8).breaker(breaker.clone());
+    let (fixture, mut results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
     let down = OnThreads::once(async |_| Err(gristmill_pool::TaskError::transient("down")));
-    rig.submit(down).unwrap();
+    fixture.submit(down).unwrap();
     results.next().unwrap().result.unwrap_err();
     clock.advance(SEC * 100);
     let gate = Gate::default();
-    occupy(&rig, &gate);
+    occupy(&fixture, &gate);
     assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
     stall(&clock);
     results.next().unwrap().result.unwrap_err();
     clock.advance(SEC * 100);
-    rig.submit(make::<u32, OnThreads>(3)).unwrap();
+    fixture.submit(returning::<u32, OnThreads>(3)).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 3, "the next probe");
     assert_eq!((breaker.stats().state, breaker.stats().probes), (BreakerState::Closed, 2));
     // What the given-up probe has to say comes too late.
     gate.open();
-    until(|| rig.stats().late_discarded == 1);
-    rig.join();
+    wait_until(|| fixture.stats().late_discarded == 1);
+    fixture.join();
     assert_eq!(breaker.stats().state, BreakerState::Closed);
 }
 
 /// Workers stall, finish and are replaced at the same instant, again and again; every task is settled once.
 #[test]
-fn a_race_between_finishing_and_stalling_settles_once() {
+fn task_is_settled_once_when_finish_and_stall_race() {
     let clock = ManualClock::new();
-    let builder = small(2, 4).clock(&clock).stall_timeout(SEC).result_capacity(10_000);
-    let (rig, results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
+    let builder = pool_builder(2, 4).clock(&clock).stall_timeout(SEC).result_capacity(10_000);
+    let (fixture, results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
     let over = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&over);
     let ticker = thread::spawn(move || {
@@ -282,13 +312,13 @@ fn a_race_between_finishing_and_stalling_settles_once() {
         }
     });
     for n in 0..2_000 {
-        rig.submit(make::<u32, OnThreads>(n)).unwrap();
+        fixture.submit(returning::<u32, OnThreads>(n)).unwrap();
     }
-    rig.close();
+    fixture.close();
     let mut ids: Vec<u64> = results.map(|outcome| outcome.task.id.get()).collect();
     over.store(true, SeqCst);
     ticker.join().unwrap();
     ids.sort_unstable();
     assert!(ids.into_iter().eq(0..2_000), "an outcome is missing, or there twice");
-    assert_partition(&rig.join());
+    assert_reports_each_task_once(&fixture.join());
 }

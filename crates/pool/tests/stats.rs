@@ -11,40 +11,40 @@ use std::{thread, time::Duration};
 use suite::*;
 
 /// A pool in the middle of everything, looked at.
-fn every_number_says_what_it_says<K: Kind>() {
+fn stats_count_each_state_of_a_task<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let rig = build::<K>(small(1, 5).clock(&clock));
-    let new = rig.stats();
+    let fixture = build::<K>(pool_builder(1, 5).clock(&clock));
+    let new = fixture.stats();
     assert_eq!(new, blank(1, 5));
-    rig.submit(make::<(), K>(())).unwrap();
-    rig.submit(fail::<(), K>("no")).unwrap();
-    rig.submit(K::once(async |_| panic!("ouch"))).unwrap();
+    fixture.submit(returning::<(), K>(())).unwrap();
+    fixture.submit(fail::<(), K>("no")).unwrap();
+    fixture.submit(K::once(async |_| panic!("ouch"))).unwrap();
     let busy = Retry::linear(2, SEC * 100);
-    rig.submit(K::retrying(busy, async |_| Err(TaskError::transient("busy")))).unwrap();
+    fixture.submit(K::retrying(busy, async |_| Err(TaskError::transient("busy")))).unwrap();
     clock.wait_for_timers(1);
     let gate = Gate::default();
     let (started, passed) = (Signal::default(), gate.passed());
     let begun = started.clone();
-    let parent = K::once(async move |context: Ctx<(), K>| {
-        context.spawn_task(make::<(), K>(()))?;
-        begun.give();
+    let parent = K::once(async move |context: ContextOf<(), K>| {
+        context.spawn_task(returning::<(), K>(()))?;
+        begun.notify();
         passed.await;
         Ok(())
     });
-    rig.submit(parent).unwrap();
+    fixture.submit(parent).unwrap();
     started.wait_for(1);
     for _ in 0..3 {
-        rig.submit(make::<(), K>(())).unwrap();
+        fixture.submit(returning::<(), K>(())).unwrap();
     }
-    let stats = rig.stats();
+    let stats = fixture.stats();
     assert_eq!((stats.workers, stats.active, stats.overdue), (1, 1, 0));
     assert_eq!((stats.queued, stats.waiting_retry, stats.queue_capacity), (3 + 1, 1, 5));
     assert_eq!((stats.submitted, stats.spawned), (5 + 3 + 1, 1));
     assert_eq!((stats.completed, stats.failed, stats.panicked, stats.retried), (1, 2, 1, 1));
     assert_eq!((stats.timed_out, stats.stalled, stats.late_discarded, stats.never_started), (0, 0, 0, 0));
-    rig.cancel();
+    fixture.cancel();
     gate.open();
-    let stats = rig.join().stats;
+    let stats = fixture.join().stats;
     assert_eq!((stats.workers, stats.active, stats.queued, stats.waiting_retry), (0, 0, 0, 0));
     assert_eq!((stats.completed, stats.failed, stats.never_started), (2, 3, 4));
 }
@@ -55,36 +55,36 @@ fn blank(workers: usize, queue: usize) -> PoolStats {
     stats
 }
 
-fn high_water_is_the_most_that_ever_waited<K: Kind>() {
-    let rig = build::<K>(small(1, 8));
+fn high_water_is_the_longest_queue_so_far<K: WorkerKind>() {
+    let fixture = build::<K>(pool_builder(1, 8));
     for (rounds, want) in [(3, 3), (7, 7), (2, 7)] {
         let gate = Gate::default();
-        occupy(&rig, &gate);
+        occupy(&fixture, &gate);
         for _ in 0..rounds {
-            rig.submit(make::<(), K>(())).unwrap();
+            fixture.submit(returning::<(), K>(())).unwrap();
         }
-        assert_eq!((rig.stats().queued, rig.stats().queue_high_water), (rounds, want));
+        assert_eq!((fixture.stats().queued, fixture.stats().queue_high_water), (rounds, want));
         gate.open();
-        until(|| rig.stats().queued == 0 && rig.stats().active == 0);
+        wait_until(|| fixture.stats().queued == 0 && fixture.stats().active == 0);
     }
 }
 
 /// Tasks that move the clock take as long as they say.
-fn durations_are_told_by_kind<K: Kind>() {
+fn durations_are_reported_by_kind<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let rig = build::<K>(small(1, 8).clock(&clock));
+    let fixture = build::<K>(pool_builder(1, 8).clock(&clock));
     let submit = |kind, millis: u64| {
         let clock = clock.clone();
         let task = K::once(async move |_| {
             clock.advance(Duration::from_millis(millis));
             Ok(())
         });
-        rig.submit(task.kind(kind)).unwrap();
+        fixture.submit(task.kind(kind)).unwrap();
     };
     (1..=100).for_each(|millis| submit("walk", millis));
     (0..10).for_each(|_| submit("hash", 50));
-    rig.submit(make::<(), K>(())).unwrap();
-    let kinds = rig.join().stats.kinds;
+    fixture.submit(returning::<(), K>(())).unwrap();
+    let kinds = fixture.join().stats.kinds;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind).collect();
     assert_eq!(names, ["walk", "hash", "task"]);
     let close = |got: u64, millis: f64| {
@@ -103,17 +103,17 @@ fn durations_are_told_by_kind<K: Kind>() {
 }
 
 /// Attempts are measured, not tasks: failed and retried ones too, on every worker, however tiny.
-fn every_attempt_is_measured<K: Kind>() {
+fn every_attempt_is_measured_by_kind<K: WorkerKind>() {
     for workers in [1, 3] {
-        let rig = build::<K>(small(workers, 64));
+        let fixture = build::<K>(pool_builder(workers, 64));
         for n in 0..3_000 {
             let kind = if n % 3 == 0 { "a" } else { "b" };
-            rig.submit(make::<(), K>(()).kind(kind)).unwrap();
+            fixture.submit(returning::<(), K>(()).kind(kind)).unwrap();
         }
-        rig.submit(fail::<(), K>("no").kind("fails")).unwrap();
+        fixture.submit(fail::<(), K>("no").kind("fails")).unwrap();
         let busy = K::retrying(Retry::linear(4, Duration::ZERO), async |_| Err(TaskError::transient("busy")));
-        rig.submit(busy.kind("retries")).unwrap();
-        let kinds = rig.join().stats.kinds;
+        fixture.submit(busy.kind("retries")).unwrap();
+        let kinds = fixture.join().stats.kinds;
         let mut counts: Vec<_> = kinds.iter().map(|kind| (kind.kind, kind.count)).collect();
         counts.sort_unstable();
         assert_eq!(counts, [("a", 1_000), ("b", 2_000), ("fails", 1), ("retries", 4)]);
@@ -122,26 +122,26 @@ fn every_attempt_is_measured<K: Kind>() {
 
 /// A snapshot may be taken while tasks are submitted, spawned and settled: those that have ended are a part of
 /// those that were submitted.
-fn stats_never_show_more_ended_tasks_than_submitted_ones<K: Kind>() {
-    let rig = build::<K>(small(2, 64));
+fn stats_never_show_more_ended_than_submitted_tasks<K: WorkerKind>() {
+    let fixture = build::<K>(pool_builder(2, 64));
     let ended = Signal::default();
     thread::scope(|scope| {
         scope.spawn(|| {
             while ended.count() == 0 {
-                let stats = rig.stats();
+                let stats = fixture.stats();
                 let settled = stats.completed + stats.failed + stats.never_started;
                 assert!(settled <= stats.submitted, "{settled} of {} have ended: {stats:?}", stats.submitted);
             }
         });
         for _ in 0..10_000 {
-            let parent = K::once(async |context: Ctx<(), K>| {
-                context.spawn_task(make::<(), K>(()))?;
+            let parent = K::once(async |context: ContextOf<(), K>| {
+                context.spawn_task(returning::<(), K>(()))?;
                 Ok(())
             });
-            rig.submit(parent).unwrap();
+            fixture.submit(parent).unwrap();
         }
-        let stats = rig.join().stats;
-        ended.give();
+        let stats = fixture.join().stats;
+        ended.notify();
         assert_eq!((stats.completed, stats.submitted), (20_000, 20_000));
     });
 }
@@ -152,12 +152,12 @@ fn keys(value: &Value) -> String {
     object.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-fn the_snapshot_serialises_with_these_keys<K: Kind>() {
-    let builder = small(1, 2).breaker(Breaker::new(3, SEC));
-    let (rig, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
-    rig.submit(make::<u32, K>(1).kind("hash")).unwrap();
+fn stats_serialise_with_stable_keys<K: WorkerKind>() {
+    let builder = pool_builder(1, 2).breaker(Breaker::new(3, SEC));
+    let (fixture, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
+    fixture.submit(returning::<u32, K>(1).kind("hash")).unwrap();
     results.next().unwrap();
-    let json = serde_json::to_value(rig.join().stats).unwrap();
+    let json = serde_json::to_value(fixture.join().stats).unwrap();
     assert_eq!(
         keys(&json),
         "active breaker completed failed kinds late_discarded never_started overdue panicked queue_capacity \
@@ -168,15 +168,15 @@ fn the_snapshot_serialises_with_these_keys<K: Kind>() {
     assert_eq!(keys(&json["breaker"]), "failures opened probes rejected state");
     assert_eq!(json["breaker"]["state"], "closed");
     assert_eq!((&json["completed"], &json["submitted"]), (&Value::from(1), &Value::from(1)));
-    let bare = serde_json::to_value(build::<K>(small(1, 2)).stats()).unwrap();
+    let bare = serde_json::to_value(build::<K>(pool_builder(1, 2)).stats()).unwrap();
     assert!(bare["breaker"].is_null());
 }
 
-every_kind!(
-    every_number_says_what_it_says,
-    high_water_is_the_most_that_ever_waited,
-    durations_are_told_by_kind,
-    every_attempt_is_measured,
-    stats_never_show_more_ended_tasks_than_submitted_ones,
-    the_snapshot_serialises_with_these_keys,
+for_each_worker_kind!(
+    stats_count_each_state_of_a_task,
+    high_water_is_the_longest_queue_so_far,
+    durations_are_reported_by_kind,
+    every_attempt_is_measured_by_kind,
+    stats_never_show_more_ended_than_submitted_tasks,
+    stats_serialise_with_stable_keys,
 );

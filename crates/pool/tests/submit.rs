@@ -10,42 +10,45 @@ use std::{collections::HashSet, thread};
 use suite::*;
 
 /// A pool whose one worker is occupied and whose queue is full.
-fn full<K: Kind>(queue: usize, clock: &ManualClock) -> (Rig<u32, K>, Gate, gristmill_pool::Results<u32>) {
-    let builder = small(1, queue).clock(clock).result_capacity(1_000);
-    let (rig, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
+fn full<K: WorkerKind>(
+    queue: usize,
+    clock: &ManualClock,
+) -> (Fixture<u32, K>, Gate, gristmill_pool::Results<u32>) {
+    let builder = pool_builder(1, queue).clock(clock).result_capacity(1_000);
+    let (fixture, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
     let gate = Gate::default();
-    occupy(&rig, &gate);
+    occupy(&fixture, &gate);
     for _ in 0..queue {
-        rig.try_submit(make::<u32, K>(0)).expect("room");
+        fixture.try_submit(returning::<u32, K>(0)).expect("room");
     }
-    (rig, gate, results)
+    (fixture, gate, results)
 }
 
 /// What a pool handed back is whole: another one can run it.
 #[track_caller]
-fn assert_runs<K: Kind>(task: Job<u32, K>, want: u32) {
-    let (rig, mut results) = build_with_results::<u32, K>(small(1, 1), ResultOrder::AsCompleted);
-    rig.submit(task).unwrap();
+fn assert_runs<K: WorkerKind>(task: TaskOf<u32, K>, want: u32) {
+    let (fixture, mut results) = build_with_results::<u32, K>(pool_builder(1, 1), ResultOrder::AsCompleted);
+    fixture.submit(task).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), want);
 }
 
-fn try_submit_never_waits<K: Kind>() {
+fn try_submit_never_waits<K: WorkerKind>() {
     for queue in [1, 3] {
-        let (rig, gate, results) = full::<K>(queue, &ManualClock::new());
-        let error = rig.try_submit(make::<u32, K>(7)).unwrap_err();
+        let (fixture, gate, results) = full::<K>(queue, &ManualClock::new());
+        let error = fixture.try_submit(returning::<u32, K>(7)).unwrap_err();
         assert_eq!(error.kind, SubmitErrorKind::Full);
         assert_runs::<K>(error.into_task(), 7);
         gate.open();
-        assert_eq!(rig.join().finished, queue as u64 + 1);
+        assert_eq!(fixture.join().finished, queue as u64 + 1);
         assert_eq!(results.count(), queue + 1);
     }
 }
 
-fn submit_timeout_gives_up_when_the_time_is_over<K: Kind>() {
+fn submit_timeout_fails_when_queue_stays_full<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let (rig, gate, _results) = full::<K>(1, &clock);
-    let pool = rig.pool.clone();
-    let waiting = thread::spawn(move || pool.submit_timeout(make::<u32, K>(9), SEC * 10));
+    let (fixture, gate, _results) = full::<K>(1, &clock);
+    let pool = fixture.pool.clone();
+    let waiting = thread::spawn(move || pool.submit_timeout(returning::<u32, K>(9), SEC * 10));
     clock.wait_for_timers(1);
     clock.advance(SEC * 10 - std::time::Duration::from_nanos(1));
     assert!(!waiting.is_finished(), "gave up too early");
@@ -55,81 +58,82 @@ fn submit_timeout_gives_up_when_the_time_is_over<K: Kind>() {
     assert_runs::<K>(error.into_task(), 9);
     // The place in line is gone with it: what is free belongs to whoever comes.
     gate.open();
-    rig.submit(make::<u32, K>(1)).expect("room");
-    assert_eq!(rig.join().finished, 3);
-    assert_eq!(timers(&clock), 0);
+    fixture.submit(returning::<u32, K>(1)).expect("room");
+    assert_eq!(fixture.join().finished, 3);
+    assert_eq!(pending_timers(&clock), 0);
 }
 
-fn submit_timeout_takes_the_room_it_gets_in_time<K: Kind>() {
+fn submit_timeout_submits_when_room_appears_in_time<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let (rig, gate, results) = full::<K>(1, &clock);
-    let pool = rig.pool.clone();
-    let waiting = thread::spawn(move || pool.submit_timeout(make::<u32, K>(9), SEC));
+    let (fixture, gate, results) = full::<K>(1, &clock);
+    let pool = fixture.pool.clone();
+    let waiting = thread::spawn(move || pool.submit_timeout(returning::<u32, K>(9), SEC));
     clock.wait_for_timers(1);
     gate.open();
     assert_eq!(waiting.join().unwrap().unwrap().get(), 2);
-    assert_eq!(timers(&clock), 0, "the deadline was left behind");
-    rig.close();
+    assert_eq!(pending_timers(&clock), 0, "the deadline was left behind");
+    fixture.close();
     assert_eq!(results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>(), [0, 0, 9]);
 }
 
-fn submit_timeout_does_not_wait_where_there_is_room<K: Kind>() {
+fn submit_timeout_does_not_wait_when_there_is_room<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let (rig, mut results) =
-        build_with_results::<u32, K>(small(1, 1).clock(&clock), ResultOrder::AsCompleted);
-    rig.submit_timeout(make::<u32, K>(5), SEC).unwrap();
+    let (fixture, mut results) =
+        build_with_results::<u32, K>(pool_builder(1, 1).clock(&clock), ResultOrder::AsCompleted);
+    fixture.submit_timeout(returning::<u32, K>(5), SEC).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 5);
-    assert_eq!(timers(&clock), 0);
+    assert_eq!(pending_timers(&clock), 0);
 }
 
 /// Released whether it waits already or is only about to, with its task.
-fn stopping_releases_submitters_that_wait<K: Kind>() {
+fn close_and_cancel_release_waiting_submitters<K: WorkerKind>() {
     for (cancel, want) in [(false, SubmitErrorKind::Closed), (true, SubmitErrorKind::Cancelled)] {
         for timed in [false, true] {
             let clock = ManualClock::new();
-            let (rig, gate, results) = full::<K>(1, &clock);
+            let (fixture, gate, results) = full::<K>(1, &clock);
             let submitters: Vec<_> = (0..3u32)
                 .map(|n| {
-                    let pool = rig.pool.clone();
+                    let pool = fixture.pool.clone();
                     thread::spawn(move || match timed {
-                        true => pool.submit_timeout(make::<u32, K>(n), SEC),
-                        false => pool.submit(make::<u32, K>(n)),
+                        true => pool.submit_timeout(returning::<u32, K>(n), SEC),
+                        false => pool.submit(returning::<u32, K>(n)),
                     })
                 })
                 .collect();
             if timed {
                 clock.wait_for_timers(3);
             }
-            rig.stop(cancel);
+            fixture.stop(cancel);
             for (n, submitter) in submitters.into_iter().enumerate() {
                 let error = submitter.join().unwrap().unwrap_err();
                 assert_eq!(error.kind, want);
                 assert_runs::<K>(error.into_task(), n as u32);
             }
-            assert_eq!(rig.try_submit(make::<u32, K>(0)).unwrap_err().kind, want);
-            assert_eq!(rig.submit_timeout(make::<u32, K>(0), SEC).unwrap_err().kind, want);
+            assert_eq!(fixture.try_submit(returning::<u32, K>(0)).unwrap_err().kind, want);
+            assert_eq!(fixture.submit_timeout(returning::<u32, K>(0), SEC).unwrap_err().kind, want);
             gate.open();
             drop(results);
-            assert_partition(&rig.join());
-            assert_eq!(timers(&clock), 0);
+            assert_reports_each_task_once(&fixture.join());
+            assert_eq!(pending_timers(&clock), 0);
         }
     }
 }
 
 /// Many threads, a queue that is too short for them: every task runs once, and the queue is never longer than
 /// it may be.
-fn many_threads_submit_at_once<K: Kind>() {
+fn every_task_runs_once_when_many_threads_submit<K: WorkerKind>() {
     const THREADS: u32 = 8;
     const EACH: u32 = 100;
     for order in ORDERS {
-        for delivery in DELIVERIES {
-            let (rig, results) = build_with_results::<u32, K>(small(2, 2).order(order), delivery);
+        for result_order in RESULT_ORDERS {
+            let (fixture, results) =
+                build_with_results::<u32, K>(pool_builder(2, 2).order(order), result_order);
             let submitters: Vec<_> = (0..THREADS)
                 .map(|thread| {
-                    let pool = rig.pool.clone();
+                    let pool = fixture.pool.clone();
                     let ids = move || -> Vec<TaskId> {
                         let numbers = thread * EACH..(thread + 1) * EACH;
-                        numbers.map(|n| pool.submit(make::<u32, K>(n)).unwrap()).collect()
+                        numbers.map(|n| pool.submit(returning::<u32, K>(n)).unwrap()).collect()
                     };
                     thread::spawn(ids)
                 })
@@ -138,7 +142,7 @@ fn many_threads_submit_at_once<K: Kind>() {
                 thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>());
             let ids: HashSet<TaskId> = submitters.into_iter().flat_map(|one| one.join().unwrap()).collect();
             assert_eq!(ids.len() as u32, THREADS * EACH, "an id was given twice");
-            let report = rig.join();
+            let report = fixture.join();
             assert_eq!((report.finished, report.is_clean()), (u64::from(THREADS * EACH), true));
             assert_eq!(report.stats.queue_high_water, 2);
             let mut made = reader.join().unwrap();
@@ -149,31 +153,31 @@ fn many_threads_submit_at_once<K: Kind>() {
 }
 
 /// Waiting for room inside the pool's own task would be waiting for oneself.
-fn a_task_that_submits_to_its_own_full_pool_does_not_wait<K: Kind>() {
+fn submit_does_not_wait_inside_a_task_of_the_same_pool<K: WorkerKind>() {
     for timed in [false, true] {
         let clock = ManualClock::new();
-        let builder = small(1, 1).clock(&clock).result_capacity(1_000);
-        let (rig, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
-        let (pool, gate, started) = (rig.pool.clone(), Gate::default(), Signal::default());
+        let builder = pool_builder(1, 1).clock(&clock).result_capacity(1_000);
+        let (fixture, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
+        let (pool, gate, started) = (fixture.pool.clone(), Gate::default(), Signal::default());
         let (begun, passed) = (started.clone(), gate.passed());
         let task = K::once(async move |_| {
-            begun.give();
+            begun.notify();
             passed.await;
             for n in 1..=50 {
                 let limit = timed.then_some(SEC);
-                K::submit(&pool.0, make::<u32, K>(n), limit)
+                K::submit(&pool.0, returning::<u32, K>(n), limit)
                     .await
                     .map_err(|error| gristmill_pool::TaskError::permanent(format!("{n}: {error}")))?;
             }
             Ok(0)
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
         started.wait_for(1);
-        rig.submit(make::<u32, K>(51)).unwrap();
+        fixture.submit(returning::<u32, K>(51)).unwrap();
         gate.open();
         // Not `join` yet: a closed pool takes nothing, from inside either.
-        until(|| rig.stats().completed == 52 || rig.stats().failed > 0);
-        let report = rig.join();
+        wait_until(|| fixture.stats().completed == 52 || fixture.stats().failed > 0);
+        let report = fixture.join();
         assert_eq!((report.finished, report.stats.spawned), (52, 50), "{:?}", report.failures);
         let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
         made.sort_unstable();
@@ -181,25 +185,33 @@ fn a_task_that_submits_to_its_own_full_pool_does_not_wait<K: Kind>() {
     }
 }
 
-fn submitted_tasks_are_numbered_from_0<K: Kind>() {
-    let (rig, results) = build_with_results::<u32, K>(small(2, 4), ResultOrder::AsSubmitted);
-    let ids: Vec<u64> = (0..4).map(|n| rig.submit(make::<u32, K>(n)).unwrap().get()).collect();
+fn submitted_tasks_are_numbered_from_0<K: WorkerKind>() {
+    let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 4), ResultOrder::AsSubmitted);
+    let ids: Vec<u64> = (0..4).map(|n| fixture.submit(returning::<u32, K>(n)).unwrap().get()).collect();
     assert_eq!(ids, [0, 1, 2, 3]);
-    rig.close();
+    fixture.close();
     let told: Vec<(u64, u32)> =
         results.map(|outcome| (outcome.task.id.get(), outcome.result.unwrap())).collect();
     assert_eq!(told, [(0, 0), (1, 1), (2, 2), (3, 3)]);
 }
 
-every_kind!(
+/// A system's thread may not have such a name; a pool may.
+fn pool_name_may_contain_nul<K: WorkerKind>() {
+    let fixture = build::<K>(pool_builder(1, 4).name("a\0b"));
+    fixture.submit(returning::<(), K>(())).unwrap();
+    assert!(fixture.join().is_clean());
+}
+
+for_each_worker_kind!(
     try_submit_never_waits,
-    submit_timeout_gives_up_when_the_time_is_over,
-    submit_timeout_takes_the_room_it_gets_in_time,
-    submit_timeout_does_not_wait_where_there_is_room,
-    stopping_releases_submitters_that_wait,
-    many_threads_submit_at_once,
-    a_task_that_submits_to_its_own_full_pool_does_not_wait,
+    submit_timeout_fails_when_queue_stays_full,
+    submit_timeout_submits_when_room_appears_in_time,
+    submit_timeout_does_not_wait_when_there_is_room,
+    close_and_cancel_release_waiting_submitters,
+    every_task_runs_once_when_many_threads_submit,
+    submit_does_not_wait_inside_a_task_of_the_same_pool,
     submitted_tasks_are_numbered_from_0,
+    pool_name_may_contain_nul,
 );
 
 /// Submitters that wait, one step at a time: their futures are polled by hand. (The line is the same one that
@@ -213,22 +225,22 @@ mod in_line {
         task::{Context, Poll, Waker},
     };
 
-    type Pending<'a> = Pin<Box<dyn Future<Output = Accepted<u32, OnTasks>> + Send + 'a>>;
+    type Pending<'a> = Pin<Box<dyn Future<Output = SubmitResult<u32, OnTokio>> + Send + 'a>>;
 
     struct Submitter<'a> {
         future: Pending<'a>,
-        bell: Arc<Bell>,
+        flag: Arc<WakeFlag>,
     }
 
     impl<'a> Submitter<'a> {
-        fn new(pool: &'a Handle<u32, OnTasks>, task: Job<u32, OnTasks>) -> Self {
-            let mut made = Self { future: OnTasks::submit(&pool.0, task, None), bell: Arc::default() };
+        fn new(pool: &'a Handle<u32, OnTokio>, task: TaskOf<u32, OnTokio>) -> Self {
+            let mut made = Self { future: OnTokio::submit(&pool.0, task, None), flag: Arc::default() };
             assert!(made.poll().is_none(), "did not wait");
             made
         }
 
-        fn poll(&mut self) -> Option<Accepted<u32, OnTasks>> {
-            let waker = Waker::from(Arc::clone(&self.bell));
+        fn poll(&mut self) -> Option<SubmitResult<u32, OnTokio>> {
+            let waker = Waker::from(Arc::clone(&self.flag));
             match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(done) => Some(done),
                 Poll::Pending => None,
@@ -236,46 +248,50 @@ mod in_line {
         }
 
         fn taken(mut self) -> u64 {
-            self.bell.wait();
+            self.flag.wait();
             self.poll().expect("woken without room").unwrap().get()
         }
     }
 
     /// A full pool, and a gate for the task that runs, and one for the task that is queued.
-    fn pool() -> (Rig<u32, OnTasks>, Gate, Gate, gristmill_pool::Results<u32>) {
-        let builder = small(1, 1).result_capacity(100);
-        let (rig, results) = build_with_results::<u32, OnTasks>(builder, ResultOrder::AsCompleted);
+    fn pool() -> (Fixture<u32, OnTokio>, Gate, Gate, gristmill_pool::Results<u32>) {
+        let builder = pool_builder(1, 1).result_capacity(100);
+        let (fixture, results) = build_with_results::<u32, OnTokio>(builder, ResultOrder::AsCompleted);
         let (first, second, started) = (Gate::default(), Gate::default(), Signal::default());
-        rig.submit(hold::<u32, OnTasks>(&started, &first, 0)).unwrap();
+        fixture.submit(hold::<u32, OnTokio>(&started, &first, 0)).unwrap();
         started.wait_for(1);
-        rig.submit(hold::<u32, OnTasks>(&started, &second, 1)).unwrap();
-        (rig, first, second, results)
+        fixture.submit(hold::<u32, OnTokio>(&started, &second, 1)).unwrap();
+        (fixture, first, second, results)
     }
 
     #[test]
-    fn they_are_served_in_order() {
-        let (rig, first, second, results) = pool();
-        let waiting: Vec<_> = (10..15).map(|n| Submitter::new(&rig, make::<u32, OnTasks>(n))).collect();
+    fn waiting_submitters_are_served_in_order() {
+        let (fixture, first, second, results) = pool();
+        let waiting: Vec<_> =
+            (10..15).map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n))).collect();
         first.open();
         second.open();
         let ids: Vec<u64> = waiting.into_iter().map(Submitter::taken).collect();
         assert_eq!(ids, [2, 3, 4, 5, 6]);
-        rig.close();
+        fixture.close();
         let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
         assert_eq!(made, [0, 1, 10, 11, 12, 13, 14]);
     }
 
     /// Room goes to the one that was woken, even if somebody else comes before it has.
     #[test]
-    fn nobody_overtakes_the_one_that_was_woken() {
-        let (rig, first, second, _results) = pool();
-        let waiting = Submitter::new(&rig, make::<u32, OnTasks>(10));
+    fn woken_submitter_keeps_its_room() {
+        let (fixture, first, second, _results) = pool();
+        let waiting = Submitter::new(&fixture, returning::<u32, OnTokio>(10));
         first.open();
-        waiting.bell.wait();
-        assert_eq!(rig.try_submit(make::<u32, OnTasks>(11)).unwrap_err().kind, SubmitErrorKind::Full);
-        let mut late = Submitter::new(&rig, make::<u32, OnTasks>(12));
-        let Submitter { mut future, bell } = waiting;
-        let waker = Waker::from(bell);
+        waiting.flag.wait();
+        assert_eq!(
+            fixture.try_submit(returning::<u32, OnTokio>(11)).unwrap_err().kind,
+            SubmitErrorKind::Full
+        );
+        let mut late = Submitter::new(&fixture, returning::<u32, OnTokio>(12));
+        let Submitter { mut future, flag } = waiting;
+        let waker = Waker::from(flag);
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
         assert!(late.poll().is_none(), "room for two in a queue of one");
         second.open();
@@ -283,9 +299,9 @@ mod in_line {
     }
 
     #[test]
-    fn one_that_is_dropped_leaves_no_hole() {
-        let (rig, first, second, results) = pool();
-        let [one, two, three] = [10, 11, 12].map(|n| Submitter::new(&rig, make::<u32, OnTasks>(n)));
+    fn dropped_submitter_frees_its_place() {
+        let (fixture, first, second, results) = pool();
+        let [one, two, three] = [10, 11, 12].map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n)));
         drop(two);
         first.open();
         second.open();
@@ -296,28 +312,28 @@ mod in_line {
     }
 
     #[test]
-    fn one_that_is_dropped_after_it_was_woken_passes_its_room_on() {
-        let (rig, first, second, results) = pool();
-        let [one, two] = [10, 11].map(|n| Submitter::new(&rig, make::<u32, OnTasks>(n)));
+    fn woken_submitter_passes_its_room_on_when_dropped() {
+        let (fixture, first, second, results) = pool();
+        let [one, two] = [10, 11].map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n)));
         first.open();
-        one.bell.wait();
-        assert!(!two.bell.has_rung(), "room for two in a queue of one");
+        one.flag.wait();
+        assert!(!two.flag.is_woken(), "room for two in a queue of one");
         drop(one);
         two.taken();
         second.open();
-        rig.close();
+        fixture.close();
         let made = results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>();
         assert_eq!(made, [0, 1, 11]);
     }
 
     /// After close the room that was promised is nobody's.
     #[test]
-    fn one_that_was_woken_is_still_refused_once_the_pool_is_closed() {
-        let (rig, first, second, results) = pool();
-        let [mut one, two] = [10, 11].map(|n| Submitter::new(&rig, make::<u32, OnTasks>(n)));
+    fn woken_submitter_is_rejected_when_pool_closes() {
+        let (fixture, first, second, results) = pool();
+        let [mut one, two] = [10, 11].map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n)));
         first.open();
-        one.bell.wait();
-        rig.close();
+        one.flag.wait();
+        fixture.close();
         drop(two);
         assert_eq!(one.poll().unwrap().unwrap_err().kind, SubmitErrorKind::Closed);
         second.open();

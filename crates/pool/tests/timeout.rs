@@ -12,14 +12,12 @@ use gristmill_pool::{
 use std::time::Duration;
 use suite::*;
 
-const NANO: Duration = Duration::from_nanos(1);
-
-fn rig<K: Kind>(limit: Option<Duration>) -> (Rig<u32, K>, Results<u32>, ManualClock) {
+fn fixture<K: WorkerKind>(limit: Option<Duration>) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
-    let builder = small(1, 4).clock(&clock);
+    let builder = pool_builder(1, 4).clock(&clock);
     let builder = limit.map_or(builder.clone(), |limit| builder.timeout(limit));
-    let (rig, results) = build_with_results(builder, ResultOrder::AsCompleted);
-    (rig, results, clock)
+    let (fixture, results) = build_with_results(builder, ResultOrder::AsCompleted);
+    (fixture, results, clock)
 }
 
 #[track_caller]
@@ -28,71 +26,71 @@ fn assert_timed_out(failure: &Failure, after: Duration) {
 }
 
 /// A task that has no time at all could never succeed: it is refused by every way into the pool, and handed back.
-fn a_task_with_a_timeout_of_zero_is_refused<K: Kind>() {
-    let (rig, mut results, _clock) = rig::<K>(Some(SEC));
-    let task = || make::<u32, K>(1).timeout(Duration::ZERO);
-    let spawner = K::once(async move |context: Ctx<u32, K>| {
+fn task_with_timeout_of_zero_is_rejected<K: WorkerKind>() {
+    let (fixture, mut results, _clock) = fixture::<K>(Some(SEC));
+    let task = || returning::<u32, K>(1).timeout(Duration::ZERO);
+    let spawner = K::once(async move |context: ContextOf<u32, K>| {
         assert_eq!(context.spawn_task(task()).unwrap_err().kind, SubmitErrorKind::ZeroTimeout);
         Ok(2)
     });
-    let refused = [rig.submit(task()), rig.submit_timeout(task(), SEC), rig.try_submit(task())];
+    let refused = [fixture.submit(task()), fixture.submit_timeout(task(), SEC), fixture.try_submit(task())];
     for refused in refused {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind, SubmitErrorKind::ZeroTimeout);
         assert!(refused.to_string().contains("timeout is zero"), "{refused}");
     }
-    rig.submit(spawner).unwrap();
+    fixture.submit(spawner).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 2);
-    assert_eq!(rig.join().stats.submitted, 1);
+    assert_eq!(fixture.join().stats.submitted, 1);
 }
 
 /// Runs a task until its context says stop, and answers after how long that was.
-fn a_task_is_told_when_its_time_is_over<K: Kind>() {
+fn task_is_cancelled_after_its_timeout<K: WorkerKind>() {
     for (pool, own, want) in
         [(Some(3), None, 3), (None, Some(2), 2), (Some(3), Some(2), 2), (Some(3), Some(5), 5)]
     {
-        let (rig, mut results, clock) = rig::<K>(pool.map(|secs| SEC * secs));
+        let (fixture, mut results, clock) = fixture::<K>(pool.map(|secs| SEC * secs));
         let (started, want) = (Signal::default(), SEC * want);
-        let task = listen::<u32, K>(&started);
-        rig.submit(if let Some(own) = own { task.timeout(SEC * own) } else { task }).unwrap();
+        let task = run_until_cancelled::<u32, K>(&started);
+        fixture.submit(if let Some(own) = own { task.timeout(SEC * own) } else { task }).unwrap();
         started.wait_for(1);
         clock.advance(want - NANO);
-        assert_eq!((rig.stats().timed_out, rig.stats().active), (0, 1), "too early");
+        assert_eq!((fixture.stats().timed_out, fixture.stats().active), (0, 1), "too early");
         clock.advance(NANO);
         assert_timed_out(&results.next().unwrap().result.unwrap_err(), want);
-        assert_eq!((rig.stats().timed_out, rig.stats().failed, rig.stats().overdue), (1, 1, 0));
+        assert_eq!((fixture.stats().timed_out, fixture.stats().failed, fixture.stats().overdue), (1, 1, 0));
         // The worker has nothing left of it.
-        let fresh = K::once(async |context: Ctx<u32, K>| Ok(context.is_cancelled().into()));
-        rig.submit(fresh).unwrap();
+        let fresh = K::once(async |context: ContextOf<u32, K>| Ok(context.is_cancelled().into()));
+        fixture.submit(fresh).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), 0, "cancelled by the timeout of another task");
-        assert_partition(&rig.join());
+        assert_reports_each_task_once(&fixture.join());
     }
 }
 
 /// Limits come and go by the thousand; none is left behind by a task that was in time.
-fn timers_are_forgotten<K: Kind>() {
-    let (rig, results, clock) = rig::<K>(Some(SEC));
+fn timers_are_cancelled_when_tasks_end_in_time<K: WorkerKind>() {
+    let (fixture, results, clock) = fixture::<K>(Some(SEC));
     drop(results);
     for n in 0..500 {
-        let task = if n % 2 == 0 { make::<u32, K>(n) } else { fail::<u32, K>("no") };
-        rig.submit(task.timeout(SEC * 9)).unwrap();
+        let task = if n % 2 == 0 { returning::<u32, K>(n) } else { fail::<u32, K>("no") };
+        fixture.submit(task.timeout(SEC * 9)).unwrap();
     }
     let panicking = K::once(async |_| panic!("ouch"));
-    rig.submit(panicking.timeout(SEC * 9)).unwrap();
-    let report = rig.join();
+    fixture.submit(panicking.timeout(SEC * 9)).unwrap();
+    let report = fixture.join();
     assert_eq!((report.finished, report.failed, report.stats.timed_out), (250, 251, 0));
-    assert_eq!(timers(&clock), 0);
+    assert_eq!(pending_timers(&clock), 0);
 }
 
-fn a_timeout_is_tried_again_with_its_full_time<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(None);
+fn timed_out_task_is_retried_with_its_full_timeout<K: WorkerKind>() {
+    let (fixture, mut results, clock) = fixture::<K>(None);
     let started = Signal::default();
     let begun = started.clone();
-    let task = K::retrying(Retry::linear(3, SEC).without_jitter(), move |context: Ctx<u32, K>| {
+    let task = K::retrying(Retry::linear(3, SEC).without_jitter(), move |context: ContextOf<u32, K>| {
         let begun = begun.clone();
         async move {
             let whole = context.remaining();
-            begun.give();
+            begun.notify();
             if context.attempt() < 3 {
                 context.cancelled().await;
                 return Err(TaskError::cancelled());
@@ -101,7 +99,7 @@ fn a_timeout_is_tried_again_with_its_full_time<K: Kind>() {
             Ok(context.attempt())
         }
     });
-    rig.submit(task.timeout(SEC * 7)).unwrap();
+    fixture.submit(task.timeout(SEC * 7)).unwrap();
     for attempt in 1..3 {
         started.wait_for(attempt as usize);
         clock.wait_for_timers(1);
@@ -110,42 +108,92 @@ fn a_timeout_is_tried_again_with_its_full_time<K: Kind>() {
         clock.advance(SEC * attempt);
     }
     assert_eq!(results.next().unwrap().result.unwrap(), 3);
-    assert_eq!((rig.stats().timed_out, rig.stats().retried, timers(&clock)), (2, 2, 0));
+    assert_eq!((fixture.stats().timed_out, fixture.stats().retried, pending_timers(&clock)), (2, 2, 0));
 }
 
-every_kind!(
-    a_task_with_a_timeout_of_zero_is_refused,
-    a_task_is_told_when_its_time_is_over,
-    timers_are_forgotten,
-    a_timeout_is_tried_again_with_its_full_time,
+for_each_worker_kind!(
+    task_with_timeout_of_zero_is_rejected,
+    task_is_cancelled_after_its_timeout,
+    timers_are_cancelled_when_tasks_end_in_time,
+    timed_out_task_is_retried_with_its_full_timeout,
 );
+
+/// Runs a thread out of its time, with this error. (An async task is dropped instead, and has none.)
+fn report_of_late_error(error: fn() -> TaskError) -> gristmill_pool::Report {
+    let clock = ManualClock::new();
+    let fixture = build::<OnThreads>(pool_builder(1, 4).timeout(SEC).clock(&clock));
+    let started = Signal::default();
+    let begun = started.clone();
+    let task = OnThreads::once(async move |context: ContextOf<(), OnThreads>| {
+        begun.notify();
+        context.cancelled().await;
+        Err(error())
+    });
+    fixture.submit(task).unwrap();
+    started.wait_for(1);
+    clock.advance(SEC);
+    let report = fixture.join();
+    assert_reports_each_task_once(&report);
+    assert!(matches!(report.failures[0].error.cause(), Cause::TimedOut(after) if *after == SEC));
+    report
+}
+
+#[test]
+fn task_is_settled_when_its_late_error_panics_on_drop() {
+    assert_eq!(report_of_late_error(|| TaskError::transient(DropHook(panic_now))).failed, 1);
+}
+
+/// It is a timeout, with what a retry or a person needs of the error.
+#[test]
+fn timeout_keeps_step_hint_and_retry_after_of_late_error() {
+    let check = |error, class| {
+        let report = report_of_late_error(error);
+        let error = &report.failures[0].error;
+        assert_eq!(error.class(), class);
+        assert_eq!(error.step(), Some("upload"));
+        assert_eq!(error.hint(), Some("log in"));
+        assert_eq!(error.retry_after(), Some(SEC * 7));
+    };
+    check(
+        || TaskError::permanent("404").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
+        ErrorClass::Transient,
+    );
+    check(
+        || TaskError::transient("503").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
+        ErrorClass::Transient,
+    );
+    check(
+        || TaskError::partial("upload", "403").with_hint("log in").with_retry_after(SEC * 7),
+        ErrorClass::Partial,
+    );
+}
 
 /// Holds a thread in a task that has run out of time, with this result. Answers its outcome.
 fn overdue(result: fn() -> Result<u32, TaskError>) -> Result<u32, Failure> {
-    let (rig, mut results, clock) = rig::<OnThreads>(Some(SEC));
+    let (fixture, mut results, clock) = fixture::<OnThreads>(Some(SEC));
     let (gate, started) = (Gate::default(), Signal::default());
     let (passed, begun) = (gate.passed(), started.clone());
-    let task = OnThreads::once(async move |context: Ctx<u32, OnThreads>| {
-        begun.give();
+    let task = OnThreads::once(async move |context: ContextOf<u32, OnThreads>| {
+        begun.notify();
         passed.await;
         assert!(context.is_cancelled());
         result()
     });
-    rig.submit(task).unwrap();
+    fixture.submit(task).unwrap();
     started.wait_for(1);
-    assert_eq!(rig.stats().overdue, 0);
+    assert_eq!(fixture.stats().overdue, 0);
     clock.advance(SEC);
-    let stats = rig.stats();
+    let stats = fixture.stats();
     assert_eq!((stats.timed_out, stats.overdue, stats.active, stats.workers), (1, 1, 1, 1));
     gate.open();
     let outcome = results.next().unwrap();
-    until(|| rig.stats().overdue == 0);
-    assert_partition(&rig.join());
+    wait_until(|| fixture.stats().overdue == 0);
+    assert_reports_each_task_once(&fixture.join());
     outcome.result
 }
 
 #[test]
-fn a_thread_past_its_time_is_overdue_until_it_comes_back() {
+fn thread_past_its_timeout_is_overdue_until_it_returns() {
     assert_eq!(overdue(|| Ok(7)).unwrap(), 7, "what was made after all is not thrown away");
     assert_timed_out(&overdue(|| Err(TaskError::cancelled())).unwrap_err(), SEC);
     let partial = overdue(|| Err(TaskError::partial("upload", "interrupted"))).unwrap_err();
@@ -156,14 +204,15 @@ fn a_thread_past_its_time_is_overdue_until_it_comes_back() {
 }
 
 #[test]
-fn a_thread_that_stopped_at_a_step_resumes_there() {
-    let (rig, mut results, clock) = rig::<OnThreads>(Some(SEC));
+fn timed_out_thread_resumes_at_its_failed_step() {
+    let (fixture, mut results, clock) = fixture::<OnThreads>(Some(SEC));
     let (started, steps) = (Signal::default(), Log::default());
     let (begun, log) = (started.clone(), steps.clone());
-    let task =
-        OnThreads::retrying(Retry::linear(2, SEC).without_jitter(), move |context: Ctx<u32, OnThreads>| {
+    let task = OnThreads::retrying(
+        Retry::linear(2, SEC).without_jitter(),
+        move |context: ContextOf<u32, OnThreads>| {
             log.add(context.failed_step().map(str::to_owned));
-            begun.give();
+            begun.notify();
             async move {
                 if context.attempt() == 1 {
                     context.cancelled().await;
@@ -171,8 +220,9 @@ fn a_thread_that_stopped_at_a_step_resumes_there() {
                 }
                 Ok(1)
             }
-        });
-    rig.submit(task).unwrap();
+        },
+    );
+    fixture.submit(task).unwrap();
     started.wait_for(1);
     clock.advance(SEC);
     clock.wait_for_timers(1);
@@ -186,61 +236,84 @@ mod dropped {
     use super::*;
 
     /// An async task cannot refuse: it is dropped where it waits, and its worker is free.
-    fn a_future_out_of_time_is_dropped<K: Kind>() {
-        let (rig, mut results, clock) = rig::<K>(Some(SEC));
+    fn future_past_its_timeout_is_dropped<K: WorkerKind>() {
+        let (fixture, mut results, clock) = fixture::<K>(Some(SEC));
         let (started, gone) = (Signal::default(), Signal::default());
         let (begun, guard) = (started.clone(), OnDrop(gone.clone()));
         let task = K::once(async move |_| {
             let _guard = guard;
-            begun.give();
+            begun.notify();
             std::future::pending().await
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
         started.wait_for(1);
         assert_eq!(gone.count(), 0);
         clock.advance(SEC);
         let failure = results.next().unwrap().result.unwrap_err();
         assert_eq!(gone.count(), 1, "told before the future was gone");
         assert_timed_out(&failure, SEC);
-        rig.submit(make::<u32, K>(1)).unwrap();
+        fixture.submit(returning::<u32, K>(1)).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), 1);
-        assert_eq!((rig.stats().timed_out, rig.stats().overdue), (1, 0));
+        assert_eq!((fixture.stats().timed_out, fixture.stats().overdue), (1, 0));
     }
 
     /// Its drop may panic; that is its own affair.
-    fn a_future_that_panics_as_it_is_dropped_costs_no_worker<K: Kind>() {
-        struct Bomb;
-        impl Drop for Bomb {
+    fn worker_survives_future_that_panics_on_drop<K: WorkerKind>() {
+        struct PanicOnDrop;
+        impl Drop for PanicOnDrop {
             fn drop(&mut self) {
                 panic!("in drop");
             }
         }
-        let (rig, mut results, clock) = rig::<K>(Some(SEC));
+        let (fixture, mut results, clock) = fixture::<K>(Some(SEC));
         let started = Signal::default();
         let begun = started.clone();
         let task = K::once(async move |_| {
-            let _bomb = Bomb;
-            begun.give();
+            let _bomb = PanicOnDrop;
+            begun.notify();
             std::future::pending().await
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
         started.wait_for(1);
         clock.advance(SEC);
         assert!(results.next().unwrap().result.is_err());
-        rig.submit(make::<u32, K>(1)).unwrap();
+        fixture.submit(returning::<u32, K>(1)).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), 1);
-        assert_eq!(rig.stats().workers, 1);
+        assert_eq!(fixture.stats().workers, 1);
     }
 
     #[test]
     fn on_two_threads() {
-        a_future_out_of_time_is_dropped::<OnTasks>();
-        a_future_that_panics_as_it_is_dropped_costs_no_worker::<OnTasks>();
+        future_past_its_timeout_is_dropped::<OnTokio>();
+        worker_survives_future_that_panics_on_drop::<OnTokio>();
     }
 
     #[test]
     fn on_one_thread() {
-        a_future_out_of_time_is_dropped::<OnOneThread>();
-        a_future_that_panics_as_it_is_dropped_costs_no_worker::<OnOneThread>();
+        future_past_its_timeout_is_dropped::<OnTokioSingleThread>();
+        worker_survives_future_that_panics_on_drop::<OnTokioSingleThread>();
     }
+}
+
+#[cfg(feature = "tokio")]
+/// The reader's time is not the task's. (On one thread, whoever runs after the worker finds it held back.)
+#[test]
+fn task_has_its_full_timeout_after_waiting_for_reader() {
+    type K = OnTokioSingleThread;
+    let clock = ManualClock::new();
+    let builder = pool_builder(1, 8).result_capacity(1).timeout(SEC).clock(&clock);
+    let (fixture, mut results) = build_with_results::<Option<Duration>, K>(builder, ResultOrder::AsCompleted);
+    for _ in 0..2 {
+        let task = K::once(async |context: ContextOf<Option<Duration>, K>| Ok(context.remaining()));
+        fixture.submit(task).unwrap();
+    }
+    wait_until(|| fixture.stats().completed == 1 && fixture.stats().queued == 0);
+    let after = Handle::<(), K>(K::build(&fixture.runtime, pool_builder(1, 4)));
+    after.submit(returning::<(), K>(())).unwrap();
+    assert!(after.join().is_clean());
+    clock.advance(SEC * 60);
+    for _ in 0..2 {
+        assert_eq!(results.next().unwrap().result.unwrap(), Some(SEC));
+    }
+    assert_eq!(fixture.join().stats.kinds[0].max_ns, 0);
 }

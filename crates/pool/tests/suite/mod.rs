@@ -11,6 +11,7 @@ use gristmill_pool::{
     clock::ManualClock, error::SubmitError, task::TaskId, worker::Threads, worker::Worker,
 };
 use std::{
+    fmt,
     ops::Deref,
     pin::{Pin, pin},
     sync::{Arc, Condvar, Mutex},
@@ -19,35 +20,36 @@ use std::{
     time::Duration,
 };
 
+pub(crate) const NANO: Duration = Duration::from_nanos(1);
 pub(crate) const SEC: Duration = Duration::from_secs(1);
 pub(crate) const ORDERS: [QueueOrder; 3] = [QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Cost];
-pub(crate) const DELIVERIES: [ResultOrder; 2] = [ResultOrder::AsCompleted, ResultOrder::AsSubmitted];
+pub(crate) const RESULT_ORDERS: [ResultOrder; 2] = [ResultOrder::AsCompleted, ResultOrder::AsSubmitted];
 
 /// Makes a test of each function, for each kind of worker. One that is not named here is dead code.
 #[allow(unused_macros, reason = "hook.rs has one kind only")]
-macro_rules! every_kind {
+macro_rules! for_each_worker_kind {
     ($($name:ident),+ $(,)?) => {
         mod threads {
             $(#[test] fn $name() { super::$name::<crate::suite::OnThreads>(); })+
         }
         #[cfg(feature = "tokio")]
-        mod tasks {
-            $(#[test] fn $name() { super::$name::<crate::suite::OnTasks>(); })+
+        mod tokio_tasks {
+            $(#[test] fn $name() { super::$name::<crate::suite::OnTokio>(); })+
         }
         #[cfg(feature = "tokio")]
-        mod tasks_on_one_thread {
-            $(#[test] fn $name() { super::$name::<crate::suite::OnOneThread>(); })+
+        mod tokio_single_thread {
+            $(#[test] fn $name() { super::$name::<crate::suite::OnTokioSingleThread>(); })+
         }
     };
 }
 
-type Boxed<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
-pub(crate) type Accepted<T, K> = Result<TaskId, SubmitError<T, <K as Kind>::W>>;
-pub(crate) type Ctx<T, K> = Context<T, <K as Kind>::W>;
-pub(crate) type Job<T, K> = Task<T, <K as Kind>::W>;
+type BoxFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+pub(crate) type SubmitResult<T, K> = Result<TaskId, SubmitError<T, <K as WorkerKind>::W>>;
+pub(crate) type ContextOf<T, K> = Context<T, <K as WorkerKind>::W>;
+pub(crate) type TaskOf<T, K> = Task<T, <K as WorkerKind>::W>;
 
 /// A kind of worker, and how a user of it says what all can do.
-pub(crate) trait Kind: Sized + Send + Sync + 'static {
+pub(crate) trait WorkerKind: Sized + Send + Sync + 'static {
     type W: Worker;
     type Runtime: Send + Sync;
 
@@ -56,29 +58,29 @@ pub(crate) trait Kind: Sized + Send + Sync + 'static {
     fn build_with_results<T: Send + 'static>(
         runtime: &Self::Runtime,
         builder: PoolBuilder,
-        delivery: ResultOrder,
+        result_order: ResultOrder,
     ) -> (Pool<T, Self::W>, Results<T>);
 
     fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
-        body: impl FnOnce(Ctx<T, Self>) -> Fut + Send + 'static,
-    ) -> Job<T, Self>;
+        body: impl FnOnce(ContextOf<T, Self>) -> Fut + Send + 'static,
+    ) -> TaskOf<T, Self>;
     fn retrying<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
         policy: Retry,
-        body: impl FnMut(Ctx<T, Self>) -> Fut + Send + 'static,
-    ) -> Job<T, Self>;
+        body: impl FnMut(ContextOf<T, Self>) -> Fut + Send + 'static,
+    ) -> TaskOf<T, Self>;
 
     fn submit<T: Send + 'static>(
         pool: &Pool<T, Self::W>,
-        task: Job<T, Self>,
+        task: TaskOf<T, Self>,
         limit: Option<Duration>,
-    ) -> Boxed<'_, Accepted<T, Self>>;
-    fn join<T: Send + 'static>(pool: &Pool<T, Self::W>) -> Boxed<'_, Report>;
-    fn shutdown<T: Send + 'static>(pool: &Pool<T, Self::W>, deadline: Duration) -> Boxed<'_, Report>;
+    ) -> BoxFuture<'_, SubmitResult<T, Self>>;
+    fn join<T: Send + 'static>(pool: &Pool<T, Self::W>) -> BoxFuture<'_, Report>;
+    fn shutdown<T: Send + 'static>(pool: &Pool<T, Self::W>, deadline: Duration) -> BoxFuture<'_, Report>;
 }
 
 pub(crate) struct OnThreads;
 
-impl Kind for OnThreads {
+impl WorkerKind for OnThreads {
     type W = Threads;
     type Runtime = ();
 
@@ -91,9 +93,9 @@ impl Kind for OnThreads {
     fn build_with_results<T: Send + 'static>(
         (): &(),
         builder: PoolBuilder,
-        delivery: ResultOrder,
+        result_order: ResultOrder,
     ) -> (Pool<T>, Results<T>) {
-        builder.build_with_results(delivery).unwrap()
+        builder.build_with_results(result_order).unwrap()
     }
 
     fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
@@ -113,7 +115,7 @@ impl Kind for OnThreads {
         pool: &Pool<T>,
         task: Task<T>,
         limit: Option<Duration>,
-    ) -> Boxed<'_, Accepted<T, Self>> {
+    ) -> BoxFuture<'_, SubmitResult<T, Self>> {
         Box::pin(async move {
             match limit {
                 Some(limit) => pool.submit_timeout(task, limit),
@@ -122,18 +124,18 @@ impl Kind for OnThreads {
         })
     }
 
-    fn join<T: Send + 'static>(pool: &Pool<T>) -> Boxed<'_, Report> {
+    fn join<T: Send + 'static>(pool: &Pool<T>) -> BoxFuture<'_, Report> {
         Box::pin(async { pool.join() })
     }
 
-    fn shutdown<T: Send + 'static>(pool: &Pool<T>, deadline: Duration) -> Boxed<'_, Report> {
+    fn shutdown<T: Send + 'static>(pool: &Pool<T>, deadline: Duration) -> BoxFuture<'_, Report> {
         Box::pin(async move { pool.shutdown(deadline) })
     }
 }
 
 #[cfg(feature = "tokio")]
 #[allow(unused_imports, reason = "hook.rs has one kind only")]
-pub(crate) use on_tokio::{OnOneThread, OnTasks};
+pub(crate) use on_tokio::{OnTokio, OnTokioSingleThread};
 
 #[cfg(feature = "tokio")]
 mod on_tokio {
@@ -161,7 +163,7 @@ mod on_tokio {
         ($name:ident, $make:expr) => {
             pub(crate) struct $name;
 
-            impl Kind for $name {
+            impl WorkerKind for $name {
                 type W = TokioTasks;
                 type Runtime = Background;
 
@@ -177,30 +179,30 @@ mod on_tokio {
                 fn build_with_results<T: Send + 'static>(
                     runtime: &Background,
                     builder: PoolBuilder,
-                    delivery: ResultOrder,
+                    result_order: ResultOrder,
                 ) -> (Pool<T, TokioTasks>, Results<T>) {
                     let _inside = runtime.handle.enter();
-                    builder.build_async_with_results(delivery).unwrap()
+                    builder.build_async_with_results(result_order).unwrap()
                 }
 
                 fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
-                    body: impl FnOnce(Ctx<T, Self>) -> Fut + Send + 'static,
-                ) -> Job<T, Self> {
+                    body: impl FnOnce(ContextOf<T, Self>) -> Fut + Send + 'static,
+                ) -> TaskOf<T, Self> {
                     Task::future(body)
                 }
 
                 fn retrying<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
                     policy: Retry,
-                    body: impl FnMut(Ctx<T, Self>) -> Fut + Send + 'static,
-                ) -> Job<T, Self> {
+                    body: impl FnMut(ContextOf<T, Self>) -> Fut + Send + 'static,
+                ) -> TaskOf<T, Self> {
                     Task::retrying_future(policy, body)
                 }
 
                 fn submit<T: Send + 'static>(
                     pool: &Pool<T, TokioTasks>,
-                    task: Job<T, Self>,
+                    task: TaskOf<T, Self>,
                     limit: Option<Duration>,
-                ) -> Boxed<'_, Accepted<T, Self>> {
+                ) -> BoxFuture<'_, SubmitResult<T, Self>> {
                     Box::pin(async move {
                         match limit {
                             Some(limit) => pool.submit_timeout(task, limit).await,
@@ -209,22 +211,22 @@ mod on_tokio {
                     })
                 }
 
-                fn join<T: Send + 'static>(pool: &Pool<T, TokioTasks>) -> Boxed<'_, Report> {
+                fn join<T: Send + 'static>(pool: &Pool<T, TokioTasks>) -> BoxFuture<'_, Report> {
                     Box::pin(pool.join())
                 }
 
                 fn shutdown<T: Send + 'static>(
                     pool: &Pool<T, TokioTasks>,
                     deadline: Duration,
-                ) -> Boxed<'_, Report> {
+                ) -> BoxFuture<'_, Report> {
                     Box::pin(pool.shutdown(deadline))
                 }
             }
         };
     }
 
-    on_runtime!(OnTasks, on_two_threads);
-    on_runtime!(OnOneThread, on_one_thread);
+    on_runtime!(OnTokio, on_two_threads);
+    on_runtime!(OnTokioSingleThread, on_one_thread);
 
     fn on_two_threads() -> Background {
         let runtime = Tokio::new_multi_thread().worker_threads(2).build().unwrap();
@@ -241,15 +243,15 @@ mod on_tokio {
 }
 
 /// A handle of a pool, as its users hold it; synchronous for every kind of worker.
-pub(crate) struct Handle<T: Send + 'static, K: Kind>(pub(crate) Pool<T, K::W>);
+pub(crate) struct Handle<T: Send + 'static, K: WorkerKind>(pub(crate) Pool<T, K::W>);
 
-impl<T: Send + 'static, K: Kind> Clone for Handle<T, K> {
+impl<T: Send + 'static, K: WorkerKind> Clone for Handle<T, K> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: Send + 'static, K: Kind> Deref for Handle<T, K> {
+impl<T: Send + 'static, K: WorkerKind> Deref for Handle<T, K> {
     type Target = Pool<T, K::W>;
 
     fn deref(&self) -> &Self::Target {
@@ -257,12 +259,12 @@ impl<T: Send + 'static, K: Kind> Deref for Handle<T, K> {
     }
 }
 
-impl<T: Send + 'static, K: Kind> Handle<T, K> {
-    pub(crate) fn submit(&self, task: Job<T, K>) -> Accepted<T, K> {
+impl<T: Send + 'static, K: WorkerKind> Handle<T, K> {
+    pub(crate) fn submit(&self, task: TaskOf<T, K>) -> SubmitResult<T, K> {
         block_on(K::submit(&self.0, task, None))
     }
 
-    pub(crate) fn submit_timeout(&self, task: Job<T, K>, limit: Duration) -> Accepted<T, K> {
+    pub(crate) fn submit_timeout(&self, task: TaskOf<T, K>, limit: Duration) -> SubmitResult<T, K> {
         block_on(K::submit(&self.0, task, Some(limit)))
     }
 
@@ -284,12 +286,12 @@ impl<T: Send + 'static, K: Kind> Handle<T, K> {
 }
 
 /// A pool and what it runs on. The pool goes first.
-pub(crate) struct Rig<T: Send + 'static, K: Kind> {
+pub(crate) struct Fixture<T: Send + 'static, K: WorkerKind> {
     pub(crate) pool: Handle<T, K>,
     pub(crate) runtime: K::Runtime,
 }
 
-impl<T: Send + 'static, K: Kind> Deref for Rig<T, K> {
+impl<T: Send + 'static, K: WorkerKind> Deref for Fixture<T, K> {
     type Target = Handle<T, K>;
 
     fn deref(&self) -> &Self::Target {
@@ -297,69 +299,91 @@ impl<T: Send + 'static, K: Kind> Deref for Rig<T, K> {
     }
 }
 
-pub(crate) fn build<K: Kind>(builder: PoolBuilder) -> Rig<(), K> {
+pub(crate) fn build<K: WorkerKind>(builder: PoolBuilder) -> Fixture<(), K> {
     let runtime = K::runtime();
-    Rig { pool: Handle(K::build(&runtime, builder)), runtime }
+    Fixture { pool: Handle(K::build(&runtime, builder)), runtime }
 }
 
-pub(crate) fn build_with_results<T: Send + 'static, K: Kind>(
+pub(crate) fn build_with_results<T: Send + 'static, K: WorkerKind>(
     builder: PoolBuilder,
-    delivery: ResultOrder,
-) -> (Rig<T, K>, Results<T>) {
+    result_order: ResultOrder,
+) -> (Fixture<T, K>, Results<T>) {
     let runtime = K::runtime();
-    let (pool, results) = K::build_with_results(&runtime, builder, delivery);
-    (Rig { pool: Handle(pool), runtime }, results)
+    let (pool, results) = K::build_with_results(&runtime, builder, result_order);
+    (Fixture { pool: Handle(pool), runtime }, results)
 }
 
 /// Small: so many workers, so long a queue.
-pub(crate) fn small(workers: usize, queue: usize) -> PoolBuilder {
+pub(crate) fn pool_builder(workers: usize, queue: usize) -> PoolBuilder {
     Pool::builder().workers(workers).queue_capacity(queue)
 }
 
 // ---- tasks that many tests need ----
 
 /// Makes this and nothing else.
-pub(crate) fn make<T: Send + 'static, K: Kind>(value: T) -> Job<T, K> {
+pub(crate) fn returning<T: Send + 'static, K: WorkerKind>(value: T) -> TaskOf<T, K> {
     K::once(async move |_| Ok(value))
 }
 
 /// Fails at once, for good.
-pub(crate) fn fail<T: Send + 'static, K: Kind>(why: &'static str) -> Job<T, K> {
+pub(crate) fn fail<T: Send + 'static, K: WorkerKind>(why: &'static str) -> TaskOf<T, K> {
     K::once(async move |_| Err(TaskError::permanent(why)))
 }
 
 /// Tells `started`, then waits for the gate, whatever its context says; makes `value`.
-pub(crate) fn hold<T: Send + 'static, K: Kind>(started: &Signal, gate: &Gate, value: T) -> Job<T, K> {
+pub(crate) fn hold<T: Send + 'static, K: WorkerKind>(
+    started: &Signal,
+    gate: &Gate,
+    value: T,
+) -> TaskOf<T, K> {
     let (started, gate) = (started.clone(), gate.clone());
     K::once(async move |_| {
-        started.give();
+        started.notify();
         gate.passed().await;
         Ok(value)
     })
 }
 
 /// Tells `started`, then runs until its context says stop.
-pub(crate) fn listen<T: Send + 'static, K: Kind>(started: &Signal) -> Job<T, K> {
+pub(crate) fn run_until_cancelled<T: Send + 'static, K: WorkerKind>(started: &Signal) -> TaskOf<T, K> {
     let started = started.clone();
-    K::once(async move |context: Ctx<T, K>| {
-        started.give();
+    K::once(async move |context: ContextOf<T, K>| {
+        started.notify();
         context.cancelled().await;
         Err(TaskError::cancelled())
     })
 }
 
 /// Occupies a worker until the gate opens; returns when the worker is in it.
-pub(crate) fn occupy<T: Default + Send + 'static, K: Kind>(pool: &Handle<T, K>, gate: &Gate) {
+pub(crate) fn occupy<T: Default + Send + 'static, K: WorkerKind>(pool: &Handle<T, K>, gate: &Gate) {
     let started = Signal::default();
     pool.submit(hold::<T, K>(&started, gate, T::default())).unwrap();
     started.wait_for(1);
+}
+
+/// Occupies a worker until the gate opens; returns its context.
+pub(crate) fn context_of<T: Default + Send + 'static, K: WorkerKind>(
+    pool: &Handle<T, K>,
+    gate: &Gate,
+) -> ContextOf<T, K> {
+    let (contexts, started) = (Log::<ContextOf<T, K>>::default(), Signal::default());
+    let (kept, begun, passed) = (contexts.clone(), started.clone(), gate.passed());
+    let task = K::once(async move |context: ContextOf<T, K>| {
+        kept.add(context);
+        begun.notify();
+        passed.await;
+        Ok(T::default())
+    });
+    pool.submit(task).unwrap();
+    started.wait_for(1);
+    contexts.all().remove(0)
 }
 
 // ---- what holds at the end of any pool ----
 
 /// Each task is in exactly one place, and every place is named.
 #[track_caller]
-pub(crate) fn assert_partition(report: &Report) {
+pub(crate) fn assert_reports_each_task_once(report: &Report) {
     let Report { failures, never_started, abandoned: unstopped, stats, .. } = report;
     let named = (never_started.len() + unstopped.len()) as u64;
     let submitted = stats.submitted;
@@ -375,7 +399,7 @@ pub(crate) fn assert_partition(report: &Report) {
 
 /// That two reports say the same of every task.
 #[track_caller]
-pub(crate) fn assert_same(one: &Report, two: &Report) {
+pub(crate) fn assert_same_report(one: &Report, two: &Report) {
     let essence = |report: &Report| {
         let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
         let (never, unstopped) = (ids_of(&report.never_started), ids_of(&report.abandoned));
@@ -393,14 +417,14 @@ pub(crate) fn labels<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::tas
 }
 
 /// How many timers wait for the clock.
-pub(crate) fn timers(clock: &ManualClock) -> usize {
+pub(crate) fn pending_timers(clock: &ManualClock) -> usize {
     let text = format!("{clock:?}");
     let count = text.split("timers: ").nth(1).and_then(|rest| rest.trim_end_matches(" }").parse().ok());
     count.unwrap_or_else(|| panic!("no timers in {text}"))
 }
 
 /// Waits for a state that nobody signals, but that can be looked at.
-pub(crate) fn until(reached: impl Fn() -> bool) {
+pub(crate) fn wait_until(reached: impl Fn() -> bool) {
     while !reached() {
         thread::yield_now();
     }
@@ -410,38 +434,38 @@ pub(crate) fn until(reached: impl Fn() -> bool) {
 
 /// Waits for a future on this thread. No `park`: whoever calls this may have somebody else's wake-ups.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let bell = Arc::new(Bell::default());
-    let waker = Waker::from(Arc::clone(&bell));
+    let flag = Arc::new(WakeFlag::default());
+    let waker = Waker::from(Arc::clone(&flag));
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut task::Context::from_waker(&waker)) {
             return output;
         }
-        bell.wait();
+        flag.wait();
     }
 }
 
 /// A waker that can be waited for.
 #[derive(Default)]
-pub(crate) struct Bell {
-    rung: Mutex<bool>,
+pub(crate) struct WakeFlag {
+    woken: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl WakeFlag {
     pub(crate) fn wait(&self) {
-        let mut rung = self.changed.wait_while(self.rung.lock().unwrap(), |rung| !*rung).unwrap();
-        *rung = false;
+        let mut woken = self.changed.wait_while(self.woken.lock().unwrap(), |woken| !*woken).unwrap();
+        *woken = false;
     }
 
-    pub(crate) fn has_rung(&self) -> bool {
-        *self.rung.lock().unwrap()
+    pub(crate) fn is_woken(&self) -> bool {
+        *self.woken.lock().unwrap()
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap() = true;
+        *self.woken.lock().unwrap() = true;
         self.changed.notify_all();
     }
 }
@@ -483,7 +507,7 @@ impl Gate {
 pub(crate) struct Signal(Arc<(Mutex<usize>, Condvar)>);
 
 impl Signal {
-    pub(crate) fn give(&self) {
+    pub(crate) fn notify(&self) {
         *self.0.0.lock().unwrap() += 1;
         self.0.1.notify_all();
     }
@@ -502,26 +526,26 @@ pub(crate) struct OnDrop(pub(crate) Signal);
 
 impl Drop for OnDrop {
     fn drop(&mut self) {
-        self.0.give();
+        self.0.notify();
     }
 }
 
 /// All must have come before any goes on.
 #[derive(Clone)]
-pub(crate) struct Meeting {
+pub(crate) struct Barrier {
     expected: usize,
-    come: Signal,
+    arrived: Signal,
     gate: Gate,
 }
 
-impl Meeting {
-    pub(crate) fn of(expected: usize) -> Self {
-        Self { expected, come: Signal::default(), gate: Gate::default() }
+impl Barrier {
+    pub(crate) fn new(expected: usize) -> Self {
+        Self { expected, arrived: Signal::default(), gate: Gate::default() }
     }
 
-    pub(crate) async fn attend(self) {
-        self.come.give();
-        if self.come.count() >= self.expected {
+    pub(crate) async fn wait(self) {
+        self.arrived.notify();
+        if self.arrived.count() >= self.expected {
             self.gate.open();
         }
         self.gate.passed().await;
@@ -546,4 +570,54 @@ impl<E: Clone> Log<E> {
     pub(crate) fn all(&self) -> Vec<E> {
         self.0.lock().unwrap().clone()
     }
+}
+
+/// Advances the clock until a worker of a pool with a stall timeout of one second has stalled.
+pub(crate) fn advance_past_stall(clock: &ManualClock) {
+    (0..6).for_each(|_| clock.advance(SEC / 4));
+}
+
+// ---- user code that panics or calls the pool ----
+
+/// An error or a value that runs this when it is dropped.
+pub(crate) struct DropHook<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for DropHook<F> {
+    fn drop(&mut self) {
+        // A second panic would end the process.
+        if !thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+impl<F: Fn()> fmt::Debug for DropHook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("dropping")
+    }
+}
+
+impl<F: Fn()> fmt::Display for DropHook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("dropping")
+    }
+}
+
+impl<F: Fn()> std::error::Error for DropHook<F> {}
+
+pub(crate) fn panic_now() {
+    std::panic::panic_any("bang");
+}
+
+/// A waker that runs this.
+struct WakeHook<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for WakeHook<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+pub(crate) fn waker(wake: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(WakeHook(wake)))
 }

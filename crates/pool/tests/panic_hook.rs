@@ -15,29 +15,29 @@ use std::{
 use suite::*;
 
 #[test]
-fn other_panics_reach_the_hook_that_was_there() {
+fn panics_outside_tasks_reach_the_previous_hook() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
     let _default = take_hook();
     set_hook(Box::new(move |info| {
         log.lock().unwrap().push(info.payload_as_str().unwrap_or("?").to_owned());
     }));
-    let rig = build::<OnThreads>(small(1, 4));
-    rig.submit(OnThreads::once(async |_| panic!("in a task"))).unwrap();
-    until(|| rig.stats().failed == 1);
+    let fixture = build::<OnThreads>(pool_builder(1, 4));
+    fixture.submit(OnThreads::once(async |_| panic!("in a task"))).unwrap();
+    wait_until(|| fixture.stats().failed == 1);
     assert!(thread::spawn(|| panic!("elsewhere")).join().is_err());
-    let report = rig.join();
+    let report = fixture.join();
     assert!(
         matches!(report.failures[0].error.cause(), Cause::Panic { message, .. } if message.starts_with("in a task"))
     );
     // A thread that was started by a task is not in the task.
-    let rig = build::<OnThreads>(small(1, 4));
+    let fixture = build::<OnThreads>(pool_builder(1, 4));
     let task = OnThreads::once(async |_| {
         assert!(thread::spawn(|| panic!("beside a task")).join().is_err());
         Ok(())
     });
-    rig.submit(task).unwrap();
-    assert!(rig.join().is_clean());
+    fixture.submit(task).unwrap();
+    assert!(fixture.join().is_clean());
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     let _ours = take_hook();
     assert_eq!(seen, ["elsewhere", "beside a task"]);

@@ -56,9 +56,13 @@ fn number(n: usize) -> Task<usize> {
 }
 
 /// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task that it does not read.
-fn check_deadlock_is_logged(delivery: ResultOrder, first: Task<usize>, meanwhile: impl FnOnce(&Pool<usize>)) {
+fn check_deadlock_is_logged(
+    result_order: ResultOrder,
+    first: Task<usize>,
+    meanwhile: impl FnOnce(&Pool<usize>),
+) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
-    let (pool, results) = builder.build_with_results::<usize>(delivery).unwrap();
+    let (pool, results) = builder.build_with_results::<usize>(result_order).unwrap();
     LOGGED.0.lock().unwrap().clear();
     thread::scope(|scope| {
         let reading = pool.clone();
@@ -97,9 +101,9 @@ fn check_deadlock_with_idle_workers_is_logged() {
 }
 
 /// Another thread reads: a full queue is ordinary backpressure, and nothing is logged.
-fn check_backpressure_is_not_logged(delivery: ResultOrder) {
+fn check_backpressure_is_not_logged(result_order: ResultOrder) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
-    let (pool, results) = builder.build_with_results::<usize>(delivery).unwrap();
+    let (pool, results) = builder.build_with_results::<usize>(result_order).unwrap();
     LOGGED.0.lock().unwrap().clear();
     thread::scope(|scope| {
         let reader = scope.spawn(move || results.count());
@@ -113,9 +117,9 @@ fn check_backpressure_is_not_logged(delivery: ResultOrder) {
 }
 
 /// The recipe of the documentation of `Results`: what is refused waits with the reader.
-fn check_recipe(delivery: ResultOrder) {
+fn check_recipe(result_order: ResultOrder) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
-    let (pool, mut results) = builder.build_with_results::<usize>(delivery).unwrap();
+    let (pool, mut results) = builder.build_with_results::<usize>(result_order).unwrap();
     LOGGED.0.lock().unwrap().clear();
     let (mut waiting, mut under_way, mut sum) = (VecDeque::from([number(100)]), 0, 0);
     while under_way > 0 || !waiting.is_empty() {
@@ -138,12 +142,12 @@ fn check_recipe(delivery: ResultOrder) {
 }
 
 #[test]
-fn a_reader_that_waits_in_submit_for_itself_is_logged_with_what_to_do() {
+fn deadlock_of_reader_in_submit_is_logged() {
     tracing::subscriber::set_global_default(Log).unwrap();
-    for delivery in [ResultOrder::AsCompleted, ResultOrder::AsSubmitted] {
-        check_backpressure_is_not_logged(delivery);
-        check_recipe(delivery);
-        check_deadlock_is_logged(delivery, number(1), |_| ());
+    for result_order in [ResultOrder::AsCompleted, ResultOrder::AsSubmitted] {
+        check_backpressure_is_not_logged(result_order);
+        check_recipe(result_order);
+        check_deadlock_is_logged(result_order, number(1), |_| ());
     }
     check_deadlock_with_idle_workers_is_logged();
 }

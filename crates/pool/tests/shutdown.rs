@@ -10,16 +10,16 @@ use gristmill_pool::{Report, ResultOrder, clock::ManualClock, error::Cause, erro
 use std::{sync::mpsc, thread, time::Duration};
 use suite::*;
 
-fn the_report_names_every_error<K: Kind>() {
-    let rig = build::<K>(small(2, 4));
+fn report_lists_every_failure<K: WorkerKind>() {
+    let fixture = build::<K>(pool_builder(2, 4));
     for _ in 0..3 {
-        rig.submit(make::<(), K>(())).unwrap();
+        fixture.submit(returning::<(), K>(())).unwrap();
     }
-    rig.submit(fail::<(), K>("disk on fire").kind("copy").label("a.txt")).unwrap();
-    rig.submit(fail::<(), K>("no such file").label("b.txt")).unwrap();
-    rig.submit(K::once(async |_| panic!("ouch")).label("c.txt")).unwrap();
-    let report = rig.join();
-    assert_partition(&report);
+    fixture.submit(fail::<(), K>("disk on fire").kind("copy").label("a.txt")).unwrap();
+    fixture.submit(fail::<(), K>("no such file").label("b.txt")).unwrap();
+    fixture.submit(K::once(async |_| panic!("ouch")).label("c.txt")).unwrap();
+    let report = fixture.join();
+    assert_reports_each_task_once(&report);
     assert_eq!((report.finished, report.failed, report.is_clean()), (3, 3, false));
     let mut told: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
     told.sort();
@@ -29,62 +29,62 @@ fn the_report_names_every_error<K: Kind>() {
     assert_eq!(report.to_string(), "3 finished, 3 failed");
 }
 
-fn all_failures_are_counted_even_if_few_are_kept<K: Kind>() {
-    let rig = build::<K>(small(1, 4).keep_failures(1));
+fn all_failures_are_counted_when_few_are_kept<K: WorkerKind>() {
+    let fixture = build::<K>(pool_builder(1, 4).keep_failures(1));
     for why in ["one", "two", "three"] {
-        rig.submit(fail::<(), K>(why)).unwrap();
+        fixture.submit(fail::<(), K>(why)).unwrap();
     }
-    let report = rig.join();
+    let report = fixture.join();
     assert_eq!((report.failed, report.failures.len()), (3, 1));
     assert_eq!(report.failures[0].error.to_string(), "one");
 }
 
-fn close_finishes_what_was_taken<K: Kind>() {
-    let (rig, gate, started) = (build::<K>(small(1, 4)), Gate::default(), Signal::default());
+fn close_finishes_accepted_tasks<K: WorkerKind>() {
+    let (fixture, gate, started) = (build::<K>(pool_builder(1, 4)), Gate::default(), Signal::default());
     for _ in 0..4 {
-        rig.submit(hold::<(), K>(&started, &gate, ())).unwrap();
+        fixture.submit(hold::<(), K>(&started, &gate, ())).unwrap();
     }
     started.wait_for(1);
-    rig.close();
-    assert!(!rig.is_finished(), "ended with a task running");
-    assert_eq!(rig.submit(make::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Closed);
+    fixture.close();
+    assert!(!fixture.is_finished(), "ended with a task running");
+    assert_eq!(fixture.submit(returning::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Closed);
     gate.open();
-    let report = rig.join();
-    assert_eq!((report.finished, report.is_clean(), rig.is_finished()), (4, true, true));
+    let report = fixture.join();
+    assert_eq!((report.finished, report.is_clean(), fixture.is_finished()), (4, true, true));
 }
 
-fn cancel_starts_nothing_more_and_tells_what_runs<K: Kind>() {
-    for delivery in DELIVERIES {
-        let (rig, results) = build_with_results::<(), K>(small(1, 4), delivery);
+fn cancel_starts_no_task_and_cancels_running_ones<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
+        let (fixture, results) = build_with_results::<(), K>(pool_builder(1, 4), result_order);
         let (started, ran) = (Signal::default(), Signal::default());
-        rig.submit(listen::<(), K>(&started).label("running")).unwrap();
+        fixture.submit(run_until_cancelled::<(), K>(&started).label("running")).unwrap();
         started.wait_for(1);
         for label in ["x", "y"] {
             let ran = ran.clone();
             let task = K::once(async move |_| {
-                ran.give();
+                ran.notify();
                 Ok(())
             });
-            rig.submit(task.label(label)).unwrap();
+            fixture.submit(task.label(label)).unwrap();
         }
-        rig.cancel();
-        let report = rig.join();
-        assert_partition(&report);
+        fixture.cancel();
+        let report = fixture.join();
+        assert_reports_each_task_once(&report);
         assert_eq!(labels(&report.never_started), ["x", "y"]);
         assert_eq!(ran.count(), 0, "a task was started after cancel");
         assert_eq!(labels(report.failures.iter().map(|failure| &failure.task)), ["running"]);
         assert!(matches!(report.failures[0].error.cause(), Cause::Cancelled));
         assert_eq!(report.to_string(), "0 finished, 1 failed, 2 never started");
-        assert_eq!(rig.submit(make::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
+        assert_eq!(fixture.submit(returning::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
         let outcomes: Vec<_> = results.map(|outcome| outcome.task.id.get()).collect();
         assert_eq!(outcomes, [0], "only what was started has an outcome");
     }
 }
 
 /// A task's closure holds things: files, senders. None outlives a cancelled pool.
-fn cancel_drops_what_it_never_starts<K: Kind>() {
-    let (rig, started, dropped) = (build::<K>(small(1, 4)), Signal::default(), Signal::default());
-    rig.submit(listen::<(), K>(&started)).unwrap();
+fn cancel_drops_tasks_that_never_started<K: WorkerKind>() {
+    let (fixture, started, dropped) = (build::<K>(pool_builder(1, 4)), Signal::default(), Signal::default());
+    fixture.submit(run_until_cancelled::<(), K>(&started)).unwrap();
     started.wait_for(1);
     for _ in 0..3 {
         let guard = OnDrop(dropped.clone());
@@ -92,32 +92,32 @@ fn cancel_drops_what_it_never_starts<K: Kind>() {
             drop(guard);
             Ok(())
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
     }
-    rig.cancel();
-    rig.join();
+    fixture.cancel();
+    fixture.join();
     assert_eq!(dropped.count(), 3);
 }
 
-fn stopping_again_changes_nothing<K: Kind>() {
-    let (rig, started) = (build::<K>(small(1, 4)), Signal::default());
-    rig.submit(listen::<(), K>(&started)).unwrap();
+fn repeated_close_and_cancel_keep_the_report<K: WorkerKind>() {
+    let (fixture, started) = (build::<K>(pool_builder(1, 4)), Signal::default());
+    fixture.submit(run_until_cancelled::<(), K>(&started)).unwrap();
     started.wait_for(1);
-    rig.submit(make::<(), K>(())).unwrap();
-    rig.cancel();
-    let first = rig.join();
-    assert_partition(&first);
-    rig.cancel();
-    rig.close();
-    rig.cancel();
-    assert_same(&rig.join(), &first);
-    assert_same(&rig.shutdown(SEC), &first);
-    assert_same(&rig.join(), &first);
+    fixture.submit(returning::<(), K>(())).unwrap();
+    fixture.cancel();
+    let first = fixture.join();
+    assert_reports_each_task_once(&first);
+    fixture.cancel();
+    fixture.close();
+    fixture.cancel();
+    assert_same_report(&fixture.join(), &first);
+    assert_same_report(&fixture.shutdown(SEC), &first);
+    assert_same_report(&fixture.join(), &first);
 }
 
 type Stop<K> = fn(&Handle<(), K>) -> Option<Report>;
 
-fn stops<K: Kind>() -> [Stop<K>; 4] {
+fn stops<K: WorkerKind>() -> [Stop<K>; 4] {
     [
         |pool| {
             pool.close();
@@ -135,27 +135,27 @@ fn stops<K: Kind>() -> [Stop<K>; 4] {
 /// Brings a pool into a state in which it is then stopped.
 type State<K> = fn(&Handle<(), K>);
 
-fn states<K: Kind>() -> [State<K>; 6] {
+fn states<K: WorkerKind>() -> [State<K>; 6] {
     [
         |_new| {},
         |pool| {
-            pool.submit(make::<(), K>(())).unwrap();
+            pool.submit(returning::<(), K>(())).unwrap();
         },
         |pool| {
             let started = Signal::default();
-            pool.submit(listen::<(), K>(&started)).unwrap();
+            pool.submit(run_until_cancelled::<(), K>(&started)).unwrap();
             started.wait_for(1);
-            while pool.try_submit(make::<(), K>(())).is_ok() {}
+            while pool.try_submit(returning::<(), K>(())).is_ok() {}
         },
         |pool| {
             let started = Signal::default();
-            pool.submit(listen::<(), K>(&started)).unwrap();
+            pool.submit(run_until_cancelled::<(), K>(&started)).unwrap();
             started.wait_for(1);
             pool.close();
         },
         |pool| {
             let started = Signal::default();
-            pool.submit(listen::<(), K>(&started)).unwrap();
+            pool.submit(run_until_cancelled::<(), K>(&started)).unwrap();
             started.wait_for(1);
             pool.cancel();
         },
@@ -166,31 +166,31 @@ fn states<K: Kind>() -> [State<K>; 6] {
 }
 
 /// All four at once, from threads of their own, in each state; whoever waits sees the same end.
-fn every_stop_at_once_in_every_state<K: Kind>() {
+fn concurrent_close_cancel_join_and_shutdown_agree_in_every_state<K: WorkerKind>() {
     for state in states::<K>() {
-        let rig = build::<K>(small(2, 2));
-        state(&rig);
+        let fixture = build::<K>(pool_builder(2, 2));
+        state(&fixture);
         let stoppers = stops::<K>().map(|stop| {
-            let pool = rig.pool.clone();
+            let pool = fixture.pool.clone();
             thread::spawn(move || stop(&pool))
         });
         let reports = stoppers.map(|stopper| stopper.join().unwrap());
-        let last = rig.join();
-        assert_partition(&last);
+        let last = fixture.join();
+        assert_reports_each_task_once(&last);
         for report in reports.iter().flatten() {
-            assert_same(report, &last);
+            assert_same_report(report, &last);
         }
     }
 }
 
 /// A task may stop its own pool, but cannot wait for the end of itself.
-fn a_task_can_stop_its_own_pool<K: Kind>() {
+fn task_can_close_cancel_join_and_shut_down_its_own_pool<K: WorkerKind>() {
     for (name, cancels) in [("close", false), ("cancel", true), ("join", false), ("shutdown", true)] {
-        let rig = build::<K>(small(1, 4));
-        let (pool, gate, started) = (rig.pool.clone(), Gate::default(), Signal::default());
+        let fixture = build::<K>(pool_builder(1, 4));
+        let (pool, gate, started) = (fixture.pool.clone(), Gate::default(), Signal::default());
         let (passed, begun) = (gate.passed(), started.clone());
-        let task = K::once(async move |context: Ctx<(), K>| {
-            begun.give();
+        let task = K::once(async move |context: ContextOf<(), K>| {
+            begun.notify();
             passed.await;
             match name {
                 "close" => pool.close(),
@@ -201,41 +201,41 @@ fn a_task_can_stop_its_own_pool<K: Kind>() {
             assert_eq!(context.is_cancelled(), cancels, "after {name}");
             Ok(())
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
         started.wait_for(1);
-        rig.submit(make::<(), K>(())).unwrap();
+        fixture.submit(returning::<(), K>(())).unwrap();
         gate.open();
         // Not `join`: it would close the pool by itself.
-        until(|| rig.is_finished());
-        let report = rig.join();
-        assert_partition(&report);
+        wait_until(|| fixture.is_finished());
+        let report = fixture.join();
+        assert_reports_each_task_once(&report);
         assert_eq!(report.finished, if cancels { 1 } else { 2 }, "{name}: {report:?}");
     }
 }
 
 /// A task that stops its own pool gets a report at once. Beside it are a task that runs, one that a worker holds until
 /// there is room for its result, and one in the queue.
-fn a_report_made_inside_a_task_accounts_for_every_task<K: Kind>() {
+fn report_made_inside_a_task_accounts_for_every_task<K: WorkerKind>() {
     for cancels in [false, true] {
-        let (rig, results) =
-            build_with_results::<u32, K>(small(3, 8).result_capacity(1), ResultOrder::AsCompleted);
+        let (fixture, results) =
+            build_with_results::<u32, K>(pool_builder(3, 8).result_capacity(1), ResultOrder::AsCompleted);
         let (gate, started, may_report) = (Gate::default(), Signal::default(), Gate::default());
         let (sender, receiver) = mpsc::channel();
-        let (pool, passed, begun) = (rig.pool.clone(), may_report.passed(), started.clone());
-        let reporter = K::once(async move |_: Ctx<u32, K>| {
-            begun.give();
+        let (pool, passed, begun) = (fixture.pool.clone(), may_report.passed(), started.clone());
+        let reporter = K::once(async move |_: ContextOf<u32, K>| {
+            begun.notify();
             passed.await;
             let report = if cancels { K::shutdown(&pool.0, SEC).await } else { K::join(&pool.0).await };
             sender.send(report)?;
             Ok(0)
         });
-        rig.submit(reporter).unwrap();
-        rig.submit(hold::<u32, K>(&started, &gate, 1)).unwrap();
+        fixture.submit(reporter).unwrap();
+        fixture.submit(hold::<u32, K>(&started, &gate, 1)).unwrap();
         started.wait_for(2);
         for n in 2..5 {
-            rig.submit(make::<u32, K>(n)).unwrap();
+            fixture.submit(returning::<u32, K>(n)).unwrap();
         }
-        until(|| rig.stats().completed == 1 && rig.stats().queued == 1);
+        wait_until(|| fixture.stats().completed == 1 && fixture.stats().queued == 1);
         may_report.open();
         let report = receiver.recv().unwrap();
         assert_eq!(report.finished, 1);
@@ -247,21 +247,22 @@ fn a_report_made_inside_a_task_accounts_for_every_task<K: Kind>() {
         assert!(!report.is_clean());
         gate.open();
         drop(results);
-        let last = rig.join();
-        assert_partition(&last);
+        let last = fixture.join();
+        assert_reports_each_task_once(&last);
         assert_eq!(last.waiting, 0, "{last}");
     }
 }
 
-fn the_last_handle_closes_the_pool<K: Kind>() {
-    for delivery in DELIVERIES {
-        let (Rig { pool, runtime }, results) = build_with_results::<u32, K>(small(1, 8), delivery);
+fn dropping_the_last_handle_closes_the_pool<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
+        let (Fixture { pool, runtime }, results) =
+            build_with_results::<u32, K>(pool_builder(1, 8), result_order);
         let other = pool.clone();
         for n in 0..4 {
-            pool.submit(make::<u32, K>(n)).unwrap();
+            pool.submit(returning::<u32, K>(n)).unwrap();
         }
         drop(pool);
-        other.submit(make::<u32, K>(4)).expect("a handle is left");
+        other.submit(returning::<u32, K>(4)).expect("a handle is left");
         drop(other);
         let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
         assert_eq!(made, [0, 1, 2, 3, 4]);
@@ -271,42 +272,42 @@ fn the_last_handle_closes_the_pool<K: Kind>() {
 
 // ---- shutdown ----
 
-fn a_shutdown_in_time_cancels_nothing<K: Kind>() {
+fn shutdown_cancels_nothing_when_tasks_finish_in_time<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let rig = build::<K>(small(2, 8).clock(&clock));
+    let fixture = build::<K>(pool_builder(2, 8).clock(&clock));
     for _ in 0..8 {
-        let task = K::once(async |context: Ctx<(), K>| {
+        let task = K::once(async |context: ContextOf<(), K>| {
             assert!(!context.is_cancelled());
             Ok(())
         });
-        rig.submit(task).unwrap();
+        fixture.submit(task).unwrap();
     }
-    let report = rig.shutdown(SEC);
+    let report = fixture.shutdown(SEC);
     assert_eq!((report.finished, report.is_clean()), (8, true));
-    assert_eq!(timers(&clock), 0, "a deadline was left behind");
+    assert_eq!(pending_timers(&clock), 0, "a deadline was left behind");
 }
 
 /// Nine tenths to finish, one to stop.
-fn a_shutdown_cancels_in_time_to_stop<K: Kind>() {
+fn shutdown_cancels_after_nine_tenths_of_the_deadline<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let (rig, started) = (build::<K>(small(1, 8).clock(&clock)), Signal::default());
-    rig.submit(listen::<(), K>(&started)).unwrap();
+    let (fixture, started) = (build::<K>(pool_builder(1, 8).clock(&clock)), Signal::default());
+    fixture.submit(run_until_cancelled::<(), K>(&started)).unwrap();
     started.wait_for(1);
-    rig.submit(make::<(), K>(())).unwrap();
-    let pool = rig.pool.clone();
+    fixture.submit(returning::<(), K>(())).unwrap();
+    let pool = fixture.pool.clone();
     let stopping = thread::spawn(move || pool.shutdown(SEC * 5));
     clock.wait_for_timers(1);
     clock.advance(Duration::from_millis(4_499));
-    assert!(!rig.is_finished() && rig.stats().never_started == 0, "cancelled too early");
+    assert!(!fixture.is_finished() && fixture.stats().never_started == 0, "cancelled too early");
     clock.advance(Duration::from_millis(1));
     let report = stopping.join().unwrap();
-    assert_partition(&report);
+    assert_reports_each_task_once(&report);
     assert_eq!(report.to_string(), "0 finished, 1 failed, 1 never started");
 }
 
 /// Shuts a pool down around one task that waits for the gate, whatever its context says.
-fn shut_down_around<K: Kind>(rig: &Rig<u32, K>, clock: &ManualClock) -> Report {
-    let pool = rig.pool.clone();
+fn shutdown_past_deadline<K: WorkerKind>(fixture: &Fixture<u32, K>, clock: &ManualClock) -> Report {
+    let pool = fixture.pool.clone();
     let stopping = thread::spawn(move || pool.shutdown(SEC * 10));
     clock.wait_for_timers(1);
     clock.advance(SEC * 9);
@@ -316,81 +317,81 @@ fn shut_down_around<K: Kind>(rig: &Rig<u32, K>, clock: &ManualClock) -> Report {
 }
 
 /// The task is named, the shutdown returns, and nothing that comes later changes the report.
-fn what_does_not_stop_is_named_and_left_behind<K: Kind>() {
-    for delivery in DELIVERIES {
+fn shutdown_abandons_and_reports_task_that_does_not_stop<K: WorkerKind>() {
+    for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();
-        let (rig, results) = build_with_results::<u32, K>(small(1, 8).clock(&clock), delivery);
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(1, 8).clock(&clock), result_order);
         let (gate, started, gone) = (Gate::default(), Signal::default(), Signal::default());
-        rig.submit(make::<u32, K>(1)).unwrap();
+        fixture.submit(returning::<u32, K>(1)).unwrap();
         let (begun, passed, guard) = (started.clone(), gate.passed(), OnDrop(gone.clone()));
         let stubborn = K::once(async move |_| {
             let _guard = guard;
-            begun.give();
+            begun.notify();
             passed.await;
             Ok(2)
         });
-        rig.submit(stubborn.kind("walk").label("/")).unwrap();
-        rig.submit(make::<u32, K>(3).label("next")).unwrap();
+        fixture.submit(stubborn.kind("walk").label("/")).unwrap();
+        fixture.submit(returning::<u32, K>(3).label("next")).unwrap();
         started.wait_for(1);
-        let report = shut_down_around(&rig, &clock);
-        assert_partition(&report);
+        let report = shutdown_past_deadline(&fixture, &clock);
+        assert_reports_each_task_once(&report);
         assert_eq!(report.to_string(), "1 finished, 1 never started, 1 did not stop");
         assert_eq!((report.abandoned[0].kind, labels(&report.abandoned)), ("walk", vec!["/".to_owned()]));
-        assert!(rig.is_finished());
+        assert!(fixture.is_finished());
         gate.open();
         gone.wait_for(1);
         let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
         assert_eq!(made, [1], "a late result was delivered");
-        let later = rig.join();
-        assert_partition(&later);
-        assert_same(&later, &report);
+        let later = fixture.join();
+        assert_reports_each_task_once(&later);
+        assert_same_report(&later, &report);
     }
 }
 
 /// The worker is about to see that it is cancelled when the report is made; the task in its hand is in the
 /// report all the same.
-fn a_shutdown_without_patience_loses_no_task<K: Kind>() {
+fn shutdown_with_tiny_deadline_reports_every_task<K: WorkerKind>() {
     for _ in 0..200 {
-        let builder = small(2, 4).result_capacity(1);
-        let (rig, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
-        let accepted = (0..6).filter(|_| rig.try_submit(make::<u32, K>(0)).is_ok()).count();
-        let report = rig.shutdown(Duration::from_nanos(1));
+        let builder = pool_builder(2, 4).result_capacity(1);
+        let (fixture, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
+        let accepted = (0..6).filter(|_| fixture.try_submit(returning::<u32, K>(0)).is_ok()).count();
+        let report = fixture.shutdown(Duration::from_nanos(1));
         assert_eq!(report.stats.submitted, accepted as u64);
-        assert_partition(&report);
+        assert_reports_each_task_once(&report);
         drop(results);
-        assert_same(&rig.join(), &report);
+        assert_same_report(&fixture.join(), &report);
     }
 }
 
-every_kind!(
-    the_report_names_every_error,
-    all_failures_are_counted_even_if_few_are_kept,
-    close_finishes_what_was_taken,
-    cancel_starts_nothing_more_and_tells_what_runs,
-    cancel_drops_what_it_never_starts,
-    stopping_again_changes_nothing,
-    every_stop_at_once_in_every_state,
-    a_task_can_stop_its_own_pool,
-    a_report_made_inside_a_task_accounts_for_every_task,
-    the_last_handle_closes_the_pool,
-    a_shutdown_in_time_cancels_nothing,
-    a_shutdown_cancels_in_time_to_stop,
-    what_does_not_stop_is_named_and_left_behind,
-    a_shutdown_without_patience_loses_no_task,
+for_each_worker_kind!(
+    report_lists_every_failure,
+    all_failures_are_counted_when_few_are_kept,
+    close_finishes_accepted_tasks,
+    cancel_starts_no_task_and_cancels_running_ones,
+    cancel_drops_tasks_that_never_started,
+    repeated_close_and_cancel_keep_the_report,
+    concurrent_close_cancel_join_and_shutdown_agree_in_every_state,
+    task_can_close_cancel_join_and_shut_down_its_own_pool,
+    report_made_inside_a_task_accounts_for_every_task,
+    dropping_the_last_handle_closes_the_pool,
+    shutdown_cancels_nothing_when_tasks_finish_in_time,
+    shutdown_cancels_after_nine_tenths_of_the_deadline,
+    shutdown_abandons_and_reports_task_that_does_not_stop,
+    shutdown_with_tiny_deadline_reports_every_task,
 );
 
 #[test]
-fn the_late_result_of_an_unstopped_thread_is_counted() {
+fn late_result_of_abandoned_thread_is_counted() {
     let clock = ManualClock::new();
-    let (rig, results) =
-        build_with_results::<u32, OnThreads>(small(1, 8).clock(&clock), ResultOrder::AsCompleted);
+    let (fixture, results) =
+        build_with_results::<u32, OnThreads>(pool_builder(1, 8).clock(&clock), ResultOrder::AsCompleted);
     let gate = Gate::default();
-    occupy(&rig, &gate);
-    let report = shut_down_around(&rig, &clock);
+    occupy(&fixture, &gate);
+    let report = shutdown_past_deadline(&fixture, &clock);
     assert_eq!((report.abandoned.len(), report.stats.late_discarded), (1, 0));
     gate.open();
-    until(|| rig.stats().late_discarded == 1);
-    assert_eq!((results.count(), rig.stats().completed), (0, 0));
+    wait_until(|| fixture.stats().late_discarded == 1);
+    assert_eq!((results.count(), fixture.stats().completed), (0, 0));
 }
 
 /// What a pool of tokio tasks comes to when its runtime ends around it.
@@ -405,54 +406,54 @@ mod runtime {
         Tokio::new_multi_thread().worker_threads(2).build().unwrap()
     }
 
-    fn inside(runtime: &Runtime, builder: gristmill_pool::PoolBuilder) -> Handle<(), OnTasks> {
+    fn inside(runtime: &Runtime, builder: gristmill_pool::PoolBuilder) -> Handle<(), OnTokio> {
         let _inside = runtime.enter();
         Handle(builder.build_async().unwrap())
     }
 
     #[test]
-    fn its_end_ends_the_pool_and_names_what_was_lost() {
+    fn runtime_end_ends_the_pool_and_reports_every_task() {
         let (runtime, clock) = (on_two_threads(), ManualClock::new());
-        let pool = inside(&runtime, small(1, 8).clock(&clock));
-        pool.submit(make::<(), OnTasks>(())).unwrap();
-        let busy = OnTasks::retrying(Retry::linear(2, SEC), async |_| Err(TaskError::transient("busy")));
+        let pool = inside(&runtime, pool_builder(1, 8).clock(&clock));
+        pool.submit(returning::<(), OnTokio>(())).unwrap();
+        let busy = OnTokio::retrying(Retry::linear(2, SEC), async |_| Err(TaskError::transient("busy")));
         pool.submit(busy.label("waits")).unwrap();
         clock.wait_for_timers(1);
         let (started, gone) = (Signal::default(), Signal::default());
         let (begun, guard) = (started.clone(), OnDrop(gone.clone()));
-        let endless = OnTasks::once(async move |_| {
+        let endless = OnTokio::once(async move |_| {
             let _guard = guard;
-            begun.give();
+            begun.notify();
             std::future::pending().await
         });
         pool.submit(endless.label("runs")).unwrap();
         started.wait_for(1);
-        pool.submit(make::<(), OnTasks>(()).label("queued")).unwrap();
+        pool.submit(returning::<(), OnTokio>(()).label("queued")).unwrap();
         drop(runtime);
         let report = pool.join();
-        assert_partition(&report);
+        assert_reports_each_task_once(&report);
         assert_eq!(report.finished, 1);
         assert_eq!(labels(&report.never_started), ["queued"]);
         let mut failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
         failures.sort();
         assert_eq!(failures, ["task #1 (waits): busy", "task #2 (runs): cancelled"]);
         assert_eq!(gone.count(), 1, "the future was not dropped");
-        assert_eq!(pool.submit(make::<(), OnTasks>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
+        assert_eq!(pool.submit(returning::<(), OnTokio>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
     }
 
     #[test]
-    fn its_end_releases_readers_and_submitters() {
-        for delivery in DELIVERIES {
+    fn runtime_end_releases_readers_and_submitters() {
+        for result_order in RESULT_ORDERS {
             let runtime = on_two_threads();
             let entered = runtime.enter();
-            let (pool, results) = small(1, 1).build_async_with_results::<()>(delivery).unwrap();
+            let (pool, results) = pool_builder(1, 1).build_async_with_results::<()>(result_order).unwrap();
             drop(entered);
-            let (pool, started) = (Handle::<(), OnTasks>(pool), Signal::default());
-            pool.submit(listen::<(), OnTasks>(&started)).unwrap();
+            let (pool, started) = (Handle::<(), OnTokio>(pool), Signal::default());
+            pool.submit(run_until_cancelled::<(), OnTokio>(&started)).unwrap();
             started.wait_for(1);
-            pool.submit(make::<(), OnTasks>(())).unwrap();
+            pool.submit(returning::<(), OnTokio>(())).unwrap();
             let submitter = pool.clone();
-            let submitter = thread::spawn(move || submitter.submit(make::<(), OnTasks>(())));
+            let submitter = thread::spawn(move || submitter.submit(returning::<(), OnTokio>(())));
             let reader = thread::spawn(move || results.count());
             drop(runtime);
             assert_eq!(submitter.join().unwrap().unwrap_err().kind, SubmitErrorKind::Cancelled);
@@ -462,27 +463,27 @@ mod runtime {
 
     /// Built, and never given a turn: its workers have not run one line.
     #[test]
-    fn its_end_before_the_first_worker_has_run_ends_the_pool() {
+    fn runtime_end_before_first_poll_ends_the_pool() {
         let runtime = Tokio::new_current_thread().build().unwrap();
-        let pool = inside(&runtime, small(2, 8));
-        pool.submit(make::<(), OnTasks>(()).label("lost")).unwrap();
+        let pool = inside(&runtime, pool_builder(2, 8));
+        pool.submit(returning::<(), OnTokio>(()).label("lost")).unwrap();
         drop(runtime);
         let report = pool.join();
-        assert_partition(&report);
+        assert_reports_each_task_once(&report);
         assert_eq!(labels(&report.never_started), ["lost"]);
     }
 
     #[test]
-    fn there_is_no_async_pool_without_one() {
-        let error = small(1, 1).build_async().unwrap_err();
+    fn build_async_fails_without_runtime() {
+        let error = pool_builder(1, 1).build_async().unwrap_err();
         assert!(matches!(error, gristmill_pool::error::BuildError::NoRuntime), "{error}");
     }
 
     /// The future of a join is dropped and asked again: nothing is lost with it.
     #[test]
-    fn a_join_that_is_given_up_can_be_repeated() {
+    fn join_can_be_repeated_after_its_future_was_dropped() {
         let (runtime, gate) = (on_two_threads(), Gate::default());
-        let pool = inside(&runtime, small(1, 8));
+        let pool = inside(&runtime, pool_builder(1, 8));
         occupy(&pool, &gate);
         let (sender, receiver) = mpsc::channel();
         let joining: gristmill_pool::Pool<(), TokioTasks> = pool.0.clone();
@@ -494,5 +495,24 @@ mod runtime {
         task.abort();
         gate.open();
         assert!(pool.join().is_clean());
+    }
+
+    fn check_runtime_end_cancels_timers<K: WorkerKind>() {
+        let clock = ManualClock::new();
+        let fixture = build::<K>(pool_builder(1, 4).timeout(SEC * 3600).clock(&clock));
+        occupy(&fixture, &Gate::default());
+        let Fixture { pool, runtime } = fixture;
+        assert_eq!(pending_timers(&clock), 1);
+        drop(runtime);
+        wait_until(|| pool.is_finished());
+        drop(pool);
+        assert_eq!(pending_timers(&clock), 0);
+    }
+
+    /// The timeout of a task that was lost with its runtime is forgotten.
+    #[test]
+    fn runtime_end_cancels_task_timers() {
+        check_runtime_end_cancels_timers::<OnTokio>();
+        check_runtime_end_cancels_timers::<OnTokioSingleThread>();
     }
 }

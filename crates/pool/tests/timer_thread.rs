@@ -32,7 +32,7 @@ fn child_builds_a_pool_where_no_thread_starts() {
 }
 
 #[test]
-fn build_fails_when_the_clock_thread_cannot_start() {
+fn build_fails_when_timer_thread_cannot_start() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", CHILD, "--ignored", "--nocapture", "--test-threads=1"])
         .env("RUST_MIN_STACK", (1u64 << 60).to_string())

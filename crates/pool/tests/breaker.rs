@@ -1,0 +1,210 @@
+//! A circuit breaker in front of a pool.
+
+#![cfg(not(any(shuttle, loom)))]
+
+#[macro_use]
+mod suite;
+
+use gristmill_pool::{
+    Breaker, ResultOrder, Results, Retry, TaskError, breaker::BreakerState, clock::ManualClock, error::Cause,
+};
+use suite::*;
+
+const RESET: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A pool behind a breaker that opens at `threshold` failures in a row.
+fn fixture<K: WorkerKind>(workers: usize, threshold: u32) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
+    let clock = ManualClock::new();
+    let breaker = Breaker::new(threshold, RESET).clock(&clock);
+    let builder = pool_builder(workers, 8).clock(&clock).breaker(breaker);
+    let (fixture, results) = build_with_results(builder, ResultOrder::AsCompleted);
+    (fixture, results, clock)
+}
+
+fn down<K: WorkerKind>() -> TaskOf<u32, K> {
+    K::once(async |_| Err(TaskError::transient("down")))
+}
+
+fn state<K: WorkerKind>(fixture: &Fixture<u32, K>) -> BreakerState {
+    fixture.stats().breaker.expect("it has one").state
+}
+
+/// Submits a task and waits for its end; whether it ran.
+fn ran<K: WorkerKind>(fixture: &Fixture<u32, K>, results: &mut Results<u32>, task: TaskOf<u32, K>) -> bool {
+    fixture.submit(task).unwrap();
+    match results.next().unwrap().result {
+        Ok(_) => true,
+        Err(failure) => {
+            let open = matches!(failure.error.cause(), Cause::BreakerOpen);
+            assert_eq!(failure.attempts, u32::from(!open));
+            !open
+        }
+    }
+}
+
+fn failures_in_a_row_open_breaker_and_tasks_fail_fast<K: WorkerKind>() {
+    let (fixture, mut results, clock) = fixture::<K>(1, 3);
+    for task in [down::<K>(), down::<K>(), returning::<u32, K>(1), down::<K>(), down::<K>()] {
+        assert!(ran(&fixture, &mut results, task));
+    }
+    assert_eq!(state(&fixture), BreakerState::Closed, "a success in between starts the count anew");
+    assert!(ran(&fixture, &mut results, down::<K>()));
+    assert_eq!(state(&fixture), BreakerState::Open);
+    for _ in 0..4 {
+        assert!(!ran(&fixture, &mut results, returning::<u32, K>(1)), "it ran");
+    }
+    clock.advance(RESET);
+    assert_eq!(state(&fixture), BreakerState::HalfOpen);
+    assert!(ran(&fixture, &mut results, returning::<u32, K>(1)), "the probe");
+    let stats = fixture.stats().breaker.unwrap();
+    assert_eq!((stats.state, stats.failures), (BreakerState::Closed, 0));
+    assert_eq!((stats.opened, stats.rejected, stats.probes), (1, 4, 1));
+    let report = fixture.join();
+    assert_reports_each_task_once(&report);
+    assert_eq!((report.finished, report.failed), (2, 9));
+}
+
+fn breaker_counts_panics_and_partial_but_not_permanent_failures<K: WorkerKind>() {
+    let check = |want: BreakerState, task: fn() -> TaskOf<u32, K>| {
+        let (fixture, mut results, _clock) = fixture::<K>(1, 2);
+        for _ in 0..2 {
+            assert!(ran(&fixture, &mut results, task()));
+        }
+        assert_eq!(state(&fixture), want);
+    };
+    check(BreakerState::Open, down::<K>);
+    check(BreakerState::Open, || K::once(async |_| Err(TaskError::partial("upload", "503"))));
+    check(BreakerState::Open, || K::once(async |_| panic!("ouch")));
+    check(BreakerState::Closed, || fail::<u32, K>("no such file"));
+    check(BreakerState::Closed, || returning::<u32, K>(1));
+}
+
+/// Whoever comes while the probe is under way is refused.
+fn half_open_breaker_permits_one_task<K: WorkerKind>() {
+    for succeeds in [false, true] {
+        let (fixture, mut results, clock) = fixture::<K>(3, 1);
+        ran(&fixture, &mut results, down::<K>());
+        clock.advance(RESET);
+        let (gate, started, probes) = (Gate::default(), Signal::default(), Signal::default());
+        let (passed, begun) = (gate.passed(), started.clone());
+        let probe = K::once(async move |_| {
+            begun.notify();
+            passed.await;
+            if succeeds { Ok(1) } else { Err(TaskError::transient("still down")) }
+        });
+        fixture.submit(probe).unwrap();
+        started.wait_for(1);
+        for _ in 0..5 {
+            let probes = probes.clone();
+            let second = K::once(async move |_| {
+                probes.notify();
+                Ok(2)
+            });
+            assert!(!ran(&fixture, &mut results, second));
+        }
+        assert_eq!((probes.count(), state(&fixture)), (0, BreakerState::HalfOpen));
+        gate.open();
+        assert_eq!(results.next().unwrap().result.is_ok(), succeeds);
+        assert_eq!(state(&fixture), if succeeds { BreakerState::Closed } else { BreakerState::Open });
+        assert_eq!(fixture.stats().breaker.unwrap().probes, 1);
+        assert_eq!(ran(&fixture, &mut results, returning::<u32, K>(3)), succeeds);
+    }
+}
+
+/// A task that logs its attempts, and can wait.
+fn patient<K: WorkerKind>(attempts: &Log<u32>) -> TaskOf<u32, K> {
+    let log = attempts.clone();
+    K::retrying(Retry::linear(2, SEC).without_jitter(), move |context: ContextOf<u32, K>| {
+        log.add(context.attempt());
+        async move { Ok(context.attempt()) }
+    })
+}
+
+fn task_with_retry_runs_when_breaker_permits_a_probe<K: WorkerKind>() {
+    let ((fixture, mut results, clock), attempts) = (fixture::<K>(1, 1), Log::default());
+    ran(&fixture, &mut results, down::<K>());
+    fixture.submit(patient::<K>(&attempts)).unwrap();
+    clock.wait_for_timers(1);
+    assert_eq!((fixture.stats().waiting_retry, fixture.stats().failed), (1, 1));
+    clock.advance(RESET - std::time::Duration::from_nanos(1));
+    assert_eq!((pending_timers(&clock), attempts.all().len()), (1, 0), "it came while the breaker was open");
+    clock.advance(std::time::Duration::from_nanos(1));
+    assert_eq!(results.next().unwrap().result.unwrap(), 1);
+    assert_eq!((attempts.all(), state(&fixture)), (vec![1], BreakerState::Closed));
+}
+
+/// As often as it takes, and all its attempts are left.
+fn open_breaker_uses_up_no_attempts<K: WorkerKind>() {
+    let ((fixture, mut results, clock), attempts) = (fixture::<K>(2, 1), Log::default());
+    ran(&fixture, &mut results, down::<K>());
+    clock.advance(RESET);
+    let probe = Gate::default();
+    occupy(&fixture, &probe);
+    fixture.submit(patient::<K>(&attempts)).unwrap();
+    for _ in 0..5 {
+        clock.wait_for_timers(1);
+        clock.advance(SEC);
+    }
+    clock.wait_for_timers(1);
+    assert_eq!((attempts.all().len(), fixture.stats().waiting_retry), (0, 1));
+    probe.open();
+    results.next().unwrap().result.unwrap();
+    clock.advance(SEC);
+    assert_eq!(results.next().unwrap().result.unwrap(), 1);
+    assert_eq!(attempts.all(), [1]);
+}
+
+fn stats_have_no_breaker_without_one<K: WorkerKind>() {
+    assert!(build::<K>(pool_builder(1, 1)).stats().breaker.is_none());
+}
+
+/// One breaker, two pools that call the same server.
+fn pools_can_share_a_breaker<K: WorkerKind>() {
+    let clock = ManualClock::new();
+    let breaker = Breaker::new(1, RESET).clock(&clock);
+    let builder = pool_builder(1, 4).clock(&clock).breaker(breaker);
+    let (one, mut of_one) = build_with_results::<u32, K>(builder.clone(), ResultOrder::AsCompleted);
+    let (two, mut of_two) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
+    assert!(ran(&one, &mut of_one, down::<K>()));
+    assert!(!ran(&two, &mut of_two, returning::<u32, K>(1)));
+}
+
+/// A task that failed, and was then refused by the breaker until the pool was cancelled, has failed as it did.
+fn task_keeps_its_error_when_breaker_rejects_the_retry<K: WorkerKind>() {
+    let clock = ManualClock::new();
+    let breaker = Breaker::new(1, SEC * 100).clock(&clock);
+    let fixture = build::<K>(pool_builder(1, 4).breaker(breaker.clone()).clock(&clock));
+    let policy = Retry::linear(5, SEC).without_jitter();
+    fixture.submit(K::retrying(policy, async |_| Err(TaskError::transient("503")))).unwrap();
+    wait_until(|| fixture.stats().waiting_retry == 1);
+    clock.advance(SEC);
+    wait_until(|| breaker.stats().rejected == 1 && fixture.stats().waiting_retry == 1);
+    fixture.cancel();
+    let report = fixture.join();
+    assert_reports_each_task_once(&report);
+    assert_eq!(report.failures[0].to_string(), "task #0: 503");
+}
+
+/// A task that stops because it was told to says nothing about what it calls.
+fn cancelled_task_does_not_open_breaker<K: WorkerKind>() {
+    let breaker = Breaker::new(1, SEC * 100);
+    let fixture = build::<K>(pool_builder(1, 4).breaker(breaker.clone()));
+    let started = Signal::default();
+    fixture.submit(run_until_cancelled::<(), K>(&started)).unwrap();
+    started.wait_for(1);
+    fixture.cancel();
+    assert_eq!(fixture.join().failed, 1);
+    assert_eq!(breaker.stats().opened, 0);
+}
+
+for_each_worker_kind!(
+    failures_in_a_row_open_breaker_and_tasks_fail_fast,
+    breaker_counts_panics_and_partial_but_not_permanent_failures,
+    half_open_breaker_permits_one_task,
+    task_with_retry_runs_when_breaker_permits_a_probe,
+    open_breaker_uses_up_no_attempts,
+    stats_have_no_breaker_without_one,
+    pools_can_share_a_breaker,
+    task_keeps_its_error_when_breaker_rejects_the_retry,
+    cancelled_task_does_not_open_breaker,
+);
