@@ -1,4 +1,4 @@
-//! A circuit breaker in front of a pool.
+//! A circuit breaker that guards the tasks of a pool.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -12,7 +12,7 @@ use suite::*;
 
 const RESET: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A pool behind a breaker that opens at `threshold` failures in a row.
+/// A pool with a breaker that opens after `threshold` failures in a row.
 fn fixture<K: WorkerKind>(workers: usize, threshold: u32) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
     let breaker = Breaker::new(threshold, RESET).clock(&clock);
@@ -26,10 +26,10 @@ fn down<K: WorkerKind>() -> TaskOf<u32, K> {
 }
 
 fn state<K: WorkerKind>(fixture: &Fixture<u32, K>) -> BreakerState {
-    fixture.stats().breaker.expect("it has one").state
+    fixture.stats().breaker.expect("the pool has a breaker").state
 }
 
-/// Submits a task and waits for its end; whether it ran.
+/// Submits a task, waits for its outcome and returns whether it ran.
 fn ran<K: WorkerKind>(fixture: &Fixture<u32, K>, results: &mut Results<u32>, task: TaskOf<u32, K>) -> bool {
     fixture.submit(task).unwrap();
     match results.next().unwrap().result {
@@ -47,11 +47,11 @@ fn failures_in_a_row_open_breaker_and_tasks_fail_fast<K: WorkerKind>() {
     for task in [down::<K>(), down::<K>(), returning::<u32, K>(1), down::<K>(), down::<K>()] {
         assert!(ran(&fixture, &mut results, task));
     }
-    assert_eq!(state(&fixture), BreakerState::Closed, "a success in between starts the count anew");
+    assert_eq!(state(&fixture), BreakerState::Closed, "a success resets the count");
     assert!(ran(&fixture, &mut results, down::<K>()));
     assert_eq!(state(&fixture), BreakerState::Open);
     for _ in 0..4 {
-        assert!(!ran(&fixture, &mut results, returning::<u32, K>(1)), "it ran");
+        assert!(!ran(&fixture, &mut results, returning::<u32, K>(1)), "the task ran");
     }
     clock.advance(RESET);
     assert_eq!(state(&fixture), BreakerState::HalfOpen);
@@ -79,7 +79,7 @@ fn breaker_counts_panics_and_partial_but_not_permanent_failures<K: WorkerKind>()
     check(BreakerState::Closed, || returning::<u32, K>(1));
 }
 
-/// Whoever comes while the probe is under way is refused.
+/// Tasks that would start while the probe runs are rejected.
 fn half_open_breaker_permits_one_task<K: WorkerKind>() {
     for succeeds in [false, true] {
         let (fixture, mut results, clock) = fixture::<K>(3, 1);
@@ -111,8 +111,8 @@ fn half_open_breaker_permits_one_task<K: WorkerKind>() {
     }
 }
 
-/// A task that logs its attempts, and can wait.
-fn patient<K: WorkerKind>(attempts: &Log<u32>) -> TaskOf<u32, K> {
+/// A task with a retry policy that logs its attempts.
+fn retrying_task<K: WorkerKind>(attempts: &Log<u32>) -> TaskOf<u32, K> {
     let log = attempts.clone();
     K::retrying(Retry::linear(2, SEC).without_jitter(), move |context: ContextOf<u32, K>| {
         log.add(context.attempt());
@@ -123,24 +123,23 @@ fn patient<K: WorkerKind>(attempts: &Log<u32>) -> TaskOf<u32, K> {
 fn task_with_retry_runs_when_breaker_permits_a_probe<K: WorkerKind>() {
     let ((fixture, mut results, clock), attempts) = (fixture::<K>(1, 1), Log::default());
     ran(&fixture, &mut results, down::<K>());
-    fixture.submit(patient::<K>(&attempts)).unwrap();
+    fixture.submit(retrying_task::<K>(&attempts)).unwrap();
     clock.wait_for_timers(1);
     assert_eq!((fixture.stats().waiting_retry, fixture.stats().failed), (1, 1));
     clock.advance(RESET - std::time::Duration::from_nanos(1));
-    assert_eq!((pending_timers(&clock), attempts.all().len()), (1, 0), "it came while the breaker was open");
+    assert_eq!((pending_timers(&clock), attempts.all().len()), (1, 0), "ran while the breaker was open");
     clock.advance(std::time::Duration::from_nanos(1));
     assert_eq!(results.next().unwrap().result.unwrap(), 1);
     assert_eq!((attempts.all(), state(&fixture)), (vec![1], BreakerState::Closed));
 }
 
-/// As often as it takes, and all its attempts are left.
 fn open_breaker_uses_up_no_attempts<K: WorkerKind>() {
     let ((fixture, mut results, clock), attempts) = (fixture::<K>(2, 1), Log::default());
     ran(&fixture, &mut results, down::<K>());
     clock.advance(RESET);
     let probe = Gate::default();
     occupy(&fixture, &probe);
-    fixture.submit(patient::<K>(&attempts)).unwrap();
+    fixture.submit(retrying_task::<K>(&attempts)).unwrap();
     for _ in 0..5 {
         clock.wait_for_timers(1);
         clock.advance(SEC);
@@ -158,7 +157,6 @@ fn stats_have_no_breaker_without_one<K: WorkerKind>() {
     assert!(build::<K>(pool_builder(1, 1)).stats().breaker.is_none());
 }
 
-/// One breaker, two pools that call the same server.
 fn pools_can_share_a_breaker<K: WorkerKind>() {
     let clock = ManualClock::new();
     let breaker = Breaker::new(1, RESET).clock(&clock);
@@ -169,7 +167,7 @@ fn pools_can_share_a_breaker<K: WorkerKind>() {
     assert!(!ran(&two, &mut of_two, returning::<u32, K>(1)));
 }
 
-/// A task that failed, and was then refused by the breaker until the pool was cancelled, has failed as it did.
+/// A task that failed, and whose retry the breaker rejected until the pool was cancelled, fails with its own error.
 fn task_keeps_its_error_when_breaker_rejects_the_retry<K: WorkerKind>() {
     let clock = ManualClock::new();
     let breaker = Breaker::new(1, SEC * 100).clock(&clock);
@@ -185,7 +183,7 @@ fn task_keeps_its_error_when_breaker_rejects_the_retry<K: WorkerKind>() {
     assert_eq!(report.failures[0].to_string(), "task #0: 503");
 }
 
-/// A task that stops because it was told to says nothing about what it calls.
+/// A cancelled task says nothing about the service that it calls.
 fn cancelled_task_does_not_open_breaker<K: WorkerKind>() {
     let breaker = Breaker::new(1, SEC * 100);
     let fixture = build::<K>(pool_builder(1, 4).breaker(breaker.clone()));

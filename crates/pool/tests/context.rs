@@ -1,4 +1,4 @@
-//! What a task knows while it runs.
+//! The context of a running task: cancellation, remaining time, worker, id and attempt.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -14,7 +14,7 @@ use std::{
 };
 use suite::*;
 
-/// Polled, and awaited: on a thread with a hand-made executor, on a tokio task as it is.
+/// On a thread the future is driven by the suite's `block_on`.
 fn task_can_poll_or_await_cancellation<K: WorkerKind>() {
     let (fixture, results) = build_with_results::<bool, K>(pool_builder(2, 4), ResultOrder::AsCompleted);
     let started = Signal::default();
@@ -42,11 +42,11 @@ fn task_can_poll_or_await_cancellation<K: WorkerKind>() {
     }
     started.wait_for(2);
     fixture.cancel();
-    let told: Vec<bool> = results.map(|outcome| outcome.result.unwrap()).collect();
-    assert_eq!(told, [true, true]);
+    let reported: Vec<bool> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert_eq!(reported, [true, true]);
 }
 
-/// Any number of places can wait for it, and one that asks afterwards is told at once.
+/// Any number of listeners can wait, and one that starts to wait after the cancel returns at once.
 fn cancel_wakes_every_listener<K: WorkerKind>() {
     let (fixture, contexts, gate) =
         (build::<K>(pool_builder(1, 4)), Log::<ContextOf<(), K>>::default(), Gate::default());
@@ -85,7 +85,7 @@ impl Wake for Silent {
     fn wake(self: Arc<Self>) {}
 }
 
-/// A worker lives long: it does not keep a waker for every task that ever listened.
+/// A long-lived worker does not keep the wakers of tasks that awaited cancellation.
 fn wakers_of_ended_tasks_are_released<K: WorkerKind>() {
     const TASKS: usize = 1_000;
     let (fixture, wakers) = (build::<K>(pool_builder(1, 4)), Log::default());
@@ -103,7 +103,7 @@ fn wakers_of_ended_tasks_are_released<K: WorkerKind>() {
     }
     wait_until(|| fixture.stats().completed == TASKS as u64 || fixture.stats().failed > 0);
     let kept = wakers.all().iter().filter(|waker| waker.strong_count() > 0).count();
-    assert!(kept < 50, "{kept} wakers of {TASKS} tasks that are over");
+    assert!(kept < 50, "{kept} wakers of {TASKS} ended tasks are kept");
     assert!(fixture.join().is_clean());
 }
 
@@ -128,8 +128,8 @@ fn remaining_counts_down_the_timeout<K: WorkerKind>() {
             Ok([whole, rest, context.remaining()])
         });
         fixture.submit(if let Some(own) = own { task.timeout(own) } else { task }).unwrap();
-        let told = results.next().unwrap().result.unwrap();
-        assert_eq!(told, [want, want.map(|limit| limit - SEC * 2), want.map(|limit| limit - SEC * 4)]);
+        let reported = results.next().unwrap().result.unwrap();
+        assert_eq!(reported, [want, want.map(|limit| limit - SEC * 2), want.map(|limit| limit - SEC * 4)]);
     }
 }
 
@@ -168,9 +168,9 @@ fn context_has_worker_and_task_id<K: WorkerKind>() {
         })
         .collect();
     fixture.close();
-    let told: Vec<(usize, u64)> = results.map(|outcome| outcome.result.unwrap()).collect();
-    assert_eq!(told.iter().map(|(_, id)| *id).collect::<Vec<_>>(), ids);
-    let mut workers: Vec<usize> = told.into_iter().map(|(worker, _)| worker).collect();
+    let reported: Vec<(usize, u64)> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert_eq!(reported.iter().map(|(_, id)| *id).collect::<Vec<_>>(), ids);
+    let mut workers: Vec<usize> = reported.into_iter().map(|(worker, _)| worker).collect();
     workers.sort_unstable();
     assert_eq!(workers, [0, 1, 2], "three tasks at once on three workers");
 }
@@ -186,8 +186,8 @@ fn spawned_task_has_the_id_returned_to_its_parent<K: WorkerKind>() {
     });
     fixture.submit(task).unwrap();
     fixture.close();
-    let told: Vec<_> = results.map(|outcome| (outcome.task.id.get(), outcome.result.unwrap())).collect();
-    let [(parent, (_, Some(child))), (named, (own, None))] = told[..] else { panic!("{told:?}") };
+    let reported: Vec<_> = results.map(|outcome| (outcome.task.id.get(), outcome.result.unwrap())).collect();
+    let [(parent, (_, Some(child))), (named, (own, None))] = reported[..] else { panic!("{reported:?}") };
     assert_eq!((parent, named, own), (0, child, child));
 }
 
@@ -202,7 +202,7 @@ fn attempts_are_numbered_from_1<K: WorkerKind>() {
     assert_eq!(results.next().unwrap().result.unwrap(), 1);
 }
 
-/// However often a task asks for a stop and goes on with something else.
+/// A task may await cancellation again and again, and continue with other work.
 fn waker_is_released_when_cancelled_future_is_dropped<K: WorkerKind>() {
     let fixture = build::<K>(pool_builder(1, 4));
     let gate = Gate::default();
@@ -228,7 +228,7 @@ for_each_worker_kind!(
     waker_is_released_when_cancelled_future_is_dropped,
 );
 
-/// A plain closure on a thread, without any executor.
+/// A plain closure on a thread polls its context.
 #[test]
 fn blocking_loop_stops_when_cancelled() {
     let pool = pool_builder(1, 1).build().unwrap();

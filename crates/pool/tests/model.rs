@@ -1,6 +1,6 @@
-//! Random mixes of submit, spawn, failure, retry, panic, close and cancel, on pools of every shape, against a
-//! simple model of what must come out: every task that was taken has exactly one fate, and without a cancel
-//! that fate, and every attempt on the way to it, is known beforehand.
+//! Random mixes of submit, spawn, failure, retry, panic, close and cancel on pools of every shape, checked against a
+//! simple model: every accepted task is settled exactly once, and without a cancel its outcome and its attempts are
+//! known in advance.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -19,13 +19,13 @@ use std::{
 };
 use suite::*;
 
-/// What a task does, once it has spawned its children.
+/// What a task does after it has spawned its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Behavior {
     Succeed,
     Fail,
     Panic,
-    /// Fails this often for a moment, of at most so many attempts.
+    /// Fails transiently `failures` times, with at most `attempts` attempts.
     FailFirst {
         failures: u32,
         attempts: u32,
@@ -39,7 +39,7 @@ struct Node {
     children: Vec<Node>,
 }
 
-/// What is done to the pool, and after how many tasks were submitted (or started, for a cancel from inside).
+/// How the pool is ended, and after how many submitted tasks (`CancelInside`: started tasks).
 #[derive(Debug, Clone, Copy)]
 enum Stop {
     Join,
@@ -59,10 +59,10 @@ struct Scenario {
     roots: Vec<Node>,
 }
 
-/// What becomes of a task.
+/// The outcome of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    Made,
+    Succeeded,
     Failed(u32),
     Panicked,
 }
@@ -70,10 +70,10 @@ enum Expected {
 impl Behavior {
     fn expected(self) -> Expected {
         match self {
-            Self::Succeed => Expected::Made,
+            Self::Succeed => Expected::Succeeded,
             Self::Fail => Expected::Failed(1),
             Self::Panic => Expected::Panicked,
-            Self::FailFirst { failures, attempts } if failures < attempts => Expected::Made,
+            Self::FailFirst { failures, attempts } if failures < attempts => Expected::Succeeded,
             Self::FailFirst { attempts, .. } => Expected::Failed(attempts),
         }
     }
@@ -133,10 +133,10 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// A node by its place in the plan: `3/0/1` is the second child of the first child of the fourth root.
+/// Path of a node in the scenario: `[3, 0, 1]` is the second child of the first child of the fourth root.
 type TreePath = Vec<usize>;
 
-/// Every attempt, and every id that a pool has given.
+/// Records every attempt and every id that the pool has assigned.
 struct Recorder<K: WorkerKind> {
     attempts: Log<(TreePath, u32)>,
     ids: Log<(u64, TreePath)>,
@@ -207,7 +207,7 @@ impl<K: WorkerKind> Recorder<K> {
     }
 }
 
-/// What came out of a pool.
+/// Everything observed of one pool.
 struct Outcomes {
     report: Report,
     outcomes: Vec<Outcome<TreePath>>,
@@ -238,7 +238,7 @@ fn run<K: WorkerKind>(scenario: &Scenario) -> Outcomes {
     let report = fixture.join();
     let given = recorder.ids.all();
     let ids: BTreeMap<u64, TreePath> = given.iter().cloned().collect();
-    assert_eq!(ids.len(), given.len(), "an id was given twice");
+    assert_eq!(ids.len(), given.len(), "two tasks have the same id");
     Outcomes { report, outcomes: reader.join().unwrap(), attempts: recorder.attempts.all(), ids }
 }
 
@@ -247,7 +247,7 @@ fn find<'a>(roots: &'a [Node], path: &[usize]) -> &'a Node {
     rest.iter().fold(&roots[*first], |node, nth| &node.children[*nth])
 }
 
-/// All places of a plan whose first so many roots were taken.
+/// The paths of all nodes below `roots`.
 fn all_paths(roots: &[Node], above: &TreePath) -> BTreeSet<TreePath> {
     let mut all = BTreeSet::new();
     for (nth, root) in roots.iter().enumerate() {
@@ -260,54 +260,51 @@ fn all_paths(roots: &[Node], above: &TreePath) -> BTreeSet<TreePath> {
 
 fn expected(outcome: &Outcome<TreePath>) -> Expected {
     match &outcome.result {
-        Ok(_) => Expected::Made,
+        Ok(_) => Expected::Succeeded,
         Err(failure) if matches!(failure.error.cause(), Cause::Panic { .. }) => Expected::Panicked,
         Err(failure) => Expected::Failed(failure.attempts),
     }
 }
 
-/// What holds of every run.
+/// Checks what holds for every run.
 fn check_invariants(scenario: &Scenario, out: &Outcomes) {
     assert_reports_each_task_once(&out.report);
-    assert_eq!(out.report.stats.submitted, out.ids.len() as u64, "what was taken is what was counted");
+    assert_eq!(out.report.stats.submitted, out.ids.len() as u64, "accepted and counted tasks differ");
     let delivered: BTreeSet<u64> = out.outcomes.iter().map(|outcome| outcome.task.id.get()).collect();
     assert_eq!(delivered.len(), out.outcomes.len(), "delivered twice");
     let never: BTreeSet<u64> = out.report.never_started.iter().map(|task| task.id.get()).collect();
-    assert!(delivered.is_disjoint(&never), "never started, and yet an outcome");
+    assert!(delivered.is_disjoint(&never), "a never started task has an outcome");
     let settled: BTreeSet<u64> = delivered.union(&never).copied().collect();
-    assert!(
-        settled.into_iter().eq(out.ids.keys().copied()),
-        "a task without a fate, or a fate without a task"
-    );
-    let made = out.outcomes.iter().filter(|outcome| outcome.result.is_ok()).count();
-    assert_eq!(out.report.finished, made as u64);
+    assert!(settled.into_iter().eq(out.ids.keys().copied()), "accepted and settled tasks differ");
+    let values = out.outcomes.iter().filter(|outcome| outcome.result.is_ok()).count();
+    assert_eq!(out.report.finished, values as u64);
     for outcome in &out.outcomes {
         let path = &out.ids[&outcome.task.id.get()];
         if let Ok(value) = &outcome.result {
-            assert_eq!(value, path, "another task's result");
+            assert_eq!(value, path, "result of another task");
         }
     }
     if scenario.result_order == ResultOrder::AsSubmitted {
         let ids: Vec<u64> = out.outcomes.iter().map(|outcome| outcome.task.id.get()).collect();
         assert!(ids.is_sorted(), "not in submit order: {ids:?}");
     }
-    // Attempts of one task count up from 1, none twice; and whoever had one was started.
+    // The attempts of a task are numbered from 1 without repetition, and only started tasks have any.
     let mut seen = BTreeMap::<&TreePath, u32>::new();
     for (path, attempt) in &out.attempts {
         let before = seen.insert(path, *attempt).unwrap_or(0);
         assert_eq!(*attempt, before + 1, "{path:?}");
     }
     let started: BTreeSet<&TreePath> = delivered.iter().map(|id| &out.ids[id]).collect();
-    assert!(seen.into_keys().eq(started), "an outcome without a start, or a start without an outcome");
+    assert!(seen.into_keys().eq(started), "started tasks and tasks with an outcome differ");
 }
 
-/// What holds of a run that was not cancelled.
+/// Checks what holds for a run that was not cancelled.
 fn check_uncancelled(scenario: &Scenario, out: &Outcomes) {
-    let taken = match scenario.stop {
+    let accepted = match scenario.stop {
         Stop::CloseAfter(after) => after.min(scenario.roots.len()),
         _ => scenario.roots.len(),
     };
-    let want = all_paths(&scenario.roots[..taken], &Vec::new());
+    let want = all_paths(&scenario.roots[..accepted], &Vec::new());
     let got: BTreeSet<TreePath> = out.ids.values().cloned().collect();
     assert_eq!(got, want);
     assert!(out.report.never_started.is_empty());
@@ -340,7 +337,7 @@ fn random_scenarios_end_as_the_model_predicts<K: WorkerKind>() {
     });
 }
 
-/// One worker, first in first out: each root, then all below it, the newest child first.
+/// The order with one worker and a FIFO queue: each root, then all nodes below it, the newest child first.
 fn walk(node: &Node, path: &[usize], order: &mut Vec<TreePath>) {
     order.push(path.to_vec());
     for (nth, child) in node.children.iter().enumerate().rev() {

@@ -1,4 +1,4 @@
-//! Tasks that panic: one task's affair, told in full.
+//! Panics of tasks: reported in full, and without effect on other tasks and workers.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -12,7 +12,7 @@ use std::{
 };
 use suite::*;
 
-/// How a task panics.
+/// A way for a task to panic.
 type PanicFn = fn();
 
 fn message_of(failure: &Failure) -> String {
@@ -26,7 +26,7 @@ fn panic_is_reported_with_message_location_and_backtrace<K: WorkerKind>() {
     let panics: [(PanicFn, &str); 4] = [
         (|| panic!("plain"), "plain, at crates/pool/tests/panic.rs:"),
         (|| panic!("{} of {}", 3, 4), "3 of 4, at crates/pool/tests/panic.rs:"),
-        (|| panic_any(42), "(not a text), at crates/pool/tests/panic.rs:"),
+        (|| panic_any(42), "(not a string), at crates/pool/tests/panic.rs:"),
         (|| drop(Vec::<String>::new().pop().unwrap()), "called `Option::unwrap()` on a `None` value, at "),
     ];
     let (fixture, mut results) = build_with_results::<(), K>(pool_builder(1, 8), ResultOrder::AsCompleted);
@@ -38,7 +38,7 @@ fn panic_is_reported_with_message_location_and_backtrace<K: WorkerKind>() {
         fixture.submit(task.label("p")).unwrap();
         let failure = results.next().unwrap().result.unwrap_err();
         let message = message_of(&failure);
-        // From the workspace's root or from the crate's own, as cargo likes.
+        // Paths are relative to the workspace or to the crate.
         let want = want.replace("crates/pool/", "");
         assert!(message.replace("crates/pool/", "").starts_with(&want), "{message}");
         let full = format!("{:?}", failure.error);
@@ -51,7 +51,6 @@ fn panic_is_reported_with_message_location_and_backtrace<K: WorkerKind>() {
     assert_eq!((report.stats.panicked, report.stats.failed), (4, 4));
 }
 
-/// A task that catches its own panic and returns it is a task that panicked.
 fn panic_caught_with_catch_panic_counts_as_panic<K: WorkerKind>() {
     let (fixture, mut results) = build_with_results::<(), K>(pool_builder(1, 8), ResultOrder::AsCompleted);
     fixture.submit(K::once(async |_| catch_panic(|| panic!("caught")))).unwrap();
@@ -67,7 +66,7 @@ fn worker_survives_a_panic<K: WorkerKind>() {
         for _ in 0..1_000 {
             fixture.submit(K::once(async |_| panic!("ouch"))).unwrap();
         }
-        // All of them, at the same time.
+        // All workers still run tasks at the same time.
         let barrier = Barrier::new(workers);
         for _ in 0..workers {
             let barrier = barrier.clone();
@@ -86,7 +85,7 @@ fn worker_survives_a_panic<K: WorkerKind>() {
     }
 }
 
-/// Panics when it is dropped.
+/// A value whose drop panics.
 struct PanicOnDrop(&'static str);
 
 impl Drop for PanicOnDrop {
@@ -95,8 +94,7 @@ impl Drop for PanicOnDrop {
     }
 }
 
-/// Wherever what is the user's is dropped: with the closure, with what it made, with what it panicked with,
-/// with what is never started.
+/// The pool drops values of the user in closures, results, panic payloads and tasks that never started.
 fn worker_survives_a_panic_on_drop<K: WorkerKind>() {
     let (fixture, results) =
         build_with_results::<Option<PanicOnDrop>, K>(pool_builder(1, 8), ResultOrder::AsCompleted);
@@ -135,7 +133,7 @@ fn worker_survives_a_panic_on_drop<K: WorkerKind>() {
     assert_eq!((report.never_started.len(), report.stats.submitted), (1, 6));
 }
 
-/// A payload that went past the hook is told by its own words, not by those of an earlier panic.
+/// `resume_unwind` bypasses the hook, which still holds the message of an earlier panic.
 fn panic_keeps_its_own_message_after_an_earlier_one<K: WorkerKind>() {
     let (fixture, mut results) = build_with_results::<(), K>(pool_builder(1, 8), ResultOrder::AsCompleted);
     let panic_on_drop = PanicOnDrop("earlier");
@@ -149,7 +147,6 @@ fn panic_keeps_its_own_message_after_an_earlier_one<K: WorkerKind>() {
     assert_eq!(message_of(&results.next().unwrap().result.unwrap_err()), "later");
 }
 
-/// A task that catches its own panic has not panicked.
 fn panic_caught_with_catch_unwind_is_not_counted<K: WorkerKind>() {
     let (fixture, mut results) = build_with_results::<bool, K>(pool_builder(1, 8), ResultOrder::AsCompleted);
     fixture.submit(K::once(async |_| Ok(std::panic::catch_unwind(|| panic!("inner")).is_err()))).unwrap();

@@ -1,5 +1,5 @@
-//! The panic hook is everybody's: a pool puts itself in front of the one that is there, keeps its tasks' panics
-//! and hands all others on. Alone in its process: a hook is set once.
+//! The panic hook is shared by the process: a pool installs its own in front of the existing one, keeps the panics of
+//! its tasks and passes all others on. Needs its own process, because a hook is set once.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -30,7 +30,7 @@ fn panics_outside_tasks_reach_the_previous_hook() {
     assert!(
         matches!(report.failures[0].error.cause(), Cause::Panic { message, .. } if message.starts_with("in a task"))
     );
-    // A thread that was started by a task is not in the task.
+    // A thread that a task starts is not part of the task.
     let fixture = build::<OnThreads>(pool_builder(1, 4));
     let task = OnThreads::once(async |_| {
         assert!(thread::spawn(|| panic!("beside a task")).join().is_err());

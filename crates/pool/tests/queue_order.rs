@@ -1,4 +1,4 @@
-//! Whose turn it is: first in first out, by priority, by cost; and nobody waits for ever.
+//! The order in which queued tasks start: first in first out, by priority, by cost, and without starvation.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -8,7 +8,7 @@ mod suite;
 use gristmill_pool::{Priority, QueueOrder, ResultOrder};
 use suite::*;
 
-/// Submits tasks of these ranks while the one worker is occupied, and says in which order they then ran.
+/// Submits tasks of these ranks while the only worker is occupied, and returns the order in which they ran.
 fn run<K: WorkerKind>(order: QueueOrder, ranks: &[u64]) -> Vec<u64> {
     let builder = pool_builder(1, ranks.len().max(1)).order(order);
     let (fixture, mut results) = build_with_results::<u64, K>(builder, ResultOrder::AsCompleted);
@@ -59,12 +59,12 @@ fn tasks_without_priority_are_normal<K: WorkerKind>() {
     gate.open();
     fixture.close();
     results.next();
-    let made: Vec<&str> = results.map(|outcome| outcome.result.unwrap()).collect();
-    assert_eq!(made, ["high", "plain", "normal", "low"]);
+    let values: Vec<&str> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert_eq!(values, ["high", "plain", "normal", "low"]);
 }
 
-/// A task that is better than the worst, and puts another one like itself into the queue before it ends: there
-/// always is a better one.
+/// A task of good rank that submits another one like itself before it ends, so that a better task than the worst always
+/// waits.
 fn better<K: WorkerKind>(pool: Handle<(), K>, worst: Signal, count: Signal) -> TaskOf<(), K> {
     let task = K::once(async move |_| {
         count.notify();
@@ -76,10 +76,10 @@ fn better<K: WorkerKind>(pool: Handle<(), K>, worst: Signal, count: Signal) -> T
     task.priority(Priority::HIGH).cost(1)
 }
 
-/// The worst of all runs all the same, after at most sixteen starts for each one that was there before it.
+/// The worst task runs after at most 16 starts for each task that was queued before it.
 fn worst_task_runs_despite_endless_better_ones<K: WorkerKind>() {
     for order in [QueueOrder::Priority, QueueOrder::Cost] {
-        // Too short a queue for a worker to take several at once, which would take the worst along.
+        // The queue is too short for a worker to pop a batch, which would include the worst task.
         let fixture = build::<K>(pool_builder(1, 3).order(order));
         let (gate, worst, count) = (Gate::default(), Signal::default(), Signal::default());
         occupy(&fixture, &gate);
@@ -94,7 +94,7 @@ fn worst_task_runs_despite_endless_better_ones<K: WorkerKind>() {
         fixture.submit(task.priority(Priority(0)).cost(1_000_000)).unwrap();
         gate.open();
         worst.wait_for(1);
-        // It was the third, and those that are queued behind it may have run since.
+        // It was queued third, and tasks behind it may have run since.
         assert!(count.count() <= 3 * 16 + 8, "{order:?}: overtaken by {}", count.count());
         wait_until(|| fixture.stats().queued == 0);
         assert!(fixture.join().is_clean());

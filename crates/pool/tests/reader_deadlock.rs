@@ -1,4 +1,4 @@
-//! A thread that reads results and submits. Alone in its process: it listens to everything that is logged.
+//! A thread that both reads results and submits tasks. Needs its own process, because it captures the log.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -17,7 +17,7 @@ use tracing::{
 
 static LOGGED: (Mutex<String>, Condvar) = (Mutex::new(String::new()), Condvar::new());
 
-/// Keeps what is logged as errors.
+/// Captures log lines of level error.
 struct Log;
 
 struct Text<'a>(&'a mut String);
@@ -55,7 +55,8 @@ fn number(n: usize) -> Task<usize> {
     Task::new(move |_| Ok(n))
 }
 
-/// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task that it does not read.
+/// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task whose result
+/// it does not read.
 fn check_deadlock_is_logged(
     result_order: ResultOrder,
     first: Task<usize>,
@@ -71,9 +72,9 @@ fn check_deadlock_is_logged(
             reading.submit_task(number(0)).unwrap();
             results.next().unwrap();
             reading.submit_task(first).unwrap();
-            // More than queue, workers and results hold together.
-            let refused = (2..100).map(|n| reading.submit_task(number(n))).find_map(Result::err);
-            refused.map(|refused| refused.kind)
+            // More tasks than queue, workers and results hold together.
+            let rejected = (2..100).map(|n| reading.submit_task(number(n))).find_map(Result::err);
+            rejected.map(|rejected| rejected.kind)
         });
         meanwhile(&pool);
         let logged = LOGGED.1.wait_while(LOGGED.0.lock().unwrap(), |text| text.is_empty()).unwrap();
@@ -84,7 +85,7 @@ fn check_deadlock_is_logged(
     });
 }
 
-/// In submit order all tasks that may be started end before the first one: then the workers have nothing to do.
+/// In submit order all tasks that may start end before the first one, so that the workers are idle.
 fn check_deadlock_with_idle_workers_is_logged() {
     let (open, gate) = mpsc::channel::<()>();
     let first = Task::new(move |_| {
@@ -92,7 +93,7 @@ fn check_deadlock_with_idle_workers_is_logged() {
         Ok(1)
     });
     check_deadlock_is_logged(ResultOrder::AsSubmitted, first, |pool| {
-        // All others that queue, workers and results have room for.
+        // All other tasks that queue, workers and results have room for.
         while pool.stats().completed < 1 + 5 {
             thread::yield_now();
         }
@@ -100,7 +101,7 @@ fn check_deadlock_with_idle_workers_is_logged() {
     });
 }
 
-/// Another thread reads: a full queue is ordinary backpressure, and nothing is logged.
+/// Another thread reads, so that a full queue is ordinary backpressure and nothing is logged.
 fn check_backpressure_is_not_logged(result_order: ResultOrder) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, results) = builder.build_with_results::<usize>(result_order).unwrap();
@@ -116,7 +117,7 @@ fn check_backpressure_is_not_logged(result_order: ResultOrder) {
     assert_eq!(*LOGGED.0.lock().unwrap(), "");
 }
 
-/// The recipe of the documentation of `Results`: what is refused waits with the reader.
+/// The example in the documentation of `Results`: the reader keeps rejected tasks until it has read more.
 fn check_recipe(result_order: ResultOrder) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, mut results) = builder.build_with_results::<usize>(result_order).unwrap();
@@ -132,10 +133,10 @@ fn check_recipe(result_order: ResultOrder) {
                 }
             }
         }
-        let made = results.next().unwrap().result.unwrap();
+        let values = results.next().unwrap().result.unwrap();
         under_way -= 1;
         sum += 1;
-        waiting.extend((0..2).filter(|_| made > 1).map(|_| number(made / 2)));
+        waiting.extend((0..2).filter(|_| values > 1).map(|_| number(values / 2)));
     }
     assert_eq!(sum, 127);
     assert_eq!(*LOGGED.0.lock().unwrap(), "");

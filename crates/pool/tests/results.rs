@@ -1,5 +1,5 @@
-//! What tasks make, and how it reaches the reader: in both orders, nothing dropped, and a reader who does not
-//! read holds the pool up instead of filling memory.
+//! Delivery of results to the reader: in both orders, without losses, and with backpressure when the reader does not
+//! read.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -12,7 +12,7 @@ use gristmill_pool::{
 use std::thread;
 use suite::*;
 
-/// The first task is held until the second is done.
+/// Runs two tasks, of which the first is blocked until the second has ended. Returns their results.
 fn slow_first<K: WorkerKind>(result_order: ResultOrder) -> Vec<u32> {
     let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 4), result_order);
     let (gate, started) = (Gate::default(), Signal::default());
@@ -33,7 +33,6 @@ fn submit_order_delivers_the_first_submitted_first<K: WorkerKind>() {
     assert_eq!(slow_first::<K>(ResultOrder::AsSubmitted), [0, 1]);
 }
 
-/// As soon as it is there, not at the end.
 fn results_are_delivered_while_the_pool_runs<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, mut results) = build_with_results::<u32, K>(pool_builder(1, 1), result_order);
@@ -45,11 +44,11 @@ fn results_are_delivered_while_the_pool_runs<K: WorkerKind>() {
         assert_eq!(block_on(results.next_async()).unwrap().result.unwrap(), 3);
         fixture.close();
         assert!(block_on(results.next_async()).is_none());
-        assert!(results.next().is_none(), "the end is the end");
+        assert!(results.next().is_none(), "an ended iterator stays ended");
     }
 }
 
-/// The tightest of pools and a reader on a thread of its own: everything comes, once, and in order if asked.
+/// Pools with the smallest capacities, and a reader on another thread.
 fn every_result_is_delivered_once_from_tight_pools<K: WorkerKind>() {
     const TASKS: u32 = 300;
     for result_order in RESULT_ORDERS {
@@ -65,22 +64,22 @@ fn every_result_is_delivered_once_from_tight_pools<K: WorkerKind>() {
                     fixture.submit(task).unwrap();
                 }
                 fixture.close();
-                let mut made = reader.join().unwrap();
+                let mut values = reader.join().unwrap();
                 if result_order == ResultOrder::AsCompleted {
-                    made.sort_unstable();
+                    values.sort_unstable();
                 }
                 assert!(
-                    made == (0..TASKS).collect::<Vec<_>>(),
-                    "{result_order:?} {order:?} {workers}: {made:?}"
+                    values == (0..TASKS).collect::<Vec<_>>(),
+                    "{result_order:?} {order:?} {workers}: {values:?}"
                 );
             }
         }
     }
 }
 
-/// Offers tasks until no more is taken, and then some. Answers how many were, and how many were started.
+/// Offers tasks until the pool accepts no more, and 500 further ones. Returns how many were accepted and started.
 fn offer<K: WorkerKind>(fixture: &Fixture<u32, K>, full: usize) -> (usize, usize) {
-    let (mut taken, started) = (0, Signal::default());
+    let (mut accepted, started) = (0, Signal::default());
     let mut offer = || {
         let begun = started.clone();
         let task = K::once(async move |_| {
@@ -88,36 +87,36 @@ fn offer<K: WorkerKind>(fixture: &Fixture<u32, K>, full: usize) -> (usize, usize
             Ok(0)
         });
         if fixture.try_submit(task).is_ok() {
-            taken += 1;
+            accepted += 1;
         }
         thread::yield_now();
-        taken
+        accepted
     };
     while offer() < full {}
     for _ in 0..500 {
         offer();
     }
-    (taken, started.count())
+    (accepted, started.count())
 }
 
-/// Nobody reads: the shelf fills, the workers take one more each and wait with it, the queue fills.
+/// The result queue fills up, each worker takes one more task and waits with it, and the queue fills up.
 fn pool_stops_accepting_tasks_when_results_are_not_read<K: WorkerKind>() {
     for workers in 1..=2 {
         let (queue, result_capacity) = (3, 2);
         let builder = pool_builder(workers, queue).result_capacity(result_capacity);
         let (fixture, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
-        let (taken, started) = offer(&fixture, queue + workers + result_capacity);
-        // A worker may finish a task as the shelf fills up under it.
-        assert!(started <= result_capacity + workers, "{started} were started");
-        assert!(taken <= queue + 2 * workers + result_capacity, "{taken} were taken in");
-        // Reading makes room.
-        let (pool, more) = (fixture.pool.clone(), 3 * taken);
+        let (accepted, started) = offer(&fixture, queue + workers + result_capacity);
+        // A worker may be running a task when the result queue fills up.
+        assert!(started <= result_capacity + workers, "{started} tasks were started");
+        assert!(accepted <= queue + 2 * workers + result_capacity, "{accepted} tasks were accepted");
+        // Reading results makes room for tasks.
+        let (pool, more) = (fixture.pool.clone(), 3 * accepted);
         let submitter = thread::spawn(move || {
             for _ in 0..more {
                 pool.submit(returning::<u32, K>(0)).unwrap();
             }
         });
-        for _ in 0..taken + more {
+        for _ in 0..accepted + more {
             results.next().unwrap();
         }
         submitter.join().unwrap();
@@ -126,21 +125,25 @@ fn pool_stops_accepting_tasks_when_results_are_not_read<K: WorkerKind>() {
     }
 }
 
-/// The first task is held: the others run ahead of the reader, as far as the window and no further.
+/// The first task is blocked, and the others run ahead of the reader up to the limit.
 fn submit_order_limits_how_far_tasks_run_ahead<K: WorkerKind>() {
     let (workers, queue, result_capacity) = (2, 3, 2);
     let builder = pool_builder(workers, queue).result_capacity(result_capacity);
     let (fixture, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsSubmitted);
     let gate = Gate::default();
     occupy(&fixture, &gate);
-    let (taken, _) = offer(&fixture, workers + queue + result_capacity - 1);
-    assert_eq!(taken, workers + queue + result_capacity - 1, "with the held one, the window");
-    // All but the held one can finish: the shelf is no reason not to start what the reader waits for.
-    wait_until(|| fixture.stats().completed as usize == taken);
+    let (accepted, _) = offer(&fixture, workers + queue + result_capacity - 1);
+    assert_eq!(
+        accepted,
+        workers + queue + result_capacity - 1,
+        "with the blocked task, as many as may run ahead"
+    );
+    // All but the blocked task can finish: full results do not keep tasks from starting that the reader waits for.
+    wait_until(|| fixture.stats().completed as usize == accepted);
     let pool = fixture.pool.clone();
     let waiting = thread::spawn(move || pool.submit(returning::<u32, K>(1)));
     gate.open();
-    for _ in 0..=taken {
+    for _ in 0..=accepted {
         assert_eq!(results.next().unwrap().result.unwrap(), 0);
     }
     waiting.join().unwrap().unwrap();
@@ -148,7 +151,7 @@ fn submit_order_limits_how_far_tasks_run_ahead<K: WorkerKind>() {
     assert!(fixture.join().is_clean());
 }
 
-/// The shelf is empty again, so nothing keeps any worker from its work.
+/// Once the results were read, no worker is held back.
 fn every_worker_starts_once_results_are_read<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         for workers in 2..=4 {
@@ -165,15 +168,15 @@ fn every_worker_starts_once_results_are_read<K: WorkerKind>() {
                 });
                 fixture.submit(task).unwrap();
             }
-            // All have one in hand and wait for room.
+            // Each worker holds a task and waits for room for its result.
             wait_until(|| fixture.stats().queued == 0);
-            let made: Vec<u32> = (0..=workers).map(|_| results.next().unwrap().result.unwrap()).collect();
-            assert_eq!(made.iter().sum::<u32>(), workers as u32);
+            let values: Vec<u32> = (0..=workers).map(|_| results.next().unwrap().result.unwrap()).collect();
+            assert_eq!(values.iter().sum::<u32>(), workers as u32);
         }
     }
 }
 
-/// In submit order: whoever else may start, the task that the reader waits for must.
+/// In submit order the task that the reader waits for must start, whatever else may.
 fn submit_order_starts_the_task_that_the_reader_waits_for<K: WorkerKind>() {
     let builder = pool_builder(2, 8).result_capacity(1).order(QueueOrder::Priority);
     let (fixture, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsSubmitted);
@@ -183,7 +186,7 @@ fn submit_order_starts_the_task_that_the_reader_waits_for<K: WorkerKind>() {
     started.wait_for(2);
     fixture.submit(returning::<u32, K>(2).priority(Priority::LOW)).unwrap();
     fixture.submit(returning::<u32, K>(3).priority(Priority::HIGH)).unwrap();
-    // The later task is taken first, and its worker is the first to wait for room.
+    // The later task is popped first, and its worker is the first to wait for room.
     one.open();
     wait_until(|| fixture.stats().queued == 1);
     two.open();
@@ -211,7 +214,6 @@ fn dropped_results_do_not_block_the_pool<K: WorkerKind>() {
     }
 }
 
-/// What was made but is not wanted is dropped, not kept.
 fn unread_results_are_dropped_with_the_reader<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, results) = build_with_results::<OnDrop, K>(pool_builder(1, 8), result_order);
@@ -234,13 +236,13 @@ fn results_can_be_read_after_the_pool_ended<K: WorkerKind>() {
         }
         assert_eq!(fixture.join().finished, 5);
         drop(fixture);
-        let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        made.sort_unstable();
-        assert_eq!(made, [0, 1, 2, 3, 4]);
+        let mut values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        values.sort_unstable();
+        assert_eq!(values, [0, 1, 2, 3, 4]);
     }
 }
 
-/// Every task that was started has one outcome, also when the pool is cancelled and nobody had read.
+/// Every task that was started has one outcome, even if the pool is cancelled before anything was read.
 fn outcomes_of_started_tasks_are_delivered_after_cancel<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, results) =
@@ -255,9 +257,9 @@ fn outcomes_of_started_tasks_are_delivered_after_cancel<K: WorkerKind>() {
         let report = fixture.join();
         assert_reports_each_task_once(&report);
         assert_eq!((report.finished, report.never_started.len()), (2, 2));
-        let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        made.sort_unstable();
-        assert_eq!(made, [0, 1]);
+        let mut values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        values.sort_unstable();
+        assert_eq!(values, [0, 1]);
     }
 }
 
@@ -269,18 +271,18 @@ fn failures_are_delivered_as_outcomes<K: WorkerKind>() {
         fixture.submit(K::once(async |_| panic!("ouch"))).unwrap();
         fixture.submit(returning::<u32, K>(4)).unwrap();
         fixture.close();
-        let told: Vec<String> = results.map(tell).collect();
-        assert_eq!(told[0], "task #0 made 1");
-        assert_eq!(told[1], "parse #1 (7.json) failed after 1: bad line");
-        assert!(told[2].starts_with("task #2 panicked after 1: ouch, at "), "{}", told[2]);
-        assert_eq!((&*told[3], told.len()), ("task #3 made 4", 4));
+        let reported: Vec<String> = results.map(describe).collect();
+        assert_eq!(reported[0], "task #0 returned 1");
+        assert_eq!(reported[1], "parse #1 (7.json) failed after 1: bad line");
+        assert!(reported[2].starts_with("task #2 panicked after 1: ouch, at "), "{}", reported[2]);
+        assert_eq!((&*reported[3], reported.len()), ("task #3 returned 4", 4));
     }
 }
 
-fn tell(outcome: gristmill_pool::Outcome<u32>) -> String {
+fn describe(outcome: gristmill_pool::Outcome<u32>) -> String {
     let task = outcome.task;
     match outcome.result {
-        Ok(made) => format!("{task} made {made}"),
+        Ok(value) => format!("{task} returned {value}"),
         Err(failure) => {
             assert_eq!(failure.task, task);
             let attempts = failure.attempts;
@@ -292,7 +294,7 @@ fn tell(outcome: gristmill_pool::Outcome<u32>) -> String {
     }
 }
 
-/// A reader that waits is woken by the end, and by nothing else.
+/// A pool without tasks ends, and a reader that waits for results is woken.
 fn waiting_reader_is_woken_at_the_end<K: WorkerKind>() {
     for (result_order, cancel) in RESULT_ORDERS.into_iter().flat_map(|d| [(d, false), (d, true)]) {
         let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 2), result_order);
@@ -329,21 +331,21 @@ for_each_worker_kind!(
     submit_order_works_with_unlimited_queue,
 );
 
-/// A task that was numbered and then refused leaves a gap in submit order, for which nobody waits: neither the
-/// reader nor a worker that is held back until there is room for results.
+/// A task that got an id and was then rejected leaves a gap in submit order. Neither the reader nor a worker that waits
+/// for room for results waits for it.
 #[test]
 fn rejected_spawn_leaves_no_gap_in_submit_order() {
     type K = OnThreads;
     let clock = ManualClock::new();
     let builder = pool_builder(2, 8).result_capacity(1).stall_timeout(SEC).clock(&clock);
     let (fixture, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsSubmitted);
-    let (go, started, refused) = (Gate::default(), Signal::default(), Signal::default());
-    let (passed, begun, told) = (go.passed(), started.clone(), refused.clone());
+    let (go, started, rejected) = (Gate::default(), Signal::default(), Signal::default());
+    let (passed, begun, reported) = (go.passed(), started.clone(), rejected.clone());
     let stuck = K::once(async move |context: ContextOf<u32, K>| {
         begun.notify();
         passed.await;
         assert!(context.spawn_task(returning::<u32, K>(2)).is_err());
-        told.notify();
+        reported.notify();
         Ok(0)
     });
     fixture.submit(stuck).unwrap();
@@ -353,9 +355,9 @@ fn rejected_spawn_leaves_no_gap_in_submit_order() {
     let first = Gate::default();
     fixture.submit(hold::<u32, K>(&started, &first, 1)).unwrap();
     started.wait_for(2);
-    // This one is refused, with a number between its neighbours'.
+    // The spawn is rejected, with an id between those of the tasks before and after it.
     go.open();
-    refused.wait_for(1);
+    rejected.wait_for(1);
     let again =
         K::retrying(Retry::linear(2, SEC / 100).without_jitter(), async |context: ContextOf<u32, K>| {
             if context.attempt() == 1 { Err(TaskError::transient("not yet")) } else { Ok(3) }
@@ -366,10 +368,10 @@ fn rejected_spawn_leaves_no_gap_in_submit_order() {
     wait_until(|| fixture.stats().completed == 1);
     first.open();
     wait_until(|| fixture.stats().completed == 2);
-    // Two results wait for the reader, so the worker that takes this one is held back.
+    // Two results wait for the reader, so the worker that takes this task waits for room.
     clock.advance(SEC / 50);
     wait_until(|| fixture.stats().queued == 0 && fixture.stats().waiting_retry == 0);
     fixture.close();
-    let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-    assert_eq!(made, [1, 3, 4]);
+    let values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert_eq!(values, [1, 3, 4]);
 }

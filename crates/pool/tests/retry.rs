@@ -1,4 +1,4 @@
-//! Failing and trying again: how often, after how long, and what a task that waits costs in the meantime.
+//! Retries: how often, after which delay, and what holds while a task waits for its next attempt.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -12,7 +12,7 @@ use gristmill_pool::{
 use std::{thread, time::Duration};
 use suite::*;
 
-/// Fails each time with what `error` makes of the attempt's number; logs the attempts.
+/// A task that logs each attempt and fails with what `error` returns for its number.
 fn failing<K: WorkerKind>(
     policy: Retry,
     log: &Log<u32>,
@@ -36,14 +36,14 @@ fn busy(_: u32) -> Option<TaskError> {
     Some(TaskError::transient("busy"))
 }
 
-/// Moves the clock to just before the one timer, and then there. (When it fires the task runs again, and the
-/// next timer, if any, is the next delay's.)
+/// Advances the clock to just before the only timer and then to it, when the task runs again. The next timer, if any,
+/// is that of the next delay.
 #[track_caller]
 fn wait_exactly(clock: &ManualClock, log: &Log<u32>, delay: Duration) {
     clock.wait_for_timers(1);
     let before = log.all().len();
     clock.advance(delay - NANO);
-    assert_eq!((pending_timers(clock), log.all().len()), (1, before), "came before {delay:?}");
+    assert_eq!((pending_timers(clock), log.all().len()), (1, before), "retried before {delay:?}");
     clock.advance(NANO);
     wait_until(|| log.all().len() > before);
 }
@@ -88,17 +88,20 @@ fn delays_are_exact_without_jitter<K: WorkerKind>() {
 
 fn error_class_and_retry_after_decide_the_retry<K: WorkerKind>() {
     let policy = Retry::linear(3, SEC).without_jitter().max_delay(SEC);
-    let patient = |_| Some(TaskError::transient("429").with_retry_after(SEC * 60));
-    assert_eq!(check::<K>(policy, patient, &[SEC * 60; 2]).unwrap().error.to_string(), "429");
-    let hasty = |_| Some(TaskError::transient("429").with_retry_after(SEC / 2));
-    check::<K>(policy, hasty, &[SEC; 2]).unwrap();
-    let hopeless = |_| Some(TaskError::permanent("404").with_retry_after(SEC));
-    assert_eq!(check::<K>(policy, hopeless, &[]).unwrap().error.class(), ErrorClass::Permanent);
-    let turns = |attempt| match attempt {
+    let long_delay = |_| Some(TaskError::transient("429").with_retry_after(SEC * 60));
+    assert_eq!(check::<K>(policy, long_delay, &[SEC * 60; 2]).unwrap().error.to_string(), "429");
+    let short_delay = |_| Some(TaskError::transient("429").with_retry_after(SEC / 2));
+    check::<K>(policy, short_delay, &[SEC; 2]).unwrap();
+    let permanent = |_| Some(TaskError::permanent("404").with_retry_after(SEC));
+    assert_eq!(check::<K>(policy, permanent, &[]).unwrap().error.class(), ErrorClass::Permanent);
+    let then_permanent = |attempt| match attempt {
         1 => Some(TaskError::transient("busy")),
         _ => Some(TaskError::permanent("gone")),
     };
-    assert_eq!(check::<K>(policy, turns, &[SEC]).unwrap().to_string(), "task #0: gone (after 2 attempts)");
+    assert_eq!(
+        check::<K>(policy, then_permanent, &[SEC]).unwrap().to_string(),
+        "task #0: gone (after 2 attempts)"
+    );
 }
 
 fn panic_is_not_retried<K: WorkerKind>() {
@@ -109,7 +112,8 @@ fn panic_is_not_retried<K: WorkerKind>() {
     assert_eq!((failure.attempts, log.all().len()), (1, 1));
 }
 
-/// Runs a task that fails with each of these in turn, then succeeds; answers at which step each attempt began.
+/// Runs a task that fails with each of `errors` in turn and then succeeds. Returns the failed step seen by each
+/// attempt.
 fn steps<K: WorkerKind>(errors: fn(u32) -> Option<TaskError>) -> Vec<Option<String>> {
     let ((fixture, mut results, clock), steps) = (fixture::<K>(pool_builder(1, 4)), Log::default());
     let log = steps.clone();
@@ -125,7 +129,7 @@ fn steps<K: WorkerKind>(errors: fn(u32) -> Option<TaskError>) -> Vec<Option<Stri
         clock.advance(SEC * attempt);
     }
     results.next().unwrap().result.unwrap();
-    // The next task of the same worker starts from nothing.
+    // The next task on the same worker has no failed step.
     let log = steps.clone();
     let fresh = K::once(async move |context: ContextOf<u32, K>| {
         log.add(context.failed_step().map(str::to_owned));
@@ -148,7 +152,7 @@ fn partial_failure_resumes_at_its_step<K: WorkerKind>() {
     assert_eq!(steps::<K>(errors), [None, Some("upload".into()), Some("notify".into())]);
 }
 
-/// What is done must not be done again, whatever goes wrong after it.
+/// Steps that are done must not be repeated after a later failure.
 fn failed_step_is_kept_when_a_later_failure_names_none<K: WorkerKind>() {
     let errors = |attempt| match attempt {
         1 => Some(TaskError::partial("upload", "503")),
@@ -171,7 +175,7 @@ fn task_waiting_for_retry_occupies_no_worker<K: WorkerKind>() {
     assert_eq!(results.next().unwrap().result.unwrap_err().attempts, 2);
 }
 
-/// A pool whose tasks all fail fills up, instead of collecting them without end.
+/// A pool whose tasks all fail fills up instead of growing without bound.
 fn tasks_waiting_for_retry_count_against_capacity<K: WorkerKind>() {
     let ((fixture, mut results, clock), log) = (fixture::<K>(pool_builder(1, 2)), Log::default());
     let once_more = |attempt: u32| (attempt == 1).then(|| TaskError::transient("busy"));
@@ -185,10 +189,10 @@ fn tasks_waiting_for_retry_count_against_capacity<K: WorkerKind>() {
     let waiting = thread::spawn(move || pool.submit_timeout(returning::<u32, K>(9), SEC * 9));
     clock.wait_for_timers(3);
     clock.advance(SEC);
-    waiting.join().unwrap().expect("room once they have run");
-    let mut made: Vec<u32> = (0..3).map(|_| results.next().unwrap().result.unwrap()).collect();
-    made.sort_unstable();
-    assert_eq!(made, [2, 2, 9]);
+    waiting.join().unwrap().expect("room after the retries");
+    let mut values: Vec<u32> = (0..3).map(|_| results.next().unwrap().result.unwrap()).collect();
+    values.sort_unstable();
+    assert_eq!(values, [2, 2, 9]);
     assert!(fixture.join().is_clean());
 }
 
@@ -203,12 +207,12 @@ fn closed_pool_waits_for_retries<K: WorkerKind>() {
         clock.wait_for_timers(1);
         fixture.close();
         wait_until(|| fixture.stats().completed == 1);
-        assert!(!fixture.is_finished(), "ended with a task that waits");
+        assert!(!fixture.is_finished(), "ended before the retry");
         clock.advance(SEC);
         assert_eq!(fixture.join().finished, 2);
-        let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        let values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
         let want = if result_order == ResultOrder::AsSubmitted { [2, 7] } else { [7, 2] };
-        assert_eq!(made, want);
+        assert_eq!(values, want);
     }
 }
 
@@ -220,9 +224,9 @@ fn assert_failed_with_its_last_error<K: WorkerKind>(
 ) {
     let report = fixture.join();
     assert_reports_each_task_once(&report);
-    assert_eq!(labels(&report.never_started), Vec::<String>::new(), "it was started once");
-    let told: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
-    assert!(told.contains(&format!("task #0 ({label}): busy")), "{told:?}");
+    assert_eq!(labels(&report.never_started), Vec::<String>::new(), "it was started, so it failed");
+    let reported: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+    assert!(reported.contains(&format!("task #0 ({label}): busy")), "{reported:?}");
     let outcomes: Vec<_> = results.filter_map(|outcome| outcome.result.err()).collect();
     assert!(outcomes.iter().any(|failure| failure.attempts == 1 && failure.task.id.get() == 0));
 }
@@ -236,11 +240,11 @@ fn cancel_fails_task_waiting_for_retry_with_its_last_error<K: WorkerKind>() {
         fixture.cancel();
         assert_failed_with_its_last_error(&fixture, results, "waits");
         clock.advance(SEC * 9);
-        assert_eq!(fixture.stats().failed, 1, "it came back from the dead");
+        assert_eq!(fixture.stats().failed, 1, "it was retried after the cancel");
     }
 }
 
-/// Its time has come, but no worker was free before the cancel: it was started once all the same.
+/// The retry was due, but no worker was free before the cancel.
 fn cancel_fails_task_queued_for_retry_with_its_last_error<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();
@@ -257,7 +261,7 @@ fn cancel_fails_task_queued_for_retry_with_its_last_error<K: WorkerKind>() {
     }
 }
 
-/// The last worker leaves while the cancel is still at it: the end comes after all that it has to tell.
+/// The last worker exits while `cancel` still delivers failures: the pool ends after the last of them.
 fn pool_ends_after_cancel_has_delivered_all_failures<K: WorkerKind>() {
     const WAITING: usize = 50;
     for result_order in RESULT_ORDERS {
@@ -283,7 +287,7 @@ fn pool_ends_after_cancel_has_delivered_all_failures<K: WorkerKind>() {
     }
 }
 
-/// An attempt that ends after the cancel is the last one.
+/// An attempt that ends after the cancel is not retried.
 fn cancel_ends_retries_of_running_task<K: WorkerKind>() {
     let (fixture, results, clock) = fixture::<K>(pool_builder(1, 4));
     let started = Signal::default();
@@ -302,7 +306,7 @@ fn cancel_ends_retries_of_running_task<K: WorkerKind>() {
     assert_eq!(pending_timers(&clock), 0);
 }
 
-/// With the system's clock and no delay at all.
+/// With the system clock and a delay of zero.
 fn retries_without_delay_run_at_once<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 8), result_order);

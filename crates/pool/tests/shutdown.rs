@@ -1,5 +1,5 @@
-//! The end of a pool: close, cancel, join, shutdown, drop; from anywhere, in any state, as often as one
-//! likes; and a report that has every task in exactly one place.
+//! The end of a pool by close, cancel, join, shutdown or drop, from any thread, in any state and any number of times,
+//! with a report that lists every task exactly once.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -21,11 +21,11 @@ fn report_lists_every_failure<K: WorkerKind>() {
     let report = fixture.join();
     assert_reports_each_task_once(&report);
     assert_eq!((report.finished, report.failed, report.is_clean()), (3, 3, false));
-    let mut told: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
-    told.sort();
-    assert_eq!(told[0], "copy #3 (a.txt): disk on fire");
-    assert_eq!(told[1], "task #4 (b.txt): no such file");
-    assert!(told[2].starts_with("task #5 (c.txt): panicked: ouch, at "), "{}", told[2]);
+    let mut reported: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+    reported.sort();
+    assert_eq!(reported[0], "copy #3 (a.txt): disk on fire");
+    assert_eq!(reported[1], "task #4 (b.txt): no such file");
+    assert!(reported[2].starts_with("task #5 (c.txt): panicked: ouch, at "), "{}", reported[2]);
     assert_eq!(report.to_string(), "3 finished, 3 failed");
 }
 
@@ -77,11 +77,11 @@ fn cancel_starts_no_task_and_cancels_running_ones<K: WorkerKind>() {
         assert_eq!(report.to_string(), "0 finished, 1 failed, 2 never started");
         assert_eq!(fixture.submit(returning::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
         let outcomes: Vec<_> = results.map(|outcome| outcome.task.id.get()).collect();
-        assert_eq!(outcomes, [0], "only what was started has an outcome");
+        assert_eq!(outcomes, [0], "only started tasks have an outcome");
     }
 }
 
-/// A task's closure holds things: files, senders. None outlives a cancelled pool.
+/// What closures hold, such as files and senders, does not outlive a cancelled pool.
 fn cancel_drops_tasks_that_never_started<K: WorkerKind>() {
     let (fixture, started, dropped) = (build::<K>(pool_builder(1, 4)), Signal::default(), Signal::default());
     fixture.submit(run_until_cancelled::<(), K>(&started)).unwrap();
@@ -132,7 +132,7 @@ fn stops<K: WorkerKind>() -> [Stop<K>; 4] {
     ]
 }
 
-/// Brings a pool into a state in which it is then stopped.
+/// Brings a pool into a state before it is stopped.
 type State<K> = fn(&Handle<(), K>);
 
 fn states<K: WorkerKind>() -> [State<K>; 6] {
@@ -165,7 +165,7 @@ fn states<K: WorkerKind>() -> [State<K>; 6] {
     ]
 }
 
-/// All four at once, from threads of their own, in each state; whoever waits sees the same end.
+/// All four at once, each on its own thread, in each state: those that wait return the same report.
 fn concurrent_close_cancel_join_and_shutdown_agree_in_every_state<K: WorkerKind>() {
     for state in states::<K>() {
         let fixture = build::<K>(pool_builder(2, 2));
@@ -183,7 +183,7 @@ fn concurrent_close_cancel_join_and_shutdown_agree_in_every_state<K: WorkerKind>
     }
 }
 
-/// A task may stop its own pool, but cannot wait for the end of itself.
+/// A task may stop its own pool, but `join` and `shutdown` do not wait there for its own end.
 fn task_can_close_cancel_join_and_shut_down_its_own_pool<K: WorkerKind>() {
     for (name, cancels) in [("close", false), ("cancel", true), ("join", false), ("shutdown", true)] {
         let fixture = build::<K>(pool_builder(1, 4));
@@ -205,7 +205,7 @@ fn task_can_close_cancel_join_and_shut_down_its_own_pool<K: WorkerKind>() {
         started.wait_for(1);
         fixture.submit(returning::<(), K>(())).unwrap();
         gate.open();
-        // Not `join`: it would close the pool by itself.
+        // Not `join`, which would close the pool itself.
         wait_until(|| fixture.is_finished());
         let report = fixture.join();
         assert_reports_each_task_once(&report);
@@ -213,8 +213,8 @@ fn task_can_close_cancel_join_and_shut_down_its_own_pool<K: WorkerKind>() {
     }
 }
 
-/// A task that stops its own pool gets a report at once. Beside it are a task that runs, one that a worker holds until
-/// there is room for its result, and one in the queue.
+/// A task that stops its own pool gets a report at once. At that time one other task runs, one is held by a worker
+/// until there is room for its result, and one is queued.
 fn report_made_inside_a_task_accounts_for_every_task<K: WorkerKind>() {
     for cancels in [false, true] {
         let (fixture, results) =
@@ -262,10 +262,10 @@ fn dropping_the_last_handle_closes_the_pool<K: WorkerKind>() {
             pool.submit(returning::<u32, K>(n)).unwrap();
         }
         drop(pool);
-        other.submit(returning::<u32, K>(4)).expect("a handle is left");
+        other.submit(returning::<u32, K>(4)).expect("another handle exists");
         drop(other);
-        let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        assert_eq!(made, [0, 1, 2, 3, 4]);
+        let values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        assert_eq!(values, [0, 1, 2, 3, 4]);
         drop(runtime);
     }
 }
@@ -284,10 +284,9 @@ fn shutdown_cancels_nothing_when_tasks_finish_in_time<K: WorkerKind>() {
     }
     let report = fixture.shutdown(SEC);
     assert_eq!((report.finished, report.is_clean()), (8, true));
-    assert_eq!(pending_timers(&clock), 0, "a deadline was left behind");
+    assert_eq!(pending_timers(&clock), 0, "the deadline timer was not cancelled");
 }
 
-/// Nine tenths to finish, one to stop.
 fn shutdown_cancels_after_nine_tenths_of_the_deadline<K: WorkerKind>() {
     let clock = ManualClock::new();
     let (fixture, started) = (build::<K>(pool_builder(1, 8).clock(&clock)), Signal::default());
@@ -305,7 +304,7 @@ fn shutdown_cancels_after_nine_tenths_of_the_deadline<K: WorkerKind>() {
     assert_eq!(report.to_string(), "0 finished, 1 failed, 1 never started");
 }
 
-/// Shuts a pool down around one task that waits for the gate, whatever its context says.
+/// Shuts down a pool with one task that does not stop when cancelled.
 fn shutdown_past_deadline<K: WorkerKind>(fixture: &Fixture<u32, K>, clock: &ManualClock) -> Report {
     let pool = fixture.pool.clone();
     let stopping = thread::spawn(move || pool.shutdown(SEC * 10));
@@ -316,7 +315,7 @@ fn shutdown_past_deadline<K: WorkerKind>(fixture: &Fixture<u32, K>, clock: &Manu
     stopping.join().unwrap()
 }
 
-/// The task is named, the shutdown returns, and nothing that comes later changes the report.
+/// The shutdown returns, and what the abandoned task does later does not change the report.
 fn shutdown_abandons_and_reports_task_that_does_not_stop<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();
@@ -340,16 +339,15 @@ fn shutdown_abandons_and_reports_task_that_does_not_stop<K: WorkerKind>() {
         assert!(fixture.is_finished());
         gate.open();
         gone.wait_for(1);
-        let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        assert_eq!(made, [1], "a late result was delivered");
+        let values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        assert_eq!(values, [1], "a late result was delivered");
         let later = fixture.join();
         assert_reports_each_task_once(&later);
         assert_same_report(&later, &report);
     }
 }
 
-/// The worker is about to see that it is cancelled when the report is made; the task in its hand is in the
-/// report all the same.
+/// A worker may be about to see the cancel when the report is made: the task that it holds is still reported.
 fn shutdown_with_tiny_deadline_reports_every_task<K: WorkerKind>() {
     for _ in 0..200 {
         let builder = pool_builder(2, 4).result_capacity(1);
@@ -394,7 +392,7 @@ fn late_result_of_abandoned_thread_is_counted() {
     assert_eq!((results.count(), fixture.stats().completed), (0, 0));
 }
 
-/// What a pool of tokio tasks comes to when its runtime ends around it.
+/// A pool of tokio tasks whose runtime ends first.
 #[cfg(feature = "tokio")]
 mod runtime {
     use super::*;
@@ -457,11 +455,11 @@ mod runtime {
             let reader = thread::spawn(move || results.count());
             drop(runtime);
             assert_eq!(submitter.join().unwrap().unwrap_err().kind, SubmitErrorKind::Cancelled);
-            assert_eq!(reader.join().unwrap(), 1, "the task that was lost");
+            assert_eq!(reader.join().unwrap(), 1, "the task that was running");
         }
     }
 
-    /// Built, and never given a turn: its workers have not run one line.
+    /// The runtime never polls the workers.
     #[test]
     fn runtime_end_before_first_poll_ends_the_pool() {
         let runtime = Tokio::new_current_thread().build().unwrap();
@@ -479,7 +477,6 @@ mod runtime {
         assert!(matches!(error, gristmill_pool::error::BuildError::NoRuntime), "{error}");
     }
 
-    /// The future of a join is dropped and asked again: nothing is lost with it.
     #[test]
     fn join_can_be_repeated_after_its_future_was_dropped() {
         let (runtime, gate) = (on_two_threads(), Gate::default());
@@ -509,7 +506,7 @@ mod runtime {
         assert_eq!(pending_timers(&clock), 0);
     }
 
-    /// The timeout of a task that was lost with its runtime is forgotten.
+    /// The timeout of a task that ended with its runtime is cancelled.
     #[test]
     fn runtime_end_cancels_task_timers() {
         check_runtime_end_cancels_timers::<OnTokio>();

@@ -1,8 +1,8 @@
-//! Schedules: the whole pool under shuttle, which takes the place of the system's scheduler and tries out
-//! interleavings, at random and by PCT (few, well-placed preemptions). A deadlock or a lost wake-up is a
-//! schedule that ends nowhere, and shuttle prints how to play it again.
+//! Runs the whole pool under shuttle, which replaces the system's scheduler and explores interleavings at random and by
+//! PCT (few, well-placed preemptions). A deadlock or a lost wake-up is a schedule that does not end, and shuttle prints
+//! how to replay it.
 //!
-//! Run by `cargo xtask prove`; `GRISTMILL_SCHEDULES` says how many schedules each scenario is tried with.
+//! Run by `cargo xtask prove`. `GRISTMILL_SCHEDULES` sets the number of schedules per scenario.
 #![cfg(shuttle)]
 
 use gristmill_pool::{
@@ -23,7 +23,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const SEC: Duration = Duration::from_secs(1);
 
-/// Half of the schedules at random, half by PCT.
+/// Explores half of the schedules at random and half by PCT.
 fn explore(scenario: impl Fn() + Send + Sync + 'static) {
     let count = std::env::var("GRISTMILL_SCHEDULES").map_or(200, |count| count.parse().expect("a number"));
     let scenario = Arc::new(scenario);
@@ -37,13 +37,13 @@ fn explore(scenario: impl Fn() + Send + Sync + 'static) {
     Runner::new(pct, config).run(move || again());
 }
 
-/// Each task has exactly one fate.
+/// Checks that the report counts each task exactly once.
 fn assert_reports_each_task_once(report: &Report) {
     let left = report.never_started.len() + report.abandoned.len();
     assert_eq!(report.finished + report.failed + left as u64, report.stats.submitted, "{report:?}");
 }
 
-/// Counts how often something was done.
+/// Counts how often tasks ran.
 #[derive(Clone, Default)]
 struct Counter(Arc<AtomicUsize>);
 
@@ -56,7 +56,7 @@ impl Counter {
         self.0.load(SeqCst)
     }
 
-    /// A task that hits once.
+    /// A task that increments the counter.
     fn task(&self) -> Task<()> {
         let counter = self.clone();
         Task::new(move |_| {
@@ -65,13 +65,13 @@ impl Counter {
         })
     }
 
-    /// A task that hits, and spawns two more down to a depth.
+    /// A task that increments the counter and spawns two more, down to `depth`.
     fn tree(&self, depth: u32) -> Task<()> {
         let counter = self.clone();
         Task::new(move |context| {
             counter.increment();
             for _ in 0..if depth > 0 { 2 } else { 0 } {
-                // Refused only where the pool was cancelled.
+                // Rejected only if the pool was cancelled.
                 let _ = context.spawn_task(counter.tree(depth - 1));
             }
             Ok(())
@@ -79,7 +79,7 @@ impl Counter {
     }
 }
 
-/// Moves the clock on, second by second, until the pool has ended.
+/// Advances the clock second by second until the pool has ended.
 fn drive<T: Send + 'static>(pool: &Pool<T>, clock: &ManualClock) -> thread::JoinHandle<()> {
     let (pool, clock) = (pool.clone(), clock.clone());
     thread::spawn(move || {
@@ -124,10 +124,10 @@ fn close_and_cancel_release_submitters_and_report_every_task() {
             } else {
                 pool.close();
             }
-            let taken: usize = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
+            let accepted: usize = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
             let report = pool.join();
             assert_reports_each_task_once(&report);
-            assert_eq!(report.stats.submitted, taken as u64);
+            assert_eq!(report.stats.submitted, accepted as u64);
             assert_eq!(report.finished, counter.count() as u64);
             assert!(cancel || report.is_clean());
         });
@@ -145,7 +145,7 @@ fn every_spawned_task_runs_when_workers_sleep() {
     });
 }
 
-/// A flag that tasks wait for.
+/// A counter on which tasks wait.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<usize>, Condvar)>);
 
@@ -155,7 +155,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Waits until so many have passed.
+    /// Waits until `count` tasks have passed.
     fn wait(&self, count: usize) {
         let mut passed = self.0.0.lock().unwrap();
         while *passed < count {
@@ -164,7 +164,7 @@ impl Gate {
     }
 }
 
-/// Tasks that wait for each other: no worker may sleep while a task waits.
+/// The tasks wait for each other, so no worker may sleep while a task is queued.
 #[test]
 fn queued_tasks_wake_every_worker() {
     explore(|| {
@@ -183,7 +183,7 @@ fn queued_tasks_wake_every_worker() {
     });
 }
 
-/// The same for spawned ones, which one worker has in a heap.
+/// The tasks wait for each other, and all are in the local queue of one worker.
 #[test]
 fn spawned_tasks_wake_every_worker() {
     explore(|| {
@@ -205,14 +205,14 @@ fn spawned_tasks_wake_every_worker() {
     });
 }
 
-/// A context that was taken to another thread spawns while the pool drains.
+/// A context that was moved to another thread spawns while the pool drains.
 #[test]
 fn tasks_spawned_after_their_parent_ended_are_not_lost() {
     explore(|| {
         let pool = Pool::builder().workers(2).queue_capacity(2).build().unwrap();
-        let (counter, taken) = (Counter::default(), Counter::default());
+        let (counter, accepted) = (Counter::default(), Counter::default());
         let spawner = Counter::clone(&counter);
-        let counted = taken.clone();
+        let counted = accepted.clone();
         pool.submit(move |context| {
             let context = context.clone();
             thread::spawn(move || {
@@ -227,13 +227,13 @@ fn tasks_spawned_after_their_parent_ended_are_not_lost() {
         .unwrap();
         let report = pool.join();
         assert_reports_each_task_once(&report);
-        // Refused after the end; what was taken before it was run.
+        // Rejected after the end; what was accepted before has run.
         assert_eq!(counter.count() as u64 + 1, report.finished);
-        assert!(taken.count() <= 2);
+        assert!(accepted.count() <= 2);
     });
 }
 
-/// A task that waits for the one it has spawned: somebody else has to take it.
+/// A task waits for the one that it spawned, which another worker has to run.
 #[test]
 fn spawned_task_runs_while_its_parent_waits() {
     explore(|| {
@@ -309,7 +309,7 @@ fn task_can_stop_its_own_pool() {
                 } else {
                     inner.close()
                 }
-                // Does not wait: its own end would have to come first.
+                // Does not wait, because this task would have to end first.
                 inner.join();
                 Ok(())
             });
@@ -394,7 +394,7 @@ fn cancel_does_not_wait_for_the_reader() {
     });
 }
 
-/// The first result is late, so the others pile up until submitters have to wait; then they go on.
+/// The first result is late, so the others wait for it until submitters have to wait; then all continue.
 #[test]
 fn submit_order_admits_submitters_as_results_are_read() {
     explore(|| {
@@ -605,15 +605,15 @@ fn submit_timeout_passes_its_room_on() {
             .collect();
         let driver = drive(&pool, &clock);
         pool.submit_task(counter.task()).unwrap();
-        let taken: usize = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
+        let accepted: usize = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
         assert!(pool.join().is_clean());
         driver.join().unwrap();
-        assert_eq!(counter.count(), taken + 1);
+        assert_eq!(counter.count(), accepted + 1);
     });
 }
 
-/// The parent waits for its child, and so does another task: the third worker has to take it, though it may
-/// have been called for the other.
+/// The parent waits for its child, and so does another task: the third worker has to run it, though it may have been
+/// woken for the other task.
 #[test]
 fn sleeping_worker_runs_spawned_task() {
     explore(|| {
@@ -639,7 +639,7 @@ fn sleeping_worker_runs_spawned_task() {
     });
 }
 
-/// A task is given up as it spawns: each child is either refused or has a fate.
+/// A task is abandoned while it spawns: each child is either rejected or settled.
 #[test]
 fn tasks_spawned_by_stalling_task_are_not_lost() {
     explore(|| {
@@ -651,7 +651,7 @@ fn tasks_spawned_by_stalling_task_are_not_lost() {
         pool.submit(move |context| {
             begun.pass();
             for _ in 0..4 {
-                // Refused once it is given up.
+                // Rejected once the task is abandoned.
                 let _ = context.spawn(|_| Ok(()));
             }
             Ok(())
@@ -755,7 +755,7 @@ fn cancel_wakes_async_tasks() {
     });
 }
 
-/// Whoever looks sees no more tasks ended, running or waiting than were submitted.
+/// No snapshot shows more tasks ended, running or waiting than were submitted.
 #[test]
 fn snapshots_are_consistent_while_tasks_run() {
     explore(|| {
@@ -771,7 +771,7 @@ fn snapshots_are_consistent_while_tasks_run() {
             }
         });
         for _ in 0..2 {
-            // Refused only where the pool was cancelled.
+            // Rejected only if the pool was cancelled.
             let _ = pool.submit_task(counter.tree(1));
         }
         let inside = pool.clone();

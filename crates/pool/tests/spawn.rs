@@ -1,5 +1,5 @@
-//! Tasks that make tasks: at any depth, in any width, with one worker and a queue of one; none is lost, none
-//! deadlocks, and memory is bounded by going deep before wide.
+//! Tasks that spawn tasks, at any depth and width, with one worker and a queue capacity of one: none is lost, none
+//! deadlocks, and depth-first order bounds memory.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -16,7 +16,7 @@ use std::{
 };
 use suite::*;
 
-/// A task that spawns the next, so many deep.
+/// A task that spawns the next one, `depth` times.
 fn chain<K: WorkerKind>(depth: u32) -> TaskOf<u32, K> {
     K::once(async move |context: ContextOf<u32, K>| {
         if depth > 0 {
@@ -34,15 +34,15 @@ fn deep_chain_of_spawned_tasks_runs_to_its_end<K: WorkerKind>() {
         let (fixture, results) = build_with_results::<u32, K>(builder, result_order);
         fixture.submit(chain::<K>(10_000)).unwrap();
         fixture.close();
-        let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        let mut values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
         if result_order == ResultOrder::AsCompleted {
-            made.sort_unstable_by(|one, two| two.cmp(one));
+            values.sort_unstable_by(|one, two| two.cmp(one));
         }
-        assert!(made.into_iter().eq((0..=10_000).rev()), "{result_order:?} {workers}");
+        assert!(values.into_iter().eq((0..=10_000).rev()), "{result_order:?} {workers}");
     }
 }
 
-/// A tree of tasks: each spawns its children. Above the leaves, where most wait, it looks at how many do.
+/// A tree of tasks, each of which spawns its children. Tasks just above the leaves record how many tasks wait.
 struct Tree<K: WorkerKind> {
     pool: Handle<(), K>,
     fan_out: usize,
@@ -64,7 +64,7 @@ fn node<K: WorkerKind>(tree: Arc<Tree<K>>, depth: usize) -> TaskOf<(), K> {
     })
 }
 
-/// Walks a tree; answers how many tasks ran, and the most that waited at a time.
+/// Walks a tree. Returns how many tasks ran and the largest number that waited at once.
 fn walk<K: WorkerKind>(workers: usize, fan_out: usize, depth: usize) -> (usize, usize) {
     let fixture = build::<K>(pool_builder(workers, 1));
     let (pool, run, most_waiting) = (fixture.pool.clone(), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -83,8 +83,8 @@ fn tree_is_walked_depth_first<K: WorkerKind>() {
     assert!((10..=5 * 10).contains(&most_waiting), "{most_waiting} waited");
 }
 
-/// Each worker walks a part of its own, may have stolen as much, and may have begun another branch in between:
-/// some hundreds, whatever the size of the tree.
+/// Each worker walks its own part, may have stolen as much, and may have begun another branch in between: some hundreds
+/// of tasks, whatever the size of the tree.
 fn tree_needs_memory_for_its_depth_per_worker<K: WorkerKind>() {
     for workers in [2, 4] {
         let (run, most_waiting) = walk::<K>(workers, 8, 4);
@@ -105,13 +105,12 @@ fn task_can_spawn_beyond_queue_capacity<K: WorkerKind>() {
         });
         fixture.submit(task).unwrap();
         fixture.close();
-        let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        made.sort_unstable();
-        assert!(made.into_iter().eq(0..1_000));
+        let mut values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        values.sort_unstable();
+        assert!(values.into_iter().eq(0..1_000));
     }
 }
 
-/// With one worker: newest first, and before what waits in the queue.
 fn spawned_tasks_run_newest_first_before_the_queue<K: WorkerKind>() {
     let (fixture, results) = build_with_results::<&str, K>(pool_builder(1, 4), ResultOrder::AsCompleted);
     let gate = Gate::default();
@@ -126,8 +125,8 @@ fn spawned_tasks_run_newest_first_before_the_queue<K: WorkerKind>() {
     fixture.submit(returning::<&str, K>("queued")).unwrap();
     gate.open();
     fixture.close();
-    let made: Vec<&str> = results.map(|outcome| outcome.result.unwrap()).collect();
-    assert_eq!(made, ["", "parent", "three", "two", "one", "queued"]);
+    let values: Vec<&str> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert_eq!(values, ["", "parent", "three", "two", "one", "queued"]);
 }
 
 fn tasks_of_closed_pool_can_spawn<K: WorkerKind>() {
@@ -144,8 +143,8 @@ fn tasks_of_closed_pool_can_spawn<K: WorkerKind>() {
     started.wait_for(1);
     fixture.close();
     gate.open();
-    let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-    assert!(made.into_iter().eq([1_000].into_iter().chain((0..=100).rev())));
+    let values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert!(values.into_iter().eq([1_000].into_iter().chain((0..=100).rev())));
     assert_eq!(fixture.join().finished, 102);
 }
 
@@ -159,10 +158,10 @@ fn cancelled_pool_returns_the_rejected_task<K: WorkerKind>() {
             let kept = context.spawn_task(returning::<u32, K>(1));
             begun.notify();
             context.cancelled().await;
-            let refused = context.spawn_task(returning::<u32, K>(2).label("back")).unwrap_err();
-            assert_eq!(refused.kind, SubmitErrorKind::Cancelled);
-            assert!(format!("{:?}", refused.into_task()).contains("back"));
-            // The pool is gone, but not the closure: another pool takes it.
+            let rejected = context.spawn_task(returning::<u32, K>(2).label("back")).unwrap_err();
+            assert_eq!(rejected.kind, SubmitErrorKind::Cancelled);
+            assert!(format!("{:?}", rejected.into_task()).contains("back"));
+            // The task still works: another pool runs it.
             let work = K::once(async move |_| {
                 count.notify();
                 Ok(())
@@ -182,8 +181,8 @@ fn cancelled_pool_returns_the_rejected_task<K: WorkerKind>() {
     }
 }
 
-/// Tasks that spawn their successors for ever: what is queued has its turn, and so has what a worker took from
-/// the queue ahead of time. (Where the clock stands still, tasks look tiny and are taken many at a time.)
+/// Tasks that always spawn a successor: queued tasks still run, and so do those that a worker popped ahead in a batch.
+/// With a frozen clock tasks seem to take no time and are popped in large batches.
 fn endless_chain_does_not_starve_the_queue<K: WorkerKind>() {
     fn link<K: WorkerKind>(stop: Arc<AtomicBool>) -> TaskOf<(), K> {
         K::once(async move |context: ContextOf<(), K>| {
@@ -195,9 +194,9 @@ fn endless_chain_does_not_starve_the_queue<K: WorkerKind>() {
     }
     let shapes = [(1, 64), (3, 64), (3, 1)];
     for (order, (chains, queue)) in ORDERS.into_iter().flat_map(|order| shapes.map(|shape| (order, shape))) {
-        for still in [false, true] {
+        for frozen_clock in [false, true] {
             let builder = pool_builder(1, queue).order(order);
-            let builder = if still { builder.clock(ManualClock::new()) } else { builder };
+            let builder = if frozen_clock { builder.clock(ManualClock::new()) } else { builder };
             let (fixture, stop) = (build::<K>(builder), Arc::new(AtomicBool::new(false)));
             for _ in 0..chains {
                 fixture.submit(link::<K>(Arc::clone(&stop))).unwrap();
@@ -218,12 +217,12 @@ fn endless_chain_does_not_starve_the_queue<K: WorkerKind>() {
     }
 }
 
-/// As many spawned tasks as workers, and none can end before all have begun.
+/// As many spawned tasks as workers, none of which ends before all have started.
 fn idle_workers_run_tasks_that_another_spawns<K: WorkerKind>() {
     for workers in 2..=5 {
         for _ in 0..20 {
             let fixture = build::<K>(pool_builder(workers, 8));
-            // All asleep, or about to.
+            // The workers are asleep or about to sleep.
             let barrier = Barrier::new(workers);
             let task = K::once(async move |context: ContextOf<(), K>| {
                 for _ in 0..workers {
@@ -242,8 +241,8 @@ fn idle_workers_run_tasks_that_another_spawns<K: WorkerKind>() {
     }
 }
 
-/// A context may outlive its task and spawn from elsewhere, while the pool drains and ends: what it was told
-/// is taken has a fate.
+/// A context may outlive its task and spawn from another thread while the pool drains and ends: every accepted task is
+/// settled.
 fn tasks_spawned_after_their_parent_ended_are_not_lost<K: WorkerKind>() {
     for round in 0..100 {
         let fixture = build::<K>(pool_builder(2, 8));

@@ -1,4 +1,4 @@
-//! Workers that give no sign of life: seen, replaced, and their tasks settled exactly once.
+//! Stalled workers: detected, replaced, and their tasks settled exactly once.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -28,7 +28,7 @@ fn fixture<K: WorkerKind>(
     (fixture, results, clock)
 }
 
-/// Lets the watch see every worker as it is, and then again when the limit is over.
+/// Lets the stall detector observe every worker, and again after the timeout of 8 s.
 fn stall(clock: &ManualClock) {
     clock.advance(SEC * 2);
     clock.advance(SEC * 8);
@@ -56,7 +56,7 @@ fn stalled_worker_is_replaced_and_its_task_fails<K: WorkerKind>() {
             assert_eq!(failure.attempts, 1);
             let stats = fixture.stats();
             assert_eq!((stats.workers, stats.stalled, stats.failed), (workers, 1, 1));
-            // The replacements work: as many as before, and at the same time.
+            // As many workers as before run tasks at the same time.
             let barrier = Barrier::new(workers);
             for _ in 0..workers {
                 let barrier = barrier.clone();
@@ -114,10 +114,10 @@ fn heartbeats_keep_a_worker_from_stalling<K: WorkerKind>() {
         assert!(!context.is_cancelled());
     }
     assert_eq!(fixture.stats().stalled, 0);
-    // And without them, no longer.
+    // Without heartbeats the worker stalls.
     stall(&clock);
     assert_eq!(fixture.stats().stalled, 1);
-    assert!(context.is_cancelled(), "a stalled task is told to stop");
+    assert!(context.is_cancelled(), "a stalled task is cancelled");
     gate.open();
     assert!(results.next().unwrap().result.is_err());
 }
@@ -132,7 +132,7 @@ fn idle_workers_do_not_stall<K: WorkerKind>() {
     assert_eq!((fixture.stats().stalled, fixture.stats().workers), (0, 2));
 }
 
-/// Many short tasks on a worker that is always busy are many signs of life.
+/// Each new task counts as progress of its worker.
 fn worker_with_many_short_tasks_does_not_stall<K: WorkerKind>() {
     let (fixture, mut results, clock) = fixture::<K>(1, ResultOrder::AsCompleted);
     let mut next = Gate::default();
@@ -150,7 +150,7 @@ fn worker_with_many_short_tasks_does_not_stall<K: WorkerKind>() {
     assert_eq!((fixture.stats().stalled, fixture.join().finished), (0, 11));
 }
 
-/// What the stalled worker had spawned waits on its shelf; others run it.
+/// Tasks that the stalled worker spawned wait in its local queue, and other workers run them.
 fn local_tasks_of_stalled_worker_run_elsewhere<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, results, clock) = fixture::<K>(1, result_order);
@@ -169,16 +169,17 @@ fn local_tasks_of_stalled_worker_run_elsewhere<K: WorkerKind>() {
         assert_eq!(fixture.stats().queued, 5);
         stall(&clock);
         fixture.close();
-        let (made, failed): (Vec<_>, Vec<_>) = results.map(|outcome| outcome.result).partition(Result::is_ok);
-        let mut made: Vec<u32> = made.into_iter().map(Result::unwrap).collect();
-        made.sort_unstable();
-        assert_eq!((made, failed.len()), (vec![1, 2, 3, 4, 5], 1));
+        let (values, failed): (Vec<_>, Vec<_>) =
+            results.map(|outcome| outcome.result).partition(Result::is_ok);
+        let mut values: Vec<u32> = values.into_iter().map(Result::unwrap).collect();
+        values.sort_unstable();
+        assert_eq!((values, failed.len()), (vec![1, 2, 3, 4, 5], 1));
         gate.open();
         assert_reports_each_task_once(&fixture.join());
     }
 }
 
-/// The last worker of a closed pool stalls: the pool ends without it.
+/// The last worker of a closed pool stalls, and the pool ends without it.
 fn join_does_not_wait_for_stalled_task<K: WorkerKind>() {
     for cancel in [false, true] {
         let (fixture, results, clock) = fixture::<K>(1, ResultOrder::AsCompleted);
@@ -196,7 +197,7 @@ fn join_does_not_wait_for_stalled_task<K: WorkerKind>() {
     }
 }
 
-/// The watch looks several times within its limit, but always some time later.
+/// The detector checks several times per timeout, at intervals of at least one nanosecond.
 fn shortest_stall_timeout_does_not_loop<K: WorkerKind>() {
     for limit in [NANO, NANO * 3] {
         let clock = ManualClock::new();
@@ -232,16 +233,16 @@ for_each_worker_kind!(
     heartbeat_of_ended_task_does_not_count_for_the_next,
 );
 
-/// A thread cannot be stopped, so it goes on and tries: with its context, and with the pool itself. What it is
-/// refused is not counted, and costs readers and submitters nothing.
+/// A stalled thread continues and tries to spawn through its context and to submit to the pool. Rejected tasks are not
+/// counted, and do not affect readers and submitters.
 #[test]
 fn stalled_thread_cannot_spawn() {
     for result_order in RESULT_ORDERS {
         let (fixture, mut results, clock) = fixture::<OnThreads>(1, result_order);
         let (gate, started) = (Gate::default(), Signal::default());
         let (passed, begun, pool) = (gate.passed(), started.clone(), fixture.pool.clone());
-        let refused = Signal::default();
-        let count = refused.clone();
+        let rejected = Signal::default();
+        let count = rejected.clone();
         let task = OnThreads::once(async move |context: ContextOf<u32, OnThreads>| {
             begun.notify();
             passed.await;
@@ -260,7 +261,7 @@ fn stalled_thread_cannot_spawn() {
         results.next().unwrap().result.unwrap_err();
         gate.open();
         wait_until(|| fixture.stats().late_discarded == 1);
-        assert_eq!(refused.count(), 100);
+        assert_eq!(rejected.count(), 100);
         for n in 0..50 {
             fixture.submit(returning::<u32, OnThreads>(n)).unwrap();
             assert_eq!(results.next().unwrap().result.unwrap(), n);
@@ -271,7 +272,7 @@ fn stalled_thread_cannot_spawn() {
     }
 }
 
-/// Nobody hears of the probe again, so the breaker must not wait for it.
+/// An abandoned probe reports no result, so the breaker must not wait for it.
 #[test]
 fn stalled_probe_counts_as_failed() {
     let clock = ManualClock::new();
@@ -291,14 +292,14 @@ fn stalled_probe_counts_as_failed() {
     fixture.submit(returning::<u32, OnThreads>(3)).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 3, "the next probe");
     assert_eq!((breaker.stats().state, breaker.stats().probes), (BreakerState::Closed, 2));
-    // What the given-up probe has to say comes too late.
+    // The result of the abandoned probe comes too late.
     gate.open();
     wait_until(|| fixture.stats().late_discarded == 1);
     fixture.join();
     assert_eq!(breaker.stats().state, BreakerState::Closed);
 }
 
-/// Workers stall, finish and are replaced at the same instant, again and again; every task is settled once.
+/// Workers stall, finish and are replaced at the same instant, again and again.
 #[test]
 fn task_is_settled_once_when_finish_and_stall_race() {
     let clock = ManualClock::new();
@@ -319,6 +320,6 @@ fn task_is_settled_once_when_finish_and_stall_race() {
     over.store(true, SeqCst);
     ticker.join().unwrap();
     ids.sort_unstable();
-    assert!(ids.into_iter().eq(0..2_000), "an outcome is missing, or there twice");
+    assert!(ids.into_iter().eq(0..2_000), "an outcome is missing or duplicated");
     assert_reports_each_task_once(&fixture.join());
 }

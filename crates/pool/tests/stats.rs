@@ -1,4 +1,4 @@
-//! The counters, and the shape of their snapshot.
+//! Statistics: each counter, durations by kind, consistency of snapshots, and the JSON keys.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 use std::{thread, time::Duration};
 use suite::*;
 
-/// A pool in the middle of everything, looked at.
+/// A snapshot of a pool with tasks in every state.
 fn stats_count_each_state_of_a_task<K: WorkerKind>() {
     let clock = ManualClock::new();
     let fixture = build::<K>(pool_builder(1, 5).clock(&clock));
     let new = fixture.stats();
-    assert_eq!(new, blank(1, 5));
+    assert_eq!(new, empty_stats(1, 5));
     fixture.submit(returning::<(), K>(())).unwrap();
     fixture.submit(fail::<(), K>("no")).unwrap();
     fixture.submit(K::once(async |_| panic!("ouch"))).unwrap();
@@ -49,7 +49,7 @@ fn stats_count_each_state_of_a_task<K: WorkerKind>() {
     assert_eq!((stats.completed, stats.failed, stats.never_started), (2, 3, 4));
 }
 
-fn blank(workers: usize, queue: usize) -> PoolStats {
+fn empty_stats(workers: usize, queue: usize) -> PoolStats {
     let mut stats = PoolStats::default();
     (stats.workers, stats.queue_capacity) = (workers, queue);
     stats
@@ -69,7 +69,7 @@ fn high_water_is_the_longest_queue_so_far<K: WorkerKind>() {
     }
 }
 
-/// Tasks that move the clock take as long as they say.
+/// Each task advances the clock by its duration.
 fn durations_are_reported_by_kind<K: WorkerKind>() {
     let clock = ManualClock::new();
     let fixture = build::<K>(pool_builder(1, 8).clock(&clock));
@@ -102,7 +102,7 @@ fn durations_are_reported_by_kind<K: WorkerKind>() {
     assert_eq!((plain.count, plain.max_ns), (1, 0));
 }
 
-/// Attempts are measured, not tasks: failed and retried ones too, on every worker, however tiny.
+/// Durations count attempts, failed and retried ones included, on every worker.
 fn every_attempt_is_measured_by_kind<K: WorkerKind>() {
     for workers in [1, 3] {
         let fixture = build::<K>(pool_builder(workers, 64));
@@ -120,8 +120,7 @@ fn every_attempt_is_measured_by_kind<K: WorkerKind>() {
     }
 }
 
-/// A snapshot may be taken while tasks are submitted, spawned and settled: those that have ended are a part of
-/// those that were submitted.
+/// Takes snapshots while tasks are submitted, spawned and settled.
 fn stats_never_show_more_ended_than_submitted_tasks<K: WorkerKind>() {
     let fixture = build::<K>(pool_builder(2, 64));
     let ended = Signal::default();
@@ -146,7 +145,7 @@ fn stats_never_show_more_ended_than_submitted_tasks<K: WorkerKind>() {
     });
 }
 
-/// A name of any path is public: this is what the page and the metrics read.
+/// The keys are public: the web page and the metrics read them.
 fn keys(value: &Value) -> String {
     let object = value.as_object().unwrap();
     object.keys().map(String::as_str).collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! Start and stop under stress: ten threads, fifty pools each, stopped in any way at any moment. Every pool
-//! ends, and every end accounts for every task.
+//! Ten threads that each start and stop fifty pools, in every way and at random times. Every pool ends and reports
+//! every task.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -14,7 +14,7 @@ use std::{
 };
 use suite::*;
 
-/// A small generator; its seed is printed when a storm fails.
+/// A small pseudo-random generator. The test prints its seed.
 struct Rng(u64);
 
 impl Rng {
@@ -35,7 +35,7 @@ fn any_task<K: WorkerKind>(rng: &mut Rng) -> TaskOf<u32, K> {
         }),
         3 => K::once(async |context: ContextOf<u32, K>| {
             for n in 0..5 {
-                // Refused once the pool is cancelled.
+                // Rejected once the pool is cancelled.
                 let _refused = context.spawn_task(returning::<u32, K>(n));
             }
             Ok(0)
@@ -48,7 +48,7 @@ fn any_task<K: WorkerKind>(rng: &mut Rng) -> TaskOf<u32, K> {
     }
 }
 
-/// One pool, from its start to its end.
+/// Builds a random pool, submits random tasks and ends it in a random way.
 fn run_one_pool<K: WorkerKind>(runtime: &K::Runtime, rng: &mut Rng) {
     let order = [QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Cost][rng.roll(3) as usize];
     let result_order = [ResultOrder::AsCompleted, ResultOrder::AsSubmitted][rng.roll(2) as usize];
@@ -87,7 +87,7 @@ fn run_one_pool<K: WorkerKind>(runtime: &K::Runtime, rng: &mut Rng) {
 fn every_pool_ends_under_concurrent_start_and_stop<K: WorkerKind>() {
     let runtime = K::runtime();
     let seed = RandomState::new().hash_one(0u8) | 1;
-    println!("the storm's seed is {seed}");
+    println!("seed: {seed}");
     thread::scope(|scope| {
         let threads: Vec<_> = (0..10u64)
             .map(|thread| {

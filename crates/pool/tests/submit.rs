@@ -1,4 +1,4 @@
-//! Getting a task into a pool: backpressure, refusals, and whose turn it is.
+//! Submitting tasks: backpressure, rejections, and the order of waiting submitters.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -9,7 +9,7 @@ use gristmill_pool::{ResultOrder, clock::ManualClock, error::SubmitErrorKind, ta
 use std::{collections::HashSet, thread};
 use suite::*;
 
-/// A pool whose one worker is occupied and whose queue is full.
+/// A pool whose only worker is occupied and whose queue is full.
 fn full<K: WorkerKind>(
     queue: usize,
     clock: &ManualClock,
@@ -24,7 +24,7 @@ fn full<K: WorkerKind>(
     (fixture, gate, results)
 }
 
-/// What a pool handed back is whole: another one can run it.
+/// Checks that another pool can run a rejected task.
 #[track_caller]
 fn assert_runs<K: WorkerKind>(task: TaskOf<u32, K>, want: u32) {
     let (fixture, mut results) = build_with_results::<u32, K>(pool_builder(1, 1), ResultOrder::AsCompleted);
@@ -51,12 +51,12 @@ fn submit_timeout_fails_when_queue_stays_full<K: WorkerKind>() {
     let waiting = thread::spawn(move || pool.submit_timeout(returning::<u32, K>(9), SEC * 10));
     clock.wait_for_timers(1);
     clock.advance(SEC * 10 - std::time::Duration::from_nanos(1));
-    assert!(!waiting.is_finished(), "gave up too early");
+    assert!(!waiting.is_finished(), "failed before the timeout");
     clock.advance(std::time::Duration::from_nanos(1));
     let error = waiting.join().unwrap().unwrap_err();
     assert_eq!(error.kind, SubmitErrorKind::TimedOut);
     assert_runs::<K>(error.into_task(), 9);
-    // The place in line is gone with it: what is free belongs to whoever comes.
+    // The submitter no longer waits, so the free room goes to the next one.
     gate.open();
     fixture.submit(returning::<u32, K>(1)).expect("room");
     assert_eq!(fixture.join().finished, 3);
@@ -71,7 +71,7 @@ fn submit_timeout_submits_when_room_appears_in_time<K: WorkerKind>() {
     clock.wait_for_timers(1);
     gate.open();
     assert_eq!(waiting.join().unwrap().unwrap().get(), 2);
-    assert_eq!(pending_timers(&clock), 0, "the deadline was left behind");
+    assert_eq!(pending_timers(&clock), 0, "the deadline timer was not cancelled");
     fixture.close();
     assert_eq!(results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>(), [0, 0, 9]);
 }
@@ -85,7 +85,7 @@ fn submit_timeout_does_not_wait_when_there_is_room<K: WorkerKind>() {
     assert_eq!(pending_timers(&clock), 0);
 }
 
-/// Released whether it waits already or is only about to, with its task.
+/// Submitters that wait or are about to wait are released with their tasks.
 fn close_and_cancel_release_waiting_submitters<K: WorkerKind>() {
     for (cancel, want) in [(false, SubmitErrorKind::Closed), (true, SubmitErrorKind::Cancelled)] {
         for timed in [false, true] {
@@ -119,8 +119,7 @@ fn close_and_cancel_release_waiting_submitters<K: WorkerKind>() {
     }
 }
 
-/// Many threads, a queue that is too short for them: every task runs once, and the queue is never longer than
-/// it may be.
+/// Many threads share a queue that is too short for them, and it never exceeds its capacity.
 fn every_task_runs_once_when_many_threads_submit<K: WorkerKind>() {
     const THREADS: u32 = 8;
     const EACH: u32 = 100;
@@ -141,18 +140,18 @@ fn every_task_runs_once_when_many_threads_submit<K: WorkerKind>() {
             let reader =
                 thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>());
             let ids: HashSet<TaskId> = submitters.into_iter().flat_map(|one| one.join().unwrap()).collect();
-            assert_eq!(ids.len() as u32, THREADS * EACH, "an id was given twice");
+            assert_eq!(ids.len() as u32, THREADS * EACH, "two tasks have the same id");
             let report = fixture.join();
             assert_eq!((report.finished, report.is_clean()), (u64::from(THREADS * EACH), true));
             assert_eq!(report.stats.queue_high_water, 2);
-            let mut made = reader.join().unwrap();
-            made.sort_unstable();
-            assert_eq!(made, (0..THREADS * EACH).collect::<Vec<_>>());
+            let mut values = reader.join().unwrap();
+            values.sort_unstable();
+            assert_eq!(values, (0..THREADS * EACH).collect::<Vec<_>>());
         }
     }
 }
 
-/// Waiting for room inside the pool's own task would be waiting for oneself.
+/// A task that waited for room in its own pool would wait for itself.
 fn submit_does_not_wait_inside_a_task_of_the_same_pool<K: WorkerKind>() {
     for timed in [false, true] {
         let clock = ManualClock::new();
@@ -175,13 +174,13 @@ fn submit_does_not_wait_inside_a_task_of_the_same_pool<K: WorkerKind>() {
         started.wait_for(1);
         fixture.submit(returning::<u32, K>(51)).unwrap();
         gate.open();
-        // Not `join` yet: a closed pool takes nothing, from inside either.
+        // Not `join` yet, because a closed pool also rejects tasks from inside.
         wait_until(|| fixture.stats().completed == 52 || fixture.stats().failed > 0);
         let report = fixture.join();
         assert_eq!((report.finished, report.stats.spawned), (52, 50), "{:?}", report.failures);
-        let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        made.sort_unstable();
-        assert_eq!(made, (0..=51).collect::<Vec<_>>());
+        let mut values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        values.sort_unstable();
+        assert_eq!(values, (0..=51).collect::<Vec<_>>());
     }
 }
 
@@ -190,12 +189,12 @@ fn submitted_tasks_are_numbered_from_0<K: WorkerKind>() {
     let ids: Vec<u64> = (0..4).map(|n| fixture.submit(returning::<u32, K>(n)).unwrap().get()).collect();
     assert_eq!(ids, [0, 1, 2, 3]);
     fixture.close();
-    let told: Vec<(u64, u32)> =
+    let reported: Vec<(u64, u32)> =
         results.map(|outcome| (outcome.task.id.get(), outcome.result.unwrap())).collect();
-    assert_eq!(told, [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    assert_eq!(reported, [(0, 0), (1, 1), (2, 2), (3, 3)]);
 }
 
-/// A system's thread may not have such a name; a pool may.
+/// The operating system rejects such names of threads.
 fn pool_name_may_contain_nul<K: WorkerKind>() {
     let fixture = build::<K>(pool_builder(1, 4).name("a\0b"));
     fixture.submit(returning::<(), K>(())).unwrap();
@@ -214,8 +213,7 @@ for_each_worker_kind!(
     pool_name_may_contain_nul,
 );
 
-/// Submitters that wait, one step at a time: their futures are polled by hand. (The line is the same one that
-/// threads stand in.)
+/// Waiting submitters, one step at a time: their futures are polled by hand. Threads wait in the same list.
 #[cfg(feature = "tokio")]
 mod in_line {
     use super::*;
@@ -234,9 +232,9 @@ mod in_line {
 
     impl<'a> Submitter<'a> {
         fn new(pool: &'a Handle<u32, OnTokio>, task: TaskOf<u32, OnTokio>) -> Self {
-            let mut made = Self { future: OnTokio::submit(&pool.0, task, None), flag: Arc::default() };
-            assert!(made.poll().is_none(), "did not wait");
-            made
+            let mut submitter = Self { future: OnTokio::submit(&pool.0, task, None), flag: Arc::default() };
+            assert!(submitter.poll().is_none(), "did not wait");
+            submitter
         }
 
         fn poll(&mut self) -> Option<SubmitResult<u32, OnTokio>> {
@@ -247,13 +245,13 @@ mod in_line {
             }
         }
 
-        fn taken(mut self) -> u64 {
+        fn accepted(mut self) -> u64 {
             self.flag.wait();
             self.poll().expect("woken without room").unwrap().get()
         }
     }
 
-    /// A full pool, and a gate for the task that runs, and one for the task that is queued.
+    /// A full pool, a gate for its running task and a gate for its queued task.
     fn pool() -> (Fixture<u32, OnTokio>, Gate, Gate, gristmill_pool::Results<u32>) {
         let builder = pool_builder(1, 1).result_capacity(100);
         let (fixture, results) = build_with_results::<u32, OnTokio>(builder, ResultOrder::AsCompleted);
@@ -271,14 +269,14 @@ mod in_line {
             (10..15).map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n))).collect();
         first.open();
         second.open();
-        let ids: Vec<u64> = waiting.into_iter().map(Submitter::taken).collect();
+        let ids: Vec<u64> = waiting.into_iter().map(Submitter::accepted).collect();
         assert_eq!(ids, [2, 3, 4, 5, 6]);
         fixture.close();
-        let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        assert_eq!(made, [0, 1, 10, 11, 12, 13, 14]);
+        let values: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
+        assert_eq!(values, [0, 1, 10, 11, 12, 13, 14]);
     }
 
-    /// Room goes to the one that was woken, even if somebody else comes before it has.
+    /// Room is reserved for the woken submitter, even if another one polls first.
     #[test]
     fn woken_submitter_keeps_its_room() {
         let (fixture, first, second, _results) = pool();
@@ -295,7 +293,7 @@ mod in_line {
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
         assert!(late.poll().is_none(), "room for two in a queue of one");
         second.open();
-        late.taken();
+        late.accepted();
     }
 
     #[test]
@@ -305,10 +303,10 @@ mod in_line {
         drop(two);
         first.open();
         second.open();
-        one.taken();
-        three.taken();
-        let made = results.take(4).map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>();
-        assert_eq!(made, [0, 1, 10, 12]);
+        one.accepted();
+        three.accepted();
+        let values = results.take(4).map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>();
+        assert_eq!(values, [0, 1, 10, 12]);
     }
 
     #[test]
@@ -319,14 +317,14 @@ mod in_line {
         one.flag.wait();
         assert!(!two.flag.is_woken(), "room for two in a queue of one");
         drop(one);
-        two.taken();
+        two.accepted();
         second.open();
         fixture.close();
-        let made = results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>();
-        assert_eq!(made, [0, 1, 11]);
+        let values = results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>();
+        assert_eq!(values, [0, 1, 11]);
     }
 
-    /// After close the room that was promised is nobody's.
+    /// Closing the pool revokes reserved room.
     #[test]
     fn woken_submitter_is_rejected_when_pool_closes() {
         let (fixture, first, second, results) = pool();

@@ -1,4 +1,4 @@
-//! A task's time, and what becomes of one that needs longer.
+//! Timeouts of tasks: cancellation of threads, dropping of futures, and retries.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -25,7 +25,7 @@ fn assert_timed_out(failure: &Failure, after: Duration) {
     assert!(matches!(failure.error.cause(), Cause::TimedOut(limit) if *limit == after), "{failure}");
 }
 
-/// A task that has no time at all could never succeed: it is refused by every way into the pool, and handed back.
+/// Every way to submit rejects and returns a task whose timeout is zero, which could never succeed.
 fn task_with_timeout_of_zero_is_rejected<K: WorkerKind>() {
     let (fixture, mut results, _clock) = fixture::<K>(Some(SEC));
     let task = || returning::<u32, K>(1).timeout(Duration::ZERO);
@@ -33,18 +33,18 @@ fn task_with_timeout_of_zero_is_rejected<K: WorkerKind>() {
         assert_eq!(context.spawn_task(task()).unwrap_err().kind, SubmitErrorKind::ZeroTimeout);
         Ok(2)
     });
-    let refused = [fixture.submit(task()), fixture.submit_timeout(task(), SEC), fixture.try_submit(task())];
-    for refused in refused {
-        let refused = refused.unwrap_err();
-        assert_eq!(refused.kind, SubmitErrorKind::ZeroTimeout);
-        assert!(refused.to_string().contains("timeout is zero"), "{refused}");
+    let rejected = [fixture.submit(task()), fixture.submit_timeout(task(), SEC), fixture.try_submit(task())];
+    for rejected in rejected {
+        let rejected = rejected.unwrap_err();
+        assert_eq!(rejected.kind, SubmitErrorKind::ZeroTimeout);
+        assert!(rejected.to_string().contains("timeout is zero"), "{rejected}");
     }
     fixture.submit(spawner).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 2);
     assert_eq!(fixture.join().stats.submitted, 1);
 }
 
-/// Runs a task until its context says stop, and answers after how long that was.
+/// A task's own timeout replaces that of the pool.
 fn task_is_cancelled_after_its_timeout<K: WorkerKind>() {
     for (pool, own, want) in
         [(Some(3), None, 3), (None, Some(2), 2), (Some(3), Some(2), 2), (Some(3), Some(5), 5)]
@@ -59,7 +59,7 @@ fn task_is_cancelled_after_its_timeout<K: WorkerKind>() {
         clock.advance(NANO);
         assert_timed_out(&results.next().unwrap().result.unwrap_err(), want);
         assert_eq!((fixture.stats().timed_out, fixture.stats().failed, fixture.stats().overdue), (1, 1, 0));
-        // The worker has nothing left of it.
+        // The timeout does not affect the worker's next task.
         let fresh = K::once(async |context: ContextOf<u32, K>| Ok(context.is_cancelled().into()));
         fixture.submit(fresh).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), 0, "cancelled by the timeout of another task");
@@ -67,7 +67,6 @@ fn task_is_cancelled_after_its_timeout<K: WorkerKind>() {
     }
 }
 
-/// Limits come and go by the thousand; none is left behind by a task that was in time.
 fn timers_are_cancelled_when_tasks_end_in_time<K: WorkerKind>() {
     let (fixture, results, clock) = fixture::<K>(Some(SEC));
     drop(results);
@@ -118,7 +117,7 @@ for_each_worker_kind!(
     timed_out_task_is_retried_with_its_full_timeout,
 );
 
-/// Runs a thread out of its time, with this error. (An async task is dropped instead, and has none.)
+/// Runs a task on a thread that returns this error after its timeout. (An async task is dropped and returns none.)
 fn report_of_late_error(error: fn() -> TaskError) -> gristmill_pool::Report {
     let clock = ManualClock::new();
     let fixture = build::<OnThreads>(pool_builder(1, 4).timeout(SEC).clock(&clock));
@@ -143,7 +142,7 @@ fn task_is_settled_when_its_late_error_panics_on_drop() {
     assert_eq!(report_of_late_error(|| TaskError::transient(DropHook(panic_now))).failed, 1);
 }
 
-/// It is a timeout, with what a retry or a person needs of the error.
+/// The error becomes a timeout that keeps the details of the late error.
 #[test]
 fn timeout_keeps_step_hint_and_retry_after_of_late_error() {
     let check = |error, class| {
@@ -168,7 +167,7 @@ fn timeout_keeps_step_hint_and_retry_after_of_late_error() {
     );
 }
 
-/// Holds a thread in a task that has run out of time, with this result. Answers its outcome.
+/// Runs a task on a thread past its timeout until it returns this result. Returns its outcome.
 fn overdue(result: fn() -> Result<u32, TaskError>) -> Result<u32, Failure> {
     let (fixture, mut results, clock) = fixture::<OnThreads>(Some(SEC));
     let (gate, started) = (Gate::default(), Signal::default());
@@ -194,7 +193,7 @@ fn overdue(result: fn() -> Result<u32, TaskError>) -> Result<u32, Failure> {
 
 #[test]
 fn thread_past_its_timeout_is_overdue_until_it_returns() {
-    assert_eq!(overdue(|| Ok(7)).unwrap(), 7, "what was made after all is not thrown away");
+    assert_eq!(overdue(|| Ok(7)).unwrap(), 7, "a late value is kept");
     assert_timed_out(&overdue(|| Err(TaskError::cancelled())).unwrap_err(), SEC);
     let partial = overdue(|| Err(TaskError::partial("upload", "interrupted"))).unwrap_err();
     assert_timed_out(&partial, SEC);
@@ -235,7 +234,7 @@ fn timed_out_thread_resumes_at_its_failed_step() {
 mod dropped {
     use super::*;
 
-    /// An async task cannot refuse: it is dropped where it waits, and its worker is free.
+    /// The future is dropped at the point where it waits, and its worker is free.
     fn future_past_its_timeout_is_dropped<K: WorkerKind>() {
         let (fixture, mut results, clock) = fixture::<K>(Some(SEC));
         let (started, gone) = (Signal::default(), Signal::default());
@@ -250,14 +249,13 @@ mod dropped {
         assert_eq!(gone.count(), 0);
         clock.advance(SEC);
         let failure = results.next().unwrap().result.unwrap_err();
-        assert_eq!(gone.count(), 1, "told before the future was gone");
+        assert_eq!(gone.count(), 1, "reported before the future was dropped");
         assert_timed_out(&failure, SEC);
         fixture.submit(returning::<u32, K>(1)).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), 1);
         assert_eq!((fixture.stats().timed_out, fixture.stats().overdue), (1, 0));
     }
 
-    /// Its drop may panic; that is its own affair.
     fn worker_survives_future_that_panics_on_drop<K: WorkerKind>() {
         struct PanicOnDrop;
         impl Drop for PanicOnDrop {
@@ -296,7 +294,8 @@ mod dropped {
 }
 
 #[cfg(feature = "tokio")]
-/// The reader's time is not the task's. (On one thread, whoever runs after the worker finds it held back.)
+/// The time spent waiting for the reader does not count. On a single-threaded runtime, a task that runs after the
+/// worker shows that the worker waits.
 #[test]
 fn task_has_its_full_timeout_after_waiting_for_reader() {
     type K = OnTokioSingleThread;

@@ -1,5 +1,5 @@
-//! What happens where the system starts no further thread: a process of its own, in which every thread asks for a
-//! stack that there is no memory for.
+//! Building a pool when no thread can be started: a child process in which every thread requests a stack that exceeds
+//! the memory.
 
 #![cfg(all(feature = "tokio", not(any(shuttle, loom))))]
 
@@ -13,14 +13,14 @@ use std::{
 
 const CHILD: &str = "child_builds_a_pool_where_no_thread_starts";
 
-/// Workers that are tokio tasks need no thread; retries and timeouts need the clock's.
+/// Tokio workers need no thread of their own, but retries and timeouts need the timer thread.
 #[test]
 #[ignore = "run by the test below, in a process of its own"]
 fn child_builds_a_pool_where_no_thread_starts() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         match Pool::builder().workers(1).build_async() {
-            Err(error) => println!("refused: {error}"),
+            Err(error) => println!("build failed: {error}"),
             Ok(pool) => {
                 let policy = Retry::linear(2, Duration::from_millis(1));
                 let task = Task::retrying_future(policy, |_| async { Err(TaskError::transient("busy")) });
@@ -43,11 +43,11 @@ fn build_fails_when_timer_thread_cannot_start() {
     let (sender, receiver) = mpsc::channel();
     let reader = thread::spawn(move || sender.send(std::io::read_to_string(stdout).unwrap()));
     let output = receiver.recv_timeout(Duration::from_secs(60));
-    // A child that has ended is not harmed by this; one that hangs in `join` must not stay.
+    // Ends a child that hangs in `join`; has no effect on one that has exited.
     let _ = child.kill();
     let status = child.wait().unwrap();
     reader.join().unwrap().unwrap();
     let output = output.expect("the child hangs: no timer ever fires in it");
     assert!(status.success(), "{output}");
-    assert!(output.contains("refused: cannot start the timer thread"), "{output}");
+    assert!(output.contains("build failed: cannot start the timer thread"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! User code that the pool calls: values that panic or use the pool when they are dropped, wakers that do so.
+//! User code that the pool runs: drops and wakers that panic or call the pool.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -13,7 +13,7 @@ use std::{
 };
 use suite::*;
 
-/// The error of an attempt is the user's, and its drop may ask the pool.
+/// An error of an earlier attempt calls the pool when it is dropped.
 fn error_may_call_pool_when_dropped<K: WorkerKind>() {
     let clock = ManualClock::new();
     let fixture = build::<K>(pool_builder(1, 4).clock(&clock));
@@ -48,17 +48,16 @@ fn worker_survives_error_that_panics_on_drop<K: WorkerKind>() {
     assert_eq!((report.finished, report.failed), (1, 3));
 }
 
-/// A waker is foreign code, and may ask the pool that wakes it.
 fn waker_may_call_pool_when_task_is_cancelled<K: WorkerKind>() {
     let clock = ManualClock::new();
     let fixture = build::<K>(pool_builder(1, 4).stall_timeout(SEC).clock(&clock));
     let gate = Gate::default();
     let context = context_of(&fixture, &gate);
     let (pool, woken) = (fixture.pool.clone(), Signal::default());
-    let told = woken.clone();
+    let reported = woken.clone();
     let waker = waker(move || {
         pool.stats();
-        told.notify();
+        reported.notify();
     });
     let mut stopped = pin!(context.cancelled());
     assert!(stopped.as_mut().poll(&mut task::Context::from_waker(&waker)).is_pending());
@@ -68,7 +67,7 @@ fn waker_may_call_pool_when_task_is_cancelled<K: WorkerKind>() {
     gate.open();
 }
 
-/// Nobody reads any more, so workers that wait for room go on, whatever the results do as they are dropped.
+/// Dropping the reader releases workers that wait for room, even if a result panics on drop.
 fn workers_continue_when_dropped_results_panic<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, results) = build_with_results::<Option<DropHook<fn()>>, K>(
@@ -83,7 +82,6 @@ fn workers_continue_when_dropped_results_panic<K: WorkerKind>() {
     }
 }
 
-/// Neither those who are told to stop, nor the pool that tells them.
 fn cancel_wakes_others_when_a_waker_panics<K: WorkerKind>() {
     let fixture = build::<K>(pool_builder(1, 4));
     let gate = Gate::default();

@@ -1,10 +1,11 @@
-//! One suite, run over each kind of worker: threads, tokio tasks on a runtime of two threads, and tokio tasks
-//! on a runtime of one. A test is a function over [`Kind`]; [`every_kind!`] makes the three of it.
+//! Helpers to run one test over each kind of worker: threads, tokio tasks on a runtime of two threads, and tokio tasks
+//! on a single-threaded runtime. A test is a function over [`WorkerKind`], from which [`for_each_worker_kind!`] makes
+//! three.
 //!
-//! TokioTasks are written as async closures for all kinds; a thread waits for them with [`block_on`]. Tests wait
-//! for signals only: a [`Gate`], a channel, a clock's timers, a count.
+//! Tasks are written as async closures for all kinds; a thread runs them with [`block_on`]. Tests wait for signals
+//! only: a [`Gate`], a [`Signal`], a channel, or the timers of a clock.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use gristmill_pool::{
     Context, Pool, PoolBuilder, QueueOrder, Report, ResultOrder, Results, Retry, Task, TaskError, TaskResult,
@@ -25,8 +26,9 @@ pub(crate) const SEC: Duration = Duration::from_secs(1);
 pub(crate) const ORDERS: [QueueOrder; 3] = [QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Cost];
 pub(crate) const RESULT_ORDERS: [ResultOrder; 2] = [ResultOrder::AsCompleted, ResultOrder::AsSubmitted];
 
-/// Makes a test of each function, for each kind of worker. One that is not named here is dead code.
-#[allow(unused_macros, reason = "hook.rs has one kind only")]
+/// Makes a test of each function for each kind of worker. The compiler reports functions that are not listed as dead
+/// code.
+#[allow(unused_macros, reason = "panic_hook.rs uses one kind only")]
 macro_rules! for_each_worker_kind {
     ($($name:ident),+ $(,)?) => {
         mod threads {
@@ -48,7 +50,7 @@ pub(crate) type SubmitResult<T, K> = Result<TaskId, SubmitError<T, <K as WorkerK
 pub(crate) type ContextOf<T, K> = Context<T, <K as WorkerKind>::W>;
 pub(crate) type TaskOf<T, K> = Task<T, <K as WorkerKind>::W>;
 
-/// A kind of worker, and how a user of it says what all can do.
+/// A kind of worker, with the operations that tests need of each kind.
 pub(crate) trait WorkerKind: Sized + Send + Sync + 'static {
     type W: Worker;
     type Runtime: Send + Sync;
@@ -134,7 +136,7 @@ impl WorkerKind for OnThreads {
 }
 
 #[cfg(feature = "tokio")]
-#[allow(unused_imports, reason = "hook.rs has one kind only")]
+#[allow(unused_imports, reason = "panic_hook.rs uses one kind only")]
 pub(crate) use on_tokio::{OnTokio, OnTokioSingleThread};
 
 #[cfg(feature = "tokio")]
@@ -143,7 +145,7 @@ mod on_tokio {
     use gristmill_pool::worker::TokioTasks;
     use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
-    /// A runtime that goes on in the background, and can be dropped anywhere.
+    /// A runtime in the background that can be dropped on any thread.
     pub(crate) struct Background {
         handle: Handle,
         runtime: Option<Runtime>,
@@ -242,7 +244,7 @@ mod on_tokio {
     }
 }
 
-/// A handle of a pool, as its users hold it; synchronous for every kind of worker.
+/// A handle of a pool with blocking methods for every kind of worker.
 pub(crate) struct Handle<T: Send + 'static, K: WorkerKind>(pub(crate) Pool<T, K::W>);
 
 impl<T: Send + 'static, K: WorkerKind> Clone for Handle<T, K> {
@@ -285,7 +287,7 @@ impl<T: Send + 'static, K: WorkerKind> Handle<T, K> {
     }
 }
 
-/// A pool and what it runs on. The pool goes first.
+/// A pool and its runtime. The pool is dropped first.
 pub(crate) struct Fixture<T: Send + 'static, K: WorkerKind> {
     pub(crate) pool: Handle<T, K>,
     pub(crate) runtime: K::Runtime,
@@ -313,24 +315,24 @@ pub(crate) fn build_with_results<T: Send + 'static, K: WorkerKind>(
     (Fixture { pool: Handle(pool), runtime }, results)
 }
 
-/// Small: so many workers, so long a queue.
+/// A builder with these numbers of workers and of places in the queue.
 pub(crate) fn pool_builder(workers: usize, queue: usize) -> PoolBuilder {
     Pool::builder().workers(workers).queue_capacity(queue)
 }
 
 // ---- tasks that many tests need ----
 
-/// Makes this and nothing else.
+/// A task that returns `value`.
 pub(crate) fn returning<T: Send + 'static, K: WorkerKind>(value: T) -> TaskOf<T, K> {
     K::once(async move |_| Ok(value))
 }
 
-/// Fails at once, for good.
+/// A task that fails with a permanent error.
 pub(crate) fn fail<T: Send + 'static, K: WorkerKind>(why: &'static str) -> TaskOf<T, K> {
     K::once(async move |_| Err(TaskError::permanent(why)))
 }
 
-/// Tells `started`, then waits for the gate, whatever its context says; makes `value`.
+/// A task that signals `started`, waits for the gate even if cancelled, and returns `value`.
 pub(crate) fn hold<T: Send + 'static, K: WorkerKind>(
     started: &Signal,
     gate: &Gate,
@@ -344,7 +346,7 @@ pub(crate) fn hold<T: Send + 'static, K: WorkerKind>(
     })
 }
 
-/// Tells `started`, then runs until its context says stop.
+/// A task that signals `started` and then runs until it is cancelled.
 pub(crate) fn run_until_cancelled<T: Send + 'static, K: WorkerKind>(started: &Signal) -> TaskOf<T, K> {
     let started = started.clone();
     K::once(async move |context: ContextOf<T, K>| {
@@ -354,14 +356,14 @@ pub(crate) fn run_until_cancelled<T: Send + 'static, K: WorkerKind>(started: &Si
     })
 }
 
-/// Occupies a worker until the gate opens; returns when the worker is in it.
+/// Occupies a worker until the gate opens. Returns once its task has started.
 pub(crate) fn occupy<T: Default + Send + 'static, K: WorkerKind>(pool: &Handle<T, K>, gate: &Gate) {
     let started = Signal::default();
     pool.submit(hold::<T, K>(&started, gate, T::default())).unwrap();
     started.wait_for(1);
 }
 
-/// Occupies a worker until the gate opens; returns its context.
+/// Occupies a worker until the gate opens. Returns the context of its task.
 pub(crate) fn context_of<T: Default + Send + 'static, K: WorkerKind>(
     pool: &Handle<T, K>,
     gate: &Gate,
@@ -379,33 +381,33 @@ pub(crate) fn context_of<T: Default + Send + 'static, K: WorkerKind>(
     contexts.all().remove(0)
 }
 
-// ---- what holds at the end of any pool ----
+// ---- reports and states of a pool ----
 
-/// Each task is in exactly one place, and every place is named.
+/// Checks that the report counts and lists each task exactly once.
 #[track_caller]
 pub(crate) fn assert_reports_each_task_once(report: &Report) {
     let Report { failures, never_started, abandoned: unstopped, stats, .. } = report;
     let named = (never_started.len() + unstopped.len()) as u64;
     let submitted = stats.submitted;
     assert_eq!(report.finished + report.failed + named, submitted, "of {submitted} submitted: {report}");
-    assert_eq!(failures.len() as u64, report.failed, "a failure without its error: {report}");
+    assert_eq!(failures.len() as u64, report.failed, "a failure is not listed: {report}");
     let failed = failures.iter().map(|failure| &failure.task);
     let mut ids = ids_of(failed.chain(never_started).chain(unstopped));
     let all = ids.len();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), all, "a task in two places: {report}");
+    assert_eq!(ids.len(), all, "a task is listed twice: {report}");
 }
 
-/// That two reports say the same of every task.
+/// Checks that two reports agree on every task.
 #[track_caller]
 pub(crate) fn assert_same_report(one: &Report, two: &Report) {
-    let essence = |report: &Report| {
+    let summary = |report: &Report| {
         let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
         let (never, unstopped) = (ids_of(&report.never_started), ids_of(&report.abandoned));
         (report.finished, report.failed, failures, never, unstopped)
     };
-    assert_eq!(essence(one), essence(two));
+    assert_eq!(summary(one), summary(two));
 }
 
 fn ids_of<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::task::TaskRef>) -> Vec<u64> {
@@ -416,14 +418,14 @@ pub(crate) fn labels<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::tas
     tasks.into_iter().map(|task| task.label.as_deref().unwrap_or("-").to_owned()).collect()
 }
 
-/// How many timers wait for the clock.
+/// Number of timers that wait for the clock.
 pub(crate) fn pending_timers(clock: &ManualClock) -> usize {
     let text = format!("{clock:?}");
     let count = text.split("timers: ").nth(1).and_then(|rest| rest.trim_end_matches(" }").parse().ok());
     count.unwrap_or_else(|| panic!("no timers in {text}"))
 }
 
-/// Waits for a state that nobody signals, but that can be looked at.
+/// Waits for a state that has no signal by polling it.
 pub(crate) fn wait_until(reached: impl Fn() -> bool) {
     while !reached() {
         thread::yield_now();
@@ -432,7 +434,7 @@ pub(crate) fn wait_until(reached: impl Fn() -> bool) {
 
 // ---- signals ----
 
-/// Waits for a future on this thread. No `park`: whoever calls this may have somebody else's wake-ups.
+/// Runs a future on this thread. Does not use `park`, whose token the caller may use for other wake-ups.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let flag = Arc::new(WakeFlag::default());
     let waker = Waker::from(Arc::clone(&flag));
@@ -445,7 +447,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A waker that can be waited for.
+/// A waker on which a thread can wait.
 #[derive(Default)]
 pub(crate) struct WakeFlag {
     woken: Mutex<bool>,
@@ -470,7 +472,7 @@ impl Wake for WakeFlag {
     }
 }
 
-/// Shut until it is opened; waited for by threads and async tasks alike.
+/// A gate that is closed until it is opened. Threads and async tasks can wait for it.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<Mutex<Waiters>>);
 
@@ -502,7 +504,7 @@ impl Gate {
     }
 }
 
-/// A count that somebody raises and somebody waits for.
+/// A counter on which threads can wait.
 #[derive(Clone, Default)]
 pub(crate) struct Signal(Arc<(Mutex<usize>, Condvar)>);
 
@@ -521,7 +523,7 @@ impl Signal {
     }
 }
 
-/// Gives its signal when it is dropped.
+/// Notifies its signal when it is dropped.
 pub(crate) struct OnDrop(pub(crate) Signal);
 
 impl Drop for OnDrop {
@@ -530,7 +532,7 @@ impl Drop for OnDrop {
     }
 }
 
-/// All must have come before any goes on.
+/// A barrier: no task continues before `expected` tasks have arrived.
 #[derive(Clone)]
 pub(crate) struct Barrier {
     expected: usize,
@@ -552,7 +554,7 @@ impl Barrier {
     }
 }
 
-/// What happened, in order.
+/// A list of events in order.
 #[derive(Clone)]
 pub(crate) struct Log<E>(Arc<Mutex<Vec<E>>>);
 
@@ -577,9 +579,9 @@ pub(crate) fn advance_past_stall(clock: &ManualClock) {
     (0..6).for_each(|_| clock.advance(SEC / 4));
 }
 
-// ---- user code that panics or calls the pool ----
+// ---- user code that runs in drops and wakers ----
 
-/// An error or a value that runs this when it is dropped.
+/// An error or a value that calls a function when it is dropped.
 pub(crate) struct DropHook<F: Fn()>(pub(crate) F);
 
 impl<F: Fn()> Drop for DropHook<F> {
@@ -609,7 +611,7 @@ pub(crate) fn panic_now() {
     std::panic::panic_any("bang");
 }
 
-/// A waker that runs this.
+/// A waker that calls a function.
 struct WakeHook<F>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Wake for WakeHook<F> {
