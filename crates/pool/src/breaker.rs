@@ -66,7 +66,7 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerState {
-    /// Calls are permitted.
+    /// Calls are permitted, and failures in a row are counted.
     Closed,
     /// Calls are rejected until the reset time has passed.
     Open,
@@ -286,7 +286,7 @@ impl Permit {
         self.breaker.on_success(self.generation);
     }
 
-    /// Returns the permit unused: the call was not made, or its result says nothing about the service. If it was the
+    /// Returns the permit unused: the call was not made, or its result does not concern the service. If it was the
     /// probe, another call can be.
     pub fn withdraw(mut self) {
         self.is_reported = true;

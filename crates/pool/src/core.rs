@@ -100,7 +100,7 @@ struct State<T: Send + 'static, W: Worker> {
     exited_workers: WorkerCounters,
 }
 
-/// A registered worker.
+/// A registered worker, with its stall detector.
 struct WorkerEntry<T: Send + 'static, W: Worker> {
     state: Arc<WorkerState<T, W>>,
     stall_detector: StallDetector,
@@ -122,7 +122,7 @@ pub(crate) enum SearchState {
     Asleep,
 }
 
-/// Result of [`Core::next_task`].
+/// What [`Core::next_task`] found for a worker.
 pub(crate) enum Found<T> {
     Task(T),
     /// The worker's own local queue holds tasks; the shared queue holds none.

@@ -375,7 +375,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
 /// Reports the result to the breaker: failures of a called service count, permanent errors of the task do not.
 fn report_to_breaker<T>(permit: Permit, result: &TaskResult<T>) {
     match result {
-        // A cancelled task says nothing about the service.
+        // A cancellation does not concern the service.
         Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
         Err(error) if error.class() != ErrorClass::Permanent => permit.failure(),
         Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),

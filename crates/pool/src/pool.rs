@@ -20,7 +20,7 @@ use std::{fmt, task::Poll, time::Duration};
 /// Dropping the last handle closes the pool: it finishes the tasks it has, and its workers exit. The drop does not wait
 /// for that; [`join`](Self::join) does, and reports the outcome.
 ///
-/// Workers are [`Threads`], or tokio tasks in an [`AsyncPool`](crate::AsyncPool), whose methods are `async`.
+/// Workers are [`Threads`], or tokio tasks in an `AsyncPool` (feature `tokio`), whose methods are `async`.
 pub struct Pool<T: Send + 'static = (), W: Worker = Threads>(Arc<Handle<T, W>>);
 
 struct Handle<T: Send + 'static, W: Worker> {

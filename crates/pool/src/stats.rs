@@ -35,11 +35,11 @@ pub struct PoolStats {
     pub submitted: u64,
     /// Tasks that other tasks spawned, a part of `submitted`.
     pub spawned: u64,
-    /// Tasks that succeeded.
+    /// Number of tasks that succeeded.
     pub completed: u64,
     /// Tasks whose last attempt failed.
     pub failed: u64,
-    /// Attempts that panicked.
+    /// Number of attempts that panicked.
     pub panicked: u64,
     /// Attempts that failed and were followed by a retry.
     pub retried: u64,
@@ -66,7 +66,7 @@ pub struct PoolStats {
 pub struct KindStats {
     /// Kind of the tasks: see [`Task::kind`](crate::Task::kind).
     pub kind: &'static str,
-    /// Number of attempts.
+    /// Number of attempts measured so far.
     pub count: u64,
     /// Mean duration in nanoseconds.
     pub mean_ns: u64,

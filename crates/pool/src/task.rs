@@ -265,9 +265,7 @@ impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
 impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            SubmitErrorKind::Full => {
-                "the pool's queue is full; retry later, or use submit, which waits for room"
-            }
+            SubmitErrorKind::Full => "the pool's queue is full; retry later, or wait with submit",
             SubmitErrorKind::TimedOut => "the pool's queue stayed full for the whole time limit",
             SubmitErrorKind::Closed => "the pool is closed and accepts no new tasks",
             SubmitErrorKind::Cancelled => "the pool is cancelled and accepts no new tasks",

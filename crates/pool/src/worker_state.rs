@@ -236,7 +236,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         is_running(run).then(|| (run, self.heartbeats.load(Relaxed)))
     }
 
-    /// The running task.
+    /// Id, kind and label of the running task.
     pub(crate) fn current_task(&self) -> Option<TaskRef> {
         let run = self.run.0.load(Acquire);
         let label = lock(&self.label).clone();

@@ -183,7 +183,7 @@ fn task_keeps_its_error_when_breaker_rejects_the_retry<K: WorkerKind>() {
     assert_eq!(report.failures[0].to_string(), "task #0: 503");
 }
 
-/// A cancelled task says nothing about the service that it calls.
+/// A cancellation does not concern the service that the task calls.
 fn cancelled_task_does_not_open_breaker<K: WorkerKind>() {
     let breaker = Breaker::new(1, SEC * 100);
     let fixture = build::<K>(pool_builder(1, 4).breaker(breaker.clone()));

@@ -116,12 +116,12 @@ fn worker_survives_a_panic_on_drop<K: WorkerKind>() {
         drop(results.next().unwrap());
     }
     drop(results);
-    fixture.submit(returning::<Option<PanicOnDrop>, K>(Some(PanicOnDrop("in what nobody reads")))).unwrap();
+    fixture.submit(returning::<Option<PanicOnDrop>, K>(Some(PanicOnDrop("in an unread result")))).unwrap();
     wait_until(|| fixture.stats().completed + fixture.stats().failed == 4);
     let started = Signal::default();
     fixture.submit(run_until_cancelled::<Option<PanicOnDrop>, K>(&started)).unwrap();
     started.wait_for(1);
-    let panic_on_drop = PanicOnDrop("in what is never started");
+    let panic_on_drop = PanicOnDrop("in a task that never starts");
     let task = K::once(async move |_| {
         drop(panic_on_drop);
         Ok(None)

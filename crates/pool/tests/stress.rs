@@ -36,7 +36,7 @@ fn any_task<K: WorkerKind>(rng: &mut Rng) -> TaskOf<u32, K> {
         3 => K::once(async |context: ContextOf<u32, K>| {
             for n in 0..5 {
                 // Rejected once the pool is cancelled.
-                let _refused = context.spawn_task(returning::<u32, K>(n));
+                let _rejected = context.spawn_task(returning::<u32, K>(n));
             }
             Ok(0)
         }),

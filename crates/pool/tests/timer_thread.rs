@@ -13,9 +13,9 @@ use std::{
 
 const CHILD: &str = "child_builds_a_pool_where_no_thread_starts";
 
-/// Tokio workers need no thread of their own, but retries and timeouts need the timer thread.
+/// Tokio workers need no threads, but retries and timeouts need the timer thread.
 #[test]
-#[ignore = "run by the test below, in a process of its own"]
+#[ignore = "run by the test below in a child process"]
 fn child_builds_a_pool_where_no_thread_starts() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
