@@ -246,7 +246,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         match policy {
             // `last_error` stays: it is still the reason for the retry.
             Some(policy) => {
-                self.schedule_retry(task, open.retry_in.max(policy.delay(1)).max(MIN_BREAKER_DELAY))
+                let delay = open.retry_in.max(policy.delay(1)).max(MIN_BREAKER_DELAY);
+                self.schedule_retry(task, delay);
             }
             None => self.fail(task, TaskError::breaker_open(open.retry_in)),
         }

@@ -71,7 +71,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             failed: stats.failed,
             failures,
             never_started,
-            abandoned: abandoned,
+            abandoned,
             waiting: stats.submitted.saturating_sub(stats.completed + stats.failed + named),
             stats,
         }
