@@ -167,8 +167,8 @@
     feature = "tokio",
     doc = r##"
 # Async
-[`PoolBuilder::build_async`] makes a pool of tokio tasks on the current runtime. Calls that block above are awaited here,
-and a task that exceeds its timeout is dropped at the point where it waits.
+[`PoolBuilder::build_async`] makes a pool of tokio tasks on the current runtime. Calls that block above are awaited
+here, and a task that exceeds its timeout is dropped at the point where it waits.
 
 ```
 use gristmill_pool::{Pool, ResultOrder};
@@ -200,8 +200,8 @@ assert!(pool.join().await.is_clean());
 )]
 //! # Ending a pool
 //! [`close`](Pool::close) rejects new tasks and finishes the others. [`cancel`](Pool::cancel) starts no more tasks and
-//! cancels the running ones. [`join`](Pool::join) closes the pool, waits and reports; [`shutdown`](Pool::shutdown) does so
-//! within a deadline. All can be called from any thread, at any time, any number of times.
+//! cancels the running ones. [`join`](Pool::join) closes the pool, waits and reports; [`shutdown`](Pool::shutdown) does
+//! so within a deadline. All can be called from any thread, at any time, any number of times.
 //!
 //! ```
 //! use gristmill_pool::{Pool, TaskError};

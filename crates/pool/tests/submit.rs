@@ -32,7 +32,7 @@ fn assert_runs<K: WorkerKind>(task: TaskOf<u32, K>, want: u32) {
     assert_eq!(results.next().unwrap().result.unwrap(), want);
 }
 
-fn try_submit_never_waits<K: WorkerKind>() {
+fn try_submit_fails_when_queue_is_full<K: WorkerKind>() {
     for queue in [1, 3] {
         let (fixture, gate, results) = full::<K>(queue, &ManualClock::new());
         let error = fixture.try_submit(returning::<u32, K>(7)).unwrap_err();
@@ -202,7 +202,7 @@ fn pool_name_may_contain_nul<K: WorkerKind>() {
 }
 
 for_each_worker_kind!(
-    try_submit_never_waits,
+    try_submit_fails_when_queue_is_full,
     submit_timeout_fails_when_queue_stays_full,
     submit_timeout_submits_when_room_appears_in_time,
     submit_timeout_does_not_wait_when_there_is_room,
