@@ -211,7 +211,9 @@ impl Rounds<'_> {
 /// Where there is no RabbitMQ, nothing can be said.
 fn start() -> Result<Broker, Trouble> {
     Broker::start().map_err(|fault| match fault {
-        Error::Missing | Error::NoToolsFolder | Error::DownloadFailed(_) => Trouble::NotHere(fault.to_string()),
+        Error::Missing | Error::NoToolsFolder | Error::DownloadFailed(_) => {
+            Trouble::NotHere(fault.to_string())
+        }
         fault => Trouble::System(fault.to_string()),
     })
 }

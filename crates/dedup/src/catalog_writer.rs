@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Batch, FileHash, FileRef, Ids, Listing, ReadResult, prefix};
+use gristmill_store::catalog::{Batch, FileHash, FileRef, Listing, NewFileIds, ReadResult, prefix};
 
 use crate::error::{Error, Result};
 use crate::progress::ScanHandle;
@@ -86,7 +86,7 @@ impl CatalogWriter {
             last_heartbeat: Instant::now(),
             missing: missing.clone(),
             excluded: excluded.clone(),
-            ids: Ids::new(),
+            ids: NewFileIds::new(),
             first_files: HashMap::new(),
             newly_shared: Vec::new(),
             deferred: Vec::new(),
@@ -131,7 +131,7 @@ struct WriterThread {
     missing: Arc<AtomicU64>,
     excluded: Arc<AtomicU64>,
     /// Row ids of the files that are new in this scan.
-    ids: Ids,
+    ids: NewFileIds,
     /// The first file of each content read in this scan, by the prefix of its hash, until the content is known to be
     /// shared. Contents that share only the prefix count as shared too; a group requires equal hashes.
     first_files: HashMap<u64, Option<FileRef>>,

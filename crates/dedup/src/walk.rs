@@ -226,7 +226,7 @@ impl Walk {
         }
         let identity = folder.filesystem();
         let filesystem =
-            identity.map(|identity| self.cx.store.catalog().filesystem(&identity)).transpose()?;
+            identity.map(|identity| self.cx.store.catalog().filesystem_id(&identity)).transpose()?;
         known.insert(device, filesystem);
         if device == self.device {
             let _ = self.root_filesystem.set(filesystem);

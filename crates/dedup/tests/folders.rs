@@ -356,7 +356,7 @@ fn nested_root_counts_as_a_folder_of_the_outer_root() {
     trees
         .store
         .roots()
-        .remove(trees.store.roots().at("/r/b/new".as_ref()).expect("r").expect("r").id)
+        .remove(trees.store.roots().find("/r/b/new".as_ref()).expect("r").expect("r").id)
         .expect("r");
     let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert_eq!(by_path(&found), [["", "b/x"]], "an unscanned root is unknown");

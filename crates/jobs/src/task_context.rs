@@ -124,7 +124,7 @@ impl TaskContext<'_> {
         let saved = self
             .store
             .checkpoints()
-            .of_claim(self.id(), &self.task().token)
+            .list_for_claim(self.id(), &self.task().token)
             .map_err(|error| self.checkpoint_error(error))?;
         self.checkpointed.set(self.checkpointed.get() || !saved.is_empty());
         let Some(found) = saved.into_iter().find(|checkpoint| checkpoint.step == step) else {

@@ -447,7 +447,7 @@ impl WorkSource for TaskSource {
                 store.dead_letters().list_cleanup_pending(&[runner.kind.name.as_ref().to_owned()], 100)?;
             self.cleanup.submit(store, &runner.kind, left.iter().map(|id| id.id).collect());
         }
-        store.checkpoints().clean(store.now().minus(ORPHAN_CHECKPOINT_RETENTION))?;
+        store.checkpoints().delete_orphans(store.now().minus(ORPHAN_CHECKPOINT_RETENTION))?;
         let Some(keep) = self.settings.retain_finished else { return Ok(false) };
         Ok(store.tasks().prune(store.now().minus(keep), PRUNE_BATCH_SIZE)? == PRUNE_BATCH_SIZE)
     }

@@ -184,7 +184,7 @@ fn retry_after_a_partial_error_continues_from_its_checkpoint() {
     let (_, fixture) = check_end(handler, 3, (TaskStatus::Completed, 1, 0));
     assert_eq!(*steps.lock().unwrap(), ["1upload", "2move"]);
     assert!(
-        fixture.store.checkpoints().of(1).unwrap().is_empty(),
+        fixture.store.checkpoints().list(1).unwrap().is_empty(),
         "checkpoints of a completed task are deleted"
     );
 }

@@ -259,7 +259,7 @@ impl ScanRun<'_> {
             && self.handle.errors.load(Ordering::Relaxed) == 0;
         if written && is_whole && !self.handle.is_cancelled() {
             for (_, scan) in &walks {
-                let gone = self.store.catalog().unseen(scan.root)?;
+                let gone = self.store.catalog().mark_unseen_missing(scan.root)?;
                 add(&self.writer.missing, gone as u64);
             }
         }

@@ -11,7 +11,7 @@ fn following() -> Fixture {
     let fixture = Fixture::new();
     fixture.store.roots().follow_links(fixture.root.id, true).expect("a setting");
     Fixture {
-        root: fixture.store.roots().at(&fixture.root.path).expect("roots").expect("the root"),
+        root: fixture.store.roots().find(&fixture.root.path).expect("roots").expect("the root"),
         ..fixture
     }
 }

@@ -112,7 +112,7 @@ fn target_of_a_symlink_to_another_disk_is_one_copy() {
 /// Checks a root with a link to a file in the folder `o`, which then becomes a root.
 fn check_symlink_target_is_one_copy(fixture: &Fixture) {
     fixture.store.roots().follow_links(fixture.root.id, true).expect("a setting");
-    let root = fixture.store.roots().at(&fixture.root.path).expect("roots").expect("the root");
+    let root = fixture.store.roots().find(&fixture.root.path).expect("roots").expect("the root");
     write(&fixture.outside("o/x"), &bytes(1, 10_000));
     fixture.symlink("../o/x", "link");
     scan(fixture, &root);
