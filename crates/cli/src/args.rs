@@ -141,7 +141,7 @@ pub(crate) enum Command {
         shell: clap_complete::Shell,
     },
     /// Write the manual pages
-    Man(commands::completions::Pages),
+    Man(commands::completions::ManArgs),
 }
 
 impl Args {

@@ -56,7 +56,7 @@ fn for_each_id<T: Serialize>(
             }
             Err(error) => {
                 outcome = outcome.and(error.outcome());
-                let error = error.completed(&context.hints);
+                let error = error.complete_commands(&context.hints);
                 error.report();
                 items.push(json!({"id": id, "error": error.to_string()}));
             }
@@ -69,7 +69,7 @@ fn for_each_id<T: Serialize>(
 }
 
 /// A row as a JSON object. Columns that hold JSON become part of it.
-fn object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
+fn to_object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
     let fault = |error: serde_json::Error| Error::System(format!("a row is not JSON: {error}"));
     let mut object: Map<String, Value> =
         serde_json::from_value(serde_json::to_value(row).map_err(fault)?).map_err(fault)?;
@@ -90,7 +90,7 @@ fn page_limit(text: &str) -> Result<usize, String> {
 }
 
 /// A letter's number.
-fn number(text: &str) -> Result<i64, String> {
+fn dead_letter_id(text: &str) -> Result<i64, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "legal: a number, such as 12, as `gristmill dead list` shows it".to_owned())
 }

@@ -26,7 +26,7 @@ impl Context {
     /// What is in force. The settings file is read now.
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
         if !self.has_warned.replace(true) {
-            for (name, meant) in settings::mistyped(std::env::vars_os().map(|(name, _)| name)) {
+            for (name, meant) in settings::misspelled_variables(std::env::vars_os().map(|(name, _)| name)) {
                 tracing::warn!("the variable {name} means nothing here; did you mean {meant}?");
             }
         }
@@ -42,29 +42,29 @@ impl Context {
     /// For commands that look at work, or change it: a mistyped name must not become an empty database.
     pub(crate) fn open_store(&self) -> Result<Store, Error> {
         let settings = self.settings()?;
-        must_exist(&settings, BY_WORK)?;
-        Ok(options(&settings).allow_read_only().open(&settings.database)?)
+        require_database(&settings, CREATED_BY_WORK)?;
+        Ok(store_options(&settings).allow_read_only().open(&settings.database)?)
     }
 
     /// The same for commands about what scans have found.
     pub(crate) fn open_catalog(&self) -> Result<(Store, Settings), Error> {
         let settings = self.settings()?;
-        must_exist(&settings, BY_SCAN)?;
-        Ok((options(&settings).allow_read_only().open(&settings.database)?, settings))
+        require_database(&settings, CREATED_BY_SCAN)?;
+        Ok((store_options(&settings).allow_read_only().open(&settings.database)?, settings))
     }
 }
 
-pub(crate) fn options(settings: &Settings) -> StoreOptions {
+pub(crate) fn store_options(settings: &Settings) -> StoreOptions {
     Store::options().durability(settings.durability).busy_timeout(settings.busy_timeout)
 }
 
 /// What makes a database.
-pub(crate) const BY_WORK: &str = "`gristmill enqueue` and `gristmill worker` make one";
-pub(crate) const BY_SCAN: &str = "`gristmill scan FOLDER` makes one";
-pub(crate) const BY_ANY: &str =
+pub(crate) const CREATED_BY_WORK: &str = "`gristmill enqueue` and `gristmill worker` make one";
+pub(crate) const CREATED_BY_SCAN: &str = "`gristmill scan FOLDER` makes one";
+pub(crate) const CREATED_BY_ANY: &str =
     "`gristmill scan FOLDER`, `gristmill enqueue` and `gristmill worker` make one";
 
-pub(crate) fn must_exist(settings: &Settings, maker: &str) -> Result<(), Error> {
+pub(crate) fn require_database(settings: &Settings, maker: &str) -> Result<(), Error> {
     let path = &settings.database;
     match path.try_exists() {
         Ok(false) => Err(Error::Setting(format!(
@@ -79,7 +79,7 @@ pub(crate) fn must_exist(settings: &Settings, maker: &str) -> Result<(), Error> 
 /// For commands that bring work, or wait for it. Only the default folder is ours to make.
 pub(crate) fn open_or_create(settings: &Settings) -> Result<Store, Error> {
     create_data_folder(settings)?;
-    Ok(options(settings).open(&settings.database)?)
+    Ok(store_options(settings).open(&settings.database)?)
 }
 
 /// Creates the folder of the database, if that is where it is by default.

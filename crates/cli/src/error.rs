@@ -14,7 +14,7 @@ pub(crate) enum Outcome {
     /// All of it is done.
     Done,
     /// Something is left for the user: an item that was refused, a finding. It has been told.
-    ForTheUser,
+    UserError,
     /// The system failed at some of it, or is damaged. It has been told.
     Failed,
     /// Another program kept a database locked for too long; the same may succeed later.
@@ -27,7 +27,7 @@ impl Outcome {
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Outcome::Done => 0,
-            Outcome::ForTheUser => 1,
+            Outcome::UserError => 1,
             Outcome::Failed => 2,
             Outcome::Busy => 3,
             Outcome::Interrupted => 130,
@@ -65,30 +65,30 @@ impl Error {
 
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Error::Usage(_) | Error::Setting(_) => Outcome::ForTheUser,
-            Error::Store(error) if error.is_user_error() => Outcome::ForTheUser,
+            Error::Usage(_) | Error::Setting(_) => Outcome::UserError,
+            Error::Store(error) if error.is_user_error() => Outcome::UserError,
             Error::Store(_) | Error::System(_) | Error::Output(_) => Outcome::Failed,
             Error::Busy(_) => Outcome::Busy,
         }
     }
 
     /// With the commands that the message suggests completed.
-    pub(crate) fn completed(self, hints: &Hints) -> Error {
+    pub(crate) fn complete_commands(self, hints: &Hints) -> Error {
         match self {
-            Error::Setting(text) => Error::Setting(hints.complete(&text)),
-            Error::System(text) => Error::System(hints.complete(&text)),
-            Error::Busy(text) => Error::Busy(hints.complete(&text)),
+            Error::Setting(text) => Error::Setting(hints.complete_commands(&text)),
+            Error::System(text) => Error::System(hints.complete_commands(&text)),
+            Error::Busy(text) => Error::Busy(hints.complete_commands(&text)),
             Error::Store(gristmill_store::Error::Corrupt(file, detail)) => {
                 let advice = gristmill_store::damage::advice(&file);
                 let file = path(&file);
                 let text =
                     format!("{file} is damaged, or its disk cannot be read: {detail}. What to do: {advice}");
-                Error::System(hints.complete(&text))
+                Error::System(hints.complete_commands(&text))
             }
             Error::Store(error) if error.is_user_error() => {
-                Error::Setting(hints.complete(&error.to_string()))
+                Error::Setting(hints.complete_commands(&error.to_string()))
             }
-            Error::Store(error) => Error::System(hints.complete(&error.to_string())),
+            Error::Store(error) => Error::System(hints.complete_commands(&error.to_string())),
             other => other,
         }
     }

@@ -29,7 +29,7 @@ impl Hints {
     }
 
     /// A message of a library, with the commands in it completed.
-    pub(crate) fn complete(&self, message: &str) -> String {
+    pub(crate) fn complete_commands(&self, message: &str) -> String {
         message.replace("`gristmill ", &format!("`gristmill{} ", self.0))
     }
 }
@@ -62,7 +62,7 @@ mod tests {
         ] {
             let hints = Hints::new(&Args::parse_from(words));
             assert_eq!(hints.command("dupes"), expected);
-            assert_eq!(hints.complete("see `gristmill dupes`"), format!("see `{expected}`"));
+            assert_eq!(hints.complete_commands("see `gristmill dupes`"), format!("see `{expected}`"));
         }
     }
 }

@@ -29,18 +29,18 @@ pub(crate) fn start(args: &Args) -> Result<(), Error> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(terminal);
     match args.verbose > 0 || (variable.is_some() && !args.quiet) {
         true => log.init(),
-        false => log.event_format(Plain { terminal }).init(),
+        false => log.event_format(PlainFormat { terminal }).init(),
     }
     Ok(())
 }
 
 /// Events as messages to a person: no time, no target.
-struct Plain {
+struct PlainFormat {
     /// A line of progress may be there, which is drawn again afterwards.
     terminal: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Plain
+impl<S, N> FormatEvent<S, N> for PlainFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -111,7 +111,7 @@ fn filter(args: &Args, variable: Option<&OsStr>) -> Result<EnvFilter, Error> {
 }
 
 fn from_variable(value: &OsStr) -> Result<EnvFilter, Error> {
-    let text = value.to_str().filter(|text| !has_stray_word(text));
+    let text = value.to_str().filter(|text| !has_bare_name(text));
     text.and_then(|text| EnvFilter::builder().parse(text).ok()).ok_or_else(|| {
         Error::Setting(format!(
             "{VARIABLE} is {value:?}, which is not a log filter\n\n\
@@ -123,7 +123,7 @@ fn from_variable(value: &OsStr) -> Result<EnvFilter, Error> {
 
 /// The filter's own grammar takes a lone word for the name of a part, so that a mistyped level would
 /// silence the log without a word. Spans, in brackets, have commas of their own and are left alone.
-fn has_stray_word(text: &str) -> bool {
+fn has_bare_name(text: &str) -> bool {
     let stray = |word: &str| !word.contains('=') && word.trim().parse::<LevelFilter>().is_err();
     !text.contains('[') && text.split(',').any(stray)
 }

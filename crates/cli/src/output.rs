@@ -45,7 +45,7 @@ impl Output {
         if !said.is_empty() && !said.ends_with('\n') {
             said.push('\n');
         }
-        written(io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush()))
+        ignore_broken_pipe(io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush()))
     }
 
     /// Says how a command ended that did something. With `--quiet` only JSON is printed, and on standard error the text
@@ -59,7 +59,7 @@ impl Output {
         match outcome {
             _ if self.json || !self.quiet => self.print(value, text),
             Outcome::Done | Outcome::Interrupted => Ok(()),
-            Outcome::ForTheUser | Outcome::Failed | Outcome::Busy => {
+            Outcome::UserError | Outcome::Failed | Outcome::Busy => {
                 // A warning that cannot be printed does not change the exit status.
                 let _ = writeln!(io::stderr(), "{}", text(self).trim_end());
                 Ok(())
@@ -72,14 +72,14 @@ impl Output {
     }
 
     /// Says bytes as they are, for programs that take them so. On a terminal they are shown as all else is.
-    pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn print_bytes(&self, bytes: &[u8]) -> Result<(), Error> {
         let mut stdout = io::stdout().lock();
         let told = if stdout.is_terminal() {
             stdout.write_all(sanitize_bytes(bytes).as_bytes())
         } else {
             stdout.write_all(bytes)
         };
-        written(told.and_then(|()| stdout.flush()))
+        ignore_broken_pipe(told.and_then(|()| stdout.flush()))
     }
 
     /// Columns below their headers, cut to the terminal when it is one.
@@ -244,7 +244,7 @@ fn truncate(line: &str, width: Option<usize>) -> String {
 }
 
 /// A reader that has read enough, such as `head`, is content; a full disk is not.
-pub(crate) fn written(result: io::Result<()>) -> Result<(), Error> {
+pub(crate) fn ignore_broken_pipe(result: io::Result<()>) -> Result<(), Error> {
     match result {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::Output(error)),
         _ => Ok(()),
@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn a_reader_may_leave_early() {
-        assert!(written(Err(ErrorKind::BrokenPipe.into())).is_ok());
-        assert!(written(Err(ErrorKind::StorageFull.into())).is_err());
+        assert!(ignore_broken_pipe(Err(ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(ignore_broken_pipe(Err(ErrorKind::StorageFull.into())).is_err());
     }
 
     #[test]

@@ -14,12 +14,14 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::logging;
-use crate::output::{Output, written};
+use crate::output::{Output, ignore_broken_pipe};
 
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Error> {
     let args = match Args::try_parse_from(words) {
         Ok(args) => args,
-        Err(asked) if !asked.use_stderr() => return written(asked.print()).map(|()| Outcome::Done),
+        Err(asked) if !asked.use_stderr() => {
+            return ignore_broken_pipe(asked.print()).map(|()| Outcome::Done);
+        }
         Err(error) => return Err(Error::Usage(error)),
     };
     logging::start(&args)?;
@@ -33,13 +35,13 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
         has_warned: Cell::new(false),
     };
     let result = match args.command {
-        None => written(Args::command().print_long_help()).map(|()| Outcome::Done),
-        Some(command) => perform(command, &mut context),
+        None => ignore_broken_pipe(Args::command().print_long_help()).map(|()| Outcome::Done),
+        Some(command) => dispatch(command, &mut context),
     };
-    result.map_err(|error| error.completed(&context.hints))
+    result.map_err(|error| error.complete_commands(&context.hints))
 }
 
-fn perform(command: Command, context: &mut Context) -> Result<Outcome, Error> {
+fn dispatch(command: Command, context: &mut Context) -> Result<Outcome, Error> {
     match command {
         Command::Scan(args) => commands::scan::run(&args, context),
         Command::Refresh(args) => commands::refresh::run(&args, context),

@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     /// The settings file, if a URL in it has a password.
     pub(crate) file_with_password: Option<PathBuf>,
     /// Every key with its value and origin, for people.
-    pub(crate) shown: Vec<ResolvedSetting>,
+    pub(crate) resolved: Vec<ResolvedSetting>,
 }
 
 #[derive(Clone, Debug)]
@@ -136,7 +136,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
     let mut reading = Resolver::new(flags, env)?;
     let database = reading.database()?;
     let settings = Settings {
-        database_by_default: reading.shown.iter().any(|shown| shown.origin == Origin::Default),
+        database_by_default: reading.resolved.iter().any(|shown| shown.origin == Origin::Default),
         database,
         durability: reading.durability()?,
         busy_timeout: reading.duration(&keys::BUSY_TIMEOUT, (Duration::ZERO, HOUR))?,
@@ -157,11 +157,11 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
         },
         exec: Exec {
             workers: reading.workers()?,
-            timeout: reading.duration_or(&keys::EXEC_TIMEOUT, "none", MOMENT)?,
+            timeout: reading.duration_or(&keys::EXEC_TIMEOUT, "none", MILLISECOND)?,
             max_output: usize::try_from(reading.size(&keys::EXEC_MAX_OUTPUT, 4 << 20)?).unwrap_or(4 << 20),
             attempts: reading.count(&keys::EXEC_ATTEMPTS, 1_000)?,
-            backoff_base: reading.duration(&keys::EXEC_BACKOFF_BASE, (MOMENT, DAY))?,
-            backoff_cap: reading.duration(&keys::EXEC_BACKOFF_CAP, (MOMENT, 30 * DAY))?,
+            backoff_base: reading.duration(&keys::EXEC_BACKOFF_BASE, (MILLISECOND, DAY))?,
+            backoff_cap: reading.duration(&keys::EXEC_BACKOFF_CAP, (MILLISECOND, 30 * DAY))?,
         },
         amqp: Amqp {
             uris: reading.uris()?,
@@ -173,15 +173,15 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
         },
         consumers: reading.consumers()?,
         file_with_password: reading.file_with_password()?,
-        shown: Vec::new(),
+        resolved: Vec::new(),
     };
     if settings.exec.backoff_cap < settings.exec.backoff_base {
-        return Err(reading.wrong(&keys::EXEC_BACKOFF_CAP));
+        return Err(reading.invalid(&keys::EXEC_BACKOFF_CAP));
     }
-    Ok(Settings { shown: reading.shown, ..settings })
+    Ok(Settings { resolved: reading.resolved, ..settings })
 }
 
-const MOMENT: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -195,7 +195,7 @@ pub(crate) fn config_path(flags: &Flags, env: Environment<'_>) -> Result<(PathBu
 }
 
 /// Variables that look like settings and are none.
-pub(crate) fn mistyped(names: impl Iterator<Item = OsString>) -> Vec<(String, &'static str)> {
+pub(crate) fn misspelled_variables(names: impl Iterator<Item = OsString>) -> Vec<(String, &'static str)> {
     let known = || keys::ALL.iter().map(|key| key.variable).chain(keys::OTHER_VARIABLES.iter().copied());
     names
         .filter_map(|name| name.into_string().ok())
@@ -269,8 +269,8 @@ mod tests {
         assert_eq!(settings.worker.lease, Duration::from_secs(300));
         assert_eq!(settings.worker.keep_finished, Some(7 * DAY));
         assert_eq!(settings.exec.max_output, 65_536);
-        assert_eq!(settings.shown.len(), keys::ALL.len());
-        let order: Vec<_> = settings.shown.iter().map(|shown| shown.key.name).collect();
+        assert_eq!(settings.resolved.len(), keys::ALL.len());
+        let order: Vec<_> = settings.resolved.iter().map(|shown| shown.key.name).collect();
         assert_eq!(order, keys::ALL.iter().map(|key| key.name).collect::<Vec<_>>());
     }
 
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_mistyped_variable_is_noticed() {
         let names = ["GRISTMILL_WORKER_LEASES", "GRISTMILL_DB", "GRISTMILL_SOMETHING_ELSE", "PATH"];
-        let found = mistyped(names.iter().map(OsString::from));
+        let found = misspelled_variables(names.iter().map(OsString::from));
         assert_eq!(found, [("GRISTMILL_WORKER_LEASES".to_owned(), "GRISTMILL_WORKER_LEASE")]);
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 use gristmill_store::catalog::{Listing, ListingStatus, Stat};
 use serde_json::json;
 
@@ -18,11 +18,11 @@ fn library() -> Home {
 }
 
 #[test]
-fn roots_are_listed_with_what_they_hold() {
+fn roots_list_shows_counts_and_filters_of_the_last_scan() {
     let home = library();
     home.run(&["scan", "--follow-links", "b", "--quiet"]);
     let found = home.json(&["roots"]);
-    shape_is_held("roots", &found);
+    assert_shape("roots", &found);
     assert_eq!(found["items"][0]["path"], json!(home.real("a")));
     let numbers = |number: usize| {
         ["folders", "files", "bytes"].map(|field| found["items"][number][field].as_u64().unwrap())
@@ -33,19 +33,19 @@ fn roots_are_listed_with_what_they_hold() {
     assert!(home.run(&["roots"]).out.contains(filters), "{:?}", home.run(&["roots"]));
     assert_eq!(home.json(&["roots"])["items"][1]["filters"]["min_size"], 1024);
     home.run(&["scan", "--follow-links", "b", "--quiet"]);
-    let said = home.run(&["roots"]);
-    assert!(said.out.starts_with("NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      SYMLINKS      FILTERS  PATH\na     2        3      12 B  2"), "{said:?}");
-    assert!(said.out.contains(&format!("followed      -        {}\n", home.real("b"))), "{said:?}");
+    let output = home.run(&["roots"]);
+    assert!(output.out.starts_with("NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      SYMLINKS      FILTERS  PATH\na     2        3      12 B  2"), "{output:?}");
+    assert!(output.out.contains(&format!("followed      -        {}\n", home.real("b"))), "{output:?}");
 }
 
 #[test]
-fn a_root_is_removed_and_its_files_are_not() {
+fn roots_remove_deletes_catalog_records_and_no_file() {
     let home = library();
     let expected = format!("what was found in {} would be forgotten; with --yes it is", home.real("a"));
     home.check(&["root", "remove", "a"], 1, "", &expected);
     home.check(&["root", "remove", "c"], 1, "", "c: it is no root (registered: ");
     let removed = home.json(&["root", "remove", &home.real("a"), "--yes"]);
-    shape_is_held("root-remove", &removed);
+    assert_shape("root-remove", &removed);
     assert_eq!((&removed["folders"], &removed["files"]), (&json!(2), &json!(3)));
     assert!(home.path("a/sub/two").exists());
     assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), 1);
@@ -60,14 +60,14 @@ fn a_root_is_removed_and_its_files_are_not() {
 }
 
 #[test]
-fn refreshing_finds_what_is_gone_and_nothing_new() {
+fn refresh_finds_removed_and_changed_files_and_no_new_ones() {
     let home = library();
     std::fs::remove_file(home.path("a/sub/two")).unwrap();
     home.write("a/new", "same");
     home.write("b/four", "changed");
     home.check(&["refresh", "a"], 0, "2 files in 2 folders, 8 B; took ", "");
     let found = home.json(&["refresh"]);
-    shape_is_held("refresh", &found);
+    assert_shape("refresh", &found);
     assert_eq!((&found["changed_files"], &found["read_files"]), (&json!(1), &json!(0)), "{found}");
     assert_eq!(home.json(&["dupes"])["total_files"], 2, "what is gone or has changed is no copy any more");
     assert_eq!(home.scan(&[])["new_files"], 1);
@@ -82,7 +82,7 @@ fn refreshing_finds_what_is_gone_and_nothing_new() {
 }
 
 #[test]
-fn what_is_gone_is_forgotten_when_asked() {
+fn purge_deletes_records_of_missing_files_and_folders() {
     let home = library();
     std::fs::remove_dir_all(home.path("a/sub")).unwrap();
     home.json(&["refresh"]);
@@ -93,10 +93,10 @@ fn what_is_gone_is_forgotten_when_asked() {
         "",
     );
     let purged = home.json(&["purge", "folders", "--before", "2999-01-01"]);
-    shape_is_held("purge", &purged);
+    assert_shape("purge", &purged);
     assert_eq!(purged, json!({"files": 0, "folders": 1}));
-    let said = "forgot 2 files gone since before 2999-01-01 00:00:00 UTC. No file was touched\n";
-    home.check(&["purge", "files", "--before", "2999-01-01"], 0, said, "");
+    let output = "forgot 2 files gone since before 2999-01-01 00:00:00 UTC. No file was touched\n";
+    home.check(&["purge", "files", "--before", "2999-01-01"], 0, output, "");
     home.check(&["purge", "all", "--before", "2999-01-01"], 0, "forgot 0 files and 0 folders", "");
     assert!(home.path("a/one").exists());
     home.check(&["verify"], 0, "all of it holds", "");
@@ -106,10 +106,10 @@ fn what_is_gone_is_forgotten_when_asked() {
 }
 
 #[test]
-fn a_catalog_that_does_not_agree_is_told_and_repaired() {
+fn verify_reports_a_wrong_count_and_repair_corrects_it() {
     let home = library();
     let healthy = home.json(&["verify"]);
-    shape_is_held("verify", &healthy);
+    assert_shape("verify", &healthy);
     assert_eq!((&healthy["broken"], &healthy["repaired"]), (&json!(0), &json!(0)));
     home.check(&["verify"], 0, "\nall of it holds\n", "");
 
@@ -124,13 +124,14 @@ fn a_catalog_that_does_not_agree_is_told_and_repaired() {
     listing.status = ListingStatus::Whole;
     store.catalog().record(vec![listing]).unwrap();
     drop(store);
-    let said = home.run(&["verify"]);
+    let output = home.run(&["verify"]);
     let told = "\n1 row not as it should be; `gristmill verify --repair` puts it right\n";
-    said.check("verify", 1, told, "");
+    output.check("verify", 1, told, "");
     assert!(
-        said.out
+        output
+            .out
             .contains("a root's numbers are those of its rows           1       they are counted again\n"),
-        "{said:?}"
+        "{output:?}"
     );
     home.check(&["verify", "--repair"], 0, "\n1 row repaired\n", "");
     home.check(&["verify", "--repair"], 0, "\nall of it holds\n", "");

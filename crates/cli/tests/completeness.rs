@@ -5,7 +5,7 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
-use common::{Home, Slow};
+use common::{Home, SlowScan};
 use serde_json::{Value, json};
 
 const UNREAD: &str = "2 files that can be duplicates were not compared yet";
@@ -39,8 +39,8 @@ fn answers_after_a_walk_without_reading_are_not_complete() {
     home.check(&["dupes"], 0, "no duplicates so far", "");
     let warning = format!("gristmill: warning: the list is not complete: {UNREAD}\n");
     for form in ["--csv", "--fdupes"] {
-        let said = home.run(&["dupes", form]);
-        assert!(said.err == warning && !said.out.contains("complete"), "{said:?}");
+        let output = home.run(&["dupes", form]);
+        assert!(output.err == warning && !output.out.contains("complete"), "{output:?}");
     }
     let page = page(&home);
     assert!(page.contains("Not complete") && page.contains(UNREAD), "{page}");
@@ -54,8 +54,8 @@ fn answers_after_a_scan_are_complete() {
     let summary = home.json(&["scan", "a"]);
     assert_eq!(missing(&summary), (&json!(true), &json!(0)), "{summary}");
     for command in ["dupes", "folders"] {
-        let said = home.run(&[command]);
-        assert!(!said.out.contains("complete"), "{said:?}");
+        let output = home.run(&[command]);
+        assert!(!output.out.contains("complete"), "{output:?}");
         assert_eq!(missing(&home.json(&[command])), (&json!(true), &json!(0)));
     }
     assert_eq!(home.run(&["dupes", "--csv"]).err, "");
@@ -78,8 +78,8 @@ fn answers_after_a_refresh_that_saw_changes_are_not_complete() {
 fn answers_after_an_interrupted_scan_are_not_complete() {
     let home = Home::new();
     home.files(&[(b"a/one", &[1; 70_000]), (b"a/two", &[1; 70_000])]);
-    let said = Slow::start(&home, &["a", "--json"]).interrupt();
-    assert_eq!((said.code, &said.json()["complete"]), (Some(130), &json!(false)));
+    let output = SlowScan::start(&home, &["a", "--json"]).interrupt();
+    assert_eq!((output.code, &output.json()["complete"]), (Some(130), &json!(false)));
     let answer = home.json(&["dupes"]);
     assert_eq!((&answer["complete"], &answer["unfinished_roots"]), (&json!(false), &json!([home.real("a")])));
     home.check(&["dupes"], 0, "a was not scanned to its end", "");
@@ -87,15 +87,15 @@ fn answers_after_an_interrupted_scan_are_not_complete() {
 
 #[test]
 fn folders_that_cannot_be_read_are_exit_status_1_and_named_later() {
-    let home = Home::without_rights();
+    let home = Home::unprivileged();
     home.files(&[(b"a/one", b"same"), (b"a/two", b"same"), (b"a/closed/three", b"same")]);
     let closed = home.path("a/closed");
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     let expected = format!("1 item could not be read:\n  {}: ", home.real("a/closed"));
     home.check(&["scan", "a"], 1, &expected, "registered");
     home.check(&["scan", "-q", "a"], 1, "", &format!("error: {expected}"));
-    let said = home.run(&["scan", "a", "--json"]);
-    assert_eq!((said.code, missing(&said.json()).0), (Some(1), &json!(false)), "{said:?}");
+    let output = home.run(&["scan", "a", "--json"]);
+    assert_eq!((output.code, missing(&output.json()).0), (Some(1), &json!(false)), "{output:?}");
     let unread = "1 folder could not be read";
     home.check(&["dupes"], 0, unread, "");
     assert!(home.run(&["dupes", "--fdupes"]).err.contains(unread));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 use serde_json::{Value, json};
 
 /// Two folders with one file in common.
@@ -79,7 +79,7 @@ fn folders_with_the_same_pipes_are_identical() {
 }
 
 #[test]
-fn link_that_leads_nowhere_is_an_entry_that_was_not_scanned() {
+fn broken_link_counts_as_an_unscanned_entry() {
     let broken = |home: &Home| symlink("nowhere", home.path("f/A/link")).unwrap();
     check(&["--follow-links"], broken, false, 1);
     let back = |home: &Home| symlink("..", home.path("f/A/link")).unwrap();
@@ -91,15 +91,15 @@ fn unscanned_entries_are_reported_as_text_and_in_the_report() {
     let home = two_folders();
     home.write("f/B/notes.txt", "thesis");
     home.scan(&["--min-size", "1KiB", "f"]);
-    shape_is_held("folders-unscanned", &home.json(&["folders", "--match-names"]));
-    let said = home.run(&["folders", "--match-names"]);
+    assert_shape("folders-unscanned", &home.json(&["folders", "--match-names"]));
+    let output = home.run(&["folders", "--match-names"]);
     for expected in [
         "2 folders of 1 file, 4.9 KiB, identical apart from 1 entry not scanned\n".to_owned(),
         format!("            {}\n", home.real("f/A")),
         format!("            {}  (1 entry not scanned)\n", home.real("f/B")),
         "0 groups of identical folders; 1 group identical apart from entries not scanned\n".to_owned(),
     ] {
-        assert!(said.out.contains(&expected), "no {expected:?} in {}", said.out);
+        assert!(output.out.contains(&expected), "no {expected:?} in {}", output.out);
     }
     let page = home.run(&["report", "--html", "-"]).out;
     assert!(!page.contains("<h2>Identical folders</h2>"), "{page}");
@@ -123,11 +123,11 @@ fn every_similar_pair_states_its_difference() {
     pairs.sort_by(|a, b| a.0.cmp(&b.0));
     let expected = [("A", "B", json!(["unscanned_entries"])), ("C", "D", json!(["layout"]))];
     assert_eq!(pairs, expected.map(|(a, b, why)| (a.to_owned(), b.to_owned(), why)), "{found}");
-    let said = home.run(&["folders", "--partial", "--min-similarity", "100"]);
+    let output = home.run(&["folders", "--partial", "--min-similarity", "100"]);
     for expected in
         ["not scanned: 0 entries of A, 1 entry of B\n", "the same files lie in different folders\n"]
     {
-        assert!(said.out.contains(expected), "no {expected:?} in {}", said.out);
+        assert!(output.out.contains(expected), "no {expected:?} in {}", output.out);
     }
 }
 
@@ -147,7 +147,7 @@ fn similar_pairs_do_not_repeat_identical_folders() {
     let found = home.json(&["folders", "--partial"]);
     assert_eq!(found["total_pairs"], 1, "{found}");
     assert_eq!(found["items"][0]["a"]["identical_folders"], 1, "{found}");
-    let said = home.run(&["folders", "--partial"]);
-    assert!(said.out.contains("1 identical folder elsewhere"), "{}", said.out);
-    assert!(said.out.contains("more  (9 B, 2001-09-09 01:46:40 UTC)"), "{}", said.out);
+    let output = home.run(&["folders", "--partial"]);
+    assert!(output.out.contains("1 identical folder elsewhere"), "{}", output.out);
+    assert!(output.out.contains("more  (9 B, 2001-09-09 01:46:40 UTC)"), "{}", output.out);
 }

@@ -6,7 +6,7 @@ mod common;
 use std::io::Write;
 use std::process::Stdio;
 
-use common::{Home, Said, shape_is_held, signal};
+use common::{Home, RunOutput, assert_shape, signal};
 use serde_json::json;
 
 /// A folder with two good files and a bad line.
@@ -22,7 +22,7 @@ fn folder() -> Home {
 }
 
 #[test]
-fn what_was_loaded_is_told() {
+fn import_prints_tables_and_rejected_lines() {
     let home = folder();
     let bad = home.real("sde/types.jsonl");
     let expected = format!(
@@ -45,14 +45,14 @@ sde.db: 2 tables, 3 rows from 83 B in "
     let stats = home.run(&["import", "stats", "sde.db"]);
     assert!(stats.out.contains("types      2     3"), "{}", stats.out);
     assert!(stats.out.contains("sde.db: 2 tables, 3 rows, "), "{}", stats.out);
-    shape_is_held("import-stats", &home.json(&["import", "stats", "sde.db"]));
+    assert_shape("import-stats", &home.json(&["import", "stats", "sde.db"]));
 }
 
 #[test]
-fn for_programs() {
+fn json_has_rows_columns_and_rejected_lines() {
     let home = folder();
     let summary = home.json(&["import", "sde", "--into", "sde.db", "--on-error", "skip"]);
-    shape_is_held("import", &summary);
+    assert_shape("import", &summary);
     assert_eq!((&summary["rows"], &summary["rejected"]), (&json!(3), &json!(1)));
     assert_eq!(
         summary["files"][1]["columns"],
@@ -63,7 +63,7 @@ fn for_programs() {
 }
 
 #[test]
-fn bad_lines_and_exit_codes() {
+fn bad_lines_set_the_exit_status() {
     let home = folder();
     home.check(&["import", "sde/map-moons.ndjson", "--validate"], 0, "checked 1 file, 1 row", "");
     home.check(&["import", "sde", "--dry-run"], 1, "  \"mass\" REAL\n);\n", "");
@@ -106,7 +106,7 @@ fn bad_lines_and_exit_codes() {
 }
 
 #[test]
-fn exit_0_after_lost_lines_only_when_asked_to_skip() {
+fn rejected_lines_exit_0_only_with_skip_or_max_errors() {
     let home = folder();
     for (words, code) in [
         (&[][..], 1),
@@ -122,7 +122,7 @@ fn exit_0_after_lost_lines_only_when_asked_to_skip() {
 }
 
 #[test]
-fn composite_primary_keys() {
+fn upsert_uses_a_composite_primary_key() {
     let home = Home::new();
     let line = |year: u16, number: u8, paid: bool| {
         format!("{{\"year\":{year},\"number\":{number},\"paid\":{paid}}}\n")
@@ -140,7 +140,7 @@ fn composite_primary_keys() {
 }
 
 #[test]
-fn exact_numbers_can_be_asked_for() {
+fn exact_numbers_flag_and_setting_make_long_decimals_text() {
     let home = Home::new();
     home.write("t.jsonl", "{\"pi\":3.14159265358979323846}\n");
     let kind = |summary: &serde_json::Value| summary["files"][0]["columns"][0][1].clone();
@@ -151,7 +151,7 @@ fn exact_numbers_can_be_asked_for() {
 }
 
 #[test]
-fn files_that_are_only_checked_are_not_called_loaded() {
+fn validate_and_dry_run_report_checked_not_loaded() {
     let home = Home::new();
     home.write("t.jsonl", "{\"id\":1}\n");
     for words in [&["--validate"][..], &["--dry-run"], &["--dry-run", "--into", "x.db"]] {
@@ -201,11 +201,11 @@ fn compressed_standard_input_is_unpacked() {
         0xe5, 0xaa, 0x06, 0xd1, 0x4a, 0x15, 0x4a, 0xb5, 0x5c, 0x00, 0x79, 0x9b, 0x3e, 0xf2, 0x12, 0x00, 0x00,
         0x00,
     ];
-    home.feed(&words, packed).check("gzip", 0, "p.db: 1 table, 2 rows", "");
+    home.run_with_input(&words, packed).check("gzip", 0, "p.db: 1 table, 2 rows", "");
 }
 
 #[test]
-fn many_files_are_shown_as_one_table() {
+fn files_of_one_table_are_summed_in_one_row() {
     let home = folder();
     let words = ["import", "sde", "--table", "all", "--filename-column", "file", "--into", "x.db"];
     home.check(
@@ -227,7 +227,7 @@ fn many_files_are_shown_as_one_table() {
 }
 
 #[test]
-fn dry_run_with_a_database_tells_what_would_become_of_it() {
+fn dry_run_with_a_database_previews_its_changes() {
     let home = Home::new();
     home.write("t.jsonl", "{\"id\":1,\"at\":\"2024-01-02\"}\n");
     home.check(&["import", "t.jsonl", "--into", "x.db", "--dry-run"], 0, "would create", "");
@@ -235,25 +235,25 @@ fn dry_run_with_a_database_tells_what_would_become_of_it() {
     home.run(&["import", "t.jsonl", "--into", "x.db"]);
     home.write("t.jsonl", "{\"id\":2,\"at\":\"x\",\"b\":1}\n");
     let words = ["import", "t.jsonl", "--into", "x.db", "--append", "--dry-run"];
-    let said = home.run(&words);
-    said.check("append", 0, "would append", "");
-    assert!(said.out.contains("t: gets new columns: \"b\""), "{}", said.out);
-    assert!(said.out.contains("into x.db; nothing was written"), "{}", said.out);
+    let output = home.run(&words);
+    output.check("append", 0, "would append", "");
+    assert!(output.out.contains("t: gets new columns: \"b\""), "{}", output.out);
+    assert!(output.out.contains("into x.db; nothing was written"), "{}", output.out);
     home.check(&["import", "stats", "x.db"], 0, "t.at: dates (ISO 8601)\nx.db: 1 table, 1 row", "");
 }
 
 #[test]
-fn export_writes_a_table_back() {
+fn export_of_an_imported_table_restores_its_lines() {
     let home = folder();
     home.run(&["import", "sde", "--into", "x.db"]);
     let lines = "{\"_key\":34,\"name\":{\"en\":\"Tritanium\"},\"mass\":null}\n{\"_key\":36,\"name\":null,\"mass\":0.5}\n";
-    let said = home.run(&["export", "types", "--from", "x.db"]);
-    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), lines, ""));
+    let output = home.run(&["export", "types", "--from", "x.db"]);
+    assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(0), lines, ""));
     let words = ["export", "types", "--from", "x.db", "--output", "types.jsonl"];
     home.check(&words, 0, "types.jsonl: 2 rows of types", "");
     assert_eq!(std::fs::read_to_string(home.path("types.jsonl")).unwrap(), lines);
     home.check(&words, 1, "", "types.jsonl exists; --force replaces it");
-    shape_is_held("export", &home.json(&[&words[..], &["--force"]].concat()));
+    assert_shape("export", &home.json(&[&words[..], &["--force"]].concat()));
     home.check(
         &["export", "nope", "--from", "x.db"],
         1,
@@ -261,13 +261,14 @@ fn export_writes_a_table_back() {
         "there is no table \"nope\"; there are: _imports, map_moons",
     );
     home.check(&["export", "types", "--from", "gone.db"], 1, "", "cannot read gone.db");
-    let piped = home.feed(&["import", "-", "--table", "types", "--into", "y.db"], said.out.as_bytes());
+    let piped =
+        home.run_with_input(&["import", "-", "--table", "types", "--into", "y.db"], output.out.as_bytes());
     piped.check("again", 0, "y.db: 1 table, 2 rows", "");
     assert_eq!(home.run(&["export", "types", "--from", "y.db"]).out, lines);
 }
 
 #[test]
-fn wrong_words() {
+fn invalid_arguments_are_refused_and_create_no_database() {
     let home = folder();
     home.write("note.db", &"no database, but long enough to look like one. ".repeat(30));
     for (words, err) in [
@@ -310,13 +311,13 @@ fn wrong_words() {
 }
 
 #[test]
-fn standard_input() {
+fn standard_input_is_read_once_even_if_two_passes_are_needed() {
     let home = Home::new();
     // It is read once, but the column of numbers becomes text in the last line.
     let mut lines = "{\"a\":1}\n".repeat(100_000);
     lines.push_str("{\"a\":\"x\"}\n");
     let words = ["import", "-", "--table", "piped lines", "--into", "p.db"];
-    home.feed(&words, lines.as_bytes()).check("a pipe", 0, "p.db: 1 table, 100,001 rows", "");
+    home.run_with_input(&words, lines.as_bytes()).check("a pipe", 0, "p.db: 1 table, 100,001 rows", "");
     let stats = home.json(&["import", "stats", "p.db"]);
     assert_eq!(
         (&stats["tables"][0]["table"], &stats["tables"][0]["rows"]),
@@ -332,12 +333,12 @@ fn standard_input() {
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = process.spawn().unwrap();
     process.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    let said = Said::of(&process.wait_with_output().unwrap());
-    said.check("a wide pipe", 0, "p.db: 1 table, 400,001 rows", "");
+    let output = RunOutput::of(&process.wait_with_output().unwrap());
+    output.check("a wide pipe", 0, "p.db: 1 table, 400,001 rows", "");
 }
 
 /// Standard input that does not end: the import is under way until it is told to stop.
-fn interrupted(home: &Home, words: &[&str]) -> Said {
+fn import_interrupted_while_reading(home: &Home, words: &[&str]) -> RunOutput {
     let mut process = home.command(words);
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = process.spawn().unwrap();
@@ -345,16 +346,21 @@ fn interrupted(home: &Home, words: &[&str]) -> Said {
     // More than one block: some of it is written.
     input.write_all("{\"a\":1}\n".repeat(300_000).as_bytes()).unwrap();
     signal(&process, "INT");
-    let said = Said::of(&process.wait_with_output().unwrap());
+    let output = RunOutput::of(&process.wait_with_output().unwrap());
     drop(input);
-    said
+    output
 }
 
 #[test]
-fn ctrl_c_leaves_nothing_half_done() {
+fn interrupted_import_leaves_no_incomplete_table() {
     let home = Home::new();
     let words = ["import", "-", "--table", "t", "--into", "new.db"];
-    interrupted(&home, &words).check("a new database", 130, "stopped; there is no new.db", "");
+    import_interrupted_while_reading(&home, &words).check(
+        "a new database",
+        130,
+        "stopped; there is no new.db",
+        "",
+    );
     let there = || {
         let names = std::fs::read_dir(home.path(".")).unwrap();
         let mut names: Vec<_> =
@@ -363,10 +369,10 @@ fn ctrl_c_leaves_nothing_half_done() {
         names
     };
     assert_eq!(there(), [""; 0]);
-    home.feed(&words, b"{\"a\":7}\n").check("afterwards", 0, "1 table, 1 row", "");
+    home.run_with_input(&words, b"{\"a\":7}\n").check("afterwards", 0, "1 table, 1 row", "");
     assert_eq!(there(), ["input", "new.db"]);
     let words = ["import", "-", "--table", "t", "--into", "new.db", "--append"];
-    interrupted(&home, &words).check(
+    import_interrupted_while_reading(&home, &words).check(
         "an old one",
         130,
         "stopped; new.db has the files that were complete",
@@ -376,7 +382,7 @@ fn ctrl_c_leaves_nothing_half_done() {
 }
 
 #[test]
-fn messages_name_what_is_wrong_and_what_is_right() {
+fn error_messages_name_the_cause_and_the_remedy() {
     let home = folder();
     home.write("bad.jsonl", "{\"a\":1}\nx\ny\n{\"a\":2}\nz\n");
     let bad = ["import", "bad.jsonl", "--into", "a.db", "--max-errors", "2"];

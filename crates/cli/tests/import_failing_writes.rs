@@ -7,7 +7,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use common::{Home, Said};
+use common::{Home, RunOutput};
 use rusqlite::Connection;
 
 const ROWS: u32 = 1_500;
@@ -24,10 +24,10 @@ fn write_rows(home: &Home, name: &str, numbers: Range<u32>) {
 }
 
 /// Runs the binary, which can write no file beyond this size.
-fn run_with_small_files(home: &Home, kibibytes: u64, words: &[&str]) -> Said {
+fn run_with_small_files(home: &Home, kibibytes: u64, words: &[&str]) -> RunOutput {
     let blocks = (kibibytes * 2).to_string();
     let shell = ["-c", "trap '' XFSZ; ulimit -S -f $0; exec \"$@\"", &blocks];
-    Said::of(&home.started_by("sh", &shell, &home.command(words)).output().unwrap())
+    RunOutput::of(&home.started_by("sh", &shell, &home.command(words)).output().unwrap())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +71,13 @@ fn check_every_limit(mode: &'static str, numbers: Range<u32>) {
             }
             fs::copy(&kept, &path).unwrap();
             Connection::open(&path).unwrap().pragma_update(None, "journal_mode", journal).unwrap();
-            let said = run_with_small_files(&home, limit, &import(&["new", mode]));
+            let output = run_with_small_files(&home, limit, &import(&["new", mode]));
             let after = found(&path);
-            let what = format!("{mode}, {journal}, {limit} KiB: {after:?} {said:?}");
-            assert_eq!(after, if said.code == Some(0) { new } else { old }, "{what}");
+            let what = format!("{mode}, {journal}, {limit} KiB: {after:?} {output:?}");
+            assert_eq!(after, if output.code == Some(0) { new } else { old }, "{what}");
             let resumed = home.run(&import(&["new", mode, "--resume"]));
             assert_eq!((resumed.code, found(&path)), (Some(0), new), "{what}; resumed: {resumed:?}");
-            if said.code == Some(0) {
+            if output.code == Some(0) {
                 break;
             }
             failed += 1;

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Home, Said};
+use common::{Home, RunOutput};
 
 /// A database of a user with one table, in a journal mode.
 fn database(path: &Path, journal: &str) {
@@ -38,14 +38,14 @@ fn start(home: &Home, words: &[&str]) -> (Child, File) {
 
 #[track_caller]
 fn is_refused(process: Child, expected: &str) {
-    let said = Said::of(&process.wait_with_output().unwrap());
-    assert_eq!(said.code, Some(2), "{said:?}");
-    assert!(said.err.contains(expected) && said.err.contains("x.db"), "{said:?}");
-    assert!(!said.out.contains("rows"), "rows are reported: {said:?}");
+    let output = RunOutput::of(&process.wait_with_output().unwrap());
+    assert_eq!(output.code, Some(2), "{output:?}");
+    assert!(output.err.contains(expected) && output.err.contains("x.db"), "{output:?}");
+    assert!(!output.out.contains("rows"), "rows are reported: {output:?}");
 }
 
 #[test]
-fn an_import_into_a_database_that_is_deleted_moved_or_replaced_fails_and_reports_no_rows() {
+fn import_fails_and_reports_no_rows_when_its_database_is_deleted_moved_or_replaced() {
     for journal in ["delete", "wal"] {
         for (event, expected) in [
             ("deleted", "was deleted or moved away"),
@@ -78,7 +78,7 @@ fn an_import_into_a_database_that_is_deleted_moved_or_replaced_fails_and_reports
 }
 
 #[test]
-fn an_import_notices_within_a_file_that_its_database_was_deleted() {
+fn import_detects_a_deleted_database_while_reading_a_file() {
     let home = Home::new();
     database(&home.path("x.db"), "delete");
     let (process, mut pipe) = start(&home, &[]);
@@ -92,7 +92,7 @@ fn an_import_notices_within_a_file_that_its_database_was_deleted() {
 }
 
 #[test]
-fn a_new_database_whose_draft_is_deleted_is_not_reported_as_loaded() {
+fn import_fails_when_the_draft_of_its_new_database_is_deleted() {
     let home = Home::new();
     let (process, mut pipe) = start(&home, &[]);
     fs::remove_file(home.path(".x.db.import")).unwrap();

@@ -72,7 +72,7 @@ fn config_init_creates_the_settings_file_for_its_owner_alone() {
 }
 
 #[test]
-fn a_database_that_exists_keeps_its_mode() {
+fn existing_database_keeps_its_mode() {
     let home = Home::new();
     run(&home, &["--db", "work.db", "enqueue", "k", "--payload", "1"], 0);
     set_mode(&home.path("work.db"), 0o660);
@@ -88,12 +88,12 @@ fn doctor_names_older_files_that_others_may_open_and_the_command_that_changes_it
     let database = home.database();
     set_mode(&database, 0o644);
     set_mode(database.parent().unwrap(), 0o755);
-    let said = home.run(&["doctor"]);
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = home.run(&["doctor"]);
+    assert_eq!(output.code, Some(1), "{output:?}");
     let folder = database.parent().unwrap().display().to_string();
     let start = format!("chmod 700 {folder} && chmod 600 {folder}/gristmill.db");
-    assert!(said.out.contains("warning: other users of this machine may open "), "{said:?}");
-    let command = said.out.lines().find_map(|line| line.trim().strip_prefix("next: ")).unwrap();
+    assert!(output.out.contains("warning: other users of this machine may open "), "{output:?}");
+    let command = output.out.lines().find_map(|line| line.trim().strip_prefix("next: ")).unwrap();
     assert!(command.starts_with(&start), "{command}");
     // As it says: and all is well.
     assert!(Command::new("sh").args(["-c", command]).status().unwrap().success());
@@ -101,9 +101,9 @@ fn doctor_names_older_files_that_others_may_open_and_the_command_that_changes_it
     // The folder of a database that the user has named is the user's.
     run(&home, &["--db", "my work.db", "enqueue", "k", "--payload", "1"], 0);
     set_mode(&home.path("my work.db"), 0o640);
-    let said = home.run(&["--db", "my work.db", "doctor"]);
+    let output = home.run(&["--db", "my work.db", "doctor"]);
     let start = format!("next: chmod 600 '{}'", home.path("my work.db").display());
-    assert!(said.out.contains(&start), "{said:?}");
+    assert!(output.out.contains(&start), "{output:?}");
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn doctor_names_a_settings_file_with_a_password_that_others_may_open() {
     let check = |text: &str, is_named: bool| {
         let file = home.write(".config/gristmill/config.toml", text);
         set_mode(&file, 0o644);
-        let said = home.run(&["doctor"]);
-        assert_eq!(said.code, Some(i32::from(is_named)), "{text}: {said:?}");
+        let output = home.run(&["doctor"]);
+        assert_eq!(output.code, Some(i32::from(is_named)), "{text}: {output:?}");
         let next = format!("next: chmod 600 {}\n", file.display());
-        assert_eq!(said.out.contains(&next), is_named, "{text}: {said:?}");
-        assert!(!said.out.contains("s3cr3t"), "{said:?}");
+        assert_eq!(output.out.contains(&next), is_named, "{text}: {output:?}");
+        assert!(!output.out.contains("s3cr3t"), "{output:?}");
         set_mode(&file, 0o600);
         home.check(&["doctor"], 0, "healthy: nothing was found", "");
     };

@@ -15,7 +15,7 @@ fn fill(home: &Home) {
 }
 
 #[track_caller]
-fn answers(home: &Home) {
+fn check_read_only(home: &Home) {
     for (words, out) in [
         (&["dupes"][..], "2 copies of 4 B"),
         (&["folders"], "no "),
@@ -42,34 +42,34 @@ fn answers(home: &Home) {
         &["verify", "--repair"],
         &["doctor", "--repair"],
     ] {
-        let said = home.run(&[&["--db", "media/x.db"], words].concat());
-        assert!(said.code == Some(1) && said.err.contains("is read-only"), "{words:?}: {said:?}");
-        assert!(said.err.contains("media/x.db"), "{words:?}: {said:?}");
+        let output = home.run(&[&["--db", "media/x.db"], words].concat());
+        assert!(output.code == Some(1) && output.err.contains("is read-only"), "{words:?}: {output:?}");
+        assert!(output.err.contains("media/x.db"), "{words:?}: {output:?}");
     }
 }
 
 #[test]
-fn catalog_on_read_only_media_answers() {
-    with_mounts("catalog_on_read_only_media_answers", || {
+fn read_commands_work_on_read_only_media() {
+    with_mounts("read_commands_work_on_read_only_media", || {
         let home = Home::new();
         let media = home.path("media");
         std::fs::create_dir(&media).unwrap();
         mount("size=8m", &media);
         fill(&home);
         mount("remount,ro", &media);
-        answers(&home);
+        check_read_only(&home);
         // The copy that a backup makes has no log at all.
         mount("remount,rw", &media);
         home.check(&["--db", "media/x.db", "backup", "media/y.db"], 0, "copied ", "");
         std::fs::rename(home.path("media/y.db"), home.path("media/x.db")).unwrap();
         mount("remount,ro", &media);
-        answers(&home);
+        check_read_only(&home);
     });
 }
 
 #[test]
-fn catalog_in_a_read_only_folder_answers() {
-    let home = Home::without_rights();
+fn read_commands_work_in_a_read_only_folder() {
+    let home = Home::unprivileged();
     std::fs::create_dir(home.path("media")).unwrap();
     fill(&home);
     let set = |name: &str, mode: u32| {
@@ -77,13 +77,13 @@ fn catalog_in_a_read_only_folder_answers() {
     };
     set("media/x.db", 0o444);
     set("media", 0o555);
-    answers(&home);
+    check_read_only(&home);
     set("media", 0o755);
 }
 
 #[test]
-fn log_that_cannot_be_read_without_writing_is_named() {
-    with_mounts("log_that_cannot_be_read_without_writing_is_named", || {
+fn wal_that_needs_recovery_on_read_only_media_is_named() {
+    with_mounts("wal_that_needs_recovery_on_read_only_media_is_named", || {
         let home = Home::new();
         let media = home.path("media");
         std::fs::create_dir(&media).unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Home, mount, shape_is_held, with_mounts};
+use common::{Home, assert_shape, mount, with_mounts};
 
 fn library() -> Home {
     let home = Home::new();
@@ -23,10 +23,10 @@ fn names(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn a_page_is_written_and_replaced() {
+fn report_replaces_an_earlier_report() {
     let home = library();
     let told = home.json(&["report", "--html", "page.html"]);
-    shape_is_held("report", &told);
+    assert_shape("report", &told);
     let page = std::fs::read_to_string(home.path("page.html")).unwrap();
     assert_eq!(told["bytes"], page.len());
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("&lt;script&gt;one"), "{page}");
@@ -40,7 +40,7 @@ fn a_page_is_written_and_replaced() {
 }
 
 #[test]
-fn other_files_are_left_alone() {
+fn report_refuses_to_overwrite_other_files_without_force() {
     let home = library();
     home.write("mine.html", "<!DOCTYPE html>\nmine");
     home.write("empty.html", "");
@@ -73,7 +73,7 @@ fn other_files_are_left_alone() {
 }
 
 #[test]
-fn without_a_database_nothing_is_written() {
+fn report_without_a_database_writes_nothing() {
     let home = Home::new();
     home.check(&["report", "--html", "page.html"], 1, "", "`gristmill scan FOLDER` makes one");
     assert!(names(&home).is_empty());

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{Home, Slow, mount, shape_is_held, with_mounts};
+use common::{Home, SlowScan, assert_shape, mount, with_mounts};
 use serde_json::json;
 
 #[test]
-fn what_was_found_is_told() {
+fn scan_prints_changes_and_duplicate_groups() {
     let home = Home::new();
     home.files(&[
         (b"a/one", &[1; 5_000]),
@@ -33,13 +33,13 @@ fn what_was_found_is_told() {
     home.files(&[(b"other/x", b"x")]);
     home.check(&["scan", "other"], 0, "no duplicates in any root\n", "other is registered");
     let summary = home.scan(&["a"]);
-    shape_is_held("scan", &summary);
+    assert_shape("scan", &summary);
     assert_eq!(summary["roots"], json!([a]));
 }
 
 #[test]
-fn disk_that_is_not_mounted_is_asked_for_and_another_disk_in_its_place_is_named() {
-    with_mounts("disk_that_is_not_mounted_is_asked_for_and_another_disk_in_its_place_is_named", || {
+fn scan_refuses_an_unmounted_disk_and_reports_a_different_one() {
+    with_mounts("scan_refuses_an_unmounted_disk_and_reports_a_different_one", || {
         let home = Home::new();
         let disk = home.path("disk");
         let unmount = || assert!(std::process::Command::new("umount").arg(&disk).status().unwrap().success());
@@ -68,7 +68,7 @@ fn disk_that_is_not_mounted_is_asked_for_and_another_disk_in_its_place_is_named(
 
 /// A file of one root must not be looked for in the other.
 #[test]
-fn new_roots_that_are_scanned_at_once_keep_their_files_apart() {
+fn files_of_two_new_roots_scanned_together_are_kept_apart() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"a/x", b"that of a"), (b"b/x", b"that of b")]);
     let summary = home.scan(&["a", "b"]);
@@ -80,7 +80,7 @@ fn new_roots_that_are_scanned_at_once_keep_their_files_apart() {
 }
 
 #[test]
-fn folders_only_are_looked_at_and_read_later() {
+fn walk_mode_reads_no_file_and_hash_mode_reads_them_later() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
     home.check(&["scan", "folders", "a"], 0, "2 files in 1 folder, 8 B; took ", "a is registered");
@@ -90,7 +90,7 @@ fn folders_only_are_looked_at_and_read_later() {
 }
 
 #[test]
-fn a_wrong_folder_leaves_no_database() {
+fn invalid_scan_arguments_create_no_database() {
     let home = Home::new();
     home.write("file", "x");
     home.check(&["scan", "nowhere"], 1, "", "nowhere: there is no such folder");
@@ -108,7 +108,7 @@ fn a_wrong_folder_leaves_no_database() {
 }
 
 #[test]
-fn what_cannot_be_read_costs_itself_and_steers_no_terminal() {
+fn unreadable_folder_is_skipped_and_its_name_is_escaped() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     home.files(&[(b"a/bad\x1b[2J\nname/x", b"x"), (b"a/one", b"same"), (b"a/two", b"same")]);
@@ -116,22 +116,23 @@ fn what_cannot_be_read_costs_itself_and_steers_no_terminal() {
     std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o000)).unwrap();
     // Who may read everything, reads it: then there is nothing to tell.
     let readable = std::fs::read_dir(&bad).is_ok();
-    let said = home.run(&["scan", "a"]);
-    assert_eq!(said.code, Some(i32::from(!readable)), "{said:?}");
-    assert!(!said.out.contains('\u{1b}') && said.out.contains("2 copies of 4 B"), "{said:?}");
-    assert!(readable || said.out.contains("1 item could not be read:\n"), "{said:?}");
+    let output = home.run(&["scan", "a"]);
+    assert_eq!(output.code, Some(i32::from(!readable)), "{output:?}");
+    assert!(!output.out.contains('\u{1b}') && output.out.contains("2 copies of 4 B"), "{output:?}");
+    assert!(readable || output.out.contains("1 item could not be read:\n"), "{output:?}");
     std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]
-fn a_root_whose_name_is_no_text() {
+fn root_path_that_is_not_utf8_is_scanned_and_listed() {
     use std::os::unix::ffi::OsStrExt;
     let home = Home::new();
     home.files(&[(b"caf\xe9/one", b"same"), (b"caf\xe9/two", b"same")]);
     let mut command = home.command(&["scan", "--quiet", "--json"]);
-    let said = common::Said::of(&command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap());
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert_eq!(said.json()["roots"][0], json!(home.real("caf\\xE9")));
+    let output =
+        common::RunOutput::of(&command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap());
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert_eq!(output.json()["roots"][0], json!(home.real("caf\\xE9")));
     let roots = home.json(&["roots"]);
     let bytes = roots["items"][0]["path_bytes"].as_str().unwrap();
     assert!(bytes.ends_with("2f636166e9"), "{bytes}");
@@ -150,19 +151,19 @@ fn library(home: &Home) {
 }
 
 #[test]
-fn an_interrupted_scan_is_told_and_goes_on() {
+fn interrupted_scan_is_resumed_by_the_same_command() {
     let home = Home::new();
     library(&home);
-    let said = Slow::start(&home, &["a"]).interrupt();
-    assert_eq!(said.code, Some(130), "{said:?}");
+    let output = SlowScan::start(&home, &["a"]).interrupt();
+    assert_eq!(output.code, Some(130), "{output:?}");
     let told = "stopped; what was found is saved, and the same command goes on from here\n";
-    assert!(said.out.starts_with(told), "{said:?}");
+    assert!(output.out.starts_with(told), "{output:?}");
     home.check(&["roots"], 0, "not to its end yet", "");
     home.check(&["dupes"], 0, "`gristmill scan` completes it", "");
 
-    let said = Slow::start(&home, &["a", "--json"]).interrupt();
-    let summary = said.json();
-    assert_eq!(said.code, Some(130));
+    let output = SlowScan::start(&home, &["a", "--json"]).interrupt();
+    let summary = output.json();
+    assert_eq!(output.code, Some(130));
     assert_eq!((&summary["interrupted"], &summary["resumed"]), (&json!(true), &json!(true)), "{summary}");
 
     let summary = home.scan(&["a"]);
@@ -172,15 +173,15 @@ fn an_interrupted_scan_is_told_and_goes_on() {
 }
 
 #[test]
-fn two_do_not_scan_one_root() {
+fn root_is_scanned_by_one_process_at_a_time() {
     let home = Home::new();
     library(&home);
     home.files(&[(b"b/x", b"x")]);
-    let slow = Slow::start(&home, &["a"]);
+    let slow = SlowScan::start(&home, &["a"]);
     let holder = format!("by process {} on ", slow.process.id());
-    let said = home.run(&["scan", "b", "a"]);
-    said.check("the same root", 1, "", &format!("{}: it is being scanned already, since ", home.real("a")));
-    assert!(said.err.contains(&holder), "{said:?}");
+    let output = home.run(&["scan", "b", "a"]);
+    output.check("the same root", 1, "", &format!("{}: it is being scanned already, since ", home.real("a")));
+    assert!(output.err.contains(&holder), "{output:?}");
     home.check(&["refresh", "--quiet"], 1, "", &holder);
     home.check(
         &["root", "remove", "a", "--yes"],

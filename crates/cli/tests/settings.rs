@@ -1,8 +1,8 @@
-//! Flags over variables over the file over defaults; and what is said of wrong ones.
+//! Flags over variables over the file over defaults; and what is output of wrong ones.
 
 mod common;
 
-use common::{Home, Said, shape_is_held};
+use common::{Home, RunOutput, assert_shape};
 use serde_json::json;
 
 const FILE: &str = ".config/gristmill/config.toml";
@@ -12,14 +12,14 @@ const FILE: &str = ".config/gristmill/config.toml";
 fn origin(home: &Home, key: &str, variables: &[(&str, &str)], flags: &[&str]) -> (String, String) {
     let mut command = home.command(&[flags, &["config", "show", "--json"]].concat());
     command.envs(variables.iter().copied());
-    let shown = Said::of(&command.output().unwrap()).json();
+    let shown = RunOutput::of(&command.output().unwrap()).json();
     let items = shown["items"].as_array().unwrap();
     let item = items.iter().find(|item| item["key"] == key).unwrap();
     (item["value"].as_str().unwrap().to_owned(), item["where"].as_str().unwrap_or("default").to_owned())
 }
 
 #[test]
-fn each_layer_goes_over_the_next() {
+fn flags_override_variables_which_override_the_file() {
     let home = Home::new();
     assert_eq!(origin(&home, "worker.lease", &[], &[]), ("5m".into(), "default".into()));
     let file = home.write(FILE, "# mine\n[worker]\nlease = \"60s\"\n");
@@ -37,7 +37,7 @@ fn each_layer_goes_over_the_next() {
 }
 
 #[test]
-fn a_path_in_the_file_is_seen_from_the_file() {
+fn relative_path_in_the_file_is_relative_to_its_folder() {
     let home = Home::new();
     let file = home.write("elsewhere/c.toml", "database = \"work.db\"\n");
     let flags = ["--config", file.to_str().unwrap()];
@@ -61,7 +61,7 @@ fn refused(text: &str, expected: &str) {
 }
 
 #[test]
-fn a_wrong_file_is_named_with_its_line_and_what_is_legal() {
+fn invalid_settings_file_is_named_with_line_and_expected_value() {
     refused(
         "[worker]\n\nlease = 300\n",
         "config.toml:3), which is not legal\n\nlegal: a duration from 100ms",
@@ -81,7 +81,7 @@ fn a_wrong_file_is_named_with_its_line_and_what_is_legal() {
 }
 
 #[test]
-fn a_named_file_must_be_there() {
+fn settings_file_named_by_a_flag_must_exist() {
     let home = Home::new();
     home.check(
         &["config", "show", "--config", "none.toml"],
@@ -93,7 +93,7 @@ fn a_named_file_must_be_there() {
 }
 
 #[test]
-fn the_commented_file_is_written_once() {
+fn config_init_does_not_overwrite_a_settings_file() {
     let home = Home::new();
     home.check(&["config", "init"], 0, "config.toml", "");
     home.check(&["config", "show"], 0, "worker.lease", "");
@@ -107,22 +107,22 @@ fn the_commented_file_is_written_once() {
 }
 
 #[test]
-fn the_shape_of_config_show_is_held() {
-    shape_is_held("config-show", &Home::new().json(&["config", "show"]));
+fn config_show_matches_its_json_shape() {
+    assert_shape("config-show", &Home::new().json(&["config", "show"]));
 }
 
 #[test]
-fn a_mistyped_variable_is_told() {
+fn misspelled_variable_is_warned_about() {
     let home = Home::new();
     let mut command = home.command(&["config", "show"]);
-    let said = Said::of(&command.env("GRISTMILL_WORKER_LEASES", "1s").output().unwrap());
-    said.check("config show", 0, "5m", "did you mean GRISTMILL_WORKER_LEASE?");
+    let output = RunOutput::of(&command.env("GRISTMILL_WORKER_LEASES", "1s").output().unwrap());
+    output.check("config show", 0, "5m", "did you mean GRISTMILL_WORKER_LEASE?");
 }
 
 #[test]
-fn without_a_home_the_way_out_is_named() {
+fn missing_home_names_the_flags_to_use() {
     let home = Home::new();
-    let run = |words: &[&str]| Said::of(&home.command(words).env_remove("HOME").output().unwrap());
+    let run = |words: &[&str]| RunOutput::of(&home.command(words).env_remove("HOME").output().unwrap());
     run(&["jobs", "list"]).check("no home", 1, "", "neither XDG_DATA_HOME nor HOME is set");
     run(&["--db", "x.db", "enqueue", "k", "--payload", "1"]).check("no home but --db", 0, "task 1", "");
 }

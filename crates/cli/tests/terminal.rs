@@ -15,7 +15,7 @@ fn library() -> Home {
 const END_OF_INPUT: &str = "\u{4}";
 
 #[test]
-fn a_new_folder_is_asked_for() {
+fn scan_asks_before_it_registers_a_folder() {
     for (keys, code) in [("\n", 0), ("y\n", 0), ("Yes\n", 0), ("n\n", 1), ("what\n", 1), (END_OF_INPUT, 1)] {
         let home = library();
         let mut session = Session::start(home.command(&["scan", "a"]), 200);
@@ -31,7 +31,7 @@ fn a_new_folder_is_asked_for() {
 }
 
 #[test]
-fn a_known_folder_is_not_asked_for() {
+fn scan_does_not_ask_for_registered_folders() {
     let home = library();
     home.scan(&["a"]);
     for words in [&["scan", "a"][..], &["scan"], &["scan", "--yes", "."]] {
@@ -42,7 +42,7 @@ fn a_known_folder_is_not_asked_for() {
 }
 
 #[test]
-fn forgetting_a_root_is_asked_for() {
+fn roots_remove_asks_first() {
     for (keys, code) in [("\n", 1), ("n\n", 1), (END_OF_INPUT, 1), ("y\n", 0)] {
         let home = library();
         home.scan(&["a"]);
@@ -60,7 +60,7 @@ fn forgetting_a_root_is_asked_for() {
 }
 
 #[test]
-fn names_do_not_steer_the_terminal() {
+fn control_characters_in_names_are_escaped_on_a_terminal() {
     let home = library();
     home.scan(&["a"]);
     for words in [&["dupes"][..], &["dupes", "--csv"], &["dupes", "--fdupes"], &["scan"]] {
@@ -72,7 +72,7 @@ fn names_do_not_steer_the_terminal() {
 }
 
 #[test]
-fn the_line_fits_the_terminal_and_is_taken_away() {
+fn progress_line_fits_the_terminal_and_is_cleared_at_the_end() {
     for columns in [30, 80, 200] {
         let home = library();
         let mut session =

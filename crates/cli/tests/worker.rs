@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, NewTask};
 use serde_json::{Value, json};
 
 #[test]
-fn once_does_what_is_due_and_ends() {
+fn once_runs_due_tasks_and_exits() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--", "echo", "hello"], 0, "task 1", "");
     home.check(&["enqueue", "exec", "--", "sh", "-c", "exit 64"], 0, "task 2", "");
     home.check(&["enqueue", "exec", "--run-after", "1h", "--", "true"], 0, "task 3", "");
     let summary = home.json(&["worker", "--once"]);
-    shape_is_held("worker", &summary);
-    assert_eq!((&summary["completed"], &summary["buried"]), (&json!(1), &json!(1)));
+    assert_shape("worker", &summary);
+    assert_eq!((&summary["completed"], &summary["dead_lettered"]), (&json!(1), &json!(1)));
     assert_eq!(home.json(&["jobs", "show", "1"])["result"]["stdout"], "hello\n");
     assert_eq!(home.json(&["jobs", "show", "2"])["status"], "failed");
     assert_eq!(home.json(&["jobs", "show", "3"])["status"], "scheduled");
@@ -29,10 +29,15 @@ fn once_does_what_is_due_and_ends() {
 }
 
 #[test]
-fn once_says_what_it_left() {
+fn once_reports_due_tasks_without_a_handler() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--", "true"], 0, "task 1", "");
-    home.feed(&["enqueue", "square", "--lines", "-"], b"1\n2\n").check("lines", 0, "2 tasks queued", "");
+    home.run_with_input(&["enqueue", "square", "--lines", "-"], b"1\n2\n").check(
+        "lines",
+        0,
+        "2 tasks queued",
+        "",
+    );
     home.check(&["enqueue", "cube", "--payload", "1"], 0, "task 4", "");
     home.check(&["enqueue", "cube", "--payload", "1", "--queue", "elsewhere"], 0, "task 5", "");
     home.check(&["enqueue", "cube", "--payload", "1", "--run-after", "1h"], 0, "task 6", "");
@@ -44,13 +49,13 @@ fn once_says_what_it_left() {
 }
 
 #[test]
-fn once_counts_claims_of_other_workers_and_names_those_it_cannot_see() {
+fn once_reports_claims_of_other_workers() {
     let home = Home::new();
     let store = home.store();
     let claim = |worker: &WorkerId, queue: &str| {
         let task = NewTask { queue: queue.into(), ..NewTask::new("exec", r#"{"argv":["true"]}"#) };
         store.tasks().enqueue(task).unwrap();
-        let wanted = ClaimRequest {
+        let request = ClaimRequest {
             queue: queue.into(),
             kind: "exec".into(),
             limit: 1,
@@ -60,7 +65,7 @@ fn once_counts_claims_of_other_workers_and_names_those_it_cannot_see() {
             lease: Duration::from_secs(3_600),
             token: worker.token(),
         };
-        store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0).id
+        store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0).id
     };
     // Nothing is known of the first one's process. The second one's is this.
     let (unseen, alive) = (WorkerId::new("elsewhere"), WorkerId::new("here"));
@@ -88,7 +93,7 @@ fn once_counts_claims_of_other_workers_and_names_those_it_cannot_see() {
 }
 
 #[test]
-fn a_worker_serves_its_queues_only() {
+fn worker_claims_only_from_its_queues() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--queue", "a", "--", "true"], 0, "task 1", "");
     home.check(&["enqueue", "exec", "--queue", "b", "--", "true"], 0, "task 2", "");
@@ -98,15 +103,15 @@ fn a_worker_serves_its_queues_only() {
 }
 
 /// A worker with a command in its hands that ends when the test does.
-struct Busy {
+struct BusyWorker {
     home: Home,
     worker: Child,
-    said: BufReader<std::process::ChildStderr>,
+    stderr: BufReader<std::process::ChildStderr>,
     /// Where the command reads until it is dropped.
     pipe: Option<File>,
 }
 
-impl Busy {
+impl BusyWorker {
     fn home(command: &[&str]) -> Home {
         let home = Home::new();
         assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
@@ -120,12 +125,12 @@ impl Busy {
 
     fn start_with(command: &[&str], words: &[&str], shutdown: &str) -> Self {
         let home = Self::home(command);
-        let command = home.with_hang_up(&home.command(&[&["worker", "--json"], words].concat()));
+        let command = home.with_default_sighup(&home.command(&[&["worker", "--json"], words].concat()));
         Self::spawn(home, command, shutdown)
     }
 
     /// The same, started by a shell that ignores SIGHUP, as `nohup` does.
-    fn start_without_hang_up(shutdown: &str) -> Self {
+    fn start_ignoring_sighup(shutdown: &str) -> Self {
         let home = Self::home(&["cat", "pipe"]);
         let ignoring = ["-c", "trap '' HUP; exec \"$0\" \"$@\""];
         let command = home.started_by("sh", &ignoring, &home.command(&["worker", "--json"]));
@@ -135,10 +140,10 @@ impl Busy {
     fn spawn(home: Home, mut command: Command, shutdown: &str) -> Self {
         command.env("GRISTMILL_WORKER_SHUTDOWN", shutdown).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut worker = command.spawn().unwrap();
-        let said = BufReader::new(worker.stderr.take().unwrap());
+        let stderr = BufReader::new(worker.stderr.take().unwrap());
         // Opens when somebody opens the other end: the command has started.
         let pipe = File::options().write(true).open(home.path("pipe")).unwrap();
-        Busy { home, worker, said, pipe: Some(pipe) }
+        BusyWorker { home, worker, stderr, pipe: Some(pipe) }
     }
 
     fn signal(&self, name: &str) {
@@ -150,7 +155,7 @@ impl Busy {
         let mut line = String::new();
         while !line.contains(words) {
             line.clear();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "it never said {words:?}");
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "the worker never printed {words:?}");
         }
     }
 
@@ -161,7 +166,7 @@ impl Busy {
     }
 
     /// Nobody reads what is written to it any more.
-    fn command_is_gone(&mut self) {
+    fn assert_command_ended(&mut self) {
         let written = self.pipe.as_mut().unwrap().write(b"x").map_err(|error| error.kind());
         assert_eq!(written, Err(ErrorKind::BrokenPipe));
     }
@@ -172,10 +177,10 @@ impl Busy {
 }
 
 #[test]
-fn the_first_signal_has_it_stop_in_order() {
+fn first_signal_stops_the_worker_and_releases_its_task() {
     for (words, code) in [(&[][..], 0), (&["--once"], 130)] {
         for signal in ["INT", "TERM", "HUP"] {
-            let mut busy = Busy::start(words, "0s");
+            let mut busy = BusyWorker::start(words, "0s");
             busy.signal(signal);
             busy.wait_for("stopping: what runs has 0s");
             let (found, out) = busy.end();
@@ -189,8 +194,8 @@ fn the_first_signal_has_it_stop_in_order() {
 }
 
 #[test]
-fn sighup_ends_no_command_that_its_worker_waits_for() {
-    let mut busy = Busy::start(&[], "1d");
+fn repeated_sighup_does_not_end_a_running_command() {
+    let mut busy = BusyWorker::start(&[], "1d");
     // A terminal that is closed sends it twice: by the kernel and by the shell.
     busy.signal("HUP");
     busy.wait_for("stopping: what runs has 1d");
@@ -202,7 +207,7 @@ fn sighup_ends_no_command_that_its_worker_waits_for() {
 
 #[test]
 fn sighup_that_was_ignored_at_the_start_stays_ignored() {
-    let mut busy = Busy::start_without_hang_up("1d");
+    let mut busy = BusyWorker::start_ignoring_sighup("1d");
     busy.signal("HUP");
     busy.signal("TERM");
     busy.wait_for("stopping: what runs has 1d");
@@ -213,9 +218,9 @@ fn sighup_that_was_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
-fn the_second_signal_ends_commands_and_gives_tasks_back() {
+fn second_signal_ends_commands_and_releases_tasks() {
     for words in [&[][..], &["--once"]] {
-        let mut busy = Busy::start(words, "1d");
+        let mut busy = BusyWorker::start(words, "1d");
         busy.signal("TERM");
         busy.wait_for("stopping: what runs has 1d; once more ends it within a second");
         busy.signal("INT");
@@ -226,13 +231,13 @@ fn the_second_signal_ends_commands_and_gives_tasks_back() {
         assert_eq!((&summary["released"], &summary["unfinished"]), (&json!(1), &json!(0)), "{summary}");
         let task = busy.task();
         assert_eq!((&task["status"], &task["attempts"]), (&json!("pending"), &json!(0)), "{task}");
-        busy.command_is_gone();
+        busy.assert_command_ended();
     }
 }
 
 #[test]
-fn the_third_signal_ends_it_at_once() {
-    let mut busy = Busy::start(&[], "1d");
+fn third_signal_exits_at_once() {
+    let mut busy = BusyWorker::start(&[], "1d");
     busy.signal("TERM");
     busy.wait_for("stopping: what runs has 1d");
     // At one go: there is but a second between the two.
@@ -244,8 +249,8 @@ fn the_third_signal_ends_it_at_once() {
 }
 
 #[test]
-fn how_far_it_has_come_is_told_to_those_who_want_to_know() {
-    let mut busy = Busy::start(&["--once", "-v"], "0s");
+fn verbose_worker_prints_its_progress() {
+    let mut busy = BusyWorker::start(&["--once", "-v"], "0s");
     busy.wait_for("0 tasks done, 1 running, 0 failed\n");
     busy.signal("INT");
     assert_eq!(busy.end().0, Some(130));
@@ -260,9 +265,9 @@ fn cancelling_a_running_task_ends_its_command_and_children_and_then_frees_its_ke
         let words = ["enqueue", "exec", "--unique-key", "k", "--", "sh", "-c", script];
         home.check(&words, 0, "task 1", "");
         let command = home.command(&["worker", "--json"]);
-        let mut busy = Busy::spawn(home, command, "1d");
+        let mut busy = BusyWorker::spawn(home, command, "1d");
         busy.home.check(&["jobs", "cancel", "1"], 0, "task 1 is cancelled; its run has ended\n", "");
-        busy.command_is_gone();
+        busy.assert_command_ended();
         assert_eq!(busy.task()["status"], "cancelled");
         busy.home.check(&["enqueue", "exec", "--unique-key", "k", "--", "true"], 0, "task 2", "");
         busy.signal("TERM");
@@ -275,19 +280,19 @@ fn cancelling_a_running_task_ends_its_command_and_children_and_then_frees_its_ke
 #[cfg(target_os = "linux")]
 #[test]
 fn cancelling_a_task_of_a_killed_worker_ends_its_command() {
-    let mut busy = Busy::start(&[], "1d");
+    let mut busy = BusyWorker::start(&[], "1d");
     busy.worker.kill().unwrap();
     busy.worker.wait().unwrap();
-    let said = busy.home.run(&["jobs", "cancel", "1"]);
-    assert_eq!((said.code, said.out.as_str()), (Some(0), "task 1 is cancelled; its run has ended\n"));
-    assert!(said.err.contains("ending a command that was left behind"), "{said:?}");
-    busy.command_is_gone();
+    let output = busy.home.run(&["jobs", "cancel", "1"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "task 1 is cancelled; its run has ended\n"));
+    assert!(output.err.contains("ending a command that was left behind"), "{output:?}");
+    busy.assert_command_ended();
     let task = busy.task();
     assert_eq!((&task["status"], &task["crashes"]), (&json!("cancelled"), &json!(0)), "{task}");
 }
 
 #[test]
-fn commands_of_tasks_do_not_inherit_the_brokers_password_or_variables_of_a_message() {
+fn commands_do_not_inherit_the_broker_password_or_message_variables() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--", "env"], 0, "task 1", "");
     let asked = r#"{"argv": ["env"], "env": {"GRISTMILL_AMQP_URI": "amqp://asked-for"}}"#;
@@ -307,12 +312,12 @@ fn commands_of_tasks_do_not_inherit_the_brokers_password_or_variables_of_a_messa
 }
 
 #[test]
-fn worker_whose_database_is_deleted_or_replaced_ends_and_says_so() {
+fn worker_exits_with_an_error_when_its_database_is_deleted_or_replaced() {
     for (what, words) in
         [("deleted", "was deleted or moved away"), ("replaced", "was replaced by another file")]
     {
         // A command that ignores the request to end is not left behind, either.
-        let mut busy = Busy::start_with(&["sh", "-c", "trap '' TERM; cat pipe"], &[], "1d");
+        let mut busy = BusyWorker::start_with(&["sh", "-c", "trap '' TERM; cat pipe"], &[], "1d");
         let database = busy.home.database();
         if what == "replaced" {
             let other = Home::new();
@@ -322,11 +327,11 @@ fn worker_whose_database_is_deleted_or_replaced_ends_and_says_so() {
             std::fs::remove_file(&database).unwrap();
         }
         let (code, out) = busy.end();
-        let mut said = String::new();
-        busy.said.read_to_string(&mut said).unwrap();
-        assert_eq!((code, out.as_str()), (Some(2), ""), "{what}: {said}");
-        assert!(said.contains(words) && said.contains("start again"), "{what}: {said}");
-        busy.command_is_gone();
+        let mut output = String::new();
+        busy.stderr.read_to_string(&mut output).unwrap();
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{what}: {output}");
+        assert!(output.contains(words) && output.contains("start again"), "{what}: {output}");
+        busy.assert_command_ended();
         busy.home.check(
             &["enqueue", "exec", "--", "true"],
             0,
@@ -344,7 +349,7 @@ fn command_of_a_killed_worker_is_ended_before_its_task_runs_again() {
 }
 
 #[test]
-fn command_of_a_killed_worker_that_knew_the_database_by_a_link_is_ended() {
+fn command_of_a_killed_worker_with_a_linked_database_is_ended() {
     check_that_runs_do_not_overlap(|home| {
         let link = home.path("link.db");
         std::os::unix::fs::symlink(home.database(), &link).unwrap();
@@ -382,8 +387,8 @@ fn check_that_runs_do_not_overlap(database: impl Fn(&Home) -> PathBuf) {
 }
 
 #[test]
-fn doctor_ends_the_command_of_a_killed_worker_before_it_frees_the_task() {
-    let mut busy = Busy::start_with(&["cat", "pipe"], &[], "1d");
+fn doctor_ends_the_command_of_a_killed_worker_before_it_releases_the_task() {
+    let mut busy = BusyWorker::start_with(&["cat", "pipe"], &[], "1d");
     busy.worker.kill().unwrap();
     busy.worker.wait().unwrap();
     let found = busy.home.run(&["doctor", "--json"]);
@@ -403,7 +408,7 @@ const WHICH_START: &str =
 
 #[test]
 fn once_runs_the_tasks_of_a_killed_worker_without_waiting_for_their_lease() {
-    let mut busy = Busy::start_with(&["sh", "-c", WHICH_START], &[], "1d");
+    let mut busy = BusyWorker::start_with(&["sh", "-c", WHICH_START], &[], "1d");
     busy.worker.kill().unwrap();
     busy.worker.wait().unwrap();
     drop(busy.pipe.take());
@@ -418,8 +423,8 @@ fn once_runs_the_tasks_of_a_killed_worker_without_waiting_for_their_lease() {
 }
 
 #[test]
-fn recover_frees_the_tasks_of_a_killed_worker_at_once() {
-    let mut busy = Busy::start_with(&["sh", "-c", WHICH_START], &[], "1d");
+fn recover_releases_tasks_of_a_killed_worker_before_their_lease_expires() {
+    let mut busy = BusyWorker::start_with(&["sh", "-c", WHICH_START], &[], "1d");
     assert_eq!(busy.home.json(&["jobs", "recover"])["tasks"], 0);
     busy.worker.kill().unwrap();
     busy.worker.wait().unwrap();

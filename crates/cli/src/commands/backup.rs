@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let store = context.open_store()?;
     let target = absolute(&args.file)?;
     let existing = if args.force { ExistingFile::Replace } else { ExistingFile::Keep };
-    let mut bar = Bar::new(context.quiet);
+    let mut bar = ProgressBar::new(context.quiet);
     let report = store.backup(&target, existing, |done, total| bar.show(done, total));
     bar.clear();
     let report = report.map_err(|error| match error {
@@ -61,26 +61,26 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 }
 
 /// How far it is, on a terminal.
-struct Bar {
-    shown: bool,
-    wanted: bool,
+struct ProgressBar {
+    is_drawn: bool,
+    is_enabled: bool,
 }
 
-impl Bar {
+impl ProgressBar {
     fn new(quiet: bool) -> Self {
-        Bar { shown: false, wanted: !quiet && io::stderr().is_terminal() }
+        ProgressBar { is_drawn: false, is_enabled: !quiet && io::stderr().is_terminal() }
     }
 
     fn show(&mut self, done: u64, total: u64) {
-        if self.wanted {
-            self.shown = true;
+        if self.is_enabled {
+            self.is_drawn = true;
             let percent = done * 100 / total.max(1);
             let _ = write!(io::stderr(), "\r{percent:3} % of {total} pages");
         }
     }
 
     fn clear(&self) {
-        if self.shown {
+        if self.is_drawn {
             let _ = write!(io::stderr(), "\r{:40}\r", "");
         }
     }

@@ -27,7 +27,7 @@ impl Completeness {
     }
 
     /// Whether the folder of a root can be reached now.
-    pub(super) fn reaches(&self, root: i64) -> bool {
+    pub(super) fn is_reachable(&self, root: i64) -> bool {
         !self.coverage.absent_ids.contains(&root)
     }
 
@@ -52,7 +52,7 @@ impl Completeness {
     }
 
     /// A JSON answer with these fields.
-    pub(super) fn in_json(&self, mut answer: Value) -> Value {
+    pub(super) fn extend_json(&self, mut answer: Value) -> Value {
         if let Value::Object(object) = &mut answer {
             self.insert_into(object);
         }

@@ -30,7 +30,7 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN)]
-pub(crate) struct Pages {
+pub(crate) struct ManArgs {
     /// Write a page for every command into this folder, over those that are there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -44,13 +44,13 @@ pub(crate) fn completions(shell: Shell, context: &Context) -> Result<Outcome, Er
 
 fn script(shell: Shell) -> Result<String, Error> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut grammar(), "gristmill", &mut script);
+    clap_complete::generate(shell, &mut built_command(), "gristmill", &mut script);
     text(script)
 }
 
-pub(crate) fn man(pages: &Pages, context: &Context) -> Result<Outcome, Error> {
+pub(crate) fn man(pages: &ManArgs, context: &Context) -> Result<Outcome, Error> {
     let Some(folder) = &pages.out else {
-        let (_, page) = page(grammar())?;
+        let (_, page) = page(built_command())?;
         context.output.print(&json!({"page": page}), |_| page.clone())?;
         return Ok(Outcome::Done);
     };
@@ -58,7 +58,7 @@ pub(crate) fn man(pages: &Pages, context: &Context) -> Result<Outcome, Error> {
         |path: &Path, error: std::io::Error| Error::cannot_write(path, &error, "--out names another folder");
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     let mut files = Vec::new();
-    for command in every(grammar()) {
+    for command in with_subcommands(built_command()) {
         let (name, page) = page(command)?;
         let file = folder.join(name);
         files::replace(&file, page.as_bytes()).map_err(|error| failed(&file, error))?;
@@ -72,16 +72,20 @@ pub(crate) fn man(pages: &Pages, context: &Context) -> Result<Outcome, Error> {
 }
 
 /// All there is to say, with names such as `gristmill-root-remove`.
-fn grammar() -> clap::Command {
+fn built_command() -> clap::Command {
     let mut grammar = Args::command().disable_help_subcommand(true);
     grammar.build();
     grammar
 }
 
 /// A command and all below it.
-fn every(command: clap::Command) -> Vec<clap::Command> {
-    let mut all: Vec<clap::Command> =
-        command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned().flat_map(every).collect();
+fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
+    let mut all: Vec<clap::Command> = command
+        .get_subcommands()
+        .filter(|inner| !inner.is_hide_set())
+        .cloned()
+        .flat_map(with_subcommands)
+        .collect();
     all.insert(0, command);
     all
 }
@@ -105,7 +109,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_page_with_examples() {
-        for command in every(grammar()) {
+        for command in with_subcommands(built_command()) {
             let is_leaf = command.get_subcommands().next().is_none();
             let (name, page) = page(command).unwrap();
             assert!(page.starts_with(".ie ") && page.contains(".SH NAME"), "{name}: {page}");
@@ -117,7 +121,7 @@ mod tests {
     fn every_command_is_completed_by_every_shell() {
         for shell in Shell::value_variants() {
             let script = script(*shell).unwrap();
-            for command in every(grammar()) {
+            for command in with_subcommands(built_command()) {
                 let name = command.get_name();
                 assert!(script.contains(name), "{shell} does not know {name}");
                 for flag in command.get_arguments().filter(|arg| !arg.is_hide_set()) {

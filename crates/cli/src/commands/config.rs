@@ -54,7 +54,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
 }
 
 fn show(context: &Context) -> Result<(), Error> {
-    let shown = context.settings()?.shown;
+    let shown = context.settings()?.resolved;
     let items: Vec<Value> = shown.iter().map(as_value).collect();
     context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
         let row = |shown: &ResolvedSetting| {

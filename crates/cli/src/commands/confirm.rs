@@ -8,13 +8,13 @@ use crate::error::Error;
 use crate::output::sanitize;
 
 /// Whether there is a terminal to ask at.
-pub(super) fn can_ask() -> bool {
+pub(super) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// Asks at the terminal; `Enter` alone means `otherwise`. Returns none where there is no terminal.
 pub(super) fn confirm(question: &str, otherwise: bool) -> Result<Option<bool>, Error> {
-    if !can_ask() {
+    if !is_interactive() {
         return Ok(None);
     }
     let choice = if otherwise { "[Y/n]" } else { "[y/N]" };

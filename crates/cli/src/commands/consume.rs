@@ -349,7 +349,7 @@ fn with_action(
                 shown.key.name == keys::EXEC_TIMEOUT.name && shown.origin == Origin::Default
             };
             // The default is longer than most brokers wait. That it was exceeded is logged when it happens.
-            let chosen = one.timeout.or(timeout.filter(|_| !settings.shown.iter().any(is_default)));
+            let chosen = one.timeout.or(timeout.filter(|_| !settings.resolved.iter().any(is_default)));
             let made = chosen.into_iter().fold(made, Consumer::handler_timeout);
             // Without the folder, commands are not recorded, which is logged.
             let _ = create_data_folder(settings);

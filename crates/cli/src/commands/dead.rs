@@ -8,7 +8,7 @@ use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
 use self::messages::Republisher;
-use super::{for_each_id, number, object, page_limit};
+use super::{dead_letter_id, for_each_id, page_limit, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -61,17 +61,17 @@ pub(crate) enum Command {
     )]
     Show {
         /// The letter's number
-        #[arg(value_parser = number)]
+        #[arg(value_parser = dead_letter_id)]
         id: i64,
     },
     /// Try tasks again; publish messages again
     #[command(after_help = RETRY)]
-    Retry(Which),
+    Retry(Selection),
     /// Throw letters away
     #[command(after_help = DISCARD)]
     Discard {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
         /// Yes, all of them
         #[arg(long, requires = "all")]
         yes: bool,
@@ -93,9 +93,9 @@ pub(crate) struct Filter {
 
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["ids", "all"])))]
-pub(crate) struct Which {
+pub(crate) struct Selection {
     /// The letters' numbers
-    #[arg(value_name = "ID", value_parser = number)]
+    #[arg(value_name = "ID", value_parser = dead_letter_id)]
     ids: Vec<i64>,
     /// All of them, or all that the filters let through
     #[arg(long)]
@@ -115,7 +115,7 @@ fn cursor(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "legal: the next_cursor of the page before, as it was".to_owned())
 }
 
-impl Which {
+impl Selection {
     /// Filters choose among all dead letters. Beside ids they would be ignored, so they are refused.
     fn check(&self) -> Result<(), Error> {
         let given = [("--kind", &self.kind), ("--document", &self.document), ("--reason", &self.reason)];
@@ -167,7 +167,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
 }
 
 fn list(context: &Context, page: &Page<DeadLetter>, narrowed: bool) -> Result<Outcome, Error> {
-    let items: Vec<_> = page.items.iter().map(object).collect::<Result<_, _>>()?;
+    let items: Vec<_> = page.items.iter().map(to_object).collect::<Result<_, _>>()?;
     context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
         table(output, &context.hints, page, narrowed)
     })?;
@@ -208,7 +208,7 @@ fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
     let (task, message) = if letter.is_message() { (None, task) } else { (task, None) };
     let discard = context.hints.command(&format!("dead discard {}", letter.id));
     let next = format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", letter.id)));
-    context.output.print(&object(letter)?, |output| {
+    context.output.print(&to_object(letter)?, |output| {
         output.fields(&[
             ("id", Some(letter.id.to_string())),
             ("task", task),
@@ -262,7 +262,7 @@ fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Res
     }
     let mut outcome = Outcome::Done;
     for (letter, error) in refused {
-        let error = error.completed(&context.hints);
+        let error = error.complete_commands(&context.hints);
         outcome = outcome.and(error.outcome());
         error.report();
         items.push(json!({"id": letter, "error": error.to_string()}));
@@ -290,7 +290,7 @@ fn discard_all(
     filter: &DeadLetterFilter,
     yes: bool,
 ) -> Result<Outcome, Error> {
-    let ids = matching(store, filter)?;
+    let ids = matching_ids(store, filter)?;
     let count = plural(ids.len() as u64, "dead letter");
     if !yes && !ids.is_empty() {
         return Err(Error::Setting(format!("{count} would be gone for good; with --yes they are discarded")));
@@ -309,7 +309,7 @@ fn discard_all(
     Ok(Outcome::Done)
 }
 
-fn matching(store: &Store, filter: &DeadLetterFilter) -> Result<Vec<i64>, Error> {
+fn matching_ids(store: &Store, filter: &DeadLetterFilter) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
     loop {
         let page = store.dead_letters().list(filter, ids.last().copied(), 200)?;

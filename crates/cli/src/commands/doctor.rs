@@ -8,7 +8,7 @@ use gristmill_store::private;
 use serde_json::{Value, json};
 
 use super::root_paths::with_path;
-use crate::context::{BY_ANY, Context, must_exist, options};
+use crate::context::{CREATED_BY_ANY, Context, require_database, store_options};
 use crate::error::{Error, Outcome};
 use crate::hints::shell_word;
 use crate::output::{Output, path as path_text, plural};
@@ -37,17 +37,17 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let settings = context.settings()?;
-    must_exist(&settings, BY_ANY)?;
-    let options = options(&settings);
+    require_database(&settings, CREATED_BY_ANY)?;
+    let options = store_options(&settings);
     let examine = || {
         options.examine(&settings.database, settings.worker.lease).map(|mut checkup| {
-            checkup.findings.extend(open_to_others(&settings));
-            checkup.findings.extend(open_settings(&settings));
+            checkup.findings.extend(database_open_to_others(&settings));
+            checkup.findings.extend(settings_open_to_others(&settings));
             checkup.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
             checkup
         })
     };
-    let mut checkup = examine().map_err(|error| no_database(error, &settings.database))?;
+    let mut checkup = examine().map_err(|error| as_damage(error, &settings.database))?;
     let mut repairs = None;
     if args.repair {
         // What a dead worker left behind must not run beside the next attempt.
@@ -56,24 +56,24 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         checkup = examine()?;
     }
     for finding in &mut checkup.findings {
-        finding.next = context.hints.complete(&finding.next);
+        finding.next = context.hints.complete_commands(&finding.next);
     }
     for repair in repairs.iter_mut().flatten() {
-        *repair = context.hints.complete(repair);
+        *repair = context.hints.complete_commands(repair);
     }
     let value = as_value(&checkup, &settings.database, repairs.as_deref())?;
     context.output.print(&value, |output| {
-        let mut text = vital_signs(output, &checkup, &path_text(&settings.database));
-        text.push_str(&counts(output, &checkup));
-        text.push_str(&findings(&checkup));
-        text.push_str(&repaired(&checkup, repairs.as_deref()));
+        let mut text = database_fields(output, &checkup, &path_text(&settings.database));
+        text.push_str(&counts_text(output, &checkup));
+        text.push_str(&findings_text(&checkup));
+        text.push_str(&repairs_text(&checkup, repairs.as_deref()));
         text
     })?;
     Ok(outcome(&checkup))
 }
 
 /// A settings file with a password that other users may open.
-fn open_settings(settings: &Settings) -> Option<Finding> {
+fn settings_open_to_others(settings: &Settings) -> Option<Finding> {
     let file = settings.file_with_password.as_deref().filter(|file| private::is_open_to_others(file))?;
     Some(Finding {
         severity: Severity::Warning,
@@ -84,7 +84,7 @@ fn open_settings(settings: &Settings) -> Option<Finding> {
 
 /// Files of the database, and the folder that Gristmill creates for them, that other users may open. Older versions created
 /// them so.
-fn open_to_others(settings: &Settings) -> Option<Finding> {
+fn database_open_to_others(settings: &Settings) -> Option<Finding> {
     let database = &settings.database;
     let files = private::files_open_to_others(database);
     let folder = database.parent().filter(|_| settings.database_by_default);
@@ -110,7 +110,7 @@ fn open_to_others(settings: &Settings) -> Option<Finding> {
 }
 
 /// What begins as a database does and cannot be read as one is damaged, and not merely the wrong file.
-fn no_database(error: gristmill_store::Error, path: &Path) -> Error {
+fn as_damage(error: gristmill_store::Error, path: &Path) -> Error {
     let begins = || {
         let mut start = [0; MAGIC.len()];
         let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
@@ -132,7 +132,7 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 fn outcome(checkup: &Checkup) -> Outcome {
     match checkup.worst() {
         None | Some(Severity::Note) => Outcome::Done,
-        Some(Severity::Warning) => Outcome::ForTheUser,
+        Some(Severity::Warning) => Outcome::UserError,
         Some(Severity::Damage) => Outcome::Failed,
     }
 }
@@ -146,14 +146,14 @@ fn health(checkup: &Checkup) -> &'static str {
 }
 
 fn as_value(checkup: &Checkup, path: &Path, repairs: Option<&[String]>) -> Result<Value, Error> {
-    let mut object = super::object(checkup)?;
+    let mut object = super::to_object(checkup)?;
     object.extend(with_path(path));
     object.insert("health".to_owned(), json!(health(checkup)));
     object.insert("repairs".to_owned(), json!(repairs));
     Ok(Value::Object(object))
 }
 
-fn vital_signs(output: &Output, checkup: &Checkup, path: &str) -> String {
+fn database_fields(output: &Output, checkup: &Checkup, path: &str) -> String {
     let pages =
         format!("{} of {}, {} free", checkup.pages, plural(checkup.page_bytes, "byte"), checkup.free_pages);
     let mode = checkup.journal_mode.as_deref().unwrap_or("unknown");
@@ -169,7 +169,7 @@ fn vital_signs(output: &Output, checkup: &Checkup, path: &str) -> String {
     ])
 }
 
-fn counts(output: &Output, checkup: &Checkup) -> String {
+fn counts_text(output: &Output, checkup: &Checkup) -> String {
     let rows: Vec<Vec<String>> = checkup
         .counts
         .iter()
@@ -186,7 +186,7 @@ fn counts(output: &Output, checkup: &Checkup) -> String {
     }
 }
 
-fn findings(checkup: &Checkup) -> String {
+fn findings_text(checkup: &Checkup) -> String {
     if checkup.findings.is_empty() {
         return "\nhealthy: nothing was found\n".to_owned();
     }
@@ -201,7 +201,7 @@ fn findings(checkup: &Checkup) -> String {
     texts.collect()
 }
 
-fn repaired(checkup: &Checkup, repairs: Option<&[String]>) -> String {
+fn repairs_text(checkup: &Checkup, repairs: Option<&[String]>) -> String {
     match repairs {
         None => String::new(),
         Some([]) if checkup.worst() == Some(Severity::Damage) => {

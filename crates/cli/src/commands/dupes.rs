@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use gristmill_store::Store;
 use gristmill_store::catalog::{GroupQuery, SortBy};
 
-use self::formats::Answer;
+use self::formats::DupesView;
 use super::completeness::Completeness;
 use super::paging::Paging;
-use super::root_paths::{RootPaths, chosen};
+use super::root_paths::{RootPaths, select_roots};
 use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -105,22 +105,22 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     };
     let groups = store.catalog().groups(&query)?;
     let narrowed = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
-    let answer = Answer {
+    let answer = DupesView {
         groups,
-        places: RootPaths::new(&store)?,
+        root_paths: RootPaths::new(&store)?,
         page,
-        narrowed,
+        is_filtered: narrowed,
         completeness: Completeness::new(&store, &query.roots, &context.hints)?,
         hints: context.hints.clone(),
     };
     match args {
         Args { csv: true, .. } => {
             answer.completeness.warn();
-            context.output.raw(answer.csv().as_bytes())?;
+            context.output.print_bytes(answer.csv().as_bytes())?;
         }
         Args { fdupes: true, print0, hard_links, .. } => {
             answer.completeness.warn();
-            context.output.raw(&answer.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
+            context.output.print_bytes(&answer.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
         }
         _ => context.output.print(&answer.json(), |_| answer.text())?,
     }
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 }
 
 fn roots(store: &Store, words: &[PathBuf]) -> Result<Vec<i64>, Error> {
-    Ok(chosen(store, words)?.iter().map(|root| root.id).collect())
+    Ok(select_roots(store, words)?.iter().map(|root| root.id).collect())
 }
 
 fn count(text: &str) -> Result<u64, String> {

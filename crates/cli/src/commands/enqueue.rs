@@ -49,8 +49,8 @@ const USAGE: &str = "gristmill enqueue [OPTIONS] <KIND> --payload <JSON>
        gristmill enqueue [OPTIONS] exec -- <COMMAND>...";
 
 /// So many tasks go into the database at once, with so many bytes of payload.
-const BATCH: usize = 1_000;
-const BATCH_BYTES: usize = 4 << 20;
+const MAX_BATCH_TASKS: usize = 1_000;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
@@ -104,7 +104,7 @@ pub(crate) struct Args {
     cwd: Option<PathBuf>,
 
     /// For exec: a variable for the command; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = env_variable)]
     env: Vec<(String, String)>,
 }
 
@@ -145,7 +145,7 @@ fn attempts(text: &str) -> Result<u32, String> {
     found.ok_or_else(|| format!("legal: a whole number from 1 to {}", u32::MAX))
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+fn env_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("legal: NAME=VALUE".to_owned()),
@@ -159,12 +159,12 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             args.kind
         )));
     }
-    for_commands(args)?;
+    check_exec_flags(args)?;
     let settings = context.settings()?;
     if let Some(path) = &args.lines {
         let source = open_lines(path)?;
         let store = open_or_create(&settings)?;
-        return many(context, &store, &template(args, &store), source);
+        return enqueue_lines(context, &store, &template(args, &store), source);
     }
     let payload = payload(args)?;
     let store = open_or_create(&settings)?;
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 
 /// Some flags say how a command is run. Where no command was given they would be ignored, and somebody thinks that
 /// they are not.
-fn for_commands(args: &Args) -> Result<(), Error> {
+fn check_exec_flags(args: &Args) -> Result<(), Error> {
     let given = [
         ("--timeout", "timeout_seconds", args.timeout.is_some()),
         ("--cwd", "cwd", args.cwd.is_some()),
@@ -289,20 +289,20 @@ enum Input {
     /// No more lines, or none that can be read.
     End(Result<(), Error>),
     /// It was told to stop.
-    Told,
+    Signal,
 }
 
 /// Many tasks, in batches. A line that is no payload is named and costs only itself.
-fn many(
+fn enqueue_lines(
     context: &Context,
     store: &Store,
     template: &NewTask,
     source: Box<dyn BufRead + Send>,
 ) -> Result<Outcome, Error> {
-    let (inputs, input) = mpsc::sync_channel(BATCH);
+    let (inputs, input) = mpsc::sync_channel(MAX_BATCH_TASKS);
     let signals = Listener::start(1, {
         let inputs = inputs.clone();
-        move || drop(inputs.send(Input::Told))
+        move || drop(inputs.send(Input::Signal))
     })?;
     read_lines(source, inputs)?;
     let mut batches = Batches { store, batch: Vec::new(), bytes: 0, queued: 0, lines: 0 };
@@ -311,7 +311,7 @@ fn many(
         let line = match input.recv() {
             Ok(Input::Line(line)) => line,
             Ok(Input::End(result)) => break result.map(|()| Outcome::Done),
-            Ok(Input::Told) | Err(_) => break Ok(Outcome::Interrupted),
+            Ok(Input::Signal) | Err(_) => break Ok(Outcome::Interrupted),
         };
         lines += 1;
         let checked = line.and_then(|text| match text.trim().is_empty() {
@@ -334,7 +334,7 @@ fn many(
     drop(input);
     signals.stop();
     let queued = batches.queued;
-    let outcome = end.inspect_err(|_| batches.tell())?;
+    let outcome = end.inspect_err(|_| batches.report_progress())?;
     let value = json!({"queued": queued, "refused": refused, "lines": lines});
     // Lines that were refused have been told.
     context.output.summary(&value, Outcome::Done, |_| {
@@ -347,7 +347,7 @@ fn many(
         }
         text
     })?;
-    Ok(if refused == 0 { outcome } else { outcome.and(Outcome::ForTheUser) })
+    Ok(if refused == 0 { outcome } else { outcome.and(Outcome::UserError) })
 }
 
 /// Reads on a thread of its own, which nobody waits for: one that waits for a line cannot be told to stop.
@@ -382,7 +382,11 @@ impl Batches<'_> {
     fn add(&mut self, task: NewTask, line: u64) -> Result<(), Error> {
         self.bytes += task.payload.len();
         self.batch.push(task);
-        if self.batch.len() >= BATCH || self.bytes >= BATCH_BYTES { self.flush(line) } else { Ok(()) }
+        if self.batch.len() >= MAX_BATCH_TASKS || self.bytes >= MAX_BATCH_BYTES {
+            self.flush(line)
+        } else {
+            Ok(())
+        }
     }
 
     /// Queues what has come together, up to this line.
@@ -391,7 +395,7 @@ impl Batches<'_> {
         self.bytes = 0;
         if count > 0 {
             let batch = std::mem::take(&mut self.batch);
-            self.store.tasks().enqueue_many(batch).inspect_err(|_| self.tell())?;
+            self.store.tasks().enqueue_many(batch).inspect_err(|_| self.report_progress())?;
         }
         self.queued += count;
         self.lines = line;
@@ -399,7 +403,7 @@ impl Batches<'_> {
     }
 
     /// How far it came, for whoever has to go on from there.
-    fn tell(&self) {
+    fn report_progress(&self) {
         let lines = plural(self.lines, "line");
         note(&format!("{} queued before this, from the first {lines}", plural(self.queued, "task")));
     }

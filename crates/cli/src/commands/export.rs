@@ -10,7 +10,7 @@ use gristmill_jsonl::export::{ExportSummary, export, export_to_file};
 use gristmill_jsonl::import::control::{ImportHandle, ImportProgress};
 use serde_json::json;
 
-use super::progress::{Line, ProgressReporter, RateMeter, Segment};
+use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{bytes, count_of, format_duration, format_seconds, path};
@@ -99,7 +99,7 @@ fn progress(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
             Segment(4, count_of(rows, "row")),
             Segment(2, format_seconds(elapsed.as_secs())),
         ];
-        Line { parts, bar: None }
+        ProgressLine { segments: parts, bar: None }
     })
 }
 

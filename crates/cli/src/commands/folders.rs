@@ -10,7 +10,7 @@ use gristmill_dedup::folders::{FolderOptions, SimilarOptions, find_identical, fi
 
 use super::completeness::Completeness;
 use super::paging::Paging;
-use super::root_paths::{RootPaths, chosen};
+use super::root_paths::{RootPaths, select_roots};
 use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -73,7 +73,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let page = if context.output.is_json() { args.paging.all()? } else { args.paging.few() };
     let (store, _) = context.open_catalog()?;
-    let roots: Vec<i64> = chosen(&store, &args.root)?.iter().map(|root| root.id).collect();
+    let roots: Vec<i64> = select_roots(&store, &args.root)?.iter().map(|root| root.id).collect();
     let places = RootPaths::new(&store)?;
     let completeness = Completeness::new(&store, &roots, &context.hints)?;
     let narrowed = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         };
         let found = find_similar(&store, &options)?;
         let shown = found.pairs.get(page.offset()..).unwrap_or_default();
-        let answer = summary::Similar {
+        let answer = summary::SimilarView {
             pairs: shown,
             total: found.total as u64,
             places,
@@ -99,13 +99,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             hints: &context.hints,
         };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
-        context.output.print(&completeness.in_json(answer.json()), |_| text())?;
+        context.output.print(&completeness.extend_json(answer.json()), |_| text())?;
     } else {
         let options = FolderOptions { match_names, min_size, min_files, roots };
         let found = find_identical(&store, &options)?;
         let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
-        let answer = summary::Same {
+        let answer = summary::IdenticalView {
             groups: &shown,
             total: found.len() as u64,
             identical,
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             hints: &context.hints,
         };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
-        context.output.print(&completeness.in_json(answer.json()), |_| text())?;
+        context.output.print(&completeness.extend_json(answer.json()), |_| text())?;
     }
     Ok(Outcome::Done)
 }

@@ -15,7 +15,7 @@ use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::stats::{DateKind, stats};
 use gristmill_jsonl::import::{import, summary::ImportSummary};
 
-use self::summary::Told;
+use self::summary::ImportSummaryView;
 use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -257,12 +257,16 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         }
         result => result?,
     };
-    let told =
-        Told { summary: &summary, target: &target, resume: args.resume, rejects: args.rejects.as_deref() };
+    let told = ImportSummaryView {
+        summary: &summary,
+        target: &target,
+        resume: args.resume,
+        rejects: args.rejects.as_deref(),
+    };
     let outcome = if summary.interrupted {
         Outcome::Interrupted
-    } else if is_wrong(&summary, args.may_lose_lines()) {
-        Outcome::ForTheUser
+    } else if has_user_error(&summary, args.allows_rejected_lines()) {
+        Outcome::UserError
     } else {
         Outcome::Done
     };
@@ -271,7 +275,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 }
 
 /// Whether something is left for the user to put right.
-fn is_wrong(summary: &ImportSummary, may_lose_lines: bool) -> bool {
+fn has_user_error(summary: &ImportSummary, may_lose_lines: bool) -> bool {
     summary.has_failures()
         || summary.stopped_by.is_some()
         || !summary.unmatched.is_empty()
@@ -281,7 +285,7 @@ fn is_wrong(summary: &ImportSummary, may_lose_lines: bool) -> bool {
 
 impl Args {
     /// Whether the user asked for bad lines to be skipped.
-    fn may_lose_lines(&self) -> bool {
+    fn allows_rejected_lines(&self) -> bool {
         let skips = self.on_error.as_deref() == Some("skip") || self.max_errors.is_some();
         skips && !self.strict && !self.validate
     }

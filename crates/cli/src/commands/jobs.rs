@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 mod cancel;
 mod show;
-mod work;
+mod work_text;
 
-use self::work::work;
-use super::{dead, for_each_id, object, page_limit};
+use self::work_text::work_text;
+use super::{dead, for_each_id, page_limit, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -102,7 +102,7 @@ pub(crate) struct List {
 
 impl List {
     /// Whether there may be more than it lets through.
-    fn narrows(&self) -> bool {
+    fn is_filtered(&self) -> bool {
         self.status.is_some() || self.kind.is_some() || self.queue.is_some() || self.after.is_some()
     }
 }
@@ -209,8 +209,8 @@ impl Entry {
 
     fn as_value(&self) -> Result<Value, Error> {
         let (mut object, table) = match self {
-            Entry::Task(task) => (object(task)?, "task"),
-            Entry::Job(job) => (object(job)?, "job"),
+            Entry::Task(task) => (to_object(task)?, "task"),
+            Entry::Job(job) => (to_object(job)?, "job"),
         };
         object.insert("type".to_owned(), json!(table));
         Ok(Value::Object(object))
@@ -238,7 +238,7 @@ impl Entry {
             ),
         };
         let error = error.clone().unwrap_or_default();
-        let (work, created) = (work(kind, payload), time(self.created_at()));
+        let (work, created) = (work_text(kind, payload), time(self.created_at()));
         vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), tries, created, work, error]
     }
 }
@@ -249,7 +249,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
     let store = context.open_store()?;
     match command {
-        Command::List(list) => show_list(context, &page(&store, &list)?, list.narrows()),
+        Command::List(list) => show_list(context, &page(&store, &list)?, list.is_filtered()),
         Command::Show { id } => show::show(context, &store, &id),
         Command::Cancel { ids } => cancel::cancel(context, &store, &ids),
         Command::Retry { ids } => for_each_id(context, &ids, |id| retry(&store, id)),
@@ -327,7 +327,7 @@ fn table(output: &Output, hints: &Hints, page: &Page<Entry>, narrowed: bool) -> 
 }
 
 /// The dead letter of a task that was given up, unless it is gone.
-fn letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
+fn dead_letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
     let filter = DeadLetterFilter { task_id: Some(task.to_string()), ..DeadLetterFilter::default() };
     Ok(store.dead_letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
 }
@@ -353,7 +353,7 @@ fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
             )));
         }
     }
-    let Some(letter) = letter_of(store, number)? else {
+    let Some(letter) = dead_letter_of(store, number)? else {
         return Err(Error::Setting(format!(
             "task {number} failed and its dead letter is gone (tried again, or discarded); queue it anew with \
              `gristmill enqueue`"

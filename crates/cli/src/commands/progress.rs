@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use crate::output::note;
 
 /// How often it looks, and draws on a terminal; and how often a log gets a line.
-const DRAWN: Duration = Duration::from_millis(100);
-const LOGGED: Duration = Duration::from_secs(10);
+const DRAW_INTERVAL: Duration = Duration::from_millis(100);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The bar's cells, where there is room and where there is little.
-const WIDE: usize = 24;
-const NARROW: usize = 10;
+const WIDE_BAR_CELLS: usize = 24;
+const NARROW_BAR_CELLS: usize = 10;
 
 /// What there is to say at one moment.
-pub(super) struct Line {
+pub(super) struct ProgressLine {
     /// In their order.
-    pub(super) parts: Vec<Segment>,
+    pub(super) segments: Vec<Segment>,
     /// How far it is, in percent, where that can be told.
     pub(super) bar: Option<u64>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct ProgressReporter(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl ProgressReporter {
     /// Begins to show, unless that is not wanted. `tell` is asked again and again, with the time since the beginning.
-    pub(super) fn start(quiet: bool, tell: impl FnMut(Duration) -> Line + Send + 'static) -> Self {
+    pub(super) fn start(quiet: bool, tell: impl FnMut(Duration) -> ProgressLine + Send + 'static) -> Self {
         if quiet {
             return ProgressReporter(None);
         }
@@ -54,19 +54,19 @@ impl ProgressReporter {
     }
 }
 
-fn show(mut tell: impl FnMut(Duration) -> Line, ended: &Receiver<()>) {
+fn show(mut tell: impl FnMut(Duration) -> ProgressLine, ended: &Receiver<()>) {
     let terminal = io::stderr().is_terminal();
     let width = || terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| width.0);
     let started = Instant::now();
     let (mut logged, mut last) = (started, String::new());
-    while ended.recv_timeout(DRAWN) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(DRAW_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let line = tell(started.elapsed());
         if terminal {
-            draw(&line.fitting(usize::from(width()).saturating_sub(1)));
-        } else if logged.elapsed() >= LOGGED {
+            draw(&line.fit(usize::from(width()).saturating_sub(1)));
+        } else if logged.elapsed() >= LOG_INTERVAL {
             logged = Instant::now();
             // Where nothing happens, nothing is said.
-            let line = Line { bar: None, ..line }.fitting(usize::MAX);
+            let line = ProgressLine { bar: None, ..line }.fit(usize::MAX);
             if line != last {
                 note(&line);
                 last = line;
@@ -93,19 +93,20 @@ impl RateMeter {
     }
 }
 
-impl Line {
+impl ProgressLine {
     /// As many of the parts as there is room for, in their order, with a bar behind the first.
-    pub(super) fn fitting(&self, width: usize) -> String {
+    pub(super) fn fit(&self, width: usize) -> String {
         let line = |least: u8, cells: usize| {
-            let drawn = self.bar.filter(|_| cells > 0).map(|percent| drawn(percent, cells));
+            let drawn = self.bar.filter(|_| cells > 0).map(|percent| bar_text(percent, cells));
             let mut shown: Vec<&str> =
-                self.parts.iter().filter(|part| part.0 >= least).map(|part| part.1.as_str()).collect();
+                self.segments.iter().filter(|part| part.0 >= least).map(|part| part.1.as_str()).collect();
             shown.splice(1.min(shown.len())..1.min(shown.len()), drawn.as_deref());
             shown.join(" · ")
         };
-        let with_bar = (0..=4).map(|least| line(least, NARROW));
-        let mut lines =
-            std::iter::once(line(0, WIDE)).chain(with_bar).chain((5..=9).map(|least| line(least, 0)));
+        let with_bar = (0..=4).map(|least| line(least, NARROW_BAR_CELLS));
+        let mut lines = std::iter::once(line(0, WIDE_BAR_CELLS))
+            .chain(with_bar)
+            .chain((5..=9).map(|least| line(least, 0)));
         let fits = lines.find(|line| line.chars().count() <= width);
         fits.unwrap_or_else(|| line(9, 0).chars().take(width).collect())
     }
@@ -116,7 +117,7 @@ pub(super) fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(100).min(100)
 }
 
-fn drawn(percent: u64, cells: usize) -> String {
+fn bar_text(percent: u64, cells: usize) -> String {
     let done = percent as usize * cells / 100;
     (0..cells).map(|cell| if cell < done { '█' } else { '░' }).collect()
 }

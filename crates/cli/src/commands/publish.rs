@@ -17,7 +17,7 @@ use serde_json::json;
 use self::sending::{Counts, End, NAMED, Sending};
 use self::source::Way;
 use super::amqp_common::{self, BrokerArgs};
-use super::progress::{Line, ProgressReporter, RateMeter, Segment};
+use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{count_of, format_duration, note, thousands};
@@ -215,7 +215,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         End::Interrupted => Outcome::Interrupted,
         End::Stuck => Outcome::Failed,
     };
-    let outcome = if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome };
+    let outcome = if failed > 0 { outcome.and(Outcome::UserError) } else { outcome };
     context.output.summary(&value, outcome, |_| {
         let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
         let mut text = format!(
@@ -301,6 +301,6 @@ fn show(counts: &Arc<Counts>, quiet: bool) -> ProgressReporter {
         if failed > 0 {
             parts.push(Segment(7, format!("{} not", thousands(failed))));
         }
-        Line { parts, bar: None }
+        ProgressLine { segments: parts, bar: None }
     })
 }

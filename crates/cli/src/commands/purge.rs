@@ -3,7 +3,7 @@
 use gristmill_store::UtcTime;
 use jiff::Timestamp;
 
-use super::value_parsers::moment;
+use super::value_parsers::timestamp;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{count_of, time};
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     what: What,
 
     /// Gone since before: a date such as 2026-01-31, or 90d for ninety days ago
-    #[arg(long, value_name = "DATE", value_parser = moment)]
+    #[arg(long, value_name = "DATE", value_parser = timestamp)]
     before: Timestamp,
 }
 

@@ -109,11 +109,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let counted = count_returning(&settings, &mut found);
     context.output.print(&json!({"items": found, "next_cursor": null}), |output| table(output, &found))?;
     let missing = found.iter().any(|one| !one.exists);
-    let outcome = if missing { Outcome::ForTheUser } else { Outcome::Done };
+    let outcome = if missing { Outcome::UserError } else { Outcome::Done };
     match counted {
         Ok(()) => Ok(outcome),
         Err(error) => {
-            let error = error.completed(&context.hints);
+            let error = error.complete_commands(&context.hints);
             error.report();
             Ok(outcome.and(error.outcome()))
         }

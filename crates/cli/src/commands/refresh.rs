@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use gristmill_dedup::{ScanMode, ScanOptions};
 
-use super::root_paths::chosen;
-use super::scan::scan_and_tell;
+use super::root_paths::select_roots;
+use super::scan::scan_and_report;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
@@ -33,7 +33,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let (store, settings) = context.open_catalog()?;
-    let roots = if args.roots.is_empty() { store.roots().list()? } else { chosen(&store, &args.roots)? };
+    let roots =
+        if args.roots.is_empty() { store.roots().list()? } else { select_roots(&store, &args.roots)? };
     if roots.is_empty() {
         let text = "no folder is registered yet; scan one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));
@@ -44,5 +45,5 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         workers: settings.scan.workers,
         ..ScanOptions::default()
     };
-    scan_and_tell(&store, &roots, &options, context)
+    scan_and_report(&store, &roots, &options, context)
 }

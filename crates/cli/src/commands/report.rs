@@ -69,7 +69,7 @@ fn target(file: &Path, force: bool) -> Result<PathBuf, Error> {
     match () {
         () if found.is_dir() => refused("is a folder; name a file in it"),
         () if !found.is_file() => refused("is no file; `--html -` writes to standard output"),
-        () if !force && !is_ours(file).unwrap_or(false) => {
+        () if !force && !is_report(file).unwrap_or(false) => {
             refused("is there already and is no report of ours; --force replaces it")
         }
         () => Ok(std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())),
@@ -77,16 +77,16 @@ fn target(file: &Path, force: bool) -> Result<PathBuf, Error> {
 }
 
 /// Whether a file is a page that was made here: it ends by saying so.
-fn is_ours(file: &Path) -> io::Result<bool> {
+fn is_report(file: &Path) -> io::Result<bool> {
     let mut file = File::open(file)?;
     let length = file.metadata()?.len();
-    let mut start = [0; START.len()];
+    let mut start = [0; REPORT_START.len()];
     file.read_exact(&mut start)?;
     file.seek(SeekFrom::Start(length.saturating_sub(1_024)))?;
     let mut end = Vec::new();
     file.read_to_end(&mut end)?;
-    Ok(&start == START && String::from_utf8_lossy(&end).contains(SIGNED))
+    Ok(&start == REPORT_START && String::from_utf8_lossy(&end).contains(REPORT_END))
 }
 
-const START: &[u8; 15] = b"<!DOCTYPE html>";
-const SIGNED: &str = "Made by Gristmill.";
+const REPORT_START: &[u8; 15] = b"<!DOCTYPE html>";
+const REPORT_END: &str = "Made by Gristmill.";

@@ -49,7 +49,7 @@ impl RootPaths {
 }
 
 /// The roots that words mean, and those inside them. Nothing for no words.
-pub(super) fn chosen(store: &Store, words: &[PathBuf]) -> Result<Vec<Root>, Error> {
+pub(super) fn select_roots(store: &Store, words: &[PathBuf]) -> Result<Vec<Root>, Error> {
     let wanted: Vec<Root> =
         words.iter().map(|word| gristmill_dedup::roots::named(store, word)).collect::<Result<_, _>>()?;
     let within = |root: &Root| wanted.iter().any(|wanted| root.path.starts_with(&wanted.path));

@@ -161,7 +161,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
             Some(true) => {}
             Some(false) => {
                 note("nothing was forgotten");
-                return Ok(Outcome::ForTheUser);
+                return Ok(Outcome::UserError);
             }
             None => {
                 let text = format!("what was found in {shown} would be forgotten; with --yes it is");

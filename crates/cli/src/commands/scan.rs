@@ -15,11 +15,11 @@ use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
 
-use self::summary::Told;
+use self::summary::ScanSummaryView;
 use super::completeness::Completeness;
 use super::confirm::confirm;
-use super::value_parsers::{moment, size};
-use crate::context::{Context, open_or_create, options as store_options};
+use super::value_parsers::{size, timestamp};
+use crate::context::{Context, open_or_create, store_options};
 use crate::error::{Error, Outcome};
 use crate::output::{note, path};
 use crate::settings::{Raw, keys};
@@ -129,11 +129,11 @@ pub(crate) struct Args {
     max_size: Option<u64>,
 
     /// Only files changed since: a date such as 2026-01-31, or 30d for the last thirty days
-    #[arg(long, value_name = "WHEN", value_parser = moment, help_heading = "Which files")]
+    #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Which files")]
     newer_than: Option<Timestamp>,
 
     /// Only files not changed since
-    #[arg(long, value_name = "WHEN", value_parser = moment, help_heading = "Which files")]
+    #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Which files")]
     older_than: Option<Timestamp>,
 
     /// No names that begin with a dot
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         filter: filter(args)?,
         workers: settings.scan.workers,
         io_limit: settings.scan.io_limit,
-        top: if context.output.is_json() { 0 } else { TOP },
+        top: if context.output.is_json() { 0 } else { MAX_SHOWN_GROUPS },
     };
     options.filter.check()?;
     // Before a database is made: a mistyped folder leaves nothing behind.
@@ -177,9 +177,9 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         Ok(false) => None,
         _ => Some(store_options(&settings).open(&settings.database)?),
     };
-    if !wanted(store.as_ref(), &folders, args.yes)? {
+    if !confirm_registration(store.as_ref(), &folders, args.yes)? {
         note("nothing was registered, nothing was scanned");
-        return Ok(Outcome::ForTheUser);
+        return Ok(Outcome::UserError);
     }
     let store = store.map_or_else(|| open_or_create(&settings), Ok)?;
     let roots = roots(args, &store, &folders, context)?;
@@ -187,11 +187,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     for (pattern, reason) in options.filter.unmatchable(&paths) {
         tracing::warn!("the pattern {pattern:?} matches nothing: {reason}");
     }
-    scan_and_tell(&store, &roots, &options, context)
+    scan_and_report(&store, &roots, &options, context)
 }
 
 /// Does it, shows how far it has come, and says what was found. Shared with `refresh`.
-pub(crate) fn scan_and_tell(
+pub(crate) fn scan_and_report(
     store: &Store,
     roots: &[Root],
     options: &ScanOptions,
@@ -209,14 +209,14 @@ pub(crate) fn scan_and_tell(
     let summary = result?;
     let outcome = match summary {
         ScanSummary { interrupted: true, .. } => Outcome::Interrupted,
-        ScanSummary { errors: 1.., .. } | ScanSummary { failed_roots: 1.., .. } => Outcome::ForTheUser,
+        ScanSummary { errors: 1.., .. } | ScanSummary { failed_roots: 1.., .. } => Outcome::UserError,
         _ => Outcome::Done,
     };
     let completeness = match summary.interrupted {
         true => None,
         false => Some(Completeness::new(store, &[], &context.hints)?),
     };
-    let told = Told {
+    let told = ScanSummaryView {
         summary: &summary,
         roots: &store.roots().list()?,
         mode: options.mode,
@@ -231,7 +231,7 @@ pub(crate) fn scan_and_tell(
 }
 
 /// So many groups are shown at the end of a scan.
-const TOP: usize = 5;
+const MAX_SHOWN_GROUPS: usize = 5;
 
 /// What to do, and where.
 fn asked(words: &[OsString]) -> Result<(ScanMode, Vec<PathBuf>), Error> {
@@ -274,7 +274,7 @@ fn filter(args: &Args) -> Result<Filter, Error> {
 
 /// Whether folders that are not registered yet are to be. Asked before a database is made: who says no leaves nothing
 /// behind. Where nobody can answer, the command line was answer enough.
-fn wanted(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
+fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
     let known = store.map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
     if folders.is_empty() && known.is_empty() {
         let text = "no folder is registered yet; name one: `gristmill scan FOLDER`";

@@ -13,7 +13,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A date, a moment, or how long ago.
-pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
+pub(super) fn timestamp(text: &str) -> Result<Timestamp, String> {
     let legal = format!(
         "legal: a date such as 2026-01-31 (UTC), a moment such as 2026-01-31T12:00:00Z, or {DURATIONS}, for so long ago"
     );
@@ -51,11 +51,11 @@ mod tests {
             ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"),
             ("2026-01-31T12:00:00+02:00", "2026-01-31T10:00:00Z"),
         ] {
-            assert_eq!(moment(text).unwrap().to_string(), expected);
+            assert_eq!(timestamp(text).unwrap().to_string(), expected);
         }
-        assert!(moment("30d").unwrap() < Timestamp::now());
+        assert!(timestamp("30d").unwrap() < Timestamp::now());
         for text in ["", "yesterday", "2026-02-30", "30", "99999999999d"] {
-            assert!(moment(text).unwrap_err().contains("legal: a date such as"), "{text}");
+            assert!(timestamp(text).unwrap_err().contains("legal: a date such as"), "{text}");
         }
     }
 }

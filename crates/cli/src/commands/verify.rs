@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     context
         .output
         .print(&value, |output| text(output, &context.hints, &checks, args.repair, (broken, repaired)))?;
-    Ok(if broken > repaired { Outcome::ForTheUser } else { Outcome::Done })
+    Ok(if broken > repaired { Outcome::UserError } else { Outcome::Done })
 }
 
 fn text(

@@ -17,7 +17,7 @@ use gristmill_store::tasks::ForeignClaims;
 use serde_json::json;
 
 use super::environment::withheld;
-use super::object;
+use super::to_object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -49,10 +49,10 @@ Examples:
   gristmill worker --once --json | jq .left";
 
 /// How long commands have after the second signal.
-const HURRY: Duration = Duration::from_secs(1);
+const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often at most it is told how far the work has come.
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -69,7 +69,7 @@ pub(crate) struct Args {
 /// What a worker is waited for with.
 enum Event {
     /// It was told to stop, or to hurry.
-    Told,
+    Signal,
     /// Nothing is left to do, or it cannot go on; stopping it says which.
     Ended,
     /// It has stopped.
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     let signals = Listener::start(2, {
         let events = events.clone();
         // Nobody waits any more when the work is over.
-        move || drop(events.send(Event::Told))
+        move || drop(events.send(Event::Signal))
     })?;
     let store = open_or_create(&settings)?;
     let running = start(&store, &settings)?;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         note(&format!("worker {} serves {queues} of {}", running.worker(), path(store.path())));
     }
     let attended =
-        Attended { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
+        Supervisor { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
     let progress = !context.quiet && (context.verbose || io::stderr().is_terminal());
     let (told, summary) = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -105,36 +105,36 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
             }
             let _ = attended.events.send(Event::Ended);
         });
-        attended.until_stopped(scope, &event, progress)
+        attended.wait_stopped(scope, &event, progress)
     });
     signals.stop();
     let summary = summary?;
-    let mut value = object(&summary)?;
+    let mut value = to_object(&summary)?;
     let mut claims = ForeignClaims::default();
     if args.once {
         claims = store.tasks().claims_of_others(&settings.worker.queues, running.worker())?;
         value.insert("claimed_by_others".to_owned(), json!(claims));
         let left = left(&store, &settings, &running)?;
         if !context.quiet && !left.is_empty() {
-            note(&tell_left(&left));
+            note(&left_text(&left));
         }
         value.insert("left".to_owned(), json!(left));
     }
-    context.output.summary(&value, Outcome::Done, |_| tell(&summary, &claims, &context.hints))?;
+    context.output.summary(&value, Outcome::Done, |_| summary_text(&summary, &claims, &context.hints))?;
     Ok(if told > 1 || (told > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
 }
 
 /// A worker and those who wait for it.
-struct Attended<'a> {
+struct Supervisor<'a> {
     running: &'a RunnerHandle,
     shutdown: Duration,
     quiet: bool,
     events: Sender<Event>,
 }
 
-impl Attended<'_> {
+impl Supervisor<'_> {
     /// Waits for its end, and brings it about when told to. Says how often that was.
-    fn until_stopped<'scope>(
+    fn wait_stopped<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         event: &Receiver<Event>,
@@ -143,10 +143,10 @@ impl Attended<'_> {
         let mut told = 0;
         let mut last = Progress::default();
         loop {
-            match event.recv_timeout(if progress { PROGRESS } else { Duration::MAX }) {
-                Ok(Event::Told) => {
+            match event.recv_timeout(if progress { PROGRESS_INTERVAL } else { Duration::MAX }) {
+                Ok(Event::Signal) => {
                     told += 1;
-                    self.hurry(scope, told);
+                    self.on_signal(scope, told);
                 }
                 Ok(Event::Ended) if told == 0 => self.stop(scope, self.shutdown),
                 // It ends because it was told to.
@@ -156,7 +156,7 @@ impl Attended<'_> {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let now = Progress::of(self.running);
                     if now != last {
-                        note(&now.tell());
+                        note(&now.text());
                         last = now;
                     }
                 }
@@ -164,14 +164,14 @@ impl Attended<'_> {
         }
     }
 
-    fn hurry<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, told: u32) {
+    fn on_signal<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, told: u32) {
         let (limit, words) = match told {
             1 => {
                 let limit = show_duration(self.shutdown);
                 (self.shutdown, format!("stopping: what runs has {limit}; once more ends it within a second"))
             }
             _ => (
-                HURRY,
+                FORCED_SHUTDOWN_TIMEOUT,
                 "stopping now: commands are ended and their tasks go back to the queue; once more ends it at once"
                     .to_owned(),
             ),
@@ -205,7 +205,7 @@ impl Progress {
         })
     }
 
-    fn tell(self) -> String {
+    fn text(self) -> String {
         let Progress { done, running, failed } = self;
         format!("{} done, {running} running, {failed} failed", plural(done, "task"))
     }
@@ -223,7 +223,7 @@ fn left(store: &Store, settings: &Settings, running: &RunnerHandle) -> Result<BT
     Ok(left)
 }
 
-fn tell_left(left: &BTreeMap<String, u64>) -> String {
+fn left_text(left: &BTreeMap<String, u64>) -> String {
     let kinds: Vec<_> = left.iter().map(|(kind, count)| format!("{count} of kind {kind}")).collect();
     let count = plural(left.values().sum(), "due task");
     format!("left in the queue: {count} that this worker has no handler for ({})", kinds.join(", "))
@@ -240,7 +240,7 @@ fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
         removed_env: withheld(),
     });
     let runner = gristmill_jobs::Runner::builder(store.clone())
-        .name(name())
+        .name(worker_name())
         .queues(worker.queues.clone())
         .lease(worker.lease)
         .max_crashes(worker.max_crashes)
@@ -254,12 +254,12 @@ fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
 }
 
 /// Which machine and which process, for people who look at leases.
-fn name() -> String {
+fn worker_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{}", std::process::id())
 }
 
-fn tell(summary: &RunSummary, claims: &ForeignClaims, hints: &Hints) -> String {
+fn summary_text(summary: &RunSummary, claims: &ForeignClaims, hints: &Hints) -> String {
     let RunSummary { completed, retried, dead_lettered: buried, released, cancelled, lost, unfinished } =
         *summary;
     let mut lines = vec![format!("{} done", plural(completed, "task"))];
@@ -273,12 +273,12 @@ fn tell(summary: &RunSummary, claims: &ForeignClaims, hints: &Hints) -> String {
         (unfinished, "left with commands that did not stop"),
     ];
     lines.extend(rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
-    lines.extend(tell_claims(claims));
+    lines.extend(claims_text(claims));
     lines.join("\n")
 }
 
 /// Which tasks other workers hold, and when it is known at the latest whether those are done that cannot be seen.
-fn tell_claims(claims: &ForeignClaims) -> Vec<String> {
+fn claims_text(claims: &ForeignClaims) -> Vec<String> {
     let ForeignClaims { alive, unseen, unseen_until } = *claims;
     let mut lines = Vec::new();
     if alive > 0 {

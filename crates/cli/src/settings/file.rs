@@ -73,13 +73,14 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
             DeValue::Table(section) if is_section(name.get_ref()) => {
                 for (inner, value) in section {
                     let full = format!("{}.{}", name.get_ref(), inner.get_ref());
-                    let key = known(&full).map_err(|error| format!("{}: {error}", place(&inner.span())))?;
+                    let key =
+                        find_key(&full).map_err(|error| format!("{}: {error}", place(&inner.span())))?;
                     values.insert(key.name, (raw(text, value), line(text, inner.span().start)));
                 }
             }
             _ => {
                 let key =
-                    known(name.get_ref()).map_err(|error| format!("{}: {error}", place(&name.span())))?;
+                    find_key(name.get_ref()).map_err(|error| format!("{}: {error}", place(&name.span())))?;
                 values.insert(key.name, (raw(text, value), line(text, name.span().start)));
             }
         }
@@ -91,8 +92,8 @@ fn is_section(name: &str) -> bool {
     ALL.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
-fn known(name: &str) -> Result<&'static Key, String> {
-    keys::named(name).ok_or_else(|| {
+fn find_key(name: &str) -> Result<&'static Key, String> {
+    keys::find(name).ok_or_else(|| {
         let bare = |key: &Key| key.name.rsplit('.').next() == Some(name);
         let meant = ALL.iter().find(|key| bare(key)).map(|key| key.name);
         let meant = meant.or_else(|| keys::nearest(name, ALL.iter().map(|key| key.name)));
@@ -136,10 +137,10 @@ pub(crate) fn template() -> String {
             let _ = write!(text, "\n[{}]\n", of.unwrap_or_default());
         }
         text.push('\n');
-        for line in wrap(key.about, 100) {
+        for line in wrap(key.description, 100) {
             let _ = writeln!(text, "# {line}");
         }
-        let _ = writeln!(text, "# Legal: {}. Variable: {}", key.legal, key.variable);
+        let _ = writeln!(text, "# Legal: {}. Variable: {}", key.expected, key.variable);
         let _ = writeln!(text, "#{name} = {}", default(key));
     }
     for line in consumers::template() {

@@ -11,14 +11,14 @@ pub(crate) struct Key {
     pub(crate) variable: &'static str,
     /// As one would write it; none for what depends on the machine.
     pub(crate) default: Option<&'static str>,
-    pub(crate) about: &'static str,
-    pub(crate) legal: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) expected: &'static str,
 }
 
 macro_rules! keys {
-    ($($id:ident = $name:literal, $variable:literal, $default:expr, $about:literal, $legal:literal;)*) => {
+    ($($id:ident = $name:literal, $variable:literal, $default:expr, $description:literal, $expected:literal;)*) => {
         $(pub(crate) static $id: Key =
-            Key { name: $name, variable: $variable, default: $default, about: $about, legal: $legal };)*
+            Key { name: $name, variable: $variable, default: $default, description: $description, expected: $expected };)*
         /// All of them, in the order of the file.
         pub(crate) static ALL: &[&Key] = &[$(&$id),*];
     };
@@ -105,7 +105,7 @@ keys! {
 /// Variables that are not settings of this list.
 pub(crate) const OTHER_VARIABLES: &[&str] = &["GRISTMILL_LOG", "GRISTMILL_CONFIG"];
 
-pub(crate) fn named(name: &str) -> Option<&'static Key> {
+pub(crate) fn find(name: &str) -> Option<&'static Key> {
     ALL.iter().copied().find(|key| key.name == name)
 }
 

@@ -26,8 +26,8 @@ pub(super) struct Resolver<'a> {
     flags: &'a Flags,
     env: Environment<'a>,
     file: PathBuf,
-    found: file::File,
-    pub(super) shown: Vec<ResolvedSetting>,
+    file_content: file::File,
+    pub(super) resolved: Vec<ResolvedSetting>,
 }
 
 impl<'a> Resolver<'a> {
@@ -42,7 +42,7 @@ impl<'a> Resolver<'a> {
                 return Err(Error::Setting(text));
             }
         };
-        Ok(Resolver { flags, env, file, found, shown: Vec::new() })
+        Ok(Resolver { flags, env, file, file_content: found, resolved: Vec::new() })
     }
 
     /// The value that wins, and where it is from; nothing when nobody gave one.
@@ -53,7 +53,7 @@ impl<'a> Resolver<'a> {
         if let Some(value) = non_empty(self.env, key.variable) {
             return Some((Raw::One(value), Origin::Variable(key.variable)));
         }
-        let (raw, line) = self.found.values.get(key.name)?;
+        let (raw, line) = self.file_content.values.get(key.name)?;
         Some((raw.clone(), Origin::File(self.file.clone(), *line)))
     }
 
@@ -71,8 +71,8 @@ impl<'a> Resolver<'a> {
             Raw::Bare(text) => read(text),
             Raw::Many(_) => None,
         };
-        let value = value.ok_or_else(|| self.wrong(key))?;
-        self.shown.push(ResolvedSetting { key, value: show(&value), origin });
+        let value = value.ok_or_else(|| self.invalid(key))?;
+        self.resolved.push(ResolvedSetting { key, value: show(&value), origin });
         Ok(value)
     }
 
@@ -170,7 +170,7 @@ impl<'a> Resolver<'a> {
         let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
         let (raw, origin) = self.given(key).unwrap_or_else(default);
         let wrong = |why: &str| {
-            Error::Setting(format!("{} ({origin}) is not legal: {why}\n\nlegal: {}", key.name, key.legal))
+            Error::Setting(format!("{} ({origin}) is not legal: {why}\n\nlegal: {}", key.name, key.expected))
         };
         let uris: Vec<String> = match raw {
             Raw::Many(uris) => uris,
@@ -186,7 +186,7 @@ impl<'a> Resolver<'a> {
         let endpoints = uris.iter().map(|uri| uri.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
         let endpoints = endpoints.map_err(|error| wrong(&error.to_string()))?;
         let shown = endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
-        self.shown.push(ResolvedSetting { key, value: shown, origin });
+        self.resolved.push(ResolvedSetting { key, value: shown, origin });
         Ok(uris)
     }
 
@@ -218,12 +218,12 @@ impl<'a> Resolver<'a> {
 
     /// The settings file, if a URL in it has a password.
     pub(super) fn file_with_password(&self) -> Result<Option<PathBuf>, Error> {
-        self.found.has_password().then(|| absolute(&self.file)).transpose()
+        self.file_content.has_password().then(|| absolute(&self.file)).transpose()
     }
 
     pub(super) fn consumers(&self) -> Result<Vec<consumers::Declared>, Error> {
-        let mut declared = Vec::with_capacity(self.found.consumers.len());
-        for (values, line) in &self.found.consumers {
+        let mut declared = Vec::with_capacity(self.file_content.consumers.len());
+        for (values, line) in &self.file_content.consumers {
             let place = format!("{}:{line}", self.file.display());
             let one = consumers::from_file(values, &self.file);
             consumers::resolve(&one, &place)?;
@@ -251,15 +251,15 @@ impl<'a> Resolver<'a> {
         let names: Vec<String> = match raw {
             Raw::Many(names) => names,
             Raw::One(text) => {
-                let text = text.to_str().ok_or_else(|| self.wrong(key))?;
+                let text = text.to_str().ok_or_else(|| self.invalid(key))?;
                 text.split(',').map(|name| name.trim().to_owned()).collect()
             }
-            Raw::Bare(_) => return Err(self.wrong(key)),
+            Raw::Bare(_) => return Err(self.invalid(key)),
         };
         if names.is_empty() || names.iter().any(String::is_empty) {
-            return Err(self.wrong(key));
+            return Err(self.invalid(key));
         }
-        self.shown.push(ResolvedSetting { key, value: names.join(", "), origin });
+        self.resolved.push(ResolvedSetting { key, value: names.join(", "), origin });
         Ok(names)
     }
 
@@ -272,27 +272,27 @@ impl<'a> Resolver<'a> {
                 (folder.join("gristmill/gristmill.db"), Origin::Default)
             }
             Some((Raw::One(path), Origin::File(file, line))) if !path.is_empty() => {
-                (self.seen_from(&file, path)?, Origin::File(file, line))
+                (self.relative_to_file(&file, path)?, Origin::File(file, line))
             }
             Some((Raw::One(path), origin)) if !path.is_empty() => (PathBuf::from(path), origin),
-            Some(_) => return Err(self.wrong(key)),
+            Some(_) => return Err(self.invalid(key)),
         };
         let path = absolute(&path)?;
-        self.shown.push(ResolvedSetting { key, value: path.display().to_string(), origin });
+        self.resolved.push(ResolvedSetting { key, value: path.display().to_string(), origin });
         Ok(path)
     }
 
-    pub(super) fn seen_from(&self, file: &Path, path: OsString) -> Result<PathBuf, Error> {
+    pub(super) fn relative_to_file(&self, file: &Path, path: OsString) -> Result<PathBuf, Error> {
         let path = PathBuf::from(path);
         if let Ok(rest) = path.strip_prefix("~") {
-            let home = non_empty(self.env, "HOME").ok_or_else(|| self.wrong(&keys::DATABASE))?;
+            let home = non_empty(self.env, "HOME").ok_or_else(|| self.invalid(&keys::DATABASE))?;
             return Ok(PathBuf::from(home).join(rest));
         }
         Ok(absolute(file)?.parent().unwrap_or(Path::new("/")).join(path))
     }
 
     /// The key, the value, where it stands and what is legal.
-    pub(super) fn wrong(&self, key: &Key) -> Error {
+    pub(super) fn invalid(&self, key: &Key) -> Error {
         let (raw, place) = match self.given(key) {
             Some((raw, origin)) => (raw, origin.to_string()),
             None => (Raw::One(key.default.unwrap_or_default().into()), "by default".to_owned()),
@@ -304,7 +304,7 @@ impl<'a> Resolver<'a> {
         };
         Error::Setting(format!(
             "{} is {value} ({place}), which is not legal\n\nlegal: {}",
-            key.name, key.legal
+            key.name, key.expected
         ))
     }
 }

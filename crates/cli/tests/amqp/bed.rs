@@ -10,7 +10,7 @@ use gristmill_amqp::{Client, Consumer, Delivery, Message, Queue};
 use gristmill_broker::{Broker, Settings};
 use tokio::runtime::Runtime;
 
-use crate::common::{Home, Said};
+use crate::common::{Home, RunOutput};
 
 /// One for all tests that do nothing to it. It ends with the process.
 pub(crate) fn broker() -> &'static Broker {
@@ -161,14 +161,14 @@ impl Bed {
 
     /// Runs the binary, and checks that it does not print the password.
     #[track_caller]
-    pub(crate) fn run(&self, words: &[&str]) -> Said {
+    pub(crate) fn run(&self, words: &[&str]) -> RunOutput {
         self.output(self.command(words))
     }
 
     /// Runs a command, and checks that it does not print the password.
     #[track_caller]
-    pub(crate) fn output(&self, mut command: Command) -> Said {
-        without(self.broker.password(), Said::of(&command.output().unwrap()))
+    pub(crate) fn output(&self, mut command: Command) -> RunOutput {
+        without(self.broker.password(), RunOutput::of(&command.output().unwrap()))
     }
 
     /// Consumes our queue until nothing is left, and reads what it says in the end.
@@ -193,12 +193,12 @@ impl Drop for Bed {
 
 /// Checks that the output does not have the broker's password in it.
 #[track_caller]
-pub(crate) fn clean(said: Said) -> Said {
+pub(crate) fn clean(said: RunOutput) -> RunOutput {
     without(broker().password(), said)
 }
 
 #[track_caller]
-fn without(password: &str, said: Said) -> Said {
+fn without(password: &str, said: RunOutput) -> RunOutput {
     assert!(
         !said.out.contains(password) && !said.err.contains(password),
         "the password is printed: {said:?}"

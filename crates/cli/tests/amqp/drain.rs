@@ -5,7 +5,7 @@ use std::process::Stdio;
 use gristmill_amqp::Queue;
 
 use crate::bed::{Bed, broker};
-use crate::common::Said;
+use crate::common::RunOutput;
 #[cfg(target_os = "linux")]
 use crate::common::{signal, terminal::Session};
 use crate::questions::{Questions, Reaction};
@@ -66,7 +66,7 @@ fn drain_waits_for_a_message_that_its_full_queue_did_not_take_back() {
     // It is in no queue any more: its own is full.
     bed.depth_is(".retry.8000", 0);
     bed.home.write("over", "");
-    let said = Said::of(&process.wait_with_output().unwrap());
+    let said = RunOutput::of(&process.wait_with_output().unwrap());
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(bed.home.path("late").exists(), "it ended before the message came back: {said:?}");
     let stats = &said.json()["consumers"][0];

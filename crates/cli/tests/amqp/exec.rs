@@ -4,7 +4,7 @@ use gristmill_amqp::{FieldValue, Message};
 use serde_json::json;
 
 use crate::bed::{Bed, body, header};
-use crate::common::shape_is_held;
+use crate::common::assert_shape;
 use crate::sinks::Process;
 
 /// What files of a folder say, in the order of their names.
@@ -42,9 +42,9 @@ fn the_payload_is_read_and_the_message_is_in_the_environment() {
         bed.command(&["consume", &bed.queue, "--json", "--drain", "--for", "2m", "--exec", &handler]);
     // What is about another message does not shine through.
     command.env("GRISTMILL_APP_ID", "stale").env("GRISTMILL_HEADER_STALE", "stale").env("OTHER", "stays");
-    let said = crate::bed::clean(crate::common::Said::of(&command.output().unwrap()));
+    let said = crate::bed::clean(crate::common::RunOutput::of(&command.output().unwrap()));
     assert_eq!(said.code, Some(0), "{said:?}");
-    shape_is_held("consume", &said.json());
+    assert_shape("consume", &said.json());
     let stats = &said.json()["consumers"][0];
     assert_eq!((&stats["received"], &stats["acknowledged"]), (&json!(1), &json!(1)), "{stats}");
     assert_eq!(std::fs::read_to_string(bed.home.path("payload")).unwrap(), "the payload");
@@ -183,7 +183,7 @@ fn a_command_that_takes_too_long_is_ended_with_its_children() {
     let mut read = String::new();
     std::io::Read::read_to_string(&mut std::fs::File::open(bed.home.path("pipe")).unwrap(), &mut read)
         .unwrap();
-    let said = crate::bed::clean(crate::common::Said::of(&child.wait_with_output().unwrap()));
+    let said = crate::bed::clean(crate::common::RunOutput::of(&child.wait_with_output().unwrap()));
     assert_eq!(said.code, Some(0), "{said:?}");
     let dead = bed.take(".dead", 1);
     assert_eq!(header(&dead[0], "x-gristmill-error"), "took longer than 5s and was ended\n--- stderr\nbegun");

@@ -187,7 +187,7 @@ fn https_is_for_those_whom_the_system_trusts() {
         bed.publish(["x"]);
         let words = ["consume", &bed.queue, "--drain", "--drain-timeout", "1s", "--http", &url];
         let mut command = bed.command(&words);
-        let said = crate::common::Said::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
+        let said = crate::common::RunOutput::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
         assert_eq!(said.code, Some(code), "{said:?}");
         assert_eq!(said.err.contains("certificate"), code == 2, "{said:?}");
     }

@@ -6,7 +6,7 @@ use gristmill_amqp::Message;
 use serde_json::json;
 
 use crate::bed::{Bed, body, header};
-use crate::common::Said;
+use crate::common::RunOutput;
 
 /// A number that SQL says about a database.
 fn asked(bed: &Bed, database: &str, sql: &str) -> i64 {
@@ -112,7 +112,7 @@ fn consumer_whose_database_is_deleted_ends_and_gives_its_messages_back() {
         bed.until("a database", || bed.home.path(database).exists());
         std::fs::remove_file(bed.home.path(database)).unwrap();
         bed.publish(["{\"id\": 2}"]);
-        let said = Said::of(&process.wait_with_output().unwrap());
+        let said = RunOutput::of(&process.wait_with_output().unwrap());
         assert_eq!(said.code, Some(2), "{said:?}");
         assert!(said.err.contains("was deleted or moved away while it was in use"), "{said:?}");
         assert_eq!(bed.depth(".dead"), Some(0), "{words:?}");

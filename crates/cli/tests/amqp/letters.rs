@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::bed::{Bed, body};
-use crate::common::Said;
+use crate::common::RunOutput;
 
 /// Two messages that are dead letters in the store, too.
 fn two(what: &str) -> Bed {
@@ -32,7 +32,7 @@ fn a_letter_stays_until_its_message_is_confirmed() {
     let said = bed.run(&["dead", "retry", "1", "2"]);
     said.check("no queue", 1, "", "there is no queue");
     let mut command = bed.command(&["dead", "retry", "--all", "--json"]);
-    let said = Said::of(&command.env("GRISTMILL_AMQP_URI", "amqp://127.0.0.1:1").output().unwrap());
+    let said = RunOutput::of(&command.env("GRISTMILL_AMQP_URI", "amqp://127.0.0.1:1").output().unwrap());
     assert_eq!(said.code, Some(2), "{said:?}");
     let left = bed.run(&["dead", "list", "--json"]).json();
     assert_eq!(left["items"].as_array().map(Vec::len), Some(2), "{left}");

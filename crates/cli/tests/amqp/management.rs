@@ -6,7 +6,7 @@ use gristmill_amqp::{Message, Queue};
 use serde_json::Value;
 
 use crate::bed::{Bed, broker_with_management};
-use crate::common::{Said, signal};
+use crate::common::{RunOutput, signal};
 
 /// Takes no more than two messages.
 fn bounded(queue: Queue) -> Queue {
@@ -15,7 +15,7 @@ fn bounded(queue: Queue) -> Queue {
 
 /// Runs `gristmill queues` with the URL of the API.
 #[track_caller]
-fn queues(bed: &Bed, url: &str, words: &[&str]) -> Said {
+fn queues(bed: &Bed, url: &str, words: &[&str]) -> RunOutput {
     let mut command = bed.command(&[&["queues"], words].concat());
     command.env("GRISTMILL_AMQP_MANAGEMENT", url);
     bed.output(command)
@@ -150,7 +150,7 @@ fn messages_that_a_consumer_holds_are_not_counted_as_returning() {
     bed.until("counts", || counts(&bed, &bed.queue)[0] == (String::new(), 0, Some(0)));
     bed.home.write("over", "");
     signal(&process, "TERM");
-    let said = Said::of(&process.wait_with_output().unwrap());
+    let said = RunOutput::of(&process.wait_with_output().unwrap());
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 

@@ -7,7 +7,7 @@ use gristmill_amqp::{Delivery, FieldValue, Headers, Message, Queue, header as ou
 use serde_json::{Value as Json, json};
 
 use crate::bed::{Bed, body, header};
-use crate::common::shape_is_held;
+use crate::common::assert_shape;
 
 /// A message with every property that a user can set, and headers of several types.
 fn rich(bed: &Bed) -> Message {
@@ -62,7 +62,7 @@ fn a_moved_dead_letter_begins_anew_with_its_properties_and_its_routing_key() {
     let dead = format!("{}.dead", bed.queue);
     let said = bed.run(&["queues", "move", &dead, &bed.queue, "--json"]);
     assert_eq!(said.code, Some(0), "{said:?}");
-    shape_is_held("queues-move", &said.json());
+    assert_shape("queues-move", &said.json());
     assert_eq!((&said.json()["moved"], &said.json()["matched"]), (&json!(1), &json!(1)));
     bed.depth_is(".dead", 0);
     is_as_it_was(&bed, &bed.take("", 1)[0]);
@@ -215,7 +215,7 @@ fn peek_shows_all_of_a_message_and_leaves_it() {
     bed.send([message, Message::to_queue(&bed.queue, "text")]);
     let said = bed.run(&["queues", "peek", &bed.queue, "--json"]);
     assert_eq!(said.code, Some(0), "{said:?}");
-    shape_is_held("queues-peek", &said.json());
+    assert_shape("queues-peek", &said.json());
     let items = &said.json()["items"];
     assert_eq!(items[0]["payload_hex"], "ff00");
     assert_eq!(items[0]["properties"]["message_id"], "order-17");

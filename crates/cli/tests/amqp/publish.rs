@@ -9,13 +9,13 @@ use gristmill_broker::Broker;
 use serde_json::json;
 
 use crate::bed::{Bed, body, broker, clean, header};
-use crate::common::{Home, Said, shape_is_held};
+use crate::common::{Home, RunOutput, assert_shape};
 
-fn feed(bed: &Bed, words: &[&str], input: &[u8]) -> Said {
+fn feed(bed: &Bed, words: &[&str], input: &[u8]) -> RunOutput {
     let file = bed.home.path("input");
     std::fs::write(&file, input).unwrap();
     let mut command = bed.command(words);
-    clean(Said::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap()))
+    clean(RunOutput::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap()))
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_no_queue_takes_is_named_and_the_rest_goes_on() {
     );
     assert_eq!(said.code, Some(1), "{said:?}");
     let value = said.json();
-    shape_is_held("publish", &value);
+    assert_shape("publish", &value);
     assert_eq!((&value["published"], &value["failed"]), (&json!(0), &json!(2)));
     for line in ["standard input:1", "standard input:3"] {
         let expected = format!(
@@ -128,7 +128,7 @@ fn without_a_broker_the_next_step_is_told() {
             .env("GRISTMILL_AMQP_URI", &uri)
             .env("GRISTMILL_AMQP_CONNECT_WITHIN", "300ms")
             .env("GRISTMILL_LOG", "trace");
-        let said = Said::of(&command.output().unwrap());
+        let said = RunOutput::of(&command.output().unwrap());
         said.check(&format!("{words:?}"), 2, "", "Is the broker running, and is this its address? --uri");
         assert!(!said.err.contains("s3cr3t") && said.err.contains("miller@127.0.0.1"), "{said:?}");
     }
@@ -139,11 +139,11 @@ fn who_is_not_let_in_is_told_so() {
     let bed = Bed::new("not-let-in");
     let uri = broker().uri().replace(broker().password(), "wr0ng");
     let mut command = bed.home.command(&["publish", "--queue", "q", "--uri", &uri]);
-    let said = clean(Said::of(&command.output().unwrap()));
+    let said = clean(RunOutput::of(&command.output().unwrap()));
     said.check("wrong password", 1, "", "Are the user and the password in the URI the right ones?");
     assert!(!said.err.contains("wr0ng"), "{said:?}");
     let uri = broker().uri().replace("%2f", "nowhere");
-    let said = clean(Said::of(&bed.home.command(&["queues", "q", "--uri", &uri]).output().unwrap()));
+    let said = clean(RunOutput::of(&bed.home.command(&["queues", "q", "--uri", &uri]).output().unwrap()));
     said.check("no vhost", 1, "", "Does the virtual host, the part of the URI behind the host, exist?");
 }
 
@@ -157,7 +157,7 @@ fn ctrl_c_ends_it_after_what_is_on_its_way() {
     input.write_all(b"a\nb\nc\n").unwrap();
     bed.depth_is("", 3);
     crate::common::signal(&process, "INT");
-    let said = clean(Said::of(&process.wait_with_output().unwrap()));
+    let said = clean(RunOutput::of(&process.wait_with_output().unwrap()));
     assert_eq!(said.code, Some(130), "{said:?}");
     assert_eq!((&said.json()["published"], &said.json()["interrupted"]), (&json!(3), &json!(true)));
     drop(input);
@@ -182,7 +182,7 @@ fn a_broker_that_does_not_confirm_ends_it() {
     while depth().ok() != Some(json!(1)) {}
     own.kill();
     input.write_all(b"b\n").unwrap();
-    let said = Said::of(&process.wait_with_output().unwrap());
+    let said = RunOutput::of(&process.wait_with_output().unwrap());
     assert_eq!(said.code, Some(2), "{said:?}");
     let value = said.json();
     assert_eq!(
@@ -211,13 +211,13 @@ fn a_broker_that_restarts_loses_none() {
     own.restart().unwrap_or_else(|fault| panic!("{fault}"));
     input.write_all(lines(2_000).as_bytes()).unwrap();
     drop(input);
-    let said = Said::of(&process.wait_with_output().unwrap());
+    let said = RunOutput::of(&process.wait_with_output().unwrap());
     assert_eq!(said.code, Some(0), "{said:?}");
     assert_eq!(said.json()["published"], 4_000, "{said:?}");
     let mut command =
         home.command(&["consume", "q", "--json", "--drain", "--for", "2m", "--into", "q.db", "--table", "t"]);
     // A number is no object; what is read is what counts here.
-    let said = Said::of(&command.env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap());
+    let said = RunOutput::of(&command.env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap());
     let stats = &said.json()["consumers"][0];
     assert!(stats["rejected"].as_u64().unwrap() >= 4_000, "{stats}");
 }

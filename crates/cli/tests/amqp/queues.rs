@@ -4,7 +4,7 @@ use gristmill_amqp::Queue;
 use serde_json::{Value, json};
 
 use crate::bed::Bed;
-use crate::common::shape_is_held;
+use crate::common::assert_shape;
 
 #[test]
 fn how_many_wait() {
@@ -19,7 +19,7 @@ fn how_many_wait() {
     assert_eq!(lines[2], ["is-not-there", "-", "-", "-", "not", "there"]);
     let said = bed.run(&["queues", "--json", &bed.queue]);
     assert_eq!(said.code, Some(0), "{said:?}");
-    shape_is_held("queues", &said.json());
+    assert_shape("queues", &said.json());
     assert_eq!(
         said.json()["items"][0],
         json!({"queue": bed.queue, "exists": true, "messages": 2, "consumers": 0, "returning": null})

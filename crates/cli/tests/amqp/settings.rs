@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::bed::{Bed, broker, clean};
-use crate::common::{Home, Said};
+use crate::common::{Home, RunOutput};
 
 const FILE: &str = ".config/gristmill/config.toml";
 
@@ -69,7 +69,7 @@ fn consumers_of_the_file_run_together_or_by_name() {
     other.publish(["b"]);
     let run = |words: &[&str]| {
         let fixed = ["consume", "--json", "--drain", "--for", "2m"];
-        let said = clean(Said::of(&bed.home.command(&[&fixed, words].concat()).output().unwrap()));
+        let said = clean(RunOutput::of(&bed.home.command(&[&fixed, words].concat()).output().unwrap()));
         assert_eq!(said.code, Some(0), "{said:?}");
         said.json()["consumers"].clone()
     };

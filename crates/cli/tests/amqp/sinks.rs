@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::bed::{Bed, body, header};
-use crate::common::{Said, signal};
+use crate::common::{RunOutput, signal};
 
 /// A consumer at work; what it writes to standard error is in a file.
 pub(crate) struct Process {
@@ -47,13 +47,13 @@ impl Process {
         signal(&self.child, "TERM");
     }
 
-    pub(crate) fn end(self) -> (Said, String) {
+    pub(crate) fn end(self) -> (RunOutput, String) {
         self.terminate();
         self.wait()
     }
 
-    pub(crate) fn wait(self) -> (Said, String) {
-        let said = Said::of(&self.child.wait_with_output().unwrap());
+    pub(crate) fn wait(self) -> (RunOutput, String) {
+        let said = RunOutput::of(&self.child.wait_with_output().unwrap());
         (said, std::fs::read_to_string(self.log).unwrap())
     }
 }

@@ -28,7 +28,7 @@ impl Busy {
         let script = "n=$(cat); echo $$ > new-$n; mv new-$n run-$n; until test -e go; do sleep 0.02; done";
         let fixed = ["consume", &bed.queue, "--json", "--workers", "2", "--prefetch", "10"];
         let plain = bed.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
-        let mut command = bed.home.with_hang_up(&plain);
+        let mut command = bed.home.with_default_sighup(&plain);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(process.stderr.take().unwrap());
         bed.until("two that run", || bed.home.path("run-0").exists() && bed.home.path("run-1").exists());

@@ -4,7 +4,7 @@ use gristmill_amqp::{Message, Queue};
 use serde_json::json;
 
 use crate::bed::{Bed, body, header};
-use crate::common::Said;
+use crate::common::RunOutput;
 
 #[test]
 fn one_worker_keeps_the_order_also_of_what_is_tried_again() {
@@ -53,7 +53,7 @@ fn dead_letters_go_where_they_are_sent() {
 #[test]
 fn a_queue_that_is_not_there_is_told_with_the_next_step() {
     let bed = Bed::new("absent");
-    let said: Said = bed.run(&["consume", "is-not-there", "--exec", "true"]);
+    let said: RunOutput = bed.run(&["consume", "is-not-there", "--exec", "true"]);
     said.check("absent", 1, "", "--declare quorum makes it");
     let said = bed.run(&["consume", &bed.queue, "--declare", "classic", "--exec", "true"]);
     said.check("otherwise", 1, "", "leave out --declare to take it as it is");

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use crate::bed::{Bed, broker};
-use crate::common::{Home, Said};
+use crate::common::{Home, RunOutput};
 
 #[track_caller]
 fn wrong(words: &[&str], expected: &str) {
@@ -105,7 +105,7 @@ fn prints_one_error(bed: &Bed, words: &[String], uri: &str, code: i32, expected:
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut command = bed.command(&words);
     command.env("GRISTMILL_AMQP_URI", uri).env("GRISTMILL_AMQP_CONNECT_WITHIN", "500ms");
-    let said = Said::of(&command.output().unwrap());
+    let said = RunOutput::of(&command.output().unwrap());
     assert_eq!(said.code, Some(code), "{words:?}: {said:?}");
     assert!(said.err.starts_with("error: ") && said.err.lines().count() == 1, "{words:?}: {said:?}");
     assert!(said.err.contains(expected), "{words:?}: {said:?}");

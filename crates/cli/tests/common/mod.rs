@@ -17,12 +17,12 @@ use serde_json::Value;
 pub(crate) struct Home {
     folder: tempfile::TempDir,
     /// The program, and the user whom it runs as.
-    nobody: Option<(PathBuf, u32)>,
+    unprivileged: Option<(PathBuf, u32)>,
 }
 
-/// What a run said, and how it ended.
+/// What a run output, and how it ended.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -30,12 +30,12 @@ pub(crate) struct Said {
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Home { folder: tempfile::tempdir().unwrap(), nobody: None }
+        Home { folder: tempfile::tempdir().unwrap(), unprivileged: None }
     }
 
     /// One whose commands may not read and write everything: run by root, they run as nobody.
     #[cfg(unix)]
-    pub(crate) fn without_rights() -> Self {
+    pub(crate) fn unprivileged() -> Self {
         use std::os::unix::fs::PermissionsExt;
         let mut home = Home::new();
         if !rustix::process::geteuid().is_root() {
@@ -49,14 +49,14 @@ impl Home {
         for path in [home.folder.path(), &program] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        home.nobody = Some((program, 65_534));
+        home.unprivileged = Some((program, 65_534));
         home
     }
 
     /// Gives all files to the user whom commands run as.
     #[cfg(unix)]
-    fn give(&self) {
-        if let Some((_, user)) = &self.nobody {
+    fn give_files_to_user(&self) {
+        if let Some((_, user)) = &self.unprivileged {
             let mut chown = Command::new("chown");
             let given = chown.args(["-R", &format!("{user}:{user}")]).arg(self.folder.path()).status();
             assert!(given.unwrap().success());
@@ -117,12 +117,12 @@ impl Home {
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = match &self.nobody {
+        let mut command = match &self.unprivileged {
             None => Command::new(env!("CARGO_BIN_EXE_gristmill")),
             #[cfg(unix)]
             Some((program, user)) => {
                 use std::os::unix::process::CommandExt;
-                self.give();
+                self.give_files_to_user();
                 let mut command = Command::new(program);
                 command.uid(*user).gid(*user);
                 command
@@ -140,7 +140,7 @@ impl Home {
 
     /// A command that can be sent SIGHUP, also where the tests were started by `nohup`.
     #[cfg(unix)]
-    pub(crate) fn with_hang_up(&self, plain: &Command) -> Command {
+    pub(crate) fn with_default_sighup(&self, plain: &Command) -> Command {
         self.started_by("env", &["--default-signal=HUP"], plain)
     }
 
@@ -154,24 +154,24 @@ impl Home {
         command
     }
 
-    pub(crate) fn run(&self, words: &[&str]) -> Said {
-        Said::of(&self.command(words).output().unwrap())
+    pub(crate) fn run(&self, words: &[&str]) -> RunOutput {
+        RunOutput::of(&self.command(words).output().unwrap())
     }
 
     /// Runs with something on standard input.
-    pub(crate) fn feed(&self, words: &[&str], input: &[u8]) -> Said {
+    pub(crate) fn run_with_input(&self, words: &[&str], input: &[u8]) -> RunOutput {
         let file = self.path("input");
         std::fs::write(&file, input).unwrap();
         let mut command = self.command(words);
-        Said::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap())
+        RunOutput::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap())
     }
 
     /// Runs what must succeed, and reads its JSON.
     #[track_caller]
     pub(crate) fn json(&self, words: &[&str]) -> Value {
-        let said = self.run(&[words, &["--json"]].concat());
-        assert_eq!(said.code, Some(0), "{words:?}: {said:?}");
-        said.json()
+        let output = self.run(&[words, &["--json"]].concat());
+        assert_eq!(output.code, Some(0), "{words:?}: {output:?}");
+        output.json()
     }
 
     /// Runs and compares. A stream that should hold nothing is given as "", any other as a part of it.
@@ -213,10 +213,10 @@ fn with_open_database(folder: &Path) -> Vec<u32> {
         .collect()
 }
 
-impl Said {
+impl RunOutput {
     pub(crate) fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+        RunOutput { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 
     #[track_caller]
@@ -237,7 +237,7 @@ impl Said {
 
 /// Compares with a file of `tests`. After a wanted change: `GRISTMILL_BLESS=1 cargo test -p gristmill`.
 #[track_caller]
-pub(crate) fn held(file: &str, found: &str) {
+pub(crate) fn assert_snapshot(file: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
     if std::env::var_os("GRISTMILL_BLESS").is_some() {
         std::fs::write(&path, found).unwrap();
@@ -267,39 +267,39 @@ pub(crate) fn signal(process: &Child, name: &str) {
 }
 
 /// A scan that has begun, and reads so slowly that it never comes to its end.
-pub(crate) struct Slow {
+pub(crate) struct SlowScan {
     pub(crate) process: Child,
-    said: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
 }
 
-impl Slow {
+impl SlowScan {
     pub(crate) fn start(home: &Home, words: &[&str]) -> Self {
         let slow = ["scan", "-v", "--io-limit", "1B/s"];
         let mut command = home.command(&[&slow, words].concat());
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(process.stderr.take().unwrap());
+        let mut stderr = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
         // From its first phase on the root is held.
         while !line.contains("gristmill::commands::scan::progress: ") {
             line.clear();
-            assert!(said.read_line(&mut line).unwrap() > 0, "it never began");
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "it never began");
         }
-        Slow { process, said }
+        SlowScan { process, stderr }
     }
 
     /// Interrupts it, and says how it ended.
-    pub(crate) fn interrupt(mut self) -> Said {
+    pub(crate) fn interrupt(mut self) -> RunOutput {
         signal(&self.process, "INT");
         // It must not be held up by a full pipe.
-        std::io::copy(&mut self.said, &mut std::io::sink()).unwrap();
-        Said::of(&self.process.wait_with_output().unwrap())
+        std::io::copy(&mut self.stderr, &mut std::io::sink()).unwrap();
+        RunOutput::of(&self.process.wait_with_output().unwrap())
     }
 }
 
 #[track_caller]
-pub(crate) fn shape_is_held(name: &str, value: &Value) {
+pub(crate) fn assert_shape(name: &str, value: &Value) {
     let text = serde_json::to_string_pretty(&shape(value)).unwrap();
-    held(&format!("shapes/{name}.json"), &format!("{text}\n"));
+    assert_snapshot(&format!("shapes/{name}.json"), &format!("{text}\n"));
 }
 
 /// Runs a test where it may mount, by running itself once more. Skipped where nobody may.
@@ -322,9 +322,9 @@ pub(crate) fn with_mounts(name: &str, body: impl FnOnce()) {
     let this = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     let output = command.args(way).arg(this).args(["--exact", name]).env(INSIDE, "1").output().unwrap();
-    let said =
+    let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 /// Mounts a tmpfs, or changes how it is mounted; only inside [`with_mounts`].

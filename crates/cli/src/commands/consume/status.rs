@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use gristmill_amqp::{ClientStats, stats::StatsHandle};
 use serde_json::{Value, json};
 
-use super::super::object;
-use super::super::progress::{Line, ProgressReporter, Segment};
+use super::super::progress::{ProgressLine, ProgressReporter, Segment};
+use super::super::to_object;
 use crate::error::Error;
 use crate::output::{Output, count_of, format_duration, thousands};
 
@@ -66,7 +66,7 @@ fn state(stats: &ClientStats) -> String {
     }
 }
 
-fn line(sum: &Sum, rate: u64, state: &str) -> Line {
+fn line(sum: &Sum, rate: u64, state: &str) -> ProgressLine {
     let mut parts = vec![
         Segment(9, state.to_owned()),
         Segment(8, format!("{}/s", thousands(rate))),
@@ -84,7 +84,7 @@ fn line(sum: &Sum, rate: u64, state: &str) -> Line {
             parts.push(Segment(weight, format!("{} {what}", thousands(count))));
         }
     }
-    Line { parts, bar: None }
+    ProgressLine { segments: parts, bar: None }
 }
 
 /// How many a second, of late.
@@ -108,7 +108,7 @@ impl Rate {
 
 /// How it ended, for programs.
 pub(super) fn value(stats: &ClientStats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
-    let mut value = object(stats)?;
+    let mut value = to_object(stats)?;
     value.insert("seconds".to_owned(), json!(elapsed.as_secs_f64()));
     value.insert("interrupted".to_owned(), json!(interrupted));
     Ok(Value::Object(value))

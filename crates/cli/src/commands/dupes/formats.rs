@@ -11,21 +11,21 @@ use crate::hints::Hints;
 use crate::output::{bytes, count_of, path};
 
 /// What was found, and what is needed to tell it.
-pub(super) struct Answer {
+pub(super) struct DupesView {
     pub(super) groups: Groups,
-    pub(super) places: RootPaths,
+    pub(super) root_paths: RootPaths,
     pub(super) page: Page,
     /// Whether filters were given.
-    pub(super) narrowed: bool,
+    pub(super) is_filtered: bool,
     pub(super) completeness: Completeness,
     pub(super) hints: Hints,
 }
 
-impl Answer {
+impl DupesView {
     pub(super) fn text(&self) -> String {
         let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
         if *total == 0 {
-            return format!("{}\n{}", self.nothing(), self.completeness.text());
+            return format!("{}\n{}", self.empty_text(), self.completeness.text());
         }
         let mut text = String::new();
         for group in groups {
@@ -45,11 +45,13 @@ impl Answer {
         text + &self.completeness.text()
     }
 
-    fn nothing(&self) -> String {
+    fn empty_text(&self) -> String {
         let command = |words| self.hints.command(words);
         match () {
-            () if self.places.is_empty() => format!("nothing was scanned yet: {}", command("scan FOLDER")),
-            () if self.narrowed => {
+            () if self.root_paths.is_empty() => {
+                format!("nothing was scanned yet: {}", command("scan FOLDER"))
+            }
+            () if self.is_filtered => {
                 format!("no duplicates match. `{}` shows those there are", command("dupes"))
             }
             () if !self.completeness.is_complete() => "no duplicates so far".to_owned(),
@@ -65,10 +67,10 @@ impl Answer {
             bytes(group.size)
         );
         for member in &group.members {
-            let path = path(&self.places.absolute(member.root, &member.path));
+            let path = path(&self.root_paths.absolute(member.root, &member.path));
             let mark = if member.linked { '=' } else { ' ' };
             let mut notes: Vec<&str> = member.link().into_iter().collect();
-            if !self.completeness.reaches(member.root) {
+            if !self.completeness.is_reachable(member.root) {
                 notes.push("possible copy: its root cannot be reached now");
             }
             let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
@@ -79,19 +81,19 @@ impl Answer {
 
     pub(super) fn json(&self) -> Value {
         let file = |member: &Member| {
-            let mut file = with_path(&self.places.absolute(member.root, &member.path));
-            self.places.insert_root(&mut file, member.root);
+            let mut file = with_path(&self.root_paths.absolute(member.root, &member.path));
+            self.root_paths.insert_root(&mut file, member.root);
             // Whatever leads to the file before it: who removes copies keeps it.
             file.insert("hard_link".to_owned(), json!(member.linked));
             file.insert("symbolic_link".to_owned(), json!(is_via_symlink(member)));
             file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
-            file.insert("reachable".to_owned(), json!(self.completeness.reaches(member.root)));
-            file.insert("mtime".to_owned(), json!(changed(member)));
+            file.insert("reachable".to_owned(), json!(self.completeness.is_reachable(member.root)));
+            file.insert("mtime".to_owned(), json!(modified(member)));
             Value::Object(file)
         };
         let group = |group: &Group| {
             json!({
-                "group_key": key(group),
+                "group_key": group_key(group),
                 "size": group.size,
                 "copies": group.copies,
                 "reclaimable_bytes": group.reclaimable,
@@ -100,7 +102,7 @@ impl Answer {
             })
         };
         let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
-        self.completeness.in_json(json!({
+        self.completeness.extend_json(json!({
             "items": groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": total,
             "total_files": files,
@@ -118,23 +120,23 @@ impl Answer {
                 .to_owned();
         for (number, group) in (self.page.offset() + 1..).zip(&self.groups.groups) {
             for member in &group.members {
-                let absolute = self.places.absolute(member.root, &member.path);
+                let absolute = self.root_paths.absolute(member.root, &member.path);
                 let row = [
                     number.to_string(),
-                    key(group),
+                    group_key(group),
                     group.size.to_string(),
                     group.copies.to_string(),
                     group.reclaimable.to_string(),
                     path_text(&absolute),
                     path_bytes(&absolute).unwrap_or_default(),
-                    self.places.root(member.root),
+                    self.root_paths.root(member.root),
                     member.linked.to_string(),
-                    changed(member).rfc3339(),
-                    self.completeness.reaches(member.root).to_string(),
+                    modified(member).rfc3339(),
+                    self.completeness.is_reachable(member.root).to_string(),
                     is_via_symlink(member).to_string(),
                     member.stat.allocated.to_string(),
                 ];
-                text.push_str(&row.map(|cell| quoted(&cell)).join(","));
+                text.push_str(&row.map(|cell| csv_cell(&cell)).join(","));
                 text.push('\n');
             }
         }
@@ -149,7 +151,7 @@ impl Answer {
                 all.push(end);
             }
             for member in group.members.iter().filter(|member| hard_links || !member.linked) {
-                let absolute = self.places.absolute(member.root, &member.path);
+                let absolute = self.root_paths.absolute(member.root, &member.path);
                 all.extend_from_slice(absolute.as_os_str().as_encoded_bytes());
                 all.push(end);
             }
@@ -158,7 +160,7 @@ impl Answer {
     }
 }
 
-fn key(group: &Group) -> String {
+fn group_key(group: &Group) -> String {
     format!("{}:{}", group.algorithm.as_str(), hex(&group.hash))
 }
 
@@ -166,12 +168,12 @@ fn is_via_symlink(member: &Member) -> bool {
     member.stat.links == LinkKind::ViaSymlink
 }
 
-fn changed(member: &Member) -> UtcTime {
+fn modified(member: &Member) -> UtcTime {
     UtcTime::from_micros(member.stat.mtime_ns.div_euclid(1_000))
 }
 
 /// A cell as RFC 4180 has it.
-fn quoted(cell: &str) -> String {
+fn csv_cell(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", cell.replace('"', "\"\""))
     } else {
@@ -192,7 +194,7 @@ mod tests {
             ("two\nlines", "\"two\nlines\""),
             ("", ""),
         ] {
-            assert_eq!(quoted(cell), expected);
+            assert_eq!(csv_cell(cell), expected);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::hints::Hints;
 use crate::output::{bytes, count_of, path, time};
 
 /// Identical folders, and those that are identical apart from entries that were not scanned.
-pub(super) struct Same<'a> {
+pub(super) struct IdenticalView<'a> {
     pub(super) groups: &'a [&'a FolderGroup],
     pub(super) total: u64,
     /// Groups of identical folders.
@@ -26,7 +26,7 @@ pub(super) struct Same<'a> {
 }
 
 /// Similar ones.
-pub(super) struct Similar<'a> {
+pub(super) struct SimilarView<'a> {
     pub(super) pairs: &'a [SimilarPair],
     pub(super) total: u64,
     pub(super) places: RootPaths,
@@ -35,10 +35,10 @@ pub(super) struct Similar<'a> {
     pub(super) hints: &'a Hints,
 }
 
-impl Same<'_> {
+impl IdenticalView<'_> {
     pub(super) fn json(&self) -> Value {
         let folder = |folder: &GroupedFolder| {
-            let mut object = located(&self.places, folder.root, &folder.path);
+            let mut object = folder_object(&self.places, folder.root, &folder.path);
             object.insert("unscanned_entries".to_owned(), json!(folder.unscanned));
             object
         };
@@ -64,7 +64,7 @@ impl Same<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return nothing(&self.places, self.narrowed, self.hints, "no identical folders");
+            return empty_text(&self.places, self.narrowed, self.hints, "no identical folders");
         }
         let mut text = String::new();
         for group in self.groups {
@@ -74,7 +74,7 @@ impl Same<'_> {
                 count_of(group.folders.len() as u64, "folder"),
                 count_of(group.files, "file"),
                 bytes(group.bytes),
-                if group.identical { String::new() } else { apart(group.unscanned()) }
+                if group.identical { String::new() } else { unscanned_suffix(group.unscanned()) }
             ));
             for folder in &group.folders {
                 let unscanned = match folder.unscanned {
@@ -102,7 +102,7 @@ impl Same<'_> {
     }
 }
 
-impl Similar<'_> {
+impl SimilarView<'_> {
     pub(super) fn json(&self) -> Value {
         let pair = |pair: &SimilarPair| {
             json!({
@@ -129,7 +129,7 @@ impl Similar<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return nothing(&self.places, self.narrowed, self.hints, "no similar folders");
+            return empty_text(&self.places, self.narrowed, self.hints, "no similar folders");
         }
         let mut text = String::new();
         for pair in self.pairs {
@@ -175,7 +175,7 @@ impl Similar<'_> {
         }
         for (letter, only) in [("A", &pair.only_in_a), ("B", &pair.only_in_b)] {
             list(&mut text, &format!("only in {letter}"), only, |file| {
-                format!("{}  ({}, {})", path(&file.path), bytes(file.size), changed(file))
+                format!("{}  ({}, {})", path(&file.path), bytes(file.size), modified(file))
             });
         }
         list(&mut text, "different in A and B", &pair.differing, differing);
@@ -185,12 +185,12 @@ impl Similar<'_> {
 
 fn differing(Differing { a, b, known }: &Differing) -> String {
     let unread = if *known { "" } else { "; not compared, they may be the same" };
-    let side = |file: &Entry| format!("{}, {}", bytes(file.size), changed(file));
+    let side = |file: &Entry| format!("{}, {}", bytes(file.size), modified(file));
     format!("{}  (A {}; B {}{unread})", path(&a.path), side(a), side(b))
 }
 
 /// What is not known of folders that are the same as far as they were scanned.
-fn apart(entries: Option<u64>) -> String {
+fn unscanned_suffix(entries: Option<u64>) -> String {
     match entries {
         Some(_) => format!(", identical apart from {}", unscanned(entries)),
         None => ", identical apart from entries not scanned; scan again to compare them".to_owned(),
@@ -218,7 +218,7 @@ fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(
     }
 }
 
-fn nothing(places: &RootPaths, narrowed: bool, hints: &Hints, none: &str) -> String {
+fn empty_text(places: &RootPaths, narrowed: bool, hints: &Hints, none: &str) -> String {
     match () {
         () if places.is_empty() => format!("nothing was scanned yet: {}", hints.command("scan FOLDER")),
         () if narrowed => {
@@ -229,14 +229,14 @@ fn nothing(places: &RootPaths, narrowed: bool, hints: &Hints, none: &str) -> Str
     }
 }
 
-fn located(places: &RootPaths, root: i64, path: &Path) -> Map<String, Value> {
+fn folder_object(places: &RootPaths, root: i64, path: &Path) -> Map<String, Value> {
     let mut object = with_path(&places.absolute(root, path));
     places.insert_root(&mut object, root);
     object
 }
 
 fn side(places: &RootPaths, side: &Side) -> Value {
-    let mut object = located(places, side.root, &side.path);
+    let mut object = folder_object(places, side.root, &side.path);
     object.insert("files".to_owned(), json!(side.files));
     object.insert("bytes".to_owned(), json!(side.bytes));
     object.insert("whole".to_owned(), json!(side.whole));
@@ -248,7 +248,7 @@ fn side(places: &RootPaths, side: &Side) -> Value {
 fn entry(file: &Entry) -> Map<String, Value> {
     let mut object = with_path(&file.path);
     object.insert("size".to_owned(), json!(file.size));
-    object.insert("mtime".to_owned(), json!(moment(file)));
+    object.insert("mtime".to_owned(), json!(modified_at(file)));
     object
 }
 
@@ -256,10 +256,10 @@ fn listed<T>(listed: &CappedList<T>, item: impl Fn(&T) -> Value) -> Value {
     json!({"items": listed.items.iter().map(item).collect::<Vec<_>>(), "total": listed.total})
 }
 
-fn moment(file: &Entry) -> UtcTime {
+fn modified_at(file: &Entry) -> UtcTime {
     UtcTime::from_micros(file.mtime_ns.div_euclid(1_000))
 }
 
-fn changed(file: &Entry) -> String {
-    format!("{} UTC", time(moment(file)))
+fn modified(file: &Entry) -> String {
+    format!("{} UTC", time(modified_at(file)))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gristmill_jsonl::import::control::{ImportHandle, ImportPhase, ImportProgress};
 
-use super::super::progress::{Line, ProgressReporter, RateMeter, Segment, percent};
+use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
 use crate::output::{bytes, count_of, format_seconds, thousands};
 
 /// Shows it until it is ended.
@@ -17,7 +17,7 @@ pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter
     })
 }
 
-fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> Line {
+fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> ProgressLine {
     let ImportProgress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
     let knows_end = size > 0 && !stopping && matches!(phase, ImportPhase::Loading | ImportPhase::Indexing);
     let mut parts = vec![Segment(
@@ -49,7 +49,7 @@ fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut RateMeter, stop
         parts.push(Segment(5, format!("{} rejected", thousands(rejected))));
     }
     parts.push(Segment(2, format_seconds(elapsed.as_secs())));
-    Line { parts, bar: knows_end.then(|| percent(bytes_read, size)) }
+    ProgressLine { segments: parts, bar: knows_end.then(|| percent(bytes_read, size)) }
 }
 
 #[cfg(test)]
@@ -69,10 +69,10 @@ mod tests {
         };
         let line = line(&progress, Duration::from_secs(75), &mut RateMeter::default(), false);
         assert_eq!(
-            line.fitting(200),
+            line.fit(200),
             "loading  25 % · ██████░░░░░░░░░░░░░░░░░░ · 3 of 57 files · 100.0 MiB of 400.0 MiB · 0 B/s · \
              1,234,567 rows · 2 rejected · 1:15 min"
         );
-        assert_eq!(line.fitting(60), "loading  25 % · 100.0 MiB of 400.0 MiB · 0 B/s · 2 rejected");
+        assert_eq!(line.fit(60), "loading  25 % · 100.0 MiB of 400.0 MiB · 0 B/s · 2 rejected");
     }
 }

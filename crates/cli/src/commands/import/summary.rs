@@ -8,14 +8,14 @@ use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 use crate::output::{Output, bytes, count_of, format_duration, path, sanitize, thousands};
 
 /// What an import did, and what is needed to tell it.
-pub(super) struct Told<'a> {
+pub(super) struct ImportSummaryView<'a> {
     pub(super) summary: &'a ImportSummary,
     pub(super) target: &'a Target,
     pub(super) resume: bool,
     pub(super) rejects: Option<&'a Path>,
 }
 
-impl Told<'_> {
+impl ImportSummaryView<'_> {
     pub(super) fn text(&self, output: &Output) -> String {
         let mut lines = Vec::new();
         let summary = self.summary;
@@ -38,7 +38,7 @@ impl Told<'_> {
         lines.extend(self.rejected());
         let unmatched = self.summary.unmatched.iter();
         lines.extend(unmatched.map(|name| format!("no table has a column {:?}", sanitize(name))));
-        lines.push(self.end());
+        lines.push(self.last_line());
         lines.join("\n")
     }
 
@@ -96,7 +96,7 @@ impl Told<'_> {
     }
 
     /// What there is now.
-    fn end(&self) -> String {
+    fn last_line(&self) -> String {
         let ImportSummary {
             rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, ..
         } = self.summary;

@@ -14,15 +14,15 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 
 /// How long the end of running tasks is waited for. A worker notices the request and ends a command within a second.
-const WAIT: Duration = Duration::from_secs(3);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often it is checked whether a worker that should end a task is alive.
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Cancels everything first and then waits, so that many running tasks end together.
 pub(super) fn cancel(context: &Context, store: &Store, ids: &[Id]) -> Result<Outcome, Error> {
     let requests: Vec<_> = ids.iter().map(|id| request(store, id)).collect();
-    let limit = Instant::now() + WAIT;
+    let limit = Instant::now() + CANCEL_TIMEOUT;
     let mut requests = requests.into_iter();
     for_each_id(context, ids, |id| {
         let runs = requests.next().unwrap_or(Ok(false))?;
@@ -68,7 +68,7 @@ fn wait_for_end(store: &Store, id: i64, limit: Instant) -> Result<(&'static str,
                 ));
             }
         }
-        if is_left_over(store, &task)? {
+        if is_orphaned(store, &task)? {
             // Nobody else ends its command.
             ProcessGroups::for_database(store.path()).kill_orphans(None);
             if store.tasks().recover_cancelled()? > 0 {
@@ -82,12 +82,12 @@ fn wait_for_end(store: &Store, id: i64, limit: Instant) -> Result<(&'static str,
             );
             return Ok(("cancelling", line));
         }
-        watch.wait(left.min(POLL))?;
+        watch.wait(left.min(POLL_INTERVAL))?;
     }
 }
 
 /// Whether the worker of a task is gone.
-fn is_left_over(store: &Store, task: &TaskRow) -> Result<bool, Error> {
+fn is_orphaned(store: &Store, task: &TaskRow) -> Result<bool, Error> {
     let expired = task.lease_expires_at.is_none_or(|at| at <= store.now());
     let worker = task.worker_id.as_deref().and_then(|token| token.rsplit_once('/')).map(|(worker, _)| worker);
     Ok(expired || store.workers().dead()?.iter().any(|dead| Some(dead.as_str()) == worker))

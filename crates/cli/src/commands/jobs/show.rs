@@ -6,8 +6,8 @@ use gristmill_store::jobs::JobRow;
 use gristmill_store::tasks::{TaskRow, TaskStatus};
 use serde_json::json;
 
-use super::{Entry, Id, letter_of, status};
-use crate::commands::object;
+use super::{Entry, Id, dead_letter_of, status};
+use crate::commands::to_object;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{Output, time};
@@ -19,15 +19,15 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
             let steps = store.checkpoints().of(*id)?;
             let failures = store.failures().of(*id)?;
             let mut value = Entry::Task(Box::new(task.clone())).as_value()?;
-            let noted: Vec<_> = steps.iter().map(object).collect::<Result<_, _>>()?;
+            let noted: Vec<_> = steps.iter().map(to_object).collect::<Result<_, _>>()?;
             value["checkpoints"] = json!(noted);
             value["failures"] = json!(failures);
-            let letter = if task.status == TaskStatus::Failed { letter_of(store, *id)? } else { None };
+            let letter = if task.status == TaskStatus::Failed { dead_letter_of(store, *id)? } else { None };
             value["dead_letter"] = json!(letter);
             context.output.print(&value, |output| {
                 let next = letter.map(|letter| context.hints.command(&format!("dead show {letter}")));
                 let mut text = task_fields(output, &task, next);
-                failures.iter().for_each(|failed| text.push_str(&attempt(output, failed)));
+                failures.iter().for_each(|failed| text.push_str(&failed_attempt(output, failed)));
                 let row = |step: &gristmill_store::checkpoints::Checkpoint| {
                     vec![step.step.clone(), time(step.updated_at), step.data.clone()]
                 };
@@ -48,7 +48,7 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
 }
 
 /// A failed attempt, below all other facts.
-fn attempt(output: &Output, failed: &FailedAttempt) -> String {
+fn failed_attempt(output: &Output, failed: &FailedAttempt) -> String {
     let step = failed.step.as_ref().map_or_else(String::new, |step| format!(" at step {step}"));
     let mut lines = format!("{}{step}, {}", failed.reason, time(failed.failed_at));
     if let Some(written) = &failed.output {

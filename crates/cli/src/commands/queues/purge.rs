@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::amqp_common::{self, BrokerArgs};
-use super::super::confirm::{can_ask, confirm};
+use super::super::confirm::{confirm, is_interactive};
 use super::failed;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     args.place.note(context);
     let settings = context.settings()?;
     let queue = &args.queue;
-    if !args.yes && !can_ask() {
+    if !args.yes && !is_interactive() {
         return Err(Error::Setting(format!(
             "nothing was deleted: the messages of {queue} would be deleted for good; with --yes they are"
         )));

@@ -4,7 +4,7 @@ use gristmill_amqp::{Error as Fault, Transfer, Transferred};
 use serde_json::json;
 
 use super::super::amqp_common::{self, BrokerArgs};
-use super::super::object;
+use super::super::to_object;
 use super::failed;
 use super::filter::{self, Condition};
 use crate::context::Context;
@@ -100,12 +100,12 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         // Nothing was begun.
         Err(error) if progress.examined == 0 => return Err(failed(error)),
         Err(error) => {
-            let error = refused(error).completed(&context.hints);
+            let error = refused(error).complete_commands(&context.hints);
             error.report();
             error.outcome()
         }
     };
-    let mut value = object(&progress)?;
+    let mut value = to_object(&progress)?;
     value.insert("source".to_owned(), json!(args.source));
     value.insert("target".to_owned(), json!(args.target));
     value.insert("dry_run".to_owned(), json!(args.dry_run));
@@ -122,7 +122,7 @@ fn outcome(args: &Args, progress: &Transferred) -> Outcome {
         note("the connection was lost on the way: messages may be in both queues");
     }
     let outcome = if progress.cancelled { Outcome::Interrupted } else { Outcome::Done };
-    if progress.unreadable > 0 { outcome.and(Outcome::ForTheUser) } else { outcome }
+    if progress.unreadable > 0 { outcome.and(Outcome::UserError) } else { outcome }
 }
 
 fn refused(error: Fault) -> Error {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gristmill_dedup::{ScanHandle, ScanPhase, ScanProgress};
 
-use super::super::progress::{Line, ProgressReporter, RateMeter, Segment, percent};
+use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
 use crate::output::{bytes, count_of, format_seconds, thousands};
 
 /// Shows it until it is ended.
@@ -23,9 +23,9 @@ pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> ProgressReporter {
     })
 }
 
-fn line(progress: &ScanProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> Line {
+fn line(progress: &ScanProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> ProgressLine {
     let bar = (is_reading(progress.phase) && !stopping).then(|| done(progress));
-    Line { parts: parts(progress, elapsed, pace, stopping), bar }
+    ProgressLine { segments: parts(progress, elapsed, pace, stopping), bar }
 }
 
 fn done(progress: &ScanProgress) -> u64 {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn line(progress: &ScanProgress, width: usize) -> String {
-        super::line(progress, Duration::from_secs(75), &mut RateMeter::default(), false).fitting(width)
+        super::line(progress, Duration::from_secs(75), &mut RateMeter::default(), false).fit(width)
     }
 
     #[test]

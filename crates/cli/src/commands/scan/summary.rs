@@ -12,7 +12,7 @@ use crate::hints::Hints;
 use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands};
 
 /// What a scan did, and what is needed to tell it.
-pub(super) struct Told<'a> {
+pub(super) struct ScanSummaryView<'a> {
     pub(super) summary: &'a ScanSummary,
     /// All that are registered.
     pub(super) roots: &'a [Root],
@@ -22,7 +22,7 @@ pub(super) struct Told<'a> {
     pub(super) completeness: Option<&'a Completeness>,
 }
 
-impl Told<'_> {
+impl ScanSummaryView<'_> {
     pub(super) fn json(&self) -> Result<Value, Error> {
         // A root's path may be no text, which serde would have refused after all the work.
         let roots: Vec<_> = self.summary.roots.iter().map(|root| path_text(root)).collect();
@@ -40,7 +40,7 @@ impl Told<'_> {
             }
         }
         match self.completeness {
-            Some(completeness) => Ok(completeness.in_json(value)),
+            Some(completeness) => Ok(completeness.extend_json(value)),
             None => {
                 value["complete"] = json!(false);
                 Ok(value)
@@ -57,7 +57,7 @@ impl Told<'_> {
         if summary.resumed {
             lines.push("went on with a scan that had been stopped; --restart begins anew".to_owned());
         }
-        lines.push(self.amount());
+        lines.push(self.totals());
         lines.extend(self.changes());
         lines.extend(self.links());
         lines.extend(self.unreadable());
@@ -74,7 +74,7 @@ impl Told<'_> {
     }
 
     /// How much there was, and how much of it was read.
-    fn amount(&self) -> String {
+    fn totals(&self) -> String {
         let ScanSummary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
         let seen =
             format!("{} in {}, {}", count_of(*files, "file"), count_of(*folders, "folder"), bytes(*size));
@@ -109,7 +109,7 @@ impl Told<'_> {
     pub(super) fn unreadable(&self) -> Vec<String> {
         let ScanSummary { errors, error_samples, .. } = self.summary;
         let what = format!("{} could not be read:", count_of(*errors, "item"));
-        listed(what, *errors, error_samples)
+        count_with_samples(what, *errors, error_samples)
     }
 
     /// Links that lead nowhere or twice to one place.
@@ -123,7 +123,7 @@ impl Told<'_> {
         .filter(|(number, _)| *number > 0)
         .map(|(_, what)| what)
         .collect();
-        listed(format!("{}:", what.join(", ")), broken_links + repeated_links, link_samples)
+        count_with_samples(format!("{}:", what.join(", ")), broken_links + repeated_links, link_samples)
     }
 
     fn duplicates(&self) -> Vec<String> {
@@ -167,7 +167,7 @@ impl Told<'_> {
 }
 
 /// A count with the first of what was counted. Nothing for none.
-fn listed(what: String, count: u64, samples: &[String]) -> Vec<String> {
+fn count_with_samples(what: String, count: u64, samples: &[String]) -> Vec<String> {
     if count == 0 {
         return Vec::new();
     }
@@ -191,8 +191,13 @@ mod tests {
             ..ScanSummary::default()
         };
         let hints = Hints::default();
-        let told =
-            Told { summary: &summary, roots: &[], mode: ScanMode::Walk, hints: &hints, completeness: None };
+        let told = ScanSummaryView {
+            summary: &summary,
+            roots: &[],
+            mode: ScanMode::Walk,
+            hints: &hints,
+            completeness: None,
+        };
         assert!(
             told.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v tells of each)"),
             "{}",

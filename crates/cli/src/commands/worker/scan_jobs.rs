@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::settings::Scan;
 
 /// How often it is asked whether to stop, and told how far it is.
-const GLANCE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What a payload may say; null is the same as nothing. Sizes of batches are our own affair.
 #[derive(Default, Deserialize)]
@@ -52,8 +52,8 @@ pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<
         let scan = scope.spawn(|| scan(call.store(), &roots, &options, &control));
         while !scan.is_finished() {
             if control.is_cancelled() {
-                std::thread::park_timeout(GLANCE);
-            } else if call.wait_cancelled(GLANCE) {
+                std::thread::park_timeout(POLL_INTERVAL);
+            } else if call.wait_cancelled(POLL_INTERVAL) {
                 control.cancel();
             }
             let progress = control.progress();

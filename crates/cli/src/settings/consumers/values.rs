@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gristmill_amqp::{Offset, OrderBy};
 
-use super::super::{MOMENT, value};
+use super::super::{MILLISECOND, value};
 
 /// A kind of queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) fn name(text: &str) -> Option<String> {
 }
 
 pub(super) fn at_least_a_moment(text: &str) -> Option<Duration> {
-    value::duration(text).filter(|duration| *duration >= MOMENT)
+    value::duration(text).filter(|duration| *duration >= MILLISECOND)
 }
 
 pub(super) fn order(text: &str) -> Option<OrderBy> {

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 use gristmill_store::jobs::JobKind;
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, Disposition, NewTask, TaskFailure, TaskUpdate};
@@ -12,9 +12,9 @@ use gristmill_store::{Store, UtcTime, WallClock};
 use serde_json::{Value, json};
 
 /// Claims what is due of a kind and says of each that it failed for good.
-fn bury(store: &Store, kind: &str, reason: &str) {
+fn dead_letter(store: &Store, kind: &str, reason: &str) {
     let token = WorkerId::new("test").token();
-    let wanted = ClaimRequest {
+    let request = ClaimRequest {
         queue: "default".into(),
         kind: kind.into(),
         limit: 10,
@@ -24,9 +24,9 @@ fn bury(store: &Store, kind: &str, reason: &str) {
         lease: Duration::from_secs(300),
         token,
     };
-    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
     assert!(!claimed.is_empty());
-    let verdict = |reason: &str| {
+    let disposition = |reason: &str| {
         Disposition::DeadLettered(TaskFailure {
             reason: reason.into(),
             step: None,
@@ -37,14 +37,14 @@ fn bury(store: &Store, kind: &str, reason: &str) {
     let settle = claimed.into_iter().map(|task| TaskUpdate {
         id: task.id,
         token: task.token,
-        disposition: verdict(reason),
+        disposition: disposition(reason),
         checkpointed: false,
     });
     store.tasks().settle_and_claim(settle.collect::<Vec<_>>(), vec![]).unwrap();
 }
 
 #[test]
-fn a_task_is_queued_as_it_was_asked_for() {
+fn enqueue_stores_all_its_options() {
     let home = Home::new();
     let words = ["enqueue", "report", "--payload", "{\"a\": [1, 2]}", "--queue", "slow", "--priority", "-3"];
     let more =
@@ -55,7 +55,7 @@ fn a_task_is_queued_as_it_was_asked_for() {
     assert_eq!(home.json(&words), json!({"id": 1, "created": false}));
     home.check(&words, 0, "task 1 has this key and is not finished; nothing was queued", "");
     let task = home.json(&["jobs", "show", "1"]);
-    shape_is_held("jobs-show-task", &task);
+    assert_shape("jobs-show-task", &task);
     for (field, expected) in [
         ("type", json!("task")),
         ("kind", json!("report")),
@@ -73,7 +73,7 @@ fn a_task_is_queued_as_it_was_asked_for() {
 
 #[test]
 #[cfg(unix)]
-fn the_default_folder_is_made_for_its_owner_alone() {
+fn default_data_folder_is_private_to_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     home.check(&["enqueue", "k", "--payload", "1"], 0, "task 1 is queued", "");
@@ -82,11 +82,11 @@ fn the_default_folder_is_made_for_its_owner_alone() {
 }
 
 #[test]
-fn payloads_come_from_files_and_streams_too() {
+fn payload_is_read_from_a_file_or_standard_input() {
     let home = Home::new();
     home.write("p.json", "{\"from\": \"file\"}\n");
     home.check(&["enqueue", "k", "--payload", "@p.json"], 0, "task 1", "");
-    home.feed(&["enqueue", "k", "--payload", "-"], b"\"stdin\"").check("stdin", 0, "task 2", "");
+    home.run_with_input(&["enqueue", "k", "--payload", "-"], b"\"stdin\"").check("stdin", 0, "task 2", "");
     home.check(&["enqueue", "k", "--payload", "-5"], 0, "task 3", "");
     let payload = |id: &str| home.json(&["jobs", "show", id])["payload"].clone();
     assert_eq!(
@@ -96,7 +96,7 @@ fn payloads_come_from_files_and_streams_too() {
 }
 
 #[test]
-fn a_command_is_queued_with_its_surroundings() {
+fn enqueued_command_keeps_its_folder_environment_and_timeout() {
     let home = Home::new();
     let words = ["enqueue", "exec", "--timeout", "1m30s", "--env", "A=b=c", "--", "echo", "--json", "$HOME"];
     home.check(&words, 0, "task 1 is queued", "");
@@ -111,7 +111,7 @@ fn a_command_is_queued_with_its_surroundings() {
 }
 
 #[test]
-fn wrong_words_are_refused_with_what_is_legal() {
+fn invalid_enqueue_arguments_are_refused_with_expected_values() {
     let home = Home::new();
     let enqueue = |words: &[&str], expected: &str| {
         home.check(&[&["enqueue"], words].concat(), 1, "", expected);
@@ -146,7 +146,7 @@ fn wrong_words_are_refused_with_what_is_legal() {
 }
 
 #[test]
-fn flags_for_commands_need_one() {
+fn exec_flags_are_refused_without_a_command() {
     let home = Home::new();
     home.write("lines", "1\n");
     let cases =
@@ -170,17 +170,17 @@ fn flags_for_commands_need_one() {
 }
 
 #[test]
-fn bad_lines_are_named_and_cost_only_themselves() {
+fn bad_lines_are_reported_and_the_others_are_queued() {
     let home = Home::new();
     let input = b"{\"n\": 1}\n\n{\"n\": }\r\n\xff\n{\"n\": 2}";
-    let said = home.feed(&["enqueue", "k", "--lines", "-", "--json"], input);
+    let output = home.run_with_input(&["enqueue", "k", "--lines", "-", "--json"], input);
     assert_eq!(
-        (said.code, said.json()),
+        (output.code, output.json()),
         (Some(1), json!({"queued": 2, "refused": 2, "lines": 5})),
-        "{said:?}"
+        "{output:?}"
     );
-    assert!(said.err.contains("error: line 3 is not JSON: expected value at column 7\n"), "{said:?}");
-    assert!(said.err.contains("error: line 4 is not UTF-8"), "{said:?}");
+    assert!(output.err.contains("error: line 3 is not JSON: expected value at column 7\n"), "{output:?}");
+    assert!(output.err.contains("error: line 4 is not UTF-8"), "{output:?}");
     let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
     home.write("many", &many);
     home.check(&["enqueue", "k", "--lines", "many"], 0, "2500 tasks queued", "");
@@ -189,7 +189,7 @@ fn bad_lines_are_named_and_cost_only_themselves() {
 
 #[test]
 #[cfg(unix)]
-fn lines_that_are_interrupted_are_counted() {
+fn interrupted_enqueue_reports_the_number_of_queued_lines() {
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
     for signal in ["INT", "TERM"] {
@@ -198,17 +198,17 @@ fn lines_that_are_interrupted_are_counted() {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        // A line that is refused is told at once: from then on it is known how many have been read.
+        // A rejected line is reported at once, so its number shows how many lines have been read.
         input.write_all("1\n".repeat(1_500).as_bytes()).unwrap();
         input.write_all(b"\nx\n").unwrap();
-        let mut told = [0; 16];
-        child.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
-        assert_eq!(&told, b"error: line 1502");
+        let mut error = [0; 16];
+        child.stderr.as_mut().unwrap().read_exact(&mut error).unwrap();
+        assert_eq!(&error, b"error: line 1502");
         let id = child.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said, "1500 tasks queued, 1 line refused; interrupted after line 1502\n");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, "1500 tasks queued, 1 line refused; interrupted after line 1502\n");
         assert_eq!(output.status.code(), Some(130));
         assert_eq!(home.store().tasks().count_due().unwrap(), [("default".into(), "k".into(), 1_500)]);
         drop(input);
@@ -216,7 +216,7 @@ fn lines_that_are_interrupted_are_counted() {
 }
 
 #[test]
-fn one_list_for_tasks_and_jobs() {
+fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
     let home = Home::new();
     home.check(&["jobs", "list"], 1, "", "there is no database");
     assert!(!home.database().exists());
@@ -238,7 +238,7 @@ fn one_list_for_tasks_and_jobs() {
     let ids =
         |page: &Value| page["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect();
     let all = home.json(&["jobs", "list"]);
-    shape_is_held("jobs-list", &all);
+    assert_shape("jobs-list", &all);
     assert_eq!(ids(&all), expected);
     assert_eq!(all["next_cursor"], Value::Null);
 
@@ -267,12 +267,12 @@ fn one_list_for_tasks_and_jobs() {
     home.check(&["jobs", "list", "--limit", "0"], 1, "", "legal: a whole number from 1 to 200");
     home.check(&["jobs", "list", "--after", "x"], 1, "", "legal: the next_cursor");
     let job = expected[1].as_str().unwrap();
-    shape_is_held("jobs-show-job", &home.json(&["jobs", "show", job]));
+    assert_shape("jobs-show-job", &home.json(&["jobs", "show", job]));
     home.check(&["jobs", "show", job], 0, "dry run   yes", "");
 }
 
 #[test]
-fn work_is_cancelled_and_hurried() {
+fn scheduled_tasks_are_cancelled_or_made_due() {
     let home = Home::new();
     for _ in 0..2 {
         home.check(&["enqueue", "k", "--payload", "1", "--run-after", "1h"], 0, "queued", "");
@@ -284,11 +284,11 @@ fn work_is_cancelled_and_hurried() {
         "",
         "task 1 is pending; only a task that is scheduled or failed can be tried again",
     );
-    let said = home.run(&["jobs", "cancel", "2", "99", "--json"]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.err.contains("there is no task 99"), "{said:?}");
-    shape_is_held("jobs-cancel", &said.json());
-    assert_eq!(said.json()["items"][1]["id"], 99);
+    let output = home.run(&["jobs", "cancel", "2", "99", "--json"]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.err.contains("there is no task 99"), "{output:?}");
+    assert_shape("jobs-cancel", &output.json());
+    assert_eq!(output.json()["items"][1]["id"], 99);
     assert_eq!(home.json(&["jobs", "show", "2"])["status"], "cancelled");
     home.check(&["jobs", "show", "99"], 1, "", "there is no task 99");
     home.check(&["jobs", "show", "x"], 1, "", "legal: a task's number");
@@ -297,26 +297,26 @@ fn work_is_cancelled_and_hurried() {
 }
 
 #[test]
-fn what_was_given_up_is_seen_and_tried_again() {
+fn dead_letters_are_listed_and_retried() {
     let home = Home::new();
     let store = home.store();
     home.check(&["dead", "list"], 0, "no dead letters: nothing was given up", "");
     store.tasks().enqueue(NewTask::new("a", "{\"n\": 1}")).unwrap();
-    bury(&store, "a", "exit code 3");
+    dead_letter(&store, "a", "exit code 3");
     store.tasks().enqueue(NewTask::new("b", "2")).unwrap();
-    bury(&store, "b", "no such host");
+    dead_letter(&store, "b", "no such host");
     store.close();
     drop(store);
 
     let list = home.json(&["dead", "list"]);
-    shape_is_held("dead-list", &list);
+    assert_shape("dead-list", &list);
     assert_eq!(list["items"][0]["failure_reason"], "no such host");
     home.check(&["dead", "list", "--reason", "code 3"], 0, "exit code 3", "");
     home.check(&["dead", "list", "--kind", "c"], 0, "no dead letter matches", "");
     home.check(&["jobs", "show", "2"], 0, "next          gristmill dead show 2 tells more", "");
     assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], 1);
     let letter = home.json(&["dead", "show", "1"]);
-    shape_is_held("dead-show", &letter);
+    assert_shape("dead-show", &letter);
     assert_eq!(letter["payload"], json!({"n": 1}));
     home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
     home.check(&["dead", "show", "abc"], 1, "", "legal: a number, such as 12");
@@ -326,19 +326,19 @@ fn what_was_given_up_is_seen_and_tried_again() {
     home.check(&["jobs", "retry", "1"], 0, "task 1: dead letter 1 is task 3 now", "");
     home.check(&["jobs", "retry", "1"], 1, "", "its dead letter is gone");
     assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], Value::Null);
-    shape_is_held("dead-retry", &home.json(&["dead", "retry", "2"]));
+    assert_shape("dead-retry", &home.json(&["dead", "retry", "2"]));
     home.check(&["dead", "retry", "--all"], 0, "no dead letter matches", "");
 }
 
 #[test]
-fn all_letters_of_a_filter_are_retried_or_discarded() {
+fn dead_letters_that_match_a_filter_are_retried_or_discarded() {
     let home = Home::new();
     let store = home.store();
     for kind in ["a", "a", "b", "c"] {
         store.tasks().enqueue(NewTask::new(kind, "1")).unwrap();
     }
     for kind in ["a", "b", "c"] {
-        bury(&store, kind, "no");
+        dead_letter(&store, kind, "no");
     }
     home.check(&["dead", "retry", "--all", "--kind", "a"], 0, "queued 2 tasks again", "");
     home.check(&["dead", "retry", "--kind", "a"], 1, "", "--all");
@@ -354,14 +354,14 @@ fn all_letters_of_a_filter_are_retried_or_discarded() {
 }
 
 #[test]
-fn the_work_of_the_dead_is_freed() {
+fn recover_releases_expired_leases_of_tasks_and_jobs() {
     let home = Home::new();
     let past = WallClock::manual(UtcTime::from_micros(0));
     drop(home.store());
     let store = Store::options().clock(past).open(home.database()).unwrap();
     let token = WorkerId::new("gone").token();
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
-    let wanted = ClaimRequest {
+    let request = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
         limit: 1,
@@ -371,13 +371,13 @@ fn the_work_of_the_dead_is_freed() {
         lease: Duration::from_secs(1),
         token: token.clone(),
     };
-    store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap();
+    store.tasks().settle_and_claim(vec![], vec![request]).unwrap();
     let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap().id;
     store.jobs().claim(&token, Duration::from_secs(1)).unwrap().unwrap();
     drop(store);
     home.check(&["doctor"], 1, "warning: 1 row of tasks is held by a worker that is gone", "");
     let freed = home.json(&["jobs", "recover"]);
-    shape_is_held("jobs-recover", &freed);
+    assert_shape("jobs-recover", &freed);
     assert_eq!((&freed["tasks"], &freed["jobs"]), (&json!(1), &json!(1)));
     home.check(&["jobs", "recover"], 0, "nothing to free", "");
     home.check(&["jobs", "retry", &job], 0, &format!("job {job} is pending"), "");
@@ -385,7 +385,7 @@ fn the_work_of_the_dead_is_freed() {
 }
 
 #[test]
-fn a_message_that_was_given_up_is_seen_and_not_made_a_task() {
+fn dead_letter_of_a_message_is_not_retried_as_a_task() {
     let home = Home::new();
     let store = home.store();
     let now = store.now();
@@ -402,7 +402,7 @@ fn a_message_that_was_given_up_is_seen_and_not_made_a_task() {
     };
     store.dead_letters().insert(letter).unwrap();
     store.tasks().enqueue(NewTask::new("a", "1")).unwrap();
-    bury(&store, "a", "x");
+    dead_letter(&store, "a", "x");
     store.close();
     drop(store);
     home.check(&["dead", "list", "--kind", "amqp:orders"], 0, "m-1", "");

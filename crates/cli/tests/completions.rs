@@ -5,17 +5,17 @@ mod common;
 
 use std::process::{Command, Stdio};
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 
 #[test]
-fn scripts_for_shells() {
+fn completion_scripts_are_valid_for_each_shell() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let said = home.run(&["completions", shell]);
-        said.check(shell, 0, "gristmill", "");
-        assert_eq!(home.json(&["completions", shell])["script"], said.out);
+        let output = home.run(&["completions", shell]);
+        output.check(shell, 0, "gristmill", "");
+        assert_eq!(home.json(&["completions", shell])["script"], output.out);
         // Those that are there say whether it is one of theirs.
-        let path = home.write(&format!("script.{shell}"), &said.out);
+        let path = home.write(&format!("script.{shell}"), &output.out);
         if matches!(shell, "bash" | "zsh" | "fish") {
             let read = Command::new(shell).arg("-n").arg(&path).stdin(Stdio::null()).output();
             match read {
@@ -24,13 +24,13 @@ fn scripts_for_shells() {
             }
         }
     }
-    shape_is_held("completions", &home.json(&["completions", "bash"]));
+    assert_shape("completions", &home.json(&["completions", "bash"]));
     home.check(&["completions", "tcsh"], 1, "", "possible values: bash, elvish, fish, powershell, zsh");
     assert!(!home.database().exists());
 }
 
 /// What bash offers after some words.
-fn offered(home: &Home, script: &std::path::Path, words: &[&str]) -> String {
+fn bash_completions(home: &Home, script: &std::path::Path, words: &[&str]) -> String {
     let line = format!(
         "source {}; COMP_WORDS=({} ''); COMP_CWORD={}; _gristmill gristmill '' {}; echo \"${{COMPREPLY[@]}}\"",
         script.display(),
@@ -43,25 +43,25 @@ fn offered(home: &Home, script: &std::path::Path, words: &[&str]) -> String {
 }
 
 #[test]
-fn bash_completes() {
+fn bash_completes_commands_flags_and_values() {
     let home = Home::new();
     let script = home.write("script", &home.run(&["completions", "bash"]).out);
-    let commands = offered(&home, &script, &["gristmill"]);
+    let commands = bash_completions(&home, &script, &["gristmill"]);
     for command in ["scan", "dupes", "folders", "roots", "worker", "completions"] {
         assert!(commands.split_whitespace().any(|word| word == command), "{commands}");
     }
-    let flags = offered(&home, &script, &["gristmill", "dupes"]);
+    let flags = bash_completions(&home, &script, &["gristmill", "dupes"]);
     assert!(flags.contains("--across-roots") && flags.contains("--json"), "{flags}");
-    let orders = offered(&home, &script, &["gristmill", "dupes", "--sort"]);
+    let orders = bash_completions(&home, &script, &["gristmill", "dupes", "--sort"]);
     assert_eq!(orders.trim(), "reclaimable count size path");
 }
 
 #[test]
-fn pages_for_every_command() {
+fn man_writes_a_page_for_every_command() {
     let home = Home::new();
-    let said = home.run(&["man"]);
-    said.check("man", 0, ".SH NAME\ngristmill", "");
-    assert_eq!(home.json(&["man"])["page"], said.out);
+    let output = home.run(&["man"]);
+    output.check("man", 0, ".SH NAME\ngristmill", "");
+    assert_eq!(home.json(&["man"])["page"], output.out);
     home.check(&["man", "--out", "pages"], 0, "pages into pages\n", "");
     let written = home.json(&["man", "--out", "pages"]);
     let files = written["files"].as_array().unwrap();

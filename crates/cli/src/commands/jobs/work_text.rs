@@ -8,17 +8,17 @@ use crate::hints::shell_word;
 const MAX_LENGTH: usize = 60;
 
 /// What a task or a job is to do.
-pub(super) fn work(kind: &str, payload: &str) -> String {
+pub(super) fn work_text(kind: &str, payload: &str) -> String {
     let command = (kind == exec::KIND).then(|| serde_json::from_str::<exec::Command>(payload).ok()).flatten();
     match command {
         Some(exec::Command { argv, .. }) => {
-            shortened(&argv.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" "))
+            truncate(&argv.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" "))
         }
-        None => shortened(payload),
+        None => truncate(payload),
     }
 }
 
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.chars().nth(MAX_LENGTH) {
         Some(_) => text.chars().take(MAX_LENGTH - 1).chain(['…']).collect(),
         None => text.to_owned(),
@@ -37,8 +37,8 @@ mod tests {
             ("exec", r#"{"words": 1}"#, r#"{"words": 1}"#),
             ("resize", r#"{"width":80}"#, r#"{"width":80}"#),
         ] {
-            assert_eq!(work(kind, payload), expected, "{kind} {payload}");
+            assert_eq!(work_text(kind, payload), expected, "{kind} {payload}");
         }
-        assert_eq!(work("k", &format!("\"{}\"", "é".repeat(100))).chars().count(), MAX_LENGTH);
+        assert_eq!(work_text("k", &format!("\"{}\"", "é".repeat(100))).chars().count(), MAX_LENGTH);
     }
 }

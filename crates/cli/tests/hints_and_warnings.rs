@@ -43,23 +43,24 @@ fn quiet_prints_data_and_errors() {
 fn warnings_are_plain_lines_and_come_once() {
     let home = library();
     let mut command = home.command(&["scan", "a", "-y"]);
-    let said = common::Said::of(&command.env("GRISTMILL_SCAN_WORKER", "3").output().unwrap());
-    let warned: Vec<&str> = said.err.lines().filter(|line| line.contains("GRISTMILL_SCAN_WORKER")).collect();
+    let output = common::RunOutput::of(&command.env("GRISTMILL_SCAN_WORKER", "3").output().unwrap());
+    let warned: Vec<&str> =
+        output.err.lines().filter(|line| line.contains("GRISTMILL_SCAN_WORKER")).collect();
     let expected = "gristmill: warning: the variable GRISTMILL_SCAN_WORKER means nothing here; did you mean \
                     GRISTMILL_SCAN_WORKERS?";
-    assert_eq!(warned, [expected], "{said:?}");
+    assert_eq!(warned, [expected], "{output:?}");
     let mut command = home.command(&["jobs", "recover"]);
-    let said = common::Said::of(&command.env("GRISTMILL_SCAN_WORKER", "3").output().unwrap());
-    assert_eq!(said.err.lines().collect::<Vec<_>>(), [expected], "{said:?}");
+    let output = common::RunOutput::of(&command.env("GRISTMILL_SCAN_WORKER", "3").output().unwrap());
+    assert_eq!(output.err.lines().collect::<Vec<_>>(), [expected], "{output:?}");
 }
 
 #[test]
 fn log_has_times_only_on_request() {
     let home = library();
-    let said = home.run(&["scan", "a", "--exclude", "a//b"]);
-    assert!(!said.err.contains("WARN") && said.err.contains("gristmill: warning: "), "{said:?}");
-    let said = home.run(&["scan", "a", "-v", "--exclude", "a//b"]);
-    assert!(said.err.contains(" WARN ") && !said.err.contains("gristmill: warning: "), "{said:?}");
+    let output = home.run(&["scan", "a", "--exclude", "a//b"]);
+    assert!(!output.err.contains("WARN") && output.err.contains("gristmill: warning: "), "{output:?}");
+    let output = home.run(&["scan", "a", "-v", "--exclude", "a//b"]);
+    assert!(output.err.contains(" WARN ") && !output.err.contains("gristmill: warning: "), "{output:?}");
 }
 
 #[test]
@@ -114,15 +115,15 @@ fn pattern_that_cannot_match_is_warned_about() {
         ("~/x", "is not replaced by your home folder"),
     ] {
         let expected = format!("gristmill: warning: the pattern {pattern:?} matches nothing: ");
-        let said = home.run(&["scan", "a", "--exclude", pattern]);
-        assert!(said.err.contains(&expected) && said.err.contains(reason), "{said:?}");
+        let output = home.run(&["scan", "a", "--exclude", pattern]);
+        assert!(output.err.contains(&expected) && output.err.contains(reason), "{output:?}");
         home.check(&["scan", "-q", "a", "--exclude", pattern], 0, "", "");
     }
     home.check(&["scan", "a", "--exclude", "*.tmp", "--exclude", "./sub"], 0, "2 files", "");
 }
 
 #[test]
-fn broken_links_are_listed_and_counted() {
+fn broken_links_are_counted_and_sampled() {
     let home = library();
     for name in ["a/x", "a/y"] {
         std::os::unix::fs::symlink("nowhere", home.path(name)).unwrap();
@@ -142,7 +143,7 @@ fn broken_links_are_listed_and_counted() {
 }
 
 #[test]
-fn odd_names_are_shown_distinctly() {
+fn paths_that_are_not_utf8_are_escaped_unambiguously() {
     let home = Home::new();
     home.files(&[
         (b"a/caf\xe9", b"same"),
@@ -151,9 +152,9 @@ fn odd_names_are_shown_distinctly() {
         (b"a/two  spaces", b"same"),
     ]);
     home.scan(&["a"]);
-    let said = home.run(&["dupes"]);
+    let output = home.run(&["dupes"]);
     for name in ["caf\\xE9", "caf\\xE8", "caf\\\\xE9", "two  spaces"] {
-        assert!(said.out.contains(&format!("/a/{name}\n")), "{name}: {said:?}");
+        assert!(output.out.contains(&format!("/a/{name}\n")), "{name}: {output:?}");
     }
     let found = home.json(&["dupes"]);
     let files = found["items"][0]["files"].as_array().unwrap();
@@ -181,7 +182,7 @@ fn root_with_two_spaces_keeps_them_in_tables() {
 }
 
 #[test]
-fn times_for_programs_have_their_zone() {
+fn json_and_csv_times_have_a_zone() {
     let home = library();
     home.scan(&["a"]);
     let is_utc = |time: &Value| {
@@ -201,7 +202,7 @@ fn times_for_programs_have_their_zone() {
 }
 
 #[test]
-fn sizes_have_the_units_that_people_write() {
+fn sizes_accept_binary_and_decimal_units() {
     let home = library();
     home.files(&[(b"a/k1", &[1; 1_024]), (b"a/k2", &[2; 1_000])]);
     for (size, files) in

@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 use serde_json::{Value, json};
 
 /// Two roots with three copies and a hard link of one content, two copies of another, and strange names.
@@ -38,7 +38,7 @@ fn sizes(home: &Home, words: &[&str]) -> Vec<u64> {
 }
 
 #[test]
-fn for_people() {
+fn text_lists_groups_with_their_reclaimable_bytes() {
     let home = library();
     let at = |name: &str| home.real(name);
     let (large, small) = (2 * home.allocated("a/one"), home.allocated("b/plain"));
@@ -70,15 +70,15 @@ fn for_people() {
         at("b/comma, \"quote\""),
         at("b/plain"),
     );
-    let said = home.run(&["dupes"]);
-    assert_eq!((said.out.as_str(), said.err.as_str()), (expected.as_str(), ""));
+    let output = home.run(&["dupes"]);
+    assert_eq!((output.out.as_str(), output.err.as_str()), (expected.as_str(), ""));
 }
 
 #[test]
-fn for_programs() {
+fn json_has_totals_keys_and_path_bytes() {
     let home = library();
     let found = home.json(&["dupes"]);
-    shape_is_held("dupes", &found);
+    assert_shape("dupes", &found);
     for (field, expected) in [
         ("total_groups", json!(3)),
         ("total_files", json!(8)),
@@ -115,8 +115,11 @@ fn other_path_to_a_listed_file_is_marked_in_every_form() {
     home.check(&["scan", "-q", "-y", "--follow-links", "z"], 0, "", "");
     // Only now a root of its own.
     home.scan(&["a", "copies"]);
-    let said = home.run(&["dupes"]);
-    assert!(said.out.contains(&format!("          = {} (symbolic link)", home.real("z/to a/x"))), "{said:?}");
+    let output = home.run(&["dupes"]);
+    assert!(
+        output.out.contains(&format!("          = {} (symbolic link)", home.real("z/to a/x"))),
+        "{output:?}"
+    );
     let found = home.json(&["dupes"]);
     let first = &found["items"][0];
     let marks: Vec<(&Value, &Value)> = first["files"]
@@ -133,17 +136,17 @@ fn other_path_to_a_listed_file_is_marked_in_every_form() {
     std::fs::rename(home.path("copies"), home.path("moved")).unwrap();
     std::os::unix::fs::symlink("moved", home.path("copies")).unwrap();
     home.scan(&["moved"]);
-    let said = home.run(&["dupes"]);
-    assert!(said.out.contains(&format!("          = {} (same file)", home.real("moved/x"))), "{said:?}");
+    let output = home.run(&["dupes"]);
+    assert!(output.out.contains(&format!("          = {} (same file)", home.real("moved/x"))), "{output:?}");
     let found = home.json(&["dupes"]);
     assert_eq!(found["items"][0]["copies"], json!(2));
 }
 
 #[test]
-fn as_csv() {
+fn csv_has_one_row_for_each_file() {
     let home = library();
-    let said = home.run(&["dupes", "--csv", "--min-count", "2"]);
-    let (header, rows) = said.out.split_once('\n').unwrap();
+    let output = home.run(&["dupes", "--csv", "--min-count", "2"]);
+    let (header, rows) = output.out.split_once('\n').unwrap();
     assert_eq!(
         header,
         "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,symbolic_link,\
@@ -184,7 +187,7 @@ fn every_form_marks_a_followed_link() {
 }
 
 #[test]
-fn as_fdupes_writes_it() {
+fn fdupes_form_lists_one_path_per_line_and_an_empty_line_between_groups() {
     let home = library();
     let run =
         |words: &[&str]| home.command(&[&["dupes", "--fdupes"], words].concat()).output().unwrap().stdout;
@@ -209,7 +212,7 @@ fn as_fdupes_writes_it() {
 }
 
 #[test]
-fn copies_in_a_root_that_is_away_are_marked() {
+fn copies_in_an_unreachable_root_are_marked() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"b/alone", b"of this size")]);
     home.scan(&["a", "b"]);
@@ -228,7 +231,7 @@ fn copies_in_a_root_that_is_away_are_marked() {
 }
 
 #[test]
-fn in_every_order_and_narrowed() {
+fn dupes_are_sorted_and_filtered_by_flags() {
     let home = Home::new();
     let large = [1; 100_000];
     home.files(&[(b"a/z1", &large), (b"a/z2", &large)]);
@@ -265,7 +268,7 @@ fn in_every_order_and_narrowed() {
 }
 
 #[test]
-fn a_root_has_the_roots_inside_it() {
+fn root_filter_includes_nested_roots() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"a/inner/two", b"same"), (b"b/three", b"same")]);
     home.scan(&["a", "a/inner", "b"]);
@@ -309,7 +312,7 @@ fn pages_neither_repeat_nor_skip() {
 }
 
 #[test]
-fn twenty_groups_for_people_and_all_for_lists() {
+fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
     let home = Home::new();
     for number in 0..25_u8 {
         let content = [number; 100];
@@ -327,7 +330,7 @@ fn twenty_groups_for_people_and_all_for_lists() {
 }
 
 #[test]
-fn nothing_to_list_says_what_to_do() {
+fn empty_lists_name_the_next_command() {
     let home = Home::new();
     for words in
         [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["root", "remove", "x"]]
@@ -345,7 +348,7 @@ fn nothing_to_list_says_what_to_do() {
 }
 
 #[test]
-fn identical_folders() {
+fn identical_folders_are_grouped_and_match_names_compares_names() {
     let home = Home::new();
     for top in ["a/x", "a/deep/y", "b/z"] {
         for name in ["1", "2", "in/3"] {
@@ -358,7 +361,7 @@ fn identical_folders() {
     home.write("b/alone", "nor this");
     home.scan(&["a", "b"]);
     let found = home.json(&["folders"]);
-    shape_is_held("folders", &found);
+    assert_shape("folders", &found);
     let paths = |found: &Value| -> Vec<String> {
         let folders = found["items"][0]["folders"].as_array().unwrap().iter();
         folders.map(|folder| folder["path"].as_str().unwrap().to_owned()).collect()
@@ -374,7 +377,7 @@ fn identical_folders() {
 }
 
 #[test]
-fn similar_folders() {
+fn similar_folders_list_their_differences() {
     let home = Home::new();
     for name in ["1", "2", "3", "4"] {
         home.write(&format!("a/x/{name}"), &format!("the content of {name}"));
@@ -385,13 +388,13 @@ fn similar_folders() {
     home.write("a/y/other", "only there, and that twice");
     home.scan(&["a"]);
     let found = home.json(&["folders", "--partial", "--min-similarity", "40%"]);
-    shape_is_held("folders-partial", &found);
+    assert_shape("folders-partial", &found);
     let pair = &found["items"][0];
     assert_eq!((&pair["matching_files"], &pair["similarity"]), (&json!(3), &json!(42.9)), "{pair}");
     assert_eq!(pair["only_in_a"]["items"][0]["path"], "more\u{1b}[2J");
     assert_eq!(pair["only_in_b"]["items"][0]["path"], "other");
     assert_eq!(pair["differing"]["items"][0]["a"]["path"], "4");
-    let said = home.run(&["folders", "--partial", "--min-similarity", "40"]);
+    let output = home.run(&["folders", "--partial", "--min-similarity", "40"]);
     for expected in [
         "    42.9 %  3 files in common, 48 B\n".to_owned(),
         format!("         A  {}  (5 files, ", home.real("a/x")),
@@ -399,7 +402,7 @@ fn similar_folders() {
         "            different in A and B: 1 file\n              4  (A 15 B, 20".to_owned(),
         "1 pair of similar folders\n".to_owned(),
     ] {
-        assert!(said.out.contains(&expected), "no {expected:?} in {}", said.out);
+        assert!(output.out.contains(&expected), "no {expected:?} in {}", output.out);
     }
     home.check(&["folders", "--partial"], 0, "no similar folders", "");
     home.check(

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Home, shape_is_held};
+use common::{Home, assert_shape};
 use gristmill_store::Store;
 use gristmill_store::tasks::NewTask;
 use serde_json::json;
@@ -16,11 +16,11 @@ fn fill(path: &Path, count: usize) {
 }
 
 #[test]
-fn a_copy_is_a_database_of_its_own() {
+fn backup_is_a_complete_database() {
     let home = Home::new();
     fill(&home.path("x.db"), 50);
     let report = home.json(&["--db", "x.db", "backup", "copy.db"]);
-    shape_is_held("backup", &report);
+    assert_shape("backup", &report);
     assert_eq!(report["bytes"], std::fs::metadata(home.path("copy.db")).unwrap().len());
     assert_eq!(home.json(&["--db", "copy.db", "jobs", "show", "50"])["id"], 50);
     home.check(&["--db", "x.db", "backup", "copy.db"], 1, "", "--force replaces it");
@@ -33,17 +33,17 @@ fn a_copy_is_a_database_of_its_own() {
 }
 
 #[test]
-fn a_healthy_file_is_told_so() {
+fn doctor_reports_a_healthy_database() {
     let home = Home::new();
     fill(&home.path("x.db"), 3);
     let checkup = home.json(&["--db", "x.db", "doctor"]);
-    shape_is_held("doctor", &checkup);
+    assert_shape("doctor", &checkup);
     assert_eq!(
         (&checkup["health"], &checkup["counts"]["tasks"]),
         (&json!("healthy"), &json!({"pending": 3}))
     );
     home.check(&["--db", "x.db", "doctor"], 0, "healthy: nothing was found", "");
-    shape_is_held("doctor-repair", &home.json(&["--db", "x.db", "doctor", "--repair"]));
+    assert_shape("doctor-repair", &home.json(&["--db", "x.db", "doctor", "--repair"]));
 }
 
 /// Every command says the same of a file that is none of ours.
@@ -59,14 +59,14 @@ fn refused(home: &Home, code: i32, expected: &str) {
 }
 
 #[test]
-fn a_text_file_is_no_database() {
+fn text_file_as_database_is_refused_and_unchanged() {
     let home = Home::new();
     home.write("x.db", &"Dear diary, ".repeat(100));
     refused(&home, 1, "x.db is not a database");
 }
 
 #[test]
-fn a_folder_is_no_database() {
+fn folder_as_database_is_refused() {
     let home = Home::new();
     std::fs::create_dir(home.path("x.db")).unwrap();
     home.check(&["--db", "x.db", "jobs", "list"], 1, "", "the path must not be a folder");
@@ -74,7 +74,7 @@ fn a_folder_is_no_database() {
 }
 
 #[test]
-fn a_torn_file_is_damaged_and_not_repaired() {
+fn truncated_database_is_reported_as_damaged_and_not_repaired() {
     let home = Home::new();
     let path = home.path("x.db");
     fill(&path, 2_000);
@@ -108,7 +108,7 @@ fn damage(path: &Path, table: &str) {
 }
 
 #[test]
-fn damaged_catalog_is_to_be_deleted_and_scanned_again() {
+fn damaged_catalog_names_delete_and_rescan_as_the_remedy() {
     let home = Home::new();
     home.write("a/one", "same");
     home.write("a/two", "same");
@@ -118,16 +118,19 @@ fn damaged_catalog_is_to_be_deleted_and_scanned_again() {
     let advice = "it holds only what scans found: delete it, with its -wal and -shm if they are there, and scan again \
                   (`gristmill --db x.db scan FOLDER`)";
     for words in [&["dupes"][..], &["scan"]] {
-        let said = home.run(&[&db[..], words].concat());
-        assert!(said.err.contains(advice) && !said.err.contains("backup"), "{words:?}: {said:?}");
-        assert_eq!(said.code, Some(2), "{words:?}: {said:?}");
+        let output = home.run(&[&db[..], words].concat());
+        assert!(output.err.contains(advice) && !output.err.contains("backup"), "{words:?}: {output:?}");
+        assert_eq!(output.code, Some(2), "{words:?}: {output:?}");
     }
-    let said = home.run(&["--db", "x.db", "doctor"]);
-    assert!(said.code == Some(2) && said.out.contains(advice) && !said.out.contains("backup"), "{said:?}");
+    let output = home.run(&["--db", "x.db", "doctor"]);
+    assert!(
+        output.code == Some(2) && output.out.contains(advice) && !output.out.contains("backup"),
+        "{output:?}"
+    );
 }
 
 #[test]
-fn damaged_catalog_beside_tasks_names_both_ways() {
+fn damaged_catalog_with_tasks_names_backup_and_rescan() {
     let home = Home::new();
     home.write("a/one", "same");
     home.write("a/two", "same");
@@ -135,15 +138,15 @@ fn damaged_catalog_beside_tasks_names_both_ways() {
     home.json(&[&db[..], &["scan", "a"]].concat());
     fill(&home.path("x.db"), 3);
     damage(&home.path("x.db"), "library_files");
-    let said = home.run(&["--db", "x.db", "dupes"]);
+    let output = home.run(&["--db", "x.db", "dupes"]);
     let both = ["restore the latest backup", "tasks (3)", "delete it"];
-    assert!(said.code == Some(2) && both.iter().all(|part| said.err.contains(part)), "{said:?}");
-    let said = home.run(&["--db", "x.db", "doctor"]);
-    assert!(said.code == Some(2) && both.iter().all(|part| said.out.contains(part)), "{said:?}");
+    assert!(output.code == Some(2) && both.iter().all(|part| output.err.contains(part)), "{output:?}");
+    let output = home.run(&["--db", "x.db", "doctor"]);
+    assert!(output.code == Some(2) && both.iter().all(|part| output.out.contains(part)), "{output:?}");
 }
 
 #[test]
-fn a_file_of_which_only_the_start_is_left_is_damaged() {
+fn database_cut_to_its_header_is_damaged() {
     let home = Home::new();
     let path = home.path("x.db");
     fill(&path, 10);
@@ -154,7 +157,7 @@ fn a_file_of_which_only_the_start_is_left_is_damaged() {
 }
 
 #[test]
-fn an_empty_file_is_a_database_to_be() {
+fn empty_file_becomes_a_database() {
     let home = Home::new();
     home.write("x.db", "");
     home.check(&["--db", "x.db", "doctor"], 0, "note: the file has never been opened by this program", "");
