@@ -1,84 +1,101 @@
-//! What the user typed.
+//! The command line that all commands share.
 //!
-//! Owns the grammar that all commands share, and their order in the help; each command has its own words in its own
-//! file. It resolves nothing: `settings` does.
+//! Owns the global options, the list of commands and the groups of the top-level help. Each command declares its own
+//! arguments in its own file. Nothing is resolved here: `settings` does that.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use clap::builder::Styles;
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::commands;
 use crate::settings::{Flags, Raw, keys};
 
-const EXPLANATION: &str = "\
-Gristmill finds duplicate files and folders. It also runs commands durably, and loses none.
+const LONG_ABOUT: &str = "\
+Find duplicate files, load JSONL into SQLite, and run tasks and messages durably.
 
-Begin with a folder, then see what was found:
+Scan a folder and list its duplicates:
   gristmill scan ~/Pictures
   gristmill dupes
 
-A scan reads only files that can be duplicates, changes none, and keeps what it found in one database file. Stopped or \
-killed at any instant, the same command goes on where it was; the next one reads only what has changed. What is in the \
-catalog then, `dupes`, `folders` and `roots` tell without reading a disk.
+A scan reads only files that can be duplicates, and changes none of them. It stores what it finds in a catalog, in one \
+database file. If a scan is stopped or killed, the same command resumes it; later scans read only files that have \
+changed. `dupes`, `folders` and `roots` read only the catalog.
 
-Commands are queued in the same file and done by workers, tried again when they fail, and kept \
-as dead letters when they cannot be done. A worker that dies, even by kill -9 or a power cut, loses nothing: others \
-take over.
-
-Queue one, and have it done:
+Queue a command and run it:
   gristmill enqueue exec -- echo hello
   gristmill worker --once
 
-Messages of RabbitMQ are taken in the same way: acknowledged when they are done, tried again, never lost:
-  gristmill consume orders --exec ./ship-order";
+Tasks are stored in the same database file. A task that fails is retried; after its last attempt it becomes a dead \
+letter. If a worker dies, even by kill -9 or a power cut, another worker takes over its tasks.
+
+Handle messages from RabbitMQ:
+  gristmill consume orders --exec ./ship-order
+
+A message is acknowledged after it has been handled. Every message is handled or moved to the queue QUEUE.dead.";
 
 const AFTER_HELP: &str = "\
-Exit codes:
-  0    done
-  1    something for you to put right: a wrong argument or setting, an item that was refused or
-       could not be read
-  2    the system failed: a full disk, a damaged file
+Run `gristmill COMMAND --help` for the options and examples of a command.
+
+Exit status:
+  0    success
+  1    user error: a wrong argument or setting, or an item that was refused or could not be read
+  2    system failure: a full disk, a damaged file
   3    import and export: another program kept the database locked for more than 10 seconds
-  130  interrupted, with all state saved
+  130  interrupted; all state is saved
 
 Environment:
-  GRISTMILL_DB        the database, unless --db is given
-  GRISTMILL_CONFIG    the settings file, unless --config is given
-  GRISTMILL_AMQP_URI  where RabbitMQ is, unless --uri is given
-  GRISTMILL_LOG       what to log, unless --verbose or --quiet is given: off, error, warn,
-                      info, debug or trace; or part by part, such as warn,gristmill=debug.
-                      Without it warnings are printed as plain lines, and nothing is logged
-  Every setting has a variable: `gristmill config show` tells what is in force, and why.";
+  GRISTMILL_DB        Database file; --db overrides it
+  GRISTMILL_CONFIG    Settings file; --config overrides it
+  GRISTMILL_AMQP_URI  URI of RabbitMQ; --uri overrides it
+  GRISTMILL_LOG       Log filter; --verbose and --quiet override it. One of off, error, warn, info,
+                      debug and trace, or levels of modules such as warn,gristmill=debug. Without
+                      it, warnings are printed as plain lines and nothing else is logged
+  Every setting has a variable: `gristmill config show` lists all settings and their origins.";
 
-/// The command line as it was given.
+/// Heading of the options that every command accepts.
+const GLOBAL_OPTIONS: &str = "Global options";
+
+/// The commands in the order of the top-level help, under their headings.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Find duplicates", &["scan", "dupes", "folders", "report", "refresh", "roots", "purge", "verify"]),
+    ("Load data", &["import", "export"]),
+    ("Messages", &["consume", "publish", "queues"]),
+    ("Durable work", &["enqueue", "worker", "jobs", "dead"]),
+    ("Maintenance", &["backup", "doctor", "config", "completions", "man"]),
+];
+
+/// The command line as the user typed it.
 #[derive(Debug, Parser)]
 #[command(
     name = "gristmill",
     version,
-    about = "Finds duplicate files and folders; runs much work on few workers and loses none of it",
-    long_about = EXPLANATION,
+    about = "Find duplicate files, load JSONL into SQLite, and run tasks and messages durably",
+    long_about = LONG_ABOUT,
     after_help = AFTER_HELP,
+    help_template = help_template(),
     max_term_width = 100
 )]
 pub(crate) struct Args {
-    /// The database file [default: gristmill/gristmill.db in your data folder]
-    #[arg(long, value_name = "FILE", global = true, help_heading = "For every command")]
+    /// Database file [default: gristmill/gristmill.db in the user's data folder]
+    #[arg(long, value_name = "FILE", global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) db: Option<PathBuf>,
 
-    /// The settings file [default: gristmill/config.toml in your configuration folder]
-    #[arg(long, value_name = "FILE", global = true, help_heading = "For every command")]
+    /// Settings file [default: gristmill/config.toml in the user's configuration folder]
+    #[arg(long, value_name = "FILE", global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) config: Option<PathBuf>,
 
-    /// Say it as JSON, for programs
-    #[arg(long, global = true, help_heading = "For every command")]
+    /// Print JSON
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) json: bool,
 
-    /// Log more: once for info, twice for debug, three times for trace
-    #[arg(short, long, action = ArgAction::Count, global = true, help_heading = "For every command")]
+    /// Log more: -v for info, -vv for debug, -vvv for trace
+    #[arg(short, long, action = ArgAction::Count, global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) verbose: u8,
 
-    /// Print errors only; what a command lists, and JSON, is printed all the same
-    #[arg(short, long, conflicts_with = "verbose", global = true, help_heading = "For every command")]
+    /// Print errors, lists and JSON only, no summaries and warnings
+    #[arg(short, long, conflicts_with = "verbose", global = true, help_heading = GLOBAL_OPTIONS)]
     pub(crate) quiet: bool,
 
     #[command(subcommand)]
@@ -87,65 +104,82 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Find duplicate files: walk folders, read what can be a duplicate, remember it
+    /// Scan folders and find duplicate files
     Scan(commands::scan::Args),
     /// List duplicate files
     Dupes(commands::dupes::Args),
-    /// List folders that are the same, or have much in common
+    /// List identical or similar folders
     Folders(commands::folders::Args),
-    /// Write a page about what was found
+    /// Write an HTML report about duplicates
     Report(commands::report::Args),
-    /// Look whether what is known is still there, without reading
+    /// Find known files that vanished or changed, without reading them
     Refresh(commands::refresh::Args),
-    /// List the folders that are scanned
-    #[command(after_help = commands::roots::LIST)]
-    Roots,
-    /// Forget a folder that is scanned; no file is touched
-    #[command(subcommand)]
-    Root(commands::roots::Command),
-    /// Forget what has been gone for long
+    /// List or remove scanned folders
+    Roots(commands::roots::Args),
+    /// Delete catalog records of files missing since before a date
     Purge(commands::purge::Args),
-    /// Check what is known of files and folders, and repair it
+    /// Check the duplicate catalog, and repair it
     Verify(commands::verify::Args),
-    /// Load folders of JSONL into tables of SQLite
+    /// Load JSONL files into SQLite tables
     Import(commands::import::Args),
-    /// Write a table of SQLite as JSONL
+    /// Write a SQLite table as JSONL
     Export(commands::export::Args),
-    /// Take messages from RabbitMQ's queues, and do something with each
+    /// Handle messages from RabbitMQ queues
     Consume(Box<commands::consume::Args>),
-    /// Send messages to RabbitMQ: lines, or files
+    /// Publish lines or files as RabbitMQ messages
     Publish(commands::publish::Args),
-    /// See how many messages wait in RabbitMQ's queues
+    /// List RabbitMQ queues; move, show or delete their messages
     Queues(commands::queues::Args),
-    /// Do the work that is queued, until told to stop
-    Worker(commands::worker::Args),
-    /// Queue work
+    /// Queue a task
     Enqueue(commands::enqueue::Args),
-    /// See and steer what is queued, runs or has run
+    /// Run queued tasks until stopped
+    Worker(commands::worker::Args),
+    /// List, show, cancel and retry tasks and jobs
     #[command(subcommand)]
     Jobs(commands::jobs::Command),
-    /// See what was given up, and try it again or throw it away
+    /// List, show, retry and discard dead letters
     #[command(subcommand)]
     Dead(commands::dead::Command),
-    /// Copy the database to a file while others work in it
+    /// Copy the database to a file while it is in use
     Backup(commands::backup::Args),
-    /// Check the database, and repair what is safe to repair
+    /// Check the database file, and repair it
     Doctor(commands::doctor::Args),
-    /// See the settings in force, and where each comes from
+    /// Show settings and their origins, or write a settings file
     #[command(subcommand)]
     Config(commands::config::Command),
-    /// Write a script for a shell that completes commands and options
+    /// Print a completion script for a shell
     #[command(after_help = commands::completions::COMPLETIONS)]
     Completions {
-        /// Which shell
+        /// Shell to complete for
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages
+    /// Print or write the manual pages
     Man(commands::completions::ManArgs),
 }
 
+/// Template of the top-level help: clap has no headings for subcommands, so the list of commands is part of the
+/// template. It is built from the commands' own descriptions.
+fn help_template() -> String {
+    let commands = Command::augment_subcommands(clap::Command::new("gristmill"));
+    let styles = Styles::styled();
+    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let width = GROUPS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max().unwrap_or(0);
+    let mut text = "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for (heading, names) in GROUPS {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{header}{heading}:{header:#}");
+        for command in names.iter().filter_map(|name| commands.find_subcommand(name)) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(text, "  {literal}{:<width$}{literal:#}  {about}", command.get_name());
+        }
+        text.push('\n');
+    }
+    let _ = write!(text, "{header}{GLOBAL_OPTIONS}:{header:#}\n{{options}}{{after-help}}");
+    text
+}
+
 impl Args {
-    /// The settings that flags of all commands give.
+    /// Returns the settings that global options give.
     pub(crate) fn flags(&self) -> Flags {
         let mut flags = Flags { config: self.config.clone(), ..Flags::default() };
         if let Some(path) = &self.db {
@@ -160,8 +194,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_is_sound() {
+    fn declared_arguments_are_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn help_lists_every_command_in_exactly_one_group() {
+        let commands = Command::augment_subcommands(clap::Command::new("gristmill"));
+        let mut declared: Vec<&str> = commands.get_subcommands().map(clap::Command::get_name).collect();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        declared.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, declared);
+        for command in commands.get_subcommands() {
+            let about = command.get_about().unwrap().to_string();
+            assert!(!about.contains(['{', '}', '\n']), "{about:?} would be read as part of the template");
+        }
     }
 }

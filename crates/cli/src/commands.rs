@@ -33,7 +33,6 @@ mod value_parsers;
 pub(crate) mod verify;
 pub(crate) mod worker;
 
-use gristmill_store::jobs::MAX_PAGE;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -81,12 +80,6 @@ fn to_object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
         }
     }
     Ok(object)
-}
-
-/// How many rows a page has.
-fn page_limit(text: &str) -> Result<usize, String> {
-    let limit = text.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-    limit.ok_or_else(|| format!("legal: a whole number from 1 to {MAX_PAGE}"))
 }
 
 /// A letter's number.

@@ -1,7 +1,7 @@
-//! What a command says: a table for people, one JSON object for programs.
+//! Output of commands: text for people, one JSON object for programs.
 //!
-//! Owns standard output, the shape of tables and what may reach a terminal. What is worth saying is each
-//! command's own affair.
+//! Owns standard output, the layout of tables, the format of numbers, sizes and times, and the escaping of characters
+//! that could control a terminal. Each command decides what it prints.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -10,12 +10,12 @@ use serde::Serialize;
 
 use crate::error::{Error, Outcome};
 
-/// How this run speaks.
+/// Destination and format of a run's output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
     quiet: bool,
-    /// The terminal's, when standard output is one.
+    /// Columns of the terminal, if standard output is one.
     width: Option<usize>,
 }
 
@@ -31,25 +31,25 @@ impl Output {
         self.json
     }
 
-    /// Says it: `value` to a program, `text` to a person.
+    /// Prints `value` with `--json`, and `text` without.
     pub(crate) fn print(
         &self,
         value: &impl Serialize,
         text: impl FnOnce(&Self) -> String,
     ) -> Result<(), Error> {
-        let mut said = if self.json {
+        let mut printed = if self.json {
             serde_json::to_string_pretty(value).map_err(|error| Error::System(error.to_string()))?
         } else {
             text(self)
         };
-        if !said.is_empty() && !said.ends_with('\n') {
-            said.push('\n');
+        if !printed.is_empty() && !printed.ends_with('\n') {
+            printed.push('\n');
         }
-        ignore_broken_pipe(io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush()))
+        ignore_broken_pipe(io::stdout().write_all(printed.as_bytes()).and_then(|()| io::stdout().flush()))
     }
 
-    /// Says how a command ended that did something. With `--quiet` only JSON is printed, and on standard error the text
-    /// of a run that did not succeed.
+    /// Prints the result of a command that changed something. With `--quiet`, only JSON is printed, and on standard error
+    /// the text of a run that failed.
     pub(crate) fn summary(
         &self,
         value: &impl Serialize,
@@ -71,39 +71,29 @@ impl Output {
         self.quiet
     }
 
-    /// Says bytes as they are, for programs that take them so. On a terminal they are shown as all else is.
+    /// Prints bytes unchanged, for other programs. On a terminal they are escaped like all other output.
     pub(crate) fn print_bytes(&self, bytes: &[u8]) -> Result<(), Error> {
         let mut stdout = io::stdout().lock();
-        let told = if stdout.is_terminal() {
+        let result = if stdout.is_terminal() {
             stdout.write_all(sanitize_bytes(bytes).as_bytes())
         } else {
             stdout.write_all(bytes)
         };
-        ignore_broken_pipe(told.and_then(|()| stdout.flush()))
+        ignore_broken_pipe(result.and_then(|()| stdout.flush()))
     }
 
-    /// Columns below their headers, cut to the terminal when it is one.
+    /// Returns a table whose lines fit the terminal, if standard output is one: the widest columns are truncated first.
+    /// The first column identifies the row and is not truncated while another one can be.
     pub(crate) fn table(&self, headers: &[&str], rows: &[Vec<String>]) -> String {
-        let rows: Vec<Vec<String>> =
-            rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
-        let mut widths: Vec<usize> = headers.iter().map(|header| header.chars().count()).collect();
-        for row in &rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
-        let mut text = String::new();
-        for row in std::iter::once(&headers).chain(&rows) {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            text.push_str(&truncate(line.trim_end(), self.width));
-            text.push('\n');
-        }
-        text
+        columns(headers, rows, self.width)
     }
 
-    /// Names and values, one below the other. What spans lines goes on below its name.
+    /// Returns a table with complete cells, however wide the terminal is: for paths and values that must be readable.
+    pub(crate) fn uncut_table(&self, headers: &[&str], rows: &[Vec<String>]) -> String {
+        columns(headers, rows, None)
+    }
+
+    /// Returns names and values, one pair per line. Further lines of a value are indented below its first.
     pub(crate) fn fields(&self, fields: &[(&str, Option<String>)]) -> String {
         let present = || fields.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let widest = present().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -122,17 +112,48 @@ impl Output {
     }
 }
 
-/// To the second: a person does not read further.
+/// Columns are not made narrower than this, in characters.
+const MIN_COLUMN_WIDTH: usize = 12;
+
+fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> String {
+    const GAP: &str = "  ";
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    let mut widths: Vec<usize> = headers.iter().map(|header| header.chars().count()).collect();
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let gaps = GAP.len() * widths.len().saturating_sub(1);
+    while terminal.is_some_and(|terminal| widths.iter().sum::<usize>() + gaps > terminal) {
+        let others = widths.iter_mut().skip(1);
+        let Some(widest) = others.filter(|width| **width > MIN_COLUMN_WIDTH).max() else { break };
+        *widest -= 1;
+    }
+    let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&headers).chain(&rows) {
+        let cells =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", truncate(cell, Some(*width))));
+        let line = cells.collect::<Vec<_>>().join(GAP);
+        text.push_str(&truncate(line.trim_end(), terminal));
+        text.push('\n');
+    }
+    text
+}
+
+/// Formats a time with seconds and without its fraction, in UTC.
 pub(crate) fn time(time: UtcTime) -> String {
     time.to_string().chars().take(19).collect()
 }
 
-/// A noun with its number.
+/// Formats a number with its noun: `1 file`, `2 files`.
 pub(crate) fn plural(count: u64, noun: &str) -> String {
     format!("{count} {}", noun_for(count, noun))
 }
 
-/// The same, for numbers that may be large.
+/// Formats a number that may be large with its noun: `1,234 files`.
 pub(crate) fn count_of(count: u64, noun: &str) -> String {
     format!("{} {}", thousands(count), noun_for(count, noun))
 }
@@ -145,7 +166,7 @@ fn noun_for(count: u64, noun: &str) -> String {
     }
 }
 
-/// A number of bytes, for a glance.
+/// Formats a number of bytes with one decimal: `8.3 MiB`.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if number < 1_024 {
@@ -153,7 +174,7 @@ pub(crate) fn bytes(number: u64) -> String {
     }
     let mut value = number as f64 / 1_024.0;
     let mut unit = 0;
-    // So that rounding never makes 1024.0 of it.
+    // 1,023.95 and more would be rounded to 1024.0.
     while value >= 1_023.95 && unit + 1 < UNITS.len() {
         value /= 1_024.0;
         unit += 1;
@@ -175,7 +196,7 @@ pub(crate) fn format_seconds(seconds: u64) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with commas between thousands: `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -188,26 +209,26 @@ pub(crate) fn thousands(number: u64) -> String {
     text
 }
 
-/// A path for a person: what is no text, and what could steer a terminal, is escaped.
+/// Formats a path as text: bytes that are not UTF-8 and characters that could control a terminal are escaped.
 pub(crate) fn path(path: &std::path::Path) -> String {
     display_path(path)
 }
 
-/// Escapes control characters, so that text from any source cannot steer the terminal.
+/// Escapes control characters, so that text from any source cannot control the terminal.
 pub(crate) fn sanitize(text: &str) -> String {
     escaped(text, &['\t'])
 }
 
-/// The same for a text of several lines.
+/// Escapes control characters of a text with several lines.
 pub(crate) fn sanitize_lines(text: &str) -> String {
     escaped(text, &['\t', '\n'])
 }
 
-/// The same for bytes, of which some may be no text.
+/// Escapes control characters and bytes that are not UTF-8.
 fn sanitize_bytes(bytes: &[u8]) -> String {
     let shown = |chunk: std::str::Utf8Chunk<'_>| {
-        let odd: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02X}")).collect();
-        sanitize_lines(chunk.valid()) + &odd
+        let invalid: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02X}")).collect();
+        sanitize_lines(chunk.valid()) + &invalid
     };
     bytes.utf8_chunks().map(shown).collect()
 }
@@ -224,7 +245,7 @@ fn escaped(text: &str, kept: &[char]) -> String {
     shown
 }
 
-/// Line ends become spaces. Spaces stay as they are: names of files have them.
+/// Replaces line ends by spaces. Repeated spaces stay, because file names contain them.
 fn one_line(text: &str) -> String {
     let lines = text.split(['\n', '\r', '\t']).map(str::trim).filter(|line| !line.is_empty());
     if text.contains(['\n', '\r', '\t']) {
@@ -243,7 +264,8 @@ fn truncate(line: &str, width: Option<usize>) -> String {
     }
 }
 
-/// A reader that has read enough, such as `head`, is content; a full disk is not.
+/// Treats a closed pipe as success, because its reader, such as `head`, has read enough. Other errors, such as a full
+/// disk, remain errors.
 pub(crate) fn ignore_broken_pipe(result: io::Result<()>) -> Result<(), Error> {
     match result {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::Output(error)),
@@ -251,9 +273,9 @@ pub(crate) fn ignore_broken_pipe(result: io::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// A word to a person, on standard error, beside what the command says.
+/// Prints a message for a person on standard error.
 pub(crate) fn note(text: &str) {
-    // Nobody listens: nothing to be done.
+    // A message that cannot be printed does not change the exit status.
     let _ = writeln!(io::stderr(), "{}", sanitize(text));
 }
 
@@ -266,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nouns() {
+    fn nouns_follow_their_number() {
         for (count, noun, expected) in [
             (0, "copy", "0 copies"),
             (1, "copy", "1 copy"),
@@ -278,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn durations_have_the_largest_fitting_unit() {
         for (seconds, expected) in [
             (0.04, "0.0 s"),
             (59.9, "59.9 s"),
@@ -291,23 +313,26 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_may_leave_early() {
+    fn closed_pipe_is_no_error() {
         assert!(ignore_broken_pipe(Err(ErrorKind::BrokenPipe.into())).is_ok());
         assert!(ignore_broken_pipe(Err(ErrorKind::StorageFull.into())).is_err());
     }
 
     #[test]
-    fn tables_are_aligned_and_cut() {
+    fn tables_are_aligned_and_truncated_to_the_terminal() {
         let rows = [cells(&["1", "pending", "a\nlong \u{1b}[31mreason"]), cells(&["200", "x", ""])];
         let plain = Output { json: false, quiet: false, width: None }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(plain, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreason\n200  x\n");
         let narrow =
             Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
+        let shrunk =
+            Output { json: false, quiet: false, width: Some(26) }.table(&["ID", "STATUS", "WHY"], &rows);
+        assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B[3…\n200  x\n");
     }
 
     #[test]
-    fn fields_without_a_value_are_left_out() {
+    fn fields_without_a_value_are_omitted() {
         let fields = [("id", Some("1".to_owned())), ("error", None), ("why", Some("a\nb".to_owned()))];
         let text = Output { json: false, quiet: false, width: None }.fields(&fields);
         assert_eq!(text, "id   1\nwhy  a\n     b\n");

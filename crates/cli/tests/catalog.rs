@@ -29,34 +29,36 @@ fn roots_list_shows_counts_and_filters_of_the_last_scan() {
     };
     assert_eq!((numbers(0), numbers(1)), ([2, 3, 12], [1, 1, 4]));
     home.run(&["scan", "--min-size", "1KiB", "--exclude", "*.tmp", "--skip-hidden", "b", "--quiet"]);
-    let filters = "--exclude '*.tmp' --min-size 1024 --skip-hidden";
+    let filters = "b     --follow-links --exclude '*.tmp' --min-size 1024 --skip-hidden\n";
     assert!(home.run(&["roots"]).out.contains(filters), "{:?}", home.run(&["roots"]));
     assert_eq!(home.json(&["roots"])["items"][1]["filters"]["min_size"], 1024);
     home.run(&["scan", "--follow-links", "b", "--quiet"]);
     let output = home.run(&["roots"]);
-    assert!(output.out.starts_with("NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      SYMLINKS      FILTERS  PATH\na     2        3      12 B  2"), "{output:?}");
-    assert!(output.out.contains(&format!("followed      -        {}\n", home.real("b"))), "{output:?}");
+    let start = "NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      PATH\na     2        3      12 B  2";
+    assert!(output.out.starts_with(start), "{output:?}");
+    let end = format!("  {}\n\nNAME  SCAN OPTIONS\nb     --follow-links\n", home.real("b"));
+    assert!(output.out.ends_with(&end), "{output:?}");
+    assert_eq!(home.run(&["roots", "list"]).out, output.out, "list is the default");
 }
 
 #[test]
 fn roots_remove_deletes_catalog_records_and_no_file() {
     let home = library();
-    let expected = format!("what was found in {} would be forgotten; with --yes it is", home.real("a"));
-    home.check(&["root", "remove", "a"], 1, "", &expected);
-    home.check(&["root", "remove", "c"], 1, "", "c: it is no root (registered: ");
-    let removed = home.json(&["root", "remove", &home.real("a"), "--yes"]);
-    assert_shape("root-remove", &removed);
+    let expected =
+        format!("this removes {} and its records from the catalog; confirm with --yes", home.real("a"));
+    home.check(&["roots", "remove", "a"], 1, "", &expected);
+    home.check(&["roots", "remove", "c"], 1, "", "c: it is no root (registered: ");
+    let removed = home.json(&["roots", "remove", &home.real("a"), "--yes"]);
+    assert_shape("roots-remove", &removed);
     assert_eq!((&removed["folders"], &removed["files"]), (&json!(2), &json!(3)));
     assert!(home.path("a/sub/two").exists());
     assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), 1);
     // Its folder may be gone.
     std::fs::remove_dir_all(home.path("b")).unwrap();
-    let expected = format!(
-        "{} is no root any more: 1 folder and 1 file forgotten. No file was touched\n",
-        home.real("b")
-    );
-    home.check(&["root", "remove", "b", "-y"], 0, &expected, "");
-    home.check(&["roots"], 0, "no folder is registered yet: gristmill scan FOLDER", "");
+    let expected =
+        format!("removed {} from the catalog: 1 folder, 1 file. No file was changed\n", home.real("b"));
+    home.check(&["roots", "remove", "b", "-y"], 0, &expected, "");
+    home.check(&["roots"], 0, "no folder has been scanned yet; scan one: `gristmill scan FOLDER`", "");
 }
 
 #[test]
@@ -77,7 +79,7 @@ fn refresh_finds_removed_and_changed_files_and_no_new_ones() {
         &["--db", "empty.db", "refresh"],
         1,
         "",
-        "no folder is registered yet; scan one: `gristmill --db empty.db scan FOLDER`",
+        "no folder has been scanned yet; scan one: `gristmill --db empty.db scan FOLDER`",
     );
 }
 

@@ -28,9 +28,9 @@ fn missing(answer: &Value) -> (&Value, &Value) {
 #[test]
 fn answers_after_a_walk_without_reading_are_not_complete() {
     let home = library();
-    let summary = home.json(&["scan", "folders", "a"]);
+    let summary = home.json(&["scan", "--mode", "walk", "a"]);
     assert_eq!(missing(&summary), (&json!(false), &json!(2)), "{summary}");
-    home.check(&["scan", "folders", "a"], 0, UNREAD, "");
+    home.check(&["scan", "--mode", "walk", "a"], 0, UNREAD, "");
     for command in ["dupes", "folders"] {
         home.check(&[command], 0, UNREAD, "");
         let answer = home.json(&[command]);

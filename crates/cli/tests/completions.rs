@@ -65,7 +65,7 @@ fn man_writes_a_page_for_every_command() {
     home.check(&["man", "--out", "pages"], 0, "pages into pages\n", "");
     let written = home.json(&["man", "--out", "pages"]);
     let files = written["files"].as_array().unwrap();
-    assert!(files.iter().any(|file| file == "pages/gristmill-root-remove.1"), "{written}");
+    assert!(files.iter().any(|file| file == "pages/gristmill-roots-remove.1"), "{written}");
     for file in files {
         let page = std::fs::read_to_string(home.path(file.as_str().unwrap())).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{file}");

@@ -84,8 +84,7 @@ fn json_has_totals_keys_and_path_bytes() {
         ("total_files", json!(8)),
         ("reclaimable_bytes", json!(2 * home.allocated("a/one") + 2 * home.allocated("b/plain"))),
         ("redundant_bytes", json!(10_320)),
-        ("page", json!(1)),
-        ("next_page", Value::Null),
+        ("next_cursor", Value::Null),
     ] {
         assert_eq!(found[field], expected, "{field}");
     }
@@ -204,8 +203,8 @@ fn fdupes_form_lists_one_path_per_line_and_an_empty_line_between_groups() {
     assert_eq!(run(&["--print0"]), expected(groups, b"\0"));
     let all: &[&[&[u8]]] = &[&[b"a/one", b"a/sub/link", b"a/sub/two", b"b/three"], odd, small];
     assert_eq!(run(&["-0", "--hard-links"]), expected(all, b"\0"));
-    assert_eq!(run(&["--limit", "1", "--page", "2"]), expected(&[odd], b"\n"));
-    home.check(&["dupes", "--fdupes", "--page", "2"], 1, "", "--page goes with --limit");
+    assert_eq!(run(&["--limit", "1", "--after", "1"]), expected(&[odd], b"\n"));
+    assert_eq!(run(&["--after", "2"]), expected(&[small], b"\n"));
     home.check(&["dupes", "--print0"], 1, "", "--fdupes");
     home.check(&["dupes", "--fdupes", "--json"], 1, "", "cannot be used with");
     home.check(&["dupes", "--csv", "--fdupes"], 1, "", "cannot be used with");
@@ -291,24 +290,24 @@ fn pages_neither_repeat_nor_skip() {
         ]);
     }
     home.scan(&["a"]);
-    let (mut keys, mut page, mut pages) = (BTreeSet::new(), json!(1), 0);
-    while !page.is_null() {
-        let found = home.json(&["dupes", "--limit", "3", "--page", &page.to_string()]);
-        assert_eq!((&found["page"], &found["total_groups"]), (&page, &json!(7)));
+    let (mut keys, mut cursor, mut pages) = (BTreeSet::new(), Some("0".to_owned()), 0);
+    while let Some(after) = cursor {
+        let found = home.json(&["dupes", "--limit", "3", "--after", &after]);
+        assert_eq!(found["total_groups"], 7);
         for group in found["items"].as_array().unwrap() {
             assert!(keys.insert(group["group_key"].as_str().unwrap().to_owned()), "{group} comes twice");
         }
-        page = found["next_page"].clone();
+        cursor = found["next_cursor"].as_str().map(str::to_owned);
         pages += 1;
     }
     assert_eq!((keys.len(), pages), (7, 3));
-    home.check(&["dupes", "--limit", "3"], 0, "\ngroups 1 to 3 of 7; more: --page 2\n", "");
-    home.check(&["dupes", "--limit", "3", "--page", "3"], 0, "\ngroups 7 to 7 of 7\n7 groups", "");
-    home.check(&["dupes", "--limit", "3", "--page", "4"], 0, "no page 4: there are 3 pages\n", "");
+    home.check(&["dupes", "--limit", "3"], 0, "\ngroups 1 to 3 of 7; next: --after 3\n", "");
+    home.check(&["dupes", "--limit", "3", "--after", "6"], 0, "\ngroups 7 to 7 of 7\n7 groups", "");
+    home.check(&["dupes", "--limit", "3", "--after", "9"], 0, "no groups after 9: there are 7\n", "");
     assert_eq!(home.json(&["dupes", "--limit", "all"])["items"].as_array().unwrap().len(), 7);
-    assert_eq!(home.run(&["dupes", "--csv", "--limit", "2", "--page", "2"]).out.lines().count(), 5);
-    home.check(&["dupes", "--limit", "0"], 1, "", "legal: a whole number from 1 on, or all");
-    home.check(&["dupes", "--page", "0"], 1, "", "legal: a whole number from 1 on");
+    assert_eq!(home.run(&["dupes", "--csv", "--limit", "2", "--after", "2"]).out.lines().count(), 5);
+    home.check(&["dupes", "--limit", "0"], 1, "", "expected: a whole number of at least 1, or all");
+    home.check(&["dupes", "--after", "x"], 1, "", "expected: next_cursor of the previous page, unchanged");
 }
 
 #[test]
@@ -323,8 +322,8 @@ fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
     }
     home.scan(&["a"]);
     let found = home.json(&["dupes"]);
-    assert_eq!((found["items"].as_array().unwrap().len(), &found["next_page"]), (25, &Value::Null));
-    home.check(&["dupes"], 0, "groups 1 to 20 of 25; more: --page 2\n25 groups of duplicates", "");
+    assert_eq!((found["items"].as_array().unwrap().len(), &found["next_cursor"]), (25, &Value::Null));
+    home.check(&["dupes"], 0, "groups 1 to 20 of 25; next: --after 20\n25 groups of duplicates", "");
     assert_eq!(home.run(&["dupes", "--csv"]).out.lines().count(), 51);
     assert_eq!(home.run(&["dupes", "--fdupes"]).out.lines().count(), 74);
 }
@@ -333,7 +332,7 @@ fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
 fn empty_lists_name_the_next_command() {
     let home = Home::new();
     for words in
-        [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["root", "remove", "x"]]
+        [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["roots", "remove", "x"]]
     {
         home.check(words, 1, "", "; `gristmill scan FOLDER` makes one, --db names another");
     }

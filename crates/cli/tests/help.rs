@@ -21,7 +21,7 @@ fn check(words: &[&str], log: Option<&str>, code: i32, stdout: &str, stderr: &st
 #[test]
 fn help_and_version_go_to_standard_output() {
     check(&["--help"], None, 0, "Usage: gristmill", "");
-    check(&["-h"], None, 0, "Exit codes:", "");
+    check(&["-h"], None, 0, "Exit status:", "");
     check(&["--version"], None, 0, concat!("gristmill ", env!("CARGO_PKG_VERSION"), "\n"), "");
     check(&[], None, 0, "Usage: gristmill", "");
 }

@@ -25,7 +25,7 @@ fn quiet_prints_no_summary() {
     home.check(&["man", "-q", "--out", "man"], 0, "", "");
     home.write("rows.jsonl", "{\"a\": 1}\n");
     home.check(&["import", "-q", "rows.jsonl", "--into", "rows.db"], 0, "", "");
-    home.check(&["root", "-q", "remove", "a", "--yes"], 0, "", "");
+    home.check(&["roots", "-q", "remove", "a", "--yes"], 0, "", "");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn hints_name_the_database_that_was_given() {
     let with_settings = ["--config", "c.toml", "--db", "no.db", "dupes"];
     home.write("c.toml", "");
     home.check(&with_settings, 1, "", "`gristmill --db no.db --config c.toml scan FOLDER` makes one");
-    home.check(&with(&["root", "remove", "a", "--yes"]), 0, "no root any more", "");
+    home.check(&with(&["roots", "remove", "a", "--yes"]), 0, "removed ", "");
     home.check(&with(&["roots"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");
     home.check(&with(&["dupes"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");
     home.check(&with(&["folders"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");

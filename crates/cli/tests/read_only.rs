@@ -35,7 +35,7 @@ fn check_read_only(home: &Home) {
         &["scan", "a"][..],
         &["refresh"],
         &["purge", "all", "--before", "1d"],
-        &["root", "remove", "a", "--yes"],
+        &["roots", "remove", "a", "--yes"],
         &["enqueue", "exec", "--", "true"],
         &["worker", "--once"],
         &["jobs", "cancel", "1"],

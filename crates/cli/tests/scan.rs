@@ -24,14 +24,14 @@ fn scan_prints_changes_and_duplicate_groups() {
             "\nfiles: 4 new\n\n1 group of duplicates, 2 files: {space} reclaimable\n{space:>12}  2 copies of \
              4.9 KiB: {one}\nWhere all their copies are: gristmill dupes\n"
         ),
-        &format!("{a} is registered\n"),
+        &format!("registered {a}\n"),
     );
     home.check(&["scan"], 0, "4 files in 2 folders, 78.1 KiB; read 0 files, 0 B; took ", "");
     home.files(&[(b"a/two", b"something else")]);
     std::fs::remove_file(home.path("a/b/three")).unwrap();
     home.check(&["scan", "a"], 0, "files: 1 changed, 1 gone\n\nno duplicates\n", "");
     home.files(&[(b"other/x", b"x")]);
-    home.check(&["scan", "other"], 0, "no duplicates in any root\n", "other is registered");
+    home.check(&["scan", "other"], 0, "no duplicates in any root\n", "/other\n");
     let summary = home.scan(&["a"]);
     assert_shape("scan", &summary);
     assert_eq!(summary["roots"], json!([a]));
@@ -83,9 +83,9 @@ fn files_of_two_new_roots_scanned_together_are_kept_apart() {
 fn walk_mode_reads_no_file_and_hash_mode_reads_them_later() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
-    home.check(&["scan", "folders", "a"], 0, "2 files in 1 folder, 8 B; took ", "a is registered");
+    home.check(&["scan", "--mode", "walk", "a"], 0, "2 files in 1 folder, 8 B; took ", "/a\n");
     home.check(&["dupes"], 0, "no duplicates so far\n", "");
-    home.check(&["scan", "files", "a"], 0, "read 2 files, 8 B; took ", "");
+    home.check(&["scan", "--mode", "hash", "a"], 0, "read 2 files, 8 B; took ", "");
     home.check(&["dupes"], 0, "2 copies of 4 B", "");
 }
 
@@ -95,10 +95,13 @@ fn invalid_scan_arguments_create_no_database() {
     home.write("file", "x");
     home.check(&["scan", "nowhere"], 1, "", "nowhere: there is no such folder");
     home.check(&["scan", "file"], 1, "", "file: it is a file; name the folder it is in");
-    home.check(&["scan"], 1, "", "no folder is registered yet; name one: `gristmill scan FOLDER`");
-    home.check(&["scan", "--yes"], 1, "", "no folder is registered yet");
-    std::fs::create_dir(home.path("all")).unwrap();
-    home.check(&["scan", "all"], 1, "", "Write `gristmill scan ./all` for the folder");
+    home.check(&["scan"], 1, "", "no folder has been scanned yet; name one: `gristmill scan FOLDER`");
+    home.check(&["scan", "--yes"], 1, "", "no folder has been scanned yet");
+    for (folder, mode) in [("all", "all"), ("folders", "walk"), ("files", "hash")] {
+        let expected =
+            format!("there is no folder {folder}; for a mode, write `gristmill scan --mode {mode}`");
+        home.check(&["scan", folder, "."], 1, "", &expected);
+    }
     home.check(&["scan", ".", "--min-size", "10X"], 1, "", "such as 10MiB, 1.5G or 200kB");
     home.check(&["scan", ".", "--exclude", ""], 1, "", "is a pattern for nothing");
     home.check(&["scan", ".", "--io-limit", "fast"], 1, "", "scan.io_limit is \"fast\" (--io-limit)");
@@ -158,7 +161,7 @@ fn interrupted_scan_is_resumed_by_the_same_command() {
     assert_eq!(output.code, Some(130), "{output:?}");
     let told = "stopped; what was found is saved, and the same command goes on from here\n";
     assert!(output.out.starts_with(told), "{output:?}");
-    home.check(&["roots"], 0, "not to its end yet", "");
+    home.check(&["roots"], 0, "not finished", "");
     home.check(&["dupes"], 0, "`gristmill scan` completes it", "");
 
     let output = SlowScan::start(&home, &["a", "--json"]).interrupt();
@@ -184,7 +187,7 @@ fn root_is_scanned_by_one_process_at_a_time() {
     assert!(output.err.contains(&holder), "{output:?}");
     home.check(&["refresh", "--quiet"], 1, "", &holder);
     home.check(
-        &["root", "remove", "a", "--yes"],
+        &["roots", "remove", "a", "--yes"],
         1,
         "",
         "the root is being scanned, or its scan was killed less than a minute ago",

@@ -264,8 +264,8 @@ fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
     assert_eq!(count(&["--status", "retryable"]), 0);
     home.check(&["jobs", "list", "--status", "retryable"], 0, "nothing matches. `gristmill jobs list`", "");
     home.check(&["jobs", "list", "--status", "lost"], 1, "", "legal: pending, scheduled");
-    home.check(&["jobs", "list", "--limit", "0"], 1, "", "legal: a whole number from 1 to 200");
-    home.check(&["jobs", "list", "--after", "x"], 1, "", "legal: the next_cursor");
+    home.check(&["jobs", "list", "--limit", "0"], 1, "", "expected: a whole number of at least 1, or all");
+    home.check(&["jobs", "list", "--after", "x"], 1, "", "expected: next_cursor");
     let job = expected[1].as_str().unwrap();
     assert_shape("jobs-show-job", &home.json(&["jobs", "show", job]));
     home.check(&["jobs", "show", job], 0, "dry run   yes", "");
@@ -320,7 +320,7 @@ fn dead_letters_are_listed_and_retried() {
     assert_eq!(letter["payload"], json!({"n": 1}));
     home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
     home.check(&["dead", "show", "abc"], 1, "", "legal: a number, such as 12");
-    home.check(&["dead", "list", "--after", "abc"], 1, "", "legal: the next_cursor");
+    home.check(&["dead", "list", "--after", "abc"], 1, "", "expected: next_cursor");
 
     home.check(&["dead", "retry"], 1, "", "<ID|--all>");
     home.check(&["jobs", "retry", "1"], 0, "task 1: dead letter 1 is task 3 now", "");

@@ -23,8 +23,11 @@ fn scan_asks_before_it_registers_a_folder() {
         session.answer(keys);
         let (found, shown) = session.end();
         assert_eq!(found, Some(code), "{keys:?}: {shown}");
-        let (told, made) =
-            if code == 0 { ("1 group of duplicates", true) } else { ("nothing was registered", false) };
+        let (told, made) = if code == 0 {
+            ("1 group of duplicates", true)
+        } else {
+            ("nothing was registered or scanned", false)
+        };
         assert!(shown.contains(told), "{keys:?}: {shown}");
         assert_eq!(home.database().exists(), made, "{keys:?}: a no leaves nothing behind");
     }
@@ -46,8 +49,8 @@ fn roots_remove_asks_first() {
     for (keys, code) in [("\n", 1), ("n\n", 1), (END_OF_INPUT, 1), ("y\n", 0)] {
         let home = library();
         home.scan(&["a"]);
-        let mut session = Session::start(home.command(&["root", "remove", "a"]), 200);
-        session.wait_for("and what was found in it? No file is touched. [y/N] ");
+        let mut session = Session::start(home.command(&["roots", "remove", "a"]), 200);
+        session.wait_for("from the catalog? No file is changed. [y/N] ");
         session.answer(keys);
         let (found, shown) = session.end();
         assert_eq!(found, Some(code), "{keys:?}: {shown}");

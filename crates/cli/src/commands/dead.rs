@@ -2,13 +2,16 @@
 
 mod messages;
 
+use std::str::FromStr;
+
 use gristmill_jobs::dead_letters;
 use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
 use self::messages::Republisher;
-use super::{dead_letter_id, for_each_id, page_limit, to_object};
+use super::paging::{self, Paging, invalid_cursor};
+use super::{dead_letter_id, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -48,12 +51,8 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         filter: Filter,
-        /// Show at most N
-        #[arg(long, value_name = "N", default_value = "50", value_parser = page_limit)]
-        limit: usize,
-        /// Go on after a page: the cursor it ended with
-        #[arg(long, value_name = "CURSOR", value_parser = cursor, allow_hyphen_values = true)]
-        after: Option<i64>,
+        #[command(flatten)]
+        paging: Paging<Cursor>,
     },
     /// All there is to know about one
     #[command(
@@ -111,8 +110,20 @@ pub(crate) struct Selection {
     reason: Option<String>,
 }
 
-fn cursor(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "legal: the next_cursor of the page before, as it was".to_owned())
+/// ID of the last dead letter of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor(i64);
+
+impl FromStr for Cursor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Cursor).map_err(|_| invalid_cursor())
+    }
+}
+
+impl paging::Cursor for Cursor {
+    const LIMIT_HELP: &'static str = paging::LIMIT_HELP;
 }
 
 impl Selection {
@@ -143,11 +154,16 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
     let store = context.open_store()?;
     match command {
-        Command::List { filter, limit, after } => {
+        Command::List { filter, paging } => {
             let Filter { kind, document, reason } = filter;
-            let narrowed = kind.is_some() || document.is_some() || reason.is_some() || after.is_some();
+            let is_filtered =
+                kind.is_some() || document.is_some() || reason.is_some() || paging.is_continued();
             let filter = DeadLetterFilter { kind, document_id: document, reason, task_id: None };
-            list(context, &store.dead_letters().list(&filter, after, limit)?, narrowed)
+            let dead_letters = store.dead_letters();
+            let page = paging.collect(|after, limit| {
+                Ok(dead_letters.list(&filter, after.map(|Cursor(id)| *id), limit)?)
+            })?;
+            list(context, &page, is_filtered)
         }
         Command::Show { id } => show(context, &store.dead_letters().get(id)?),
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
@@ -166,16 +182,16 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
 }
 
-fn list(context: &Context, page: &Page<DeadLetter>, narrowed: bool) -> Result<Outcome, Error> {
+fn list(context: &Context, page: &Page<DeadLetter>, is_filtered: bool) -> Result<Outcome, Error> {
     let items: Vec<_> = page.items.iter().map(to_object).collect::<Result<_, _>>()?;
     context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, &context.hints, page, narrowed)
+        table(output, &context.hints, page, is_filtered)
     })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, narrowed: bool) -> String {
-    if page.items.is_empty() && narrowed {
+fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, is_filtered: bool) -> String {
+    if page.items.is_empty() && is_filtered {
         return none_match(hints);
     }
     if page.items.is_empty() {
@@ -197,7 +213,7 @@ fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, narrowed: bool
     let rows: Vec<_> = page.items.iter().map(row).collect();
     let mut text = output.table(&["ID", "TASK", "KIND", "ATTEMPTS", "LAST FAILURE", "REASON"], &rows);
     if let Some(cursor) = &page.next_cursor {
-        text.push_str(&format!("\nmore: --after {cursor}\n"));
+        text.push_str(&format!("\nnext: --after {cursor}\n"));
     }
     text
 }

@@ -11,7 +11,7 @@ use gristmill_store::catalog::{GroupQuery, SortBy};
 
 use self::formats::DupesView;
 use super::completeness::Completeness;
-use super::paging::Paging;
+use super::paging::{Offset, Paging};
 use super::root_paths::{RootPaths, select_roots};
 use super::value_parsers::size;
 use crate::context::Context;
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     across_roots: bool,
 
     #[command(flatten)]
-    paging: Paging,
+    paging: Paging<Offset>,
 
     /// Say it as CSV, a row a file
     #[arg(long, conflicts_with_all = ["fdupes", "json"], help_heading = "Forms")]
@@ -87,7 +87,7 @@ enum Sort {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let for_programs = args.csv || args.fdupes || context.output.is_json();
-    let page = if for_programs { args.paging.all()? } else { args.paging.few() };
+    let slice = if for_programs { args.paging.slice_for_programs() } else { args.paging.slice_for_text() };
     let (store, _) = context.open_catalog()?;
     let query = GroupQuery {
         sort: match args.sort {
@@ -100,29 +100,29 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         min_size: args.min_size,
         roots: roots(&store, &args.root)?,
         across_roots: args.across_roots,
-        limit: page.limit,
-        offset: page.offset(),
+        limit: slice.limit,
+        offset: slice.offset,
     };
     let groups = store.catalog().groups(&query)?;
-    let narrowed = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
-    let answer = DupesView {
+    let is_filtered = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
+    let view = DupesView {
         groups,
         root_paths: RootPaths::new(&store)?,
-        page,
-        is_filtered: narrowed,
+        slice,
+        is_filtered,
         completeness: Completeness::new(&store, &query.roots, &context.hints)?,
         hints: context.hints.clone(),
     };
     match args {
         Args { csv: true, .. } => {
-            answer.completeness.warn();
-            context.output.print_bytes(answer.csv().as_bytes())?;
+            view.completeness.warn();
+            context.output.print_bytes(view.csv().as_bytes())?;
         }
         Args { fdupes: true, print0, hard_links, .. } => {
-            answer.completeness.warn();
-            context.output.print_bytes(&answer.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
+            view.completeness.warn();
+            context.output.print_bytes(&view.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
         }
-        _ => context.output.print(&answer.json(), |_| answer.text())?,
+        _ => context.output.print(&view.json(), |_| view.text())?,
     }
     Ok(Outcome::Done)
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use gristmill_dedup::folders::{FolderOptions, SimilarOptions, find_identical, find_similar};
 
 use super::completeness::Completeness;
-use super::paging::Paging;
+use super::paging::{Offset, Paging};
 use super::root_paths::{RootPaths, select_roots};
 use super::value_parsers::size;
 use crate::context::Context;
@@ -67,16 +67,19 @@ pub(crate) struct Args {
     root: Vec<PathBuf>,
 
     #[command(flatten)]
-    paging: Paging,
+    paging: Paging<Offset>,
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let page = if context.output.is_json() { args.paging.all()? } else { args.paging.few() };
+    let slice = match context.output.is_json() {
+        true => args.paging.slice_for_programs(),
+        false => args.paging.slice_for_text(),
+    };
     let (store, _) = context.open_catalog()?;
     let roots: Vec<i64> = select_roots(&store, &args.root)?.iter().map(|root| root.id).collect();
-    let places = RootPaths::new(&store)?;
+    let root_paths = RootPaths::new(&store)?;
     let completeness = Completeness::new(&store, &roots, &context.hints)?;
-    let narrowed = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
+    let is_filtered = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
     let Args { match_names, min_size, min_files, .. } = *args;
     if args.partial {
         let options = SimilarOptions {
@@ -84,38 +87,38 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             min_files,
             min_size,
             roots,
-            limit: page.offset().saturating_add(page.limit),
+            limit: slice.offset.saturating_add(slice.limit),
             list: args.list.unwrap_or(10),
             ..SimilarOptions::default()
         };
         let found = find_similar(&store, &options)?;
-        let shown = found.pairs.get(page.offset()..).unwrap_or_default();
-        let answer = summary::SimilarView {
+        let shown = found.pairs.get(slice.offset..).unwrap_or_default();
+        let view = summary::SimilarView {
             pairs: shown,
             total: found.total as u64,
-            places,
-            page,
-            narrowed,
+            root_paths,
+            slice,
+            is_filtered,
             hints: &context.hints,
         };
-        let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
-        context.output.print(&completeness.extend_json(answer.json()), |_| text())?;
+        let text = || format!("{}\n{}", view.text().trim_end(), completeness.text());
+        context.output.print(&completeness.extend_json(view.json()), |_| text())?;
     } else {
         let options = FolderOptions { match_names, min_size, min_files, roots };
         let found = find_identical(&store, &options)?;
-        let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
+        let shown: Vec<_> = found.iter().skip(slice.offset).take(slice.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
-        let answer = summary::IdenticalView {
+        let view = summary::IdenticalView {
             groups: &shown,
             total: found.len() as u64,
             identical,
-            places,
-            page,
-            narrowed,
+            root_paths,
+            slice,
+            is_filtered,
             hints: &context.hints,
         };
-        let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
-        context.output.print(&completeness.extend_json(answer.json()), |_| text())?;
+        let text = || format!("{}\n{}", view.text().trim_end(), completeness.text());
+        context.output.print(&completeness.extend_json(view.json()), |_| text())?;
     }
     Ok(Outcome::Done)
 }

@@ -17,7 +17,8 @@ mod show;
 mod work_text;
 
 use self::work_text::work_text;
-use super::{dead, for_each_id, page_limit, to_object};
+use super::paging::{self, Paging, invalid_cursor};
+use super::{dead, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -92,18 +93,14 @@ pub(crate) struct List {
     /// Only of this queue; jobs have none
     #[arg(long)]
     queue: Option<String>,
-    /// At most so many
-    #[arg(long, value_name = "N", default_value = "50", value_parser = page_limit)]
-    limit: usize,
-    /// Go on after a page: the cursor it ended with
-    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
-    after: Option<Cursor>,
+    #[command(flatten)]
+    paging: Paging<Cursor>,
 }
 
 impl List {
     /// Whether there may be more than it lets through.
     fn is_filtered(&self) -> bool {
-        self.status.is_some() || self.kind.is_some() || self.queue.is_some() || self.after.is_some()
+        self.status.is_some() || self.kind.is_some() || self.queue.is_some() || self.paging.is_continued()
     }
 }
 
@@ -174,8 +171,12 @@ impl FromStr for Cursor {
             let job = if job == "-" { None } else { Some(job.to_owned()) };
             Some(Cursor { task, job })
         };
-        read().ok_or_else(|| "legal: the next_cursor of the page before, as it was".to_owned())
+        read().ok_or_else(invalid_cursor)
     }
+}
+
+impl paging::Cursor for Cursor {
+    const LIMIT_HELP: &'static str = paging::LIMIT_HELP;
 }
 
 impl fmt::Display for Cursor {
@@ -249,7 +250,10 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
     let store = context.open_store()?;
     match command {
-        Command::List(list) => show_list(context, &page(&store, &list)?, list.is_filtered()),
+        Command::List(list) => {
+            let page = list.paging.collect(|after, limit| page(&store, &list, after, limit))?;
+            show_list(context, &page, list.is_filtered())
+        }
         Command::Show { id } => show::show(context, &store, &id),
         Command::Cancel { ids } => cancel::cancel(context, &store, &ids),
         Command::Retry { ids } => for_each_id(context, &ids, |id| retry(&store, id)),
@@ -258,16 +262,16 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
 }
 
 /// One page of both tables. Each keeps its own order; between the two, the later one comes first.
-fn page(store: &Store, list: &List) -> Result<Page<Entry>, Error> {
-    let mut cursor = list.after.clone().unwrap_or_default();
-    let tasks = tasks(store, list, cursor.task)?;
-    let jobs = jobs(store, list, cursor.job.as_deref())?;
+fn page(store: &Store, list: &List, after: Option<&Cursor>, limit: usize) -> Result<Page<Entry>, Error> {
+    let mut cursor = after.cloned().unwrap_or_default();
+    let tasks = tasks(store, list, cursor.task, limit)?;
+    let jobs = jobs(store, list, cursor.job.as_deref(), limit)?;
     let beyond = tasks.next_cursor.is_some() || jobs.next_cursor.is_some();
-    let more = beyond || tasks.items.len() + jobs.items.len() > list.limit;
+    let more = beyond || tasks.items.len() + jobs.items.len() > limit;
     let mut tasks = tasks.items.into_iter().map(|task| Entry::Task(Box::new(task))).peekable();
     let mut jobs = jobs.items.into_iter().map(|job| Entry::Job(Box::new(job))).peekable();
     let mut items = Vec::new();
-    while items.len() < list.limit {
+    while items.len() < limit {
         let later = match (tasks.peek(), jobs.peek()) {
             (Some(task), Some(job)) if task.created_at() < job.created_at() => jobs.next(),
             (Some(_), _) => tasks.next(),
@@ -283,35 +287,35 @@ fn page(store: &Store, list: &List) -> Result<Page<Entry>, Error> {
     Ok(Page { items, next_cursor: more.then(|| cursor.to_string()) })
 }
 
-fn tasks(store: &Store, list: &List, after: Option<i64>) -> Result<Page<TaskRow>, Error> {
+fn tasks(store: &Store, list: &List, after: Option<i64>, limit: usize) -> Result<Page<TaskRow>, Error> {
     let status = list.status.map(|status| status.task);
     if status == Some(None) {
         return Ok(Page { items: Vec::new(), next_cursor: None });
     }
     let filter = TaskFilter { status: status.flatten(), kind: list.kind.clone(), queue: list.queue.clone() };
-    Ok(store.tasks().list(&filter, after, list.limit)?)
+    Ok(store.tasks().list(&filter, after, limit)?)
 }
 
-fn jobs(store: &Store, list: &List, after: Option<&str>) -> Result<Page<JobRow>, Error> {
+fn jobs(store: &Store, list: &List, after: Option<&str>, limit: usize) -> Result<Page<JobRow>, Error> {
     let status = list.status.map(|status| status.job);
     let kind = list.kind.as_deref().map(JobKind::parse);
     if status == Some(None) || kind == Some(None) || list.queue.is_some() {
         return Ok(Page { items: Vec::new(), next_cursor: None });
     }
     let filter = JobFilter { status: status.flatten(), kind: kind.flatten() };
-    Ok(store.jobs().list(filter, after, list.limit)?)
+    Ok(store.jobs().list(filter, after, limit)?)
 }
 
-fn show_list(context: &Context, page: &Page<Entry>, narrowed: bool) -> Result<Outcome, Error> {
+fn show_list(context: &Context, page: &Page<Entry>, is_filtered: bool) -> Result<Outcome, Error> {
     let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
     context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, &context.hints, page, narrowed)
+        table(output, &context.hints, page, is_filtered)
     })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, hints: &Hints, page: &Page<Entry>, narrowed: bool) -> String {
-    if page.items.is_empty() && narrowed {
+fn table(output: &Output, hints: &Hints, page: &Page<Entry>, is_filtered: bool) -> String {
+    if page.items.is_empty() && is_filtered {
         return format!("nothing matches. `{}` shows all work", hints.command("jobs list"));
     }
     if page.items.is_empty() {
@@ -321,7 +325,7 @@ fn table(output: &Output, hints: &Hints, page: &Page<Entry>, narrowed: bool) -> 
     let mut text =
         output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "WORK", "LAST ERROR"], &rows);
     if let Some(cursor) = &page.next_cursor {
-        text.push_str(&format!("\nmore: --after {cursor}\n"));
+        text.push_str(&format!("\nnext: --after {cursor}\n"));
     }
     text
 }

@@ -1,89 +1,152 @@
-//! Long answers, a page at a time.
+//! Pages of long lists.
 //!
-//! Owns --limit and --page.
+//! Owns `--limit` and `--after`, which all lists share, and how the store's pages are joined. The cursor of a list that
+//! is computed as a whole, such as duplicate groups, is the number of entries already shown; lists of the database have
+//! cursors of their own.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use gristmill_store::Page;
+use gristmill_store::jobs::MAX_PAGE;
 
 use crate::error::Error;
-use crate::output::{plural, thousands};
+use crate::output::thousands;
 
-/// As the user gave it.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(super) struct Paging {
-    /// At most so many, or `all` [default: 20; all for programs]
-    #[arg(long, value_name = "N", value_parser = limit)]
+/// A position in a list, as `next_cursor` of a page states it.
+pub(crate) trait Cursor: FromStr<Err = String> + Clone + Send + Sync + 'static {
+    /// Help text of `--limit`, with its default.
+    const LIMIT_HELP: &'static str;
+}
+
+/// Entries that a list of the database shows by default.
+const DEFAULT_LIMIT: usize = 50;
+
+/// Help text of `--limit` for lists of the database.
+pub(super) const LIMIT_HELP: &str = "Show at most N entries, or `all` [default: 50]";
+
+/// The paging options that the user gave.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Paging<C: Cursor> {
+    #[arg(long, value_name = "N", value_parser = limit, help = C::LIMIT_HELP)]
     limit: Option<usize>,
 
-    /// Which page of so many
-    #[arg(long, value_name = "N", default_value = "1", value_parser = page, hide_default_value = true)]
-    page: usize,
+    /// Resume after this cursor (next_cursor of the previous page)
+    #[arg(long, value_name = "CURSOR", value_parser = C::from_str, allow_hyphen_values = true)]
+    after: Option<C>,
 }
 
-/// A page as it is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Page {
-    pub(super) number: usize,
-    pub(super) limit: usize,
-}
-
-/// What fits on a screen or two.
-const DEFAULT_LIMIT: usize = 20;
-
-impl Paging {
-    /// For people, and for programs that ask again.
-    pub(super) fn few(self) -> Page {
-        Page { number: self.page, limit: self.limit.unwrap_or(DEFAULT_LIMIT) }
+impl<C: Cursor> Paging<C> {
+    /// Returns true if the list does not begin with its first entry.
+    pub(super) fn is_continued(&self) -> bool {
+        self.after.is_some()
     }
 
-    /// For programs that read to the end.
-    pub(super) fn all(self) -> Result<Page, Error> {
-        match self.limit {
-            None if self.page > 1 => {
-                Err(Error::Setting("without --limit all of it is one page; --page goes with --limit".into()))
+    /// Reads pages of the store until the limit is reached. `fetch` gets the cursor and the size of a page, which is at
+    /// most [`MAX_PAGE`].
+    pub(super) fn collect<T>(
+        &self,
+        mut fetch: impl FnMut(Option<&C>, usize) -> Result<Page<T>, Error>,
+    ) -> Result<Page<T>, Error> {
+        let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
+        let (mut items, mut after) = (Vec::new(), self.after.clone());
+        loop {
+            let page = fetch(after.as_ref(), (limit - items.len()).min(MAX_PAGE))?;
+            items.extend(page.items);
+            match page.next_cursor {
+                Some(cursor) if items.len() < limit => after = Some(cursor.parse().map_err(Error::System)?),
+                next_cursor => return Ok(Page { items, next_cursor }),
             }
-            limit => Ok(Page { number: self.page, limit: limit.unwrap_or(usize::MAX) }),
         }
     }
 }
 
-impl Page {
-    /// How many come before it.
-    pub(super) fn offset(self) -> usize {
-        (self.number - 1).saturating_mul(self.limit)
+/// Number of entries already shown: the cursor of a computed list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offset(usize);
+
+impl Cursor for Offset {
+    const LIMIT_HELP: &'static str =
+        "Show at most N entries, or `all` [default: 20 as text, all in other formats]";
+}
+
+impl FromStr for Offset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Offset).map_err(|_| invalid_cursor())
+    }
+}
+
+impl Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Describes what a cursor looks like, for errors.
+pub(super) fn invalid_cursor() -> String {
+    "expected: next_cursor of the previous page, unchanged".to_owned()
+}
+
+/// Entries of a computed list that a person sees by default: one or two screens.
+const DEFAULT_TEXT_LIMIT: usize = 20;
+
+impl Paging<Offset> {
+    /// Returns the part of the list to show as text.
+    pub(super) fn slice_for_text(&self) -> Slice {
+        self.slice(DEFAULT_TEXT_LIMIT)
     }
 
-    /// The page after it, if there is one.
-    pub(super) fn next(self, total: u64) -> Option<usize> {
-        let end = self.offset().saturating_add(self.limit) as u64;
-        (end < total).then_some(self.number + 1)
+    /// Returns the part of the list to show in formats for programs.
+    pub(super) fn slice_for_programs(&self) -> Slice {
+        self.slice(usize::MAX)
     }
 
-    /// Which of them it shows, and how to see more. Nothing when it shows all.
+    fn slice(&self, default: usize) -> Slice {
+        let Offset(offset) = self.after.unwrap_or_default();
+        Slice { offset, limit: self.limit.unwrap_or(default) }
+    }
+}
+
+/// A part of a computed list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    /// Number of entries before it.
+    pub(super) offset: usize,
+    /// Maximum number of entries in it.
+    pub(super) limit: usize,
+}
+
+impl Slice {
+    /// Returns the cursor of the next page, or none if this is the last one.
+    pub(super) fn next_cursor(self, total: u64) -> Option<String> {
+        let end = self.offset.saturating_add(self.limit);
+        ((end as u64) < total).then(|| end.to_string())
+    }
+
+    /// Describes which entries are shown and how to see the next ones. Returns none if all are shown.
     pub(super) fn describe(self, nouns: &str, shown: usize, total: u64) -> Option<String> {
-        let first = self.offset();
+        let Slice { offset, .. } = self;
         if shown as u64 == total {
             return None;
         }
         if shown == 0 {
-            let pages = total.div_ceil(self.limit as u64);
-            let there_are = if pages == 1 { "is" } else { "are" };
-            return Some(format!("no page {}: there {there_are} {}", self.number, plural(pages, "page")));
+            return Some(format!("no {nouns} after {offset}: there are {}", thousands(total)));
         }
-        let range = format!("{nouns} {} to {} of {}", first + 1, first + shown, thousands(total));
-        Some(match self.next(total) {
-            Some(next) => format!("{range}; more: --page {next}"),
+        let range = format!("{nouns} {} to {} of {}", offset + 1, offset + shown, thousands(total));
+        Some(match self.next_cursor(total) {
+            Some(cursor) => format!("{range}; next: --after {cursor}"),
             None => range,
         })
     }
 }
 
-fn limit(text: &str) -> Result<usize, String> {
+/// Parses `--limit`.
+pub(super) fn limit(text: &str) -> Result<usize, String> {
     let number = || text.parse().ok().filter(|limit| *limit > 0);
     let limit = if text == "all" { Some(usize::MAX) } else { number() };
-    limit.ok_or_else(|| "legal: a whole number from 1 on, or all".to_owned())
-}
-
-fn page(text: &str) -> Result<usize, String> {
-    let page = text.parse().ok().filter(|page| *page > 0);
-    page.ok_or_else(|| "legal: a whole number from 1 on".to_owned())
+    limit.ok_or_else(|| "expected: a whole number of at least 1, or all".to_owned())
 }
 
 #[cfg(test)]
@@ -91,19 +154,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages() {
-        let page = |number, limit| Page { number, limit };
-        for (page, shown, total, next, told) in [
-            (page(1, 20), 20, 53, Some(2), Some("pairs 1 to 20 of 53; more: --page 2")),
-            (page(3, 20), 13, 53, None, Some("pairs 41 to 53 of 53")),
-            (page(1, 20), 20, 20, None, None),
-            (page(1, 20), 0, 0, None, None),
-            (page(4, 20), 0, 53, None, Some("no page 4: there are 3 pages")),
-            (page(1, usize::MAX), 53, 53, None, None),
-            (page(9, usize::MAX), 0, 53, None, Some("no page 9: there is 1 page")),
+    fn slices_name_their_entries_and_the_next_cursor() {
+        let slice = |offset, limit| Slice { offset, limit };
+        for (slice, shown, total, next, text) in [
+            (slice(0, 20), 20, 53, Some("20"), Some("pairs 1 to 20 of 53; next: --after 20")),
+            (slice(40, 20), 13, 53, None, Some("pairs 41 to 53 of 53")),
+            (slice(0, 20), 20, 20, None, None),
+            (slice(0, 20), 0, 0, None, None),
+            (slice(60, 20), 0, 53, None, Some("no pairs after 60: there are 53")),
+            (slice(0, usize::MAX), 53, 53, None, None),
+            (slice(9, usize::MAX), 44, 53, None, Some("pairs 10 to 53 of 53")),
         ] {
-            assert_eq!(page.next(total), next, "{page:?}");
-            assert_eq!(page.describe("pairs", shown, total).as_deref(), told, "{page:?}");
+            assert_eq!(slice.next_cursor(total).as_deref(), next, "{slice:?}");
+            assert_eq!(slice.describe("pairs", shown, total).as_deref(), text, "{slice:?}");
+        }
+    }
+
+    #[test]
+    fn pages_of_the_store_are_joined_up_to_the_limit() {
+        let all: Vec<usize> = (1..=2 * MAX_PAGE + 10).collect();
+        let fetch = |after: Option<&Offset>, limit: usize| {
+            let start = after.map_or(0, |offset| offset.0);
+            let items: Vec<usize> = all.iter().skip(start).take(limit).copied().collect();
+            let end = start + items.len();
+            Ok(Page { items, next_cursor: (end < all.len()).then(|| end.to_string()) })
+        };
+        for (limit, count, next) in [
+            (None, DEFAULT_LIMIT, Some("50")),
+            (Some(MAX_PAGE + 1), MAX_PAGE + 1, Some("201")),
+            (Some(usize::MAX), all.len(), None),
+        ] {
+            let page = Paging { limit, after: None }.collect(fetch).unwrap();
+            assert_eq!((page.items.len(), page.next_cursor.as_deref()), (count, next), "{limit:?}");
         }
     }
 }

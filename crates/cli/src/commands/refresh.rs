@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let roots =
         if args.roots.is_empty() { store.roots().list()? } else { select_roots(&store, &args.roots)? };
     if roots.is_empty() {
-        let text = "no folder is registered yet; scan one: `gristmill scan FOLDER`";
+        let text = "no folder has been scanned yet; scan one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));
     }
     let options = ScanOptions {

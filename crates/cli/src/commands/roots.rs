@@ -1,10 +1,10 @@
-//! `gristmill roots` and `gristmill root`: the folders that are scanned.
+//! `gristmill roots`: lists and removes roots, the folders that scans have registered.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gristmill_store::roots::Root;
 use gristmill_store::{Store, UtcTime};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::confirm::confirm;
 use super::root_paths::with_path;
@@ -13,44 +13,70 @@ use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{Output, bytes, count_of, note, path, sanitize, thousands, time};
 
-pub(crate) const LIST: &str = "\
-A root is a folder that was given to `gristmill scan`, with everything below it. A root in another one has its files \
-to itself: none is counted twice. Numbers and filters are those of the last scan that finished; an inode with several \
-names counts once in the size.
+const EXAMPLES: &str = "\
+A root is a folder you have scanned, with everything below it. Without a subcommand, the roots are listed.
 
 Examples:
   gristmill roots
-  gristmill roots --json | jq -r '.items[] | select(.last_scanned_at == null) | .path'";
+  gristmill roots --json | jq -r '.items[] | select(.last_scanned_at == null) | .path'
+  gristmill roots remove ~/Pictures";
 
-const REMOVE: &str = "\
-What scans have found there is forgotten. No file is touched; to have the root back, scan the folder again.
+const LIST: &str = "\
+Counts and filters are those of the last scan that finished. If a root is inside another root, its files are counted \
+only there. A file with several hard links counts once in the size.
 
 Examples:
-  gristmill root remove ~/Pictures
-  gristmill root remove nas --yes";
+  gristmill roots list
+  gristmill roots list --json | jq -r '.items[] | select(.last_scanned_at == null) | .path'";
+
+const REMOVE: &str = "\
+Deletes the catalog records of the root. No file is changed; scan the folder again to add it back.
+
+Examples:
+  gristmill roots remove ~/Pictures
+  gristmill roots remove nas --yes";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
-    /// Forget a root and what was found in it; no file is touched
+enum Command {
+    /// List the roots with their counts, filters and last scan
+    #[command(after_help = LIST)]
+    List,
+    /// Remove a root from the catalog; no file is changed
     #[command(after_help = REMOVE)]
     Remove {
-        /// The root, by its path or its name
+        /// Path or name of the root
         #[arg(value_name = "ROOT")]
         root: PathBuf,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
 }
 
-pub(crate) fn list(context: &Context) -> Result<Outcome, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    match &args.command {
+        None | Some(Command::List) => list(context),
+        Some(Command::Remove { root, yes }) => remove(context, root, *yes),
+    }
+}
+
+fn list(context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.open_catalog()?;
     let roots = store.roots().list()?;
     let unreadable = roots.iter().map(|root| unreadable(&store, root)).collect::<Result<Vec<_>, _>>()?;
     let items: Vec<Value> =
         roots.iter().zip(&unreadable).map(|(root, unreadable)| as_value(root, unreadable)).collect();
     context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
-        table(output, &context.hints, &roots) + &unread_text(&unreadable)
+        table(output, &context.hints, &roots)
+            + &scan_options_text(output, &roots)
+            + &unreadable_text(&unreadable)
     })?;
     Ok(Outcome::Done)
 }
@@ -58,7 +84,7 @@ pub(crate) fn list(context: &Context) -> Result<Outcome, Error> {
 /// Folders of a root that could not be read.
 struct Unreadable {
     count: u64,
-    /// The first of them, with their reasons.
+    /// The first of them, each with its reason.
     samples: Vec<String>,
 }
 
@@ -74,7 +100,7 @@ fn unreadable(store: &Store, root: &Root) -> Result<Unreadable, Error> {
     Ok(Unreadable { count, samples: samples.into_iter().map(line).collect() })
 }
 
-fn unread_text(unreadable: &[Unreadable]) -> String {
+fn unreadable_text(unreadable: &[Unreadable]) -> String {
     let count: u64 = unreadable.iter().map(|root| root.count).sum();
     if count == 0 {
         return String::new();
@@ -102,15 +128,18 @@ fn as_value(root: &Root, unreadable: &Unreadable) -> Value {
     object.into()
 }
 
-/// The filters of the last scan, as they were recorded.
+/// Returns the filters of the last scan as they were recorded.
 fn filters(root: &Root) -> Option<Value> {
     serde_json::from_str(root.filters.as_deref()?).ok()
 }
 
-/// The filters of the last scan, as flags of `scan`.
-fn filter_flags(root: &Root) -> String {
-    let Some(Value::Object(filters)) = filters(root) else { return "-".to_owned() };
-    let moment = |value: &Value| value.as_i64().map(|at| time(UtcTime::from_micros(at.div_euclid(1_000))));
+/// Returns the options of the last scan of a root that decide which files it sees, as flags of `scan`.
+fn scan_options(root: &Root) -> String {
+    let filters = match filters(root) {
+        Some(Value::Object(filters)) => filters,
+        _ => Map::new(),
+    };
+    let timestamp = |value: &Value| value.as_i64().map(|at| time(UtcTime::from_micros(at.div_euclid(1_000))));
     let flags = filters.iter().flat_map(|(name, value)| {
         let flag = format!("--{}", name.replace('_', "-"));
         match (name.as_str(), value) {
@@ -123,15 +152,16 @@ fn filter_flags(root: &Root) -> String {
             ("min_size" | "max_size", value) => {
                 value.as_u64().map(|size| format!("{flag} {size}")).into_iter().collect()
             }
-            (_, value) => moment(value).map(|at| format!("{flag} '{at}'")).into_iter().collect(),
+            (_, value) => timestamp(value).map(|at| format!("{flag} '{at}'")).into_iter().collect(),
         }
     });
-    flags.collect::<Vec<_>>().join(" ")
+    let follow = root.follow_links.then(|| "--follow-links".to_owned());
+    follow.into_iter().chain(flags).collect::<Vec<_>>().join(" ")
 }
 
 fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
     if roots.is_empty() {
-        return format!("no folder is registered yet: {}", hints.command("scan FOLDER"));
+        return format!("no folder has been scanned yet; scan one: `{}`", hints.command("scan FOLDER"));
     }
     let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -141,44 +171,55 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
             or_dash(number(root.folders).map(thousands)),
             or_dash(number(root.files).map(thousands)),
             or_dash(number(root.bytes).map(bytes)),
-            root.last_scanned_at.map_or_else(|| "not to its end yet".to_owned(), time),
-            (if root.follow_links { "followed" } else { "not followed" }).to_owned(),
-            filter_flags(root),
+            root.last_scanned_at.map_or_else(|| "not finished".to_owned(), time),
             path(&root.path),
         ]
     };
-    let headers = ["NAME", "FOLDERS", "FILES", "SIZE", "LAST SCAN (UTC)", "SYMLINKS", "FILTERS", "PATH"];
-    output.table(&headers, &roots.iter().map(row).collect::<Vec<_>>())
+    let headers = ["NAME", "FOLDERS", "FILES", "SIZE", "LAST SCAN (UTC)", "PATH"];
+    output.uncut_table(&headers, &roots.iter().map(row).collect::<Vec<_>>())
 }
 
-pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error> {
-    let Command::Remove { root, yes } = command;
+/// Lists the roots that are scanned with options.
+fn scan_options_text(output: &Output, roots: &[Root]) -> String {
+    let rows: Vec<Vec<String>> = roots
+        .iter()
+        .map(|root| vec![root.name.clone(), scan_options(root)])
+        .filter(|row| row.iter().all(|cell| !cell.is_empty()))
+        .collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", output.uncut_table(&["NAME", "SCAN OPTIONS"], &rows)),
+    }
+}
+
+fn remove(context: &Context, root: &Path, yes: bool) -> Result<Outcome, Error> {
     let (store, _) = context.open_catalog()?;
     let root = gristmill_dedup::roots::named(&store, root)?;
     let shown = path(&root.path);
     if !yes {
-        match confirm(&format!("Forget {shown} and what was found in it? No file is touched."), false)? {
+        match confirm(&format!("Remove {shown} from the catalog? No file is changed."), false)? {
             Some(true) => {}
             Some(false) => {
-                note("nothing was forgotten");
+                note("nothing was removed");
                 return Ok(Outcome::UserError);
             }
             None => {
-                let text = format!("what was found in {shown} would be forgotten; with --yes it is");
+                let text =
+                    format!("this removes {shown} and its records from the catalog; confirm with --yes");
                 return Err(Error::Setting(text));
             }
         }
     }
-    let forgotten = store.roots().remove(root.id)?;
+    let removed = store.roots().remove(root.id)?;
     let mut object = with_path(&root.path);
     object.insert("name".to_owned(), json!(root.name));
-    object.insert("folders".to_owned(), json!(forgotten.folders));
-    object.insert("files".to_owned(), json!(forgotten.files));
+    object.insert("folders".to_owned(), json!(removed.folders));
+    object.insert("files".to_owned(), json!(removed.files));
     context.output.summary(&object, Outcome::Done, |_| {
         format!(
-            "{shown} is no root any more: {} and {} forgotten. No file was touched",
-            count_of(forgotten.folders as u64, "folder"),
-            count_of(forgotten.files as u64, "file")
+            "removed {shown} from the catalog: {}, {}. No file was changed",
+            count_of(removed.folders as u64, "folder"),
+            count_of(removed.files as u64, "file")
         )
     })?;
     Ok(Outcome::Done)

@@ -1,12 +1,10 @@
-//! `gristmill scan`: finds duplicates.
+//! `gristmill scan`: walks folders, hashes files that can be duplicates, and stores both in the catalog.
 //!
-//! Owns what was asked for. How far it has come is shown by `progress`, how it ended by `told`; what is done until
-//! then is the scanner's affair.
+//! Owns the options of a scan. `progress` shows the running scan and `summary` its result; `gristmill_dedup` scans.
 
 mod progress;
 mod summary;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,54 +24,58 @@ use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-A folder that is scanned for the first time is registered as a root; then and later all below it belongs to it. \
-Only files that can be duplicates are read: those that share their size with another file of any root, then \
-their first and last blocks, then all of it. No file is ever changed.
+The first scan of a folder registers it as a root: the folder with everything below it. Without a folder, all roots are \
+scanned.
 
-Killed or stopped at any instant, the same command goes on where it was. A later scan reads only what has \
-changed. Without a folder all roots are scanned.
+Only files that can be duplicates are read: files with the same size as another file of any root, first their first and \
+last blocks, then all of their content. No file is changed. If a scan is stopped or killed, the same command resumes \
+it. A later scan reads only files that have changed.
 
-Patterns are matched against the path inside the scanned folder:
+Patterns match the path inside the scanned folder:
   *.tmp, cache     names at any depth
   build/*.o        a path from the scanned folder on
-  ./cache, /cache  cache at the top of the scanned folder, not below
+  ./cache, /cache  cache at the top of the scanned folder only
   /mnt/nas/tmp     an absolute path inside a scanned folder
-  a/**/b           ** stands for any number of folders; * and ? for no slash
-  {jpg,png} [ab]   alternatives, characters; \\* is a star itself
-Upper and lower case differ unless --ignore-case is given. A folder that is left out is left out with all below it. \
-Files of an earlier scan that no longer match are not listed any more; their hashes are kept. A pattern that cannot match is warned about.
+  a/**/b           ** is any number of folders; * and ? do not match a slash
+  {jpg,png} [ab]   alternatives, characters; \\* is a literal star
+Patterns are case-sensitive unless --ignore-case is given. An excluded folder is excluded with everything below it. Files \
+of an earlier scan that no longer match are no longer listed; their hashes are kept. A pattern that cannot match \
+anything is reported as a warning.
 
-Sizes are numbers of bytes, or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024, kB, MB, … powers of 1000; \
-1.5G and \"10 MB\" are sizes, too.
+Sizes are numbers of bytes or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024; kB, MB, … are powers of \
+1000. 1.5G and \"10 MB\" are valid sizes.
 
-Ctrl-C: what was found is saved within five seconds, and a second one ends it at once.
+Ctrl-C stops the scan and saves what was found within five seconds; a second Ctrl-C ends it at once.
 
-Exit codes:
-  0    done
-  1    folders or files could not be read: they are listed, the rest is done, the next scan tries
-       again; or a wrong argument, a folder that is not there, a root that another process scans
-  2    the system failed: a full disk, a damaged database
-  130  interrupted, with what was found saved
+Exit status:
+  0    success
+  1    folders or files could not be read (they are listed; the next scan tries them again), or a
+       wrong argument, a missing folder, or a root that another process is scanning
+  2    system failure: a full disk, a damaged database
+  130  interrupted; what was found is saved
 
 Examples:
   gristmill scan ~/Pictures
   gristmill scan /mnt/nas ~/Downloads --exclude '*.part' --min-size 1MiB
-  gristmill scan folders /mnt/nas          look what is there, read nothing
+  gristmill scan /mnt/nas --mode walk
   gristmill scan --json | jq .reclaimable_bytes";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, override_usage = "gristmill scan [OPTIONS] [all|folders|files] [FOLDER]...")]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to do, then the folders: `all` (walk and read; the default), `folders` (walk only) or `files` (read
-    /// what was walked before). A folder of one of these names is written ./all
+    /// Folders to scan [default: all roots]
     #[arg(value_name = "FOLDER")]
-    words: Vec<OsString>,
+    folders: Vec<PathBuf>,
+
+    /// What to do: walk and hash (all), record files without reading them (walk), or hash files recorded before (hash)
+    #[arg(long, value_enum, default_value_t = Mode::All, hide_possible_values = true)]
+    mode: Mode,
 
     /// Register new folders without asking
     #[arg(short, long)]
     yes: bool,
 
-    /// Begin anew instead of going on with a scan that was stopped
+    /// Start over instead of resuming a stopped scan
     #[arg(long)]
     restart: bool,
 
@@ -81,68 +83,85 @@ pub(crate) struct Args {
     #[arg(long)]
     every_file: bool,
 
-    /// How contents are hashed: blake3, sha256, sha512 or sha3-256 [default: the setting scan.hash]
-    #[arg(long, value_name = "ALGORITHM")]
-    hash: Option<String>,
-
-    /// How many workers walk and read [default: the setting scan.workers]
-    #[arg(long, value_name = "NUMBER")]
-    workers: Option<String>,
-
-    /// Read at most so much in a second, such as 200MiB/s
-    #[arg(long, value_name = "SIZE")]
-    io_limit: Option<String>,
-
-    /// Follow links below these roots, now and in later scans; --no-follow-links ends it
+    /// Follow symbolic links below these roots, in this and later scans; --no-follow-links turns it off
     #[arg(long, overrides_with = "no_follow_links")]
     follow_links: bool,
 
     #[arg(long, hide = true)]
     no_follow_links: bool,
 
-    /// Do not leave the root's file system
+    /// Stay on the file system of the root
     #[arg(long)]
     one_file_system: bool,
 
-    /// Accept that a root that had files is empty now, or that its disk is no longer mounted
+    /// Accept that a folder that had files is now empty, or that its disk is no longer mounted
     #[arg(long)]
     allow_empty: bool,
 
-    /// Only files that match; may be given several times
-    #[arg(long, value_name = "PATTERN", help_heading = "Which files")]
+    /// Scan only files that match; repeatable
+    #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
     include: Vec<String>,
 
-    /// No files and folders that match; may be given several times
-    #[arg(long, value_name = "PATTERN", help_heading = "Which files")]
+    /// Skip files and folders that match; repeatable
+    #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
     exclude: Vec<String>,
 
-    /// Upper and lower case are the same in these patterns
-    #[arg(long, help_heading = "Which files")]
+    /// Match patterns without regard to case
+    #[arg(long, help_heading = "Filters")]
     ignore_case: bool,
 
-    /// Only files of at least this size
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Which files")]
+    /// Scan only files of at least this size
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Filters")]
     min_size: Option<u64>,
 
-    /// Only files of at most this size
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Which files")]
+    /// Scan only files of at most this size
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Filters")]
     max_size: Option<u64>,
 
-    /// Only files changed since: a date such as 2026-01-31, or 30d for the last thirty days
-    #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Which files")]
+    /// Scan only files modified since: a date such as 2026-01-31, or a time ago such as 30d
+    #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Filters")]
     newer_than: Option<Timestamp>,
 
-    /// Only files not changed since
-    #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Which files")]
+    /// Scan only files not modified since
+    #[arg(long, value_name = "WHEN", value_parser = timestamp, help_heading = "Filters")]
     older_than: Option<Timestamp>,
 
-    /// No names that begin with a dot
-    #[arg(long, help_heading = "Which files")]
+    /// Skip names that begin with a dot
+    #[arg(long, help_heading = "Filters")]
     skip_hidden: bool,
 
-    /// Nothing that .gitignore files name
-    #[arg(long, help_heading = "Which files")]
+    /// Skip what .gitignore files exclude
+    #[arg(long, help_heading = "Filters")]
     gitignore: bool,
+
+    /// Hash algorithm: blake3, sha256, sha512 or sha3-256 [default: the setting scan.hash, blake3]
+    #[arg(long, value_name = "ALGORITHM", help_heading = "Performance")]
+    hash: Option<String>,
+
+    /// Number of workers that walk and read [default: the setting scan.workers, auto]
+    #[arg(long, value_name = "NUMBER", help_heading = "Performance")]
+    workers: Option<String>,
+
+    /// Maximum read rate per second, such as 200MiB/s [default: the setting scan.io_limit, none]
+    #[arg(long, value_name = "SIZE", help_heading = "Performance")]
+    io_limit: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Mode {
+    All,
+    Walk,
+    Hash,
+}
+
+impl From<Mode> for ScanMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::All => ScanMode::All,
+            Mode::Walk => ScanMode::Walk,
+            Mode::Hash => ScanMode::Hash,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -155,10 +174,9 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             context.flags.values.insert(key.name, (flag, Raw::One(text.into())));
         }
     }
-    let (mode, folders) = asked(&args.words)?;
     let settings = context.settings()?;
     let options = ScanOptions {
-        mode,
+        mode: args.mode.into(),
         algorithm: settings.scan.algorithm,
         every_file: args.every_file,
         restart: args.restart,
@@ -170,15 +188,14 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         top: if context.output.is_json() { 0 } else { MAX_SHOWN_GROUPS },
     };
     options.filter.check()?;
-    // Before a database is made: a mistyped folder leaves nothing behind.
-    let folders =
-        folders.iter().map(|path| gristmill_dedup::roots::resolve(path)).collect::<Result<Vec<_>, _>>()?;
+    // Checked before the database is created, so that a misspelled folder leaves no file behind.
+    let folders = resolve(&args.folders)?;
     let store = match settings.database.try_exists() {
         Ok(false) => None,
         _ => Some(store_options(&settings).open(&settings.database)?),
     };
     if !confirm_registration(store.as_ref(), &folders, args.yes)? {
-        note("nothing was registered, nothing was scanned");
+        note("nothing was registered or scanned");
         return Ok(Outcome::UserError);
     }
     let store = store.map_or_else(|| open_or_create(&settings), Ok)?;
@@ -190,7 +207,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     scan_and_report(&store, &roots, &options, context)
 }
 
-/// Does it, shows how far it has come, and says what was found. Shared with `refresh`.
+/// Scans, shows progress and prints the result. Shared with `refresh`.
 pub(crate) fn scan_and_report(
     store: &Store,
     roots: &[Root],
@@ -202,9 +219,9 @@ pub(crate) fn scan_and_report(
         let control = control.clone();
         move || control.cancel()
     })?;
-    let shown = progress::show(&control, context.quiet);
+    let reporter = progress::show(&control, context.quiet);
     let result = scan(store, roots, options, &control);
-    shown.end();
+    reporter.end();
     signals.stop();
     let summary = result?;
     let outcome = match summary {
@@ -216,47 +233,43 @@ pub(crate) fn scan_and_report(
         true => None,
         false => Some(Completeness::new(store, &[], &context.hints)?),
     };
-    let told = ScanSummaryView {
+    let view = ScanSummaryView {
         summary: &summary,
         roots: &store.roots().list()?,
         mode: options.mode,
         hints: &context.hints,
         completeness: completeness.as_ref(),
     };
-    context.output.summary(&told.json()?, outcome, |output| match output.is_quiet() {
-        true => format!("error: {}", told.unreadable().join("\n")),
-        false => told.text(),
+    context.output.summary(&view.json()?, outcome, |output| match output.is_quiet() {
+        true => format!("error: {}", view.unreadable().join("\n")),
+        false => view.text(),
     })?;
     Ok(outcome)
 }
 
-/// So many groups are shown at the end of a scan.
+/// Number of duplicate groups shown at the end of a scan.
 const MAX_SHOWN_GROUPS: usize = 5;
 
-/// What to do, and where.
-fn asked(words: &[OsString]) -> Result<(ScanMode, Vec<PathBuf>), Error> {
-    let mode = match words.first().and_then(|word| word.to_str()) {
-        Some("all") => Some(ScanMode::All),
-        Some("folders") => Some(ScanMode::Walk),
-        Some("files") => Some(ScanMode::Hash),
-        _ => None,
+/// Resolves the folders to scan. A missing folder whose name was a mode of earlier versions is reported with `--mode`.
+fn resolve(folders: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
+    let mode = match folders.first().and_then(|folder| folder.to_str()) {
+        Some("all") => "all",
+        Some("folders") => "walk",
+        Some("files") => "hash",
+        _ => "",
     };
-    let rest = &words[usize::from(mode.is_some())..];
-    if let (Some(_), [], Some(word)) = (mode, rest, words.first())
-        && Path::new(word).is_dir()
-    {
-        let word = word.display();
+    if let Some(folder) = folders.first().filter(|folder| !mode.is_empty() && !Path::exists(folder)) {
         return Err(Error::Setting(format!(
-            "is {word} the folder, or what to do? Write `gristmill scan ./{word}` for the folder, \
-             `gristmill scan {word} FOLDER` for the other"
+            "there is no folder {}; for a mode, write `gristmill scan --mode {mode}`",
+            path(folder)
         )));
     }
-    Ok((mode.unwrap_or(ScanMode::All), rest.iter().map(PathBuf::from).collect()))
+    Ok(folders.iter().map(|folder| gristmill_dedup::roots::resolve(folder)).collect::<Result<_, _>>()?)
 }
 
 fn filter(args: &Args) -> Result<Filter, Error> {
     let nanoseconds = |moment: Option<Timestamp>| -> Result<Option<i64>, Error> {
-        let range = |_| Error::Setting("the date is beyond what a file can have".to_owned());
+        let range = |_| Error::Setting("the date is out of the range of file times".to_owned());
         moment.map(|moment| i64::try_from(moment.as_nanosecond()).map_err(range)).transpose()
     };
     Ok(Filter {
@@ -272,12 +285,12 @@ fn filter(args: &Args) -> Result<Filter, Error> {
     })
 }
 
-/// Whether folders that are not registered yet are to be. Asked before a database is made: who says no leaves nothing
-/// behind. Where nobody can answer, the command line was answer enough.
+/// Asks whether to register new folders. Asks before the database is created, so that "no" leaves no file behind. Without
+/// a terminal, naming the folders on the command line is consent.
 fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
     let known = store.map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
     if folders.is_empty() && known.is_empty() {
-        let text = "no folder is registered yet; name one: `gristmill scan FOLDER`";
+        let text = "no folder has been scanned yet; name one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));
     }
     let is_new = |folder: &&PathBuf| known.iter().all(|root| root.path != **folder);
@@ -289,7 +302,7 @@ fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -
     Ok(confirm(&question, true)?.unwrap_or(true))
 }
 
-/// The roots to scan, registered.
+/// Returns the roots to scan and registers new ones.
 fn roots(args: &Args, store: &Store, folders: &[PathBuf], context: &Context) -> Result<Vec<Root>, Error> {
     let mut roots = if folders.is_empty() { store.roots().list()? } else { Vec::new() };
     for folder in folders {
@@ -299,7 +312,7 @@ fn roots(args: &Args, store: &Store, folders: &[PathBuf], context: &Context) -> 
         }
         roots.push(store.roots().register(folder)?);
         if !context.quiet {
-            note(&format!("{} is registered", path(folder)));
+            note(&format!("registered {}", path(folder)));
         }
     }
     if args.follow_links || args.no_follow_links {

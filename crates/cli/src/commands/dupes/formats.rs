@@ -5,7 +5,7 @@ use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
 use serde_json::{Value, json};
 
 use crate::commands::completeness::Completeness;
-use crate::commands::paging::Page;
+use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, bytes as path_bytes, hex, path_text, with_path};
 use crate::hints::Hints;
 use crate::output::{bytes, count_of, path};
@@ -14,7 +14,7 @@ use crate::output::{bytes, count_of, path};
 pub(super) struct DupesView {
     pub(super) groups: Groups,
     pub(super) root_paths: RootPaths,
-    pub(super) page: Page,
+    pub(super) slice: Slice,
     /// Whether filters were given.
     pub(super) is_filtered: bool,
     pub(super) completeness: Completeness,
@@ -32,8 +32,8 @@ impl DupesView {
             text.push_str(&self.group(group));
             text.push('\n');
         }
-        if let Some(told) = self.page.describe("groups", groups.len(), *total) {
-            text.push_str(&format!("{told}\n"));
+        if let Some(range) = self.slice.describe("groups", groups.len(), *total) {
+            text.push_str(&format!("{range}\n"));
         }
         text.push_str(&format!(
             "{} of duplicates, {}: {} reclaimable ({} of contents)\n",
@@ -108,8 +108,7 @@ impl DupesView {
             "total_files": files,
             "reclaimable_bytes": reclaimable,
             "redundant_bytes": redundant,
-            "page": self.page.number,
-            "next_page": self.page.next(*total),
+            "next_cursor": self.slice.next_cursor(*total),
         }))
     }
 
@@ -118,7 +117,7 @@ impl DupesView {
             "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,\
              symbolic_link,allocated_bytes\n"
                 .to_owned();
-        for (number, group) in (self.page.offset() + 1..).zip(&self.groups.groups) {
+        for (number, group) in (self.slice.offset + 1..).zip(&self.groups.groups) {
             for member in &group.members {
                 let absolute = self.root_paths.absolute(member.root, &member.path);
                 let row = [

@@ -8,7 +8,7 @@ use gristmill_dedup::folders::{
 use gristmill_store::UtcTime;
 use serde_json::{Map, Value, json};
 
-use crate::commands::paging::Page;
+use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, with_path};
 use crate::hints::Hints;
 use crate::output::{bytes, count_of, path, time};
@@ -19,9 +19,9 @@ pub(super) struct IdenticalView<'a> {
     pub(super) total: u64,
     /// Groups of identical folders.
     pub(super) identical: u64,
-    pub(super) places: RootPaths,
-    pub(super) page: Page,
-    pub(super) narrowed: bool,
+    pub(super) root_paths: RootPaths,
+    pub(super) slice: Slice,
+    pub(super) is_filtered: bool,
     pub(super) hints: &'a Hints,
 }
 
@@ -29,16 +29,16 @@ pub(super) struct IdenticalView<'a> {
 pub(super) struct SimilarView<'a> {
     pub(super) pairs: &'a [SimilarPair],
     pub(super) total: u64,
-    pub(super) places: RootPaths,
-    pub(super) page: Page,
-    pub(super) narrowed: bool,
+    pub(super) root_paths: RootPaths,
+    pub(super) slice: Slice,
+    pub(super) is_filtered: bool,
     pub(super) hints: &'a Hints,
 }
 
 impl IdenticalView<'_> {
     pub(super) fn json(&self) -> Value {
         let folder = |folder: &GroupedFolder| {
-            let mut object = folder_object(&self.places, folder.root, &folder.path);
+            let mut object = folder_object(&self.root_paths, folder.root, &folder.path);
             object.insert("unscanned_entries".to_owned(), json!(folder.unscanned));
             object
         };
@@ -57,14 +57,13 @@ impl IdenticalView<'_> {
             "items": self.groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": self.total,
             "identical_groups": self.identical,
-            "page": self.page.number,
-            "next_page": self.page.next(self.total),
+            "next_cursor": self.slice.next_cursor(self.total),
         })
     }
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return empty_text(&self.places, self.narrowed, self.hints, "no identical folders");
+            return empty_text(&self.root_paths, self.is_filtered, self.hints, "no identical folders");
         }
         let mut text = String::new();
         for group in self.groups {
@@ -82,13 +81,13 @@ impl IdenticalView<'_> {
                     _ if group.identical => String::new(),
                     entries => format!("  ({})", unscanned(entries)),
                 };
-                let folder = path(&self.places.absolute(folder.root, &folder.path));
+                let folder = path(&self.root_paths.absolute(folder.root, &folder.path));
                 text.push_str(&format!("            {folder}{unscanned}\n"));
             }
             text.push('\n');
         }
-        if let Some(told) = self.page.describe("groups", self.groups.len(), self.total) {
-            text.push_str(&format!("{told}\n"));
+        if let Some(range) = self.slice.describe("groups", self.groups.len(), self.total) {
+            text.push_str(&format!("{range}\n"));
         }
         text.push_str(&format!("{} of identical folders", count_of(self.identical, "group")));
         match self.total - self.identical {
@@ -106,8 +105,8 @@ impl SimilarView<'_> {
     pub(super) fn json(&self) -> Value {
         let pair = |pair: &SimilarPair| {
             json!({
-                "a": side(&self.places, &pair.a),
-                "b": side(&self.places, &pair.b),
+                "a": side(&self.root_paths, &pair.a),
+                "b": side(&self.root_paths, &pair.b),
                 "similarity": (pair.similarity * 10.0).round() / 10.0,
                 "differences": pair.differences.iter().map(|one| one.as_str()).collect::<Vec<_>>(),
                 "matching_files": pair.matching_files,
@@ -122,22 +121,21 @@ impl SimilarView<'_> {
         json!({
             "items": self.pairs.iter().map(pair).collect::<Vec<_>>(),
             "total_pairs": self.total,
-            "page": self.page.number,
-            "next_page": self.page.next(self.total),
+            "next_cursor": self.slice.next_cursor(self.total),
         })
     }
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return empty_text(&self.places, self.narrowed, self.hints, "no similar folders");
+            return empty_text(&self.root_paths, self.is_filtered, self.hints, "no similar folders");
         }
         let mut text = String::new();
         for pair in self.pairs {
             text.push_str(&self.pair(pair));
             text.push('\n');
         }
-        if let Some(told) = self.page.describe("pairs", self.pairs.len(), self.total) {
-            text.push_str(&format!("{told}\n"));
+        if let Some(range) = self.slice.describe("pairs", self.pairs.len(), self.total) {
+            text.push_str(&format!("{range}\n"));
         }
         text.push_str(&format!("{} of similar folders\n", count_of(self.total, "pair")));
         text
@@ -158,7 +156,7 @@ impl SimilarView<'_> {
             };
             text.push_str(&format!(
                 "         {letter}  {}  ({}, {}{partly}{others})\n",
-                path(&self.places.absolute(side.root, &side.path)),
+                path(&self.root_paths.absolute(side.root, &side.path)),
                 count_of(side.files, "file"),
                 bytes(side.bytes)
             ));
@@ -218,10 +216,10 @@ fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(
     }
 }
 
-fn empty_text(places: &RootPaths, narrowed: bool, hints: &Hints, none: &str) -> String {
+fn empty_text(root_paths: &RootPaths, is_filtered: bool, hints: &Hints, none: &str) -> String {
     match () {
-        () if places.is_empty() => format!("nothing was scanned yet: {}", hints.command("scan FOLDER")),
-        () if narrowed => {
+        () if root_paths.is_empty() => format!("nothing was scanned yet: {}", hints.command("scan FOLDER")),
+        () if is_filtered => {
             let command = hints.command("folders");
             format!("{none} match. `{command}` without filters shows those there are")
         }
@@ -229,14 +227,14 @@ fn empty_text(places: &RootPaths, narrowed: bool, hints: &Hints, none: &str) -> 
     }
 }
 
-fn folder_object(places: &RootPaths, root: i64, path: &Path) -> Map<String, Value> {
-    let mut object = with_path(&places.absolute(root, path));
-    places.insert_root(&mut object, root);
+fn folder_object(root_paths: &RootPaths, root: i64, path: &Path) -> Map<String, Value> {
+    let mut object = with_path(&root_paths.absolute(root, path));
+    root_paths.insert_root(&mut object, root);
     object
 }
 
-fn side(places: &RootPaths, side: &Side) -> Value {
-    let mut object = folder_object(places, side.root, &side.path);
+fn side(root_paths: &RootPaths, side: &Side) -> Value {
+    let mut object = folder_object(root_paths, side.root, &side.path);
     object.insert("files".to_owned(), json!(side.files));
     object.insert("bytes".to_owned(), json!(side.bytes));
     object.insert("whole".to_owned(), json!(side.whole));
