@@ -1,6 +1,6 @@
-//! The commands, each with its words, its help and what it does.
+//! The commands, each with its arguments, help and implementation.
 //!
-//! Owns what several of them share: many items where each may be refused by itself, and JSON inside rows.
+//! Owns what several commands share: acting on many ids of which some may be refused, and JSON inside rows.
 
 mod amqp_common;
 pub(crate) mod backup;
@@ -39,7 +39,7 @@ use serde_json::{Map, Value, json};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
-/// Does something with each of many items. What is refused is told and costs only itself.
+/// Acts on each of many ids. A refused id is reported, and the others are still handled.
 fn for_each_id<T: Serialize>(
     context: &Context,
     ids: &[T],
@@ -62,16 +62,16 @@ fn for_each_id<T: Serialize>(
         }
     }
     let value = json!({"items": items, "next_cursor": null});
-    // What was refused has been told.
+    // Refused ids have been reported on standard error.
     context.output.summary(&value, Outcome::Done, |_| lines.join("\n"))?;
     Ok(outcome)
 }
 
-/// A row as a JSON object. Columns that hold JSON become part of it.
+/// Converts a row to a JSON object. Columns that contain JSON are nested in it.
 fn to_object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
-    let fault = |error: serde_json::Error| Error::System(format!("a row is not JSON: {error}"));
+    let failed = |error: serde_json::Error| Error::System(format!("cannot convert a row to JSON: {error}"));
     let mut object: Map<String, Value> =
-        serde_json::from_value(serde_json::to_value(row).map_err(fault)?).map_err(fault)?;
+        serde_json::from_value(serde_json::to_value(row).map_err(failed)?).map_err(failed)?;
     for column in ["payload", "result", "checkpoint", "data"] {
         if let Some(Value::String(text)) = object.get(column)
             && let Ok(inner) = serde_json::from_str(text)
@@ -82,8 +82,8 @@ fn to_object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
     Ok(object)
 }
 
-/// A letter's number.
+/// Parses the id of a dead letter.
 fn dead_letter_id(text: &str) -> Result<i64, String> {
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "legal: a number, such as 12, as `gristmill dead list` shows it".to_owned())
+    let id = text.parse().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| "expected: a number such as 12 (`gristmill dead list` shows them)".to_owned())
 }

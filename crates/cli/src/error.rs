@@ -1,6 +1,6 @@
-//! Why a run ended early, and whose turn it is.
+//! Errors and outcomes of a run.
 //!
-//! Owns the exit codes and how an error reaches the terminal.
+//! Owns the exit statuses, and how an error is printed.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,23 +8,23 @@ use std::path::Path;
 use crate::hints::Hints;
 use crate::output::{path, sanitize_lines};
 
-/// How a run ended that was not stopped by an error.
+/// Outcome of a run that was not stopped by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All of it is done.
+    /// Everything was done.
     Done,
-    /// Something is left for the user: an item that was refused, a finding. It has been told.
+    /// The user has to act: an item was refused, or a check found a problem. It has been reported.
     UserError,
-    /// The system failed at some of it, or is damaged. It has been told.
+    /// The system failed at a part of the work, or a file is damaged. It has been reported.
     Failed,
-    /// Another program kept a database locked for too long; the same may succeed later.
+    /// Another program kept a database locked for too long. The same command may succeed later.
     Busy,
-    /// Interrupted, with all state saved.
+    /// The run was interrupted, and all state is saved.
     Interrupted,
 }
 
 impl Outcome {
-    pub(crate) fn exit_code(self) -> u8 {
+    pub(crate) fn exit_status(self) -> u8 {
         match self {
             Outcome::Done => 0,
             Outcome::UserError => 1,
@@ -34,22 +34,22 @@ impl Outcome {
         }
     }
 
-    /// Of two parts of a run, the worse one.
+    /// Returns the worse of the outcomes of two parts of a run.
     pub(crate) fn and(self, other: Outcome) -> Outcome {
-        if other.exit_code() > self.exit_code() { other } else { self }
+        if other.exit_status() > self.exit_status() { other } else { self }
     }
 }
 
-/// What stopped the run.
+/// Error that stopped a run.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// The command line was not understood; clap knows where and what would be right.
+    /// The command line is invalid. clap names the argument and what is expected.
     Usage(clap::Error),
-    /// A setting or an argument is wrong. The text names it, its value and what is legal.
+    /// A setting or an argument is wrong. The text names it, its value and what is expected.
     Setting(String),
-    /// The store could not do it, or would not.
+    /// The store failed, or refused the request.
     Store(gristmill_store::Error),
-    /// The system failed.
+    /// The operating system or a file failed.
     System(String),
     /// Another program kept a database locked for too long.
     Busy(String),
@@ -58,9 +58,9 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// 1 the user can put it right, 2 the system failed.
-    pub(crate) fn exit_code(&self) -> u8 {
-        self.outcome().exit_code()
+    /// Returns 1 for a user error, 2 for a system failure and 3 for a locked database.
+    pub(crate) fn exit_status(&self) -> u8 {
+        self.outcome().exit_status()
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
@@ -72,7 +72,7 @@ impl Error {
         }
     }
 
-    /// With the commands that the message suggests completed.
+    /// Adds the global options of this run to the commands that the message suggests.
     pub(crate) fn complete_commands(self, hints: &Hints) -> Error {
         match self {
             Error::Setting(text) => Error::Setting(hints.complete_commands(&text)),
@@ -82,7 +82,7 @@ impl Error {
                 let advice = gristmill_store::damage::advice(&file);
                 let file = path(&file);
                 let text =
-                    format!("{file} is damaged, or its disk cannot be read: {detail}. What to do: {advice}");
+                    format!("{file} is damaged, or its disk cannot be read: {detail}. To fix it: {advice}");
                 Error::System(hints.complete_commands(&text))
             }
             Error::Store(error) if error.is_user_error() => {
@@ -93,8 +93,8 @@ impl Error {
         }
     }
 
-    /// A file could not be written. A full or broken disk is the system's failure; what is wrong with the path is the
-    /// user's to put right: `next` says how.
+    /// Returns the error for a file that could not be written. A wrong path is a user error, for which `next` names the
+    /// remedy; a full or broken disk is a system failure.
     pub(crate) fn cannot_write(file: &Path, error: &io::Error, next: &str) -> Error {
         use io::ErrorKind as Kind;
         let text = format!("cannot write {}: {error}", path(file));
@@ -108,20 +108,20 @@ impl Error {
             | Kind::InvalidFilename
             | Kind::InvalidInput => Error::Setting(format!("{text}; {next}")),
             Kind::StorageFull | Kind::QuotaExceeded => {
-                Error::System(format!("{text}. Nothing was written; make room and try again"))
+                Error::System(format!("{text}. Nothing was written; free some space and try again"))
             }
             _ => Error::System(format!("{text}. Nothing was written")),
         }
     }
 
-    /// Tells the user, on standard error. That it cannot be told is no reason for another exit code.
+    /// Prints the error on standard error. Failing to print it does not change the exit status.
     pub(crate) fn report(&self) {
-        let told = match self {
+        let printed = match self {
             Error::Usage(error) => error.print(),
-            // A path in it may be a stranger's.
+            // It may contain file names with control characters.
             other => writeln!(io::stderr(), "error: {}", sanitize_lines(&other.to_string())),
         };
-        drop(told);
+        drop(printed);
     }
 }
 
@@ -179,6 +179,6 @@ mod tests {
     #[test]
     fn database_that_stays_locked_has_its_own_exit_status() {
         let error: Error = gristmill_jsonl::Error::Busy("x.db is locked".to_owned()).into();
-        assert_eq!((error.exit_code(), error.to_string().as_str()), (3, "x.db is locked"));
+        assert_eq!((error.exit_status(), error.to_string().as_str()), (3, "x.db is locked"));
     }
 }

@@ -1,7 +1,7 @@
 //! Commands that messages suggest.
 //!
-//! Owns that a suggested command works on the database and the settings of this run: it repeats `--db` and `--config` if
-//! they were given. Libraries do not know these options; they write commands as `` `gristmill …` ``.
+//! Owns that a suggested command uses the database and settings file of this run: `--db` and `--config` are repeated if
+//! they were given. Libraries do not know these options and write commands as `` `gristmill …` ``.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use gristmill_store::display_path;
 
 use crate::args::Args;
 
-/// The options that suggested commands repeat.
+/// The options that suggested commands repeat, as text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints(String);
 
@@ -23,18 +23,18 @@ impl Hints {
         Hints(repeated.collect())
     }
 
-    /// A command to type, such as `gristmill --db work.db dupes`.
-    pub(crate) fn command(&self, words: &str) -> String {
-        format!("gristmill{} {words}", self.0)
+    /// Returns a command for the user to type, such as `gristmill --db work.db dupes`.
+    pub(crate) fn command(&self, args: &str) -> String {
+        format!("gristmill{} {args}", self.0)
     }
 
-    /// A message of a library, with the commands in it completed.
+    /// Adds the options to all commands in a message of a library.
     pub(crate) fn complete_commands(&self, message: &str) -> String {
         message.replace("`gristmill ", &format!("`gristmill{} ", self.0))
     }
 }
 
-/// A path as a shell reads it.
+/// Quotes a path for a shell, if need be.
 pub(crate) fn shell_word(path: &Path) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     let shown = display_path(path);
@@ -52,15 +52,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_repeat_the_database_and_the_settings_file() {
-        for (words, expected) in [
+    fn suggested_commands_repeat_db_and_config() {
+        for (args, expected) in [
             (&["gristmill"][..], "gristmill dupes"),
             (&["gristmill", "--db", "a/b.db"], "gristmill --db a/b.db dupes"),
             (&["gristmill", "--db", "it's.db"], "gristmill --db 'it'\\''s.db' dupes"),
             (&["gristmill", "--db", "a\nb"], "gristmill --db $'a\\x0Ab' dupes"),
             (&["gristmill", "--db", "x", "--config", "my y"], "gristmill --db x --config 'my y' dupes"),
         ] {
-            let hints = Hints::new(&Args::parse_from(words));
+            let hints = Hints::new(&Args::parse_from(args));
             assert_eq!(hints.command("dupes"), expected);
             assert_eq!(hints.complete_commands("see `gristmill dupes`"), format!("see `{expected}`"));
         }

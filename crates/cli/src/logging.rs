@@ -1,7 +1,7 @@
-//! The log: to standard error, as loud as flags and environment say.
+//! The log on standard error.
 //!
-//! Owns `GRISTMILL_LOG`, the subscriber of the process, and the form of warnings: plain lines such as
-//! `gristmill: warning: …` unless a log was asked for. What is worth logging is each crate's own affair.
+//! Owns `GRISTMILL_LOG`, the tracing subscriber of the process, and the format of warnings: plain lines such as
+//! `gristmill: warning: …` unless a log was requested.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
@@ -21,7 +21,7 @@ use crate::output::sanitize;
 
 const VARIABLE: &str = "GRISTMILL_LOG";
 
-/// Starts logging. To be called once, before anything else is done.
+/// Installs the subscriber. Called once, before all other work.
 pub(crate) fn start(args: &Args) -> Result<(), Error> {
     let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let filter = filter(args, variable.as_deref())?;
@@ -34,9 +34,9 @@ pub(crate) fn start(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// Events as messages to a person: no time, no target.
+/// Formats events as messages for people, without time and target.
 struct PlainFormat {
-    /// A line of progress may be there, which is drawn again afterwards.
+    /// Whether a progress line may have to be cleared. It is drawn again afterwards.
     terminal: bool,
 }
 
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// What an event says, and the values that go with it.
+/// Text and fields of an event.
 #[derive(Default)]
 struct Message {
     text: String,
@@ -98,7 +98,7 @@ impl Visit for Message {
     }
 }
 
-/// Flags over environment over the default.
+/// Chooses the filter: flags override the variable, which overrides the default.
 fn filter(args: &Args, variable: Option<&OsStr>) -> Result<EnvFilter, Error> {
     match (args.quiet, args.verbose, variable) {
         (true, _, _) => Ok(EnvFilter::new("error")),
@@ -115,17 +115,17 @@ fn from_variable(value: &OsStr) -> Result<EnvFilter, Error> {
     text.and_then(|text| EnvFilter::builder().parse(text).ok()).ok_or_else(|| {
         Error::Setting(format!(
             "{VARIABLE} is {value:?}, which is not a log filter\n\n\
-             legal: off, error, warn, info, debug or trace; or part by part, PART=LEVEL separated by\n\
-             commas, such as warn,gristmill=debug"
+             expected: off, error, warn, info, debug or trace; or levels of modules, MODULE=LEVEL separated\n\
+             by commas, such as warn,gristmill=debug"
         ))
     })
 }
 
-/// The filter's own grammar takes a lone word for the name of a part, so that a mistyped level would
-/// silence the log without a word. Spans, in brackets, have commas of their own and are left alone.
+/// Returns true if a filter has a name without a level. `EnvFilter` reads it as the name of a module, so that a misspelled
+/// level would silence the log. Spans, in brackets, contain commas and are not checked.
 fn has_bare_name(text: &str) -> bool {
-    let stray = |word: &str| !word.contains('=') && word.trim().parse::<LevelFilter>().is_err();
-    !text.contains('[') && text.split(',').any(stray)
+    let is_bare = |word: &str| !word.contains('=') && word.trim().parse::<LevelFilter>().is_err();
+    !text.contains('[') && text.split(',').any(is_bare)
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_over_environment_over_default() {
+    fn flags_override_the_variable_which_overrides_the_default() {
         check(&[], None, "warn");
         check(&[], Some(""), "warn");
         check(&[], Some("gristmill=trace"), "gristmill=trace");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_are_understood() {
+    fn valid_filters_are_accepted() {
         check(&[], Some("OFF"), "off");
         check(&[], Some("info,"), "info");
         check(&[], Some("warn,gristmill=debug"), "gristmill=debug,warn");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_are_not() {
+    fn invalid_filters_are_refused() {
         for value in ["gristmill=loud", "debgu", "warn,gristmill", "["] {
             check(&[], Some(value), &format!("{value:?}, which is not a log filter"));
         }

@@ -1,6 +1,6 @@
 //! The binary `gristmill`.
 //!
-//! `main` owns the translation of a result into an exit code, and nothing else: `run` decides.
+//! Owns only the translation of a result into an exit status; `run` decides.
 
 mod args;
 mod commands;
@@ -17,12 +17,12 @@ mod signals;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let code = match run::run(std::env::args_os()) {
-        Ok(outcome) => outcome.exit_code(),
+    let status = match run::run(std::env::args_os()) {
+        Ok(outcome) => outcome.exit_status(),
         Err(error) => {
             error.report();
-            error.exit_code()
+            error.exit_status()
         }
     };
-    ExitCode::from(code)
+    ExitCode::from(status)
 }

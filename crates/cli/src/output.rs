@@ -148,6 +148,11 @@ pub(crate) fn time(time: UtcTime) -> String {
     time.to_string().chars().take(19).collect()
 }
 
+/// Formats a time with its zone, for lists of fields.
+pub(crate) fn utc(at: UtcTime) -> String {
+    format!("{} UTC", time(at))
+}
+
 /// Formats a number with its noun: `1 file`, `2 files`.
 pub(crate) fn plural(count: u64, noun: &str) -> String {
     format!("{count} {}", noun_for(count, noun))

@@ -1,7 +1,6 @@
-//! One run of the program, from the words typed to the result.
+//! One run of the program, from the command line to its outcome.
 //!
-//! Owns the order: understand the words, start the log, do what was asked. Workloads live in crates of
-//! their own.
+//! Owns the order: parse the arguments, start the log, run the command.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -16,11 +15,11 @@ use crate::hints::Hints;
 use crate::logging;
 use crate::output::{Output, ignore_broken_pipe};
 
-pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Error> {
-    let args = match Args::try_parse_from(words) {
+pub(crate) fn run(args: impl Iterator<Item = OsString>) -> Result<Outcome, Error> {
+    let args = match Args::try_parse_from(args) {
         Ok(args) => args,
-        Err(asked) if !asked.use_stderr() => {
-            return ignore_broken_pipe(asked.print()).map(|()| Outcome::Done);
+        Err(help) if !help.use_stderr() => {
+            return ignore_broken_pipe(help.print()).map(|()| Outcome::Done);
         }
         Err(error) => return Err(Error::Usage(error)),
     };
@@ -64,6 +63,6 @@ fn dispatch(command: Command, context: &mut Context) -> Result<Outcome, Error> {
         Command::Doctor(args) => commands::doctor::run(&args, context),
         Command::Config(command) => commands::config::run(&command, context),
         Command::Completions { shell } => commands::completions::completions(shell, context),
-        Command::Man(pages) => commands::completions::man(&pages, context),
+        Command::Man(args) => commands::completions::man(&args, context),
     }
 }

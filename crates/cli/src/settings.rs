@@ -1,7 +1,7 @@
-//! What is in force: flags over variables over the file over defaults.
+//! Resolution of settings: flags override environment variables, which override the settings file and the defaults.
 //!
-//! Owns the one place where what was typed becomes what the program uses: checked, absolute, with its defaults, and
-//! with a note of where each value came from. A wrong value ends the program before it has done anything.
+//! Owns the one place where values as given become values as used: checked, absolute, with defaults and with the origin
+//! of each value. A wrong value ends the program before it does any work.
 
 pub(crate) mod consumers;
 mod file;
@@ -24,16 +24,16 @@ use self::keys::Key;
 use self::resolver::Resolver;
 use crate::error::Error;
 
-/// A value as it was given.
+/// Value of a setting as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Raw {
     One(OsString),
     Many(Vec<String>),
-    /// What is no string in the file, as it is written there: a number, say.
+    /// A value of the file that is not a string, such as a number, as it is written there.
     Bare(String),
 }
 
-/// Where a value came from.
+/// Where the value of a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Default,
@@ -42,45 +42,45 @@ pub(crate) enum Origin {
     Flag(&'static str),
 }
 
-/// What flags said: the settings that have one, and where the file is.
+/// Settings that were given by flags, and the path of the settings file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
-    /// The flag's name, and what was given.
+    /// By the name of the setting: the flag and its value.
     pub(crate) values: BTreeMap<&'static str, (&'static str, Raw)>,
 }
 
-/// What is in force.
+/// All settings, checked and with defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) database: PathBuf,
-    /// Whether the database is where it is by default, so that its folder is ours to make.
+    /// Whether the database has its default path, so that its folder is created if need be.
     pub(crate) database_by_default: bool,
     pub(crate) durability: Durability,
     pub(crate) busy_timeout: Duration,
     pub(crate) scan: Scan,
-    /// 0 for one a core.
+    /// 0 means one for each core.
     pub(crate) import_workers: usize,
     pub(crate) import_exact_numbers: bool,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
     pub(crate) amqp: Amqp,
-    /// As the file has them, and found to be legal.
+    /// The consumers of the file, checked.
     pub(crate) consumers: Vec<consumers::Declared>,
     /// The settings file, if a URL in it has a password.
     pub(crate) file_with_password: Option<PathBuf>,
-    /// Every key with its value and origin, for people.
+    /// Every setting with its value and origin, for `config show`.
     pub(crate) resolved: Vec<ResolvedSetting>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
     pub(crate) algorithm: Algorithm,
-    /// As many as it likes when there is no number.
+    /// None lets the scanner choose.
     pub(crate) workers: Option<usize>,
-    /// Bytes a second.
+    /// Maximum read rate in bytes per second.
     pub(crate) io_limit: Option<u64>,
-    /// Its folders are roots.
+    /// Folder whose subfolders become roots when a job asks for a scan of everything.
     pub(crate) libraries: Option<PathBuf>,
 }
 
@@ -105,12 +105,12 @@ pub(crate) struct Exec {
 
 #[derive(Clone)]
 pub(crate) struct Amqp {
-    /// With their passwords: not to be shown.
+    /// Contain passwords: never print them.
     pub(crate) uris: Vec<String>,
     pub(crate) connect_within: Duration,
     pub(crate) shutdown: Duration,
     pub(crate) metrics: Option<SocketAddr>,
-    /// With its password: not to be shown.
+    /// May contain a password: never print it.
     pub(crate) management: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl std::fmt::Debug for Amqp {
     }
 }
 
-/// A setting in force, for people.
+/// Value and origin of a setting, for `config show`.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedSetting {
     pub(crate) key: &'static Key,
@@ -128,64 +128,64 @@ pub(crate) struct ResolvedSetting {
     pub(crate) origin: Origin,
 }
 
-/// The environment: everything of it that settings depend on.
+/// Lookup of environment variables.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// What is in force for a run with these flags.
+/// Resolves all settings for a run with these flags.
 pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, Error> {
-    let mut reading = Resolver::new(flags, env)?;
-    let database = reading.database()?;
+    let mut resolver = Resolver::new(flags, env)?;
+    let database = resolver.database()?;
     let settings = Settings {
-        database_by_default: reading.resolved.iter().any(|shown| shown.origin == Origin::Default),
+        database_by_default: resolver.resolved.iter().any(|setting| setting.origin == Origin::Default),
         database,
-        durability: reading.durability()?,
-        busy_timeout: reading.duration(&keys::BUSY_TIMEOUT, (Duration::ZERO, HOUR))?,
+        durability: resolver.durability()?,
+        busy_timeout: resolver.duration(&keys::BUSY_TIMEOUT, (Duration::ZERO, HOUR))?,
         scan: Scan {
-            algorithm: reading.algorithm()?,
-            workers: reading.number_or(&keys::SCAN_WORKERS, "auto", 1..=1_024)?,
-            io_limit: reading.rate_or_none(&keys::SCAN_IO_LIMIT)?,
-            libraries: reading.folder_or_none(&keys::SCAN_LIBRARIES)?,
+            algorithm: resolver.algorithm()?,
+            workers: resolver.number_or(&keys::SCAN_WORKERS, "auto", 1..=1_024)?,
+            io_limit: resolver.rate_or_none(&keys::SCAN_IO_LIMIT)?,
+            libraries: resolver.folder_or_none(&keys::SCAN_LIBRARIES)?,
         },
-        import_workers: reading.number_or(&keys::IMPORT_WORKERS, "cores", 0..=32)?.unwrap_or(0),
-        import_exact_numbers: reading.boolean(&keys::IMPORT_EXACT_NUMBERS)?,
+        import_workers: resolver.number_or(&keys::IMPORT_WORKERS, "cores", 0..=32)?.unwrap_or(0),
+        import_exact_numbers: resolver.boolean(&keys::IMPORT_EXACT_NUMBERS)?,
         worker: Worker {
-            queues: reading.names(&keys::QUEUES)?,
-            lease: reading.duration(&keys::LEASE, (Duration::from_millis(100), DAY))?,
-            shutdown: reading.duration(&keys::SHUTDOWN, (Duration::ZERO, DAY))?,
-            max_crashes: reading.count(&keys::MAX_CRASHES, 1_000)?,
-            keep_finished: reading.duration_or(&keys::KEEP_FINISHED, "forever", Duration::ZERO)?,
+            queues: resolver.names(&keys::QUEUES)?,
+            lease: resolver.duration(&keys::LEASE, (Duration::from_millis(100), DAY))?,
+            shutdown: resolver.duration(&keys::SHUTDOWN, (Duration::ZERO, DAY))?,
+            max_crashes: resolver.count(&keys::MAX_CRASHES, 1_000)?,
+            keep_finished: resolver.duration_or(&keys::KEEP_FINISHED, "forever", Duration::ZERO)?,
         },
         exec: Exec {
-            workers: reading.workers()?,
-            timeout: reading.duration_or(&keys::EXEC_TIMEOUT, "none", MILLISECOND)?,
-            max_output: usize::try_from(reading.size(&keys::EXEC_MAX_OUTPUT, 4 << 20)?).unwrap_or(4 << 20),
-            attempts: reading.count(&keys::EXEC_ATTEMPTS, 1_000)?,
-            backoff_base: reading.duration(&keys::EXEC_BACKOFF_BASE, (MILLISECOND, DAY))?,
-            backoff_cap: reading.duration(&keys::EXEC_BACKOFF_CAP, (MILLISECOND, 30 * DAY))?,
+            workers: resolver.workers()?,
+            timeout: resolver.duration_or(&keys::EXEC_TIMEOUT, "none", MILLISECOND)?,
+            max_output: usize::try_from(resolver.size(&keys::EXEC_MAX_OUTPUT, 4 << 20)?).unwrap_or(4 << 20),
+            attempts: resolver.count(&keys::EXEC_ATTEMPTS, 1_000)?,
+            backoff_base: resolver.duration(&keys::EXEC_BACKOFF_BASE, (MILLISECOND, DAY))?,
+            backoff_cap: resolver.duration(&keys::EXEC_BACKOFF_CAP, (MILLISECOND, 30 * DAY))?,
         },
         amqp: Amqp {
-            uris: reading.uris()?,
-            connect_within: reading
+            uris: resolver.uris()?,
+            connect_within: resolver
                 .duration(&keys::AMQP_CONNECT_WITHIN, (Duration::from_millis(100), DAY))?,
-            shutdown: reading.duration(&keys::AMQP_SHUTDOWN, (Duration::ZERO, DAY))?,
-            metrics: reading.address_or_none(&keys::AMQP_METRICS)?,
-            management: reading.url_or_none(&keys::AMQP_MANAGEMENT)?,
+            shutdown: resolver.duration(&keys::AMQP_SHUTDOWN, (Duration::ZERO, DAY))?,
+            metrics: resolver.address_or_none(&keys::AMQP_METRICS)?,
+            management: resolver.url_or_none(&keys::AMQP_MANAGEMENT)?,
         },
-        consumers: reading.consumers()?,
-        file_with_password: reading.file_with_password()?,
+        consumers: resolver.consumers()?,
+        file_with_password: resolver.file_with_password()?,
         resolved: Vec::new(),
     };
     if settings.exec.backoff_cap < settings.exec.backoff_base {
-        return Err(reading.invalid(&keys::EXEC_BACKOFF_CAP));
+        return Err(resolver.invalid(&keys::EXEC_BACKOFF_CAP));
     }
-    Ok(Settings { resolved: reading.resolved, ..settings })
+    Ok(Settings { resolved: resolver.resolved, ..settings })
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Where the settings file is, and whether somebody said so.
+/// Returns the path of the settings file, and whether a flag or a variable named it.
 pub(crate) fn config_path(flags: &Flags, env: Environment<'_>) -> Result<(PathBuf, bool), Error> {
     let named = flags.config.clone().or_else(|| non_empty(env, "GRISTMILL_CONFIG").map(PathBuf::from));
     match named {
@@ -194,15 +194,15 @@ pub(crate) fn config_path(flags: &Flags, env: Environment<'_>) -> Result<(PathBu
     }
 }
 
-/// Variables that look like settings and are none.
+/// Returns environment variables that look like misspelled settings, each with the name that was probably meant.
 pub(crate) fn misspelled_variables(names: impl Iterator<Item = OsString>) -> Vec<(String, &'static str)> {
     let known = || keys::ALL.iter().map(|key| key.variable).chain(keys::OTHER_VARIABLES.iter().copied());
     names
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name.starts_with("GRISTMILL_") && known().all(|variable| variable != name))
         .filter_map(|name| {
-            let meant = known().find(|variable| strsim::damerau_levenshtein(&name, variable) <= 2)?;
-            Some((name, meant))
+            let suggestion = known().find(|variable| strsim::damerau_levenshtein(&name, variable) <= 2)?;
+            Some((name, suggestion))
         })
         .collect()
 }
@@ -211,21 +211,21 @@ fn non_empty(env: Environment<'_>, name: &str) -> Option<OsString> {
     env(name).filter(|value| !value.is_empty())
 }
 
-/// A folder of the XDG rules, which have a relative path ignored.
-fn under_home(env: Environment<'_>, variable: &str, otherwise: &str) -> Result<PathBuf, Error> {
+/// Returns a folder by the XDG rules, which ignore a relative path in the variable.
+fn under_home(env: Environment<'_>, variable: &str, default: &str) -> Result<PathBuf, Error> {
     let given = non_empty(env, variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || Some(PathBuf::from(non_empty(env, "HOME")?).join(otherwise));
+    let home = || Some(PathBuf::from(non_empty(env, "HOME")?).join(default));
     given.or_else(home).ok_or_else(|| {
         Error::Setting(format!(
-            "neither {variable} nor HOME is set, so there is no folder for it. Set one of them, or name the \
-             files with --config and --db"
+            "neither {variable} nor HOME is set, so there is no default path; set one of them, or name the files \
+             with --config and --db"
         ))
     })
 }
 
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|error| {
-        Error::System(format!("cannot tell the current folder for {}: {error}", path.display()))
+        Error::System(format!("cannot find the current folder to resolve {}: {error}", path.display()))
     })
 }
 
@@ -243,7 +243,7 @@ impl std::fmt::Display for Origin {
 mod tests {
     use super::*;
 
-    /// What the settings come to with variables as given, and a home that is empty.
+    /// Resolves settings with these variables and an empty home folder.
     fn with(variables: &[(&str, &str)]) -> Result<Settings, Error> {
         let env = |name: &str| {
             let home = (name == "HOME").then(|| OsString::from("/nowhere"));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn defaults_are_complete_and_in_the_order_of_the_keys() {
         let settings = with(&[]).unwrap();
         assert_eq!(settings.database, Path::new("/nowhere/.local/share/gristmill/gristmill.db"));
         assert!(settings.database_by_default);
@@ -270,18 +270,18 @@ mod tests {
         assert_eq!(settings.worker.keep_finished, Some(7 * DAY));
         assert_eq!(settings.exec.max_output, 65_536);
         assert_eq!(settings.resolved.len(), keys::ALL.len());
-        let order: Vec<_> = settings.resolved.iter().map(|shown| shown.key.name).collect();
+        let order: Vec<_> = settings.resolved.iter().map(|setting| setting.key.name).collect();
         assert_eq!(order, keys::ALL.iter().map(|key| key.name).collect::<Vec<_>>());
     }
 
     #[test]
-    fn an_empty_variable_is_none_and_a_relative_xdg_folder_is_ignored() {
+    fn empty_variables_and_relative_xdg_folders_are_ignored() {
         let settings = with(&[("GRISTMILL_DB", ""), ("XDG_DATA_HOME", "data")]).unwrap();
         assert_eq!(settings.database, Path::new("/nowhere/.local/share/gristmill/gristmill.db"));
     }
 
     #[test]
-    fn words_for_none() {
+    fn none_and_forever_turn_a_limit_off() {
         let settings =
             with(&[("GRISTMILL_EXEC_TIMEOUT", "none"), ("GRISTMILL_WORKER_KEEP_FINISHED", "forever")])
                 .unwrap();
@@ -289,23 +289,23 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named_with_what_is_legal() {
+    fn invalid_values_are_named_with_what_is_expected() {
         refused(
             "GRISTMILL_WORKER_LEASE",
             "300",
             "worker.lease is \"300\" (GRISTMILL_WORKER_LEASE), which is not",
         );
-        refused("GRISTMILL_WORKER_LEASE", "0s", "legal: a duration from 100ms to 1d");
-        refused("GRISTMILL_SYNCHRONOUS", "off", "legal: full or normal");
+        refused("GRISTMILL_WORKER_LEASE", "0s", "expected: a duration from 100ms to 1d");
+        refused("GRISTMILL_SYNCHRONOUS", "off", "expected: full or normal");
         refused("GRISTMILL_WORKER_QUEUES", "a,,b", "worker.queues is \"a,,b\"");
-        refused("GRISTMILL_EXEC_ATTEMPTS", "0", "legal: a whole number from 1");
+        refused("GRISTMILL_EXEC_ATTEMPTS", "0", "expected: a whole number from 1");
         refused("GRISTMILL_EXEC_WORKERS", "-1", "or cores");
         refused("GRISTMILL_EXEC_MAX_OUTPUT", "5MiB", "from 0B to 4MiB");
         refused("GRISTMILL_EXEC_BACKOFF_CAP", "500ms", "not below exec.backoff_base");
     }
 
     #[test]
-    fn a_mistyped_variable_is_noticed() {
+    fn misspelled_variables_are_found() {
         let names = ["GRISTMILL_WORKER_LEASES", "GRISTMILL_DB", "GRISTMILL_SOMETHING_ELSE", "PATH"];
         let found = misspelled_variables(names.iter().map(OsString::from));
         assert_eq!(found, [("GRISTMILL_WORKER_LEASES".to_owned(), "GRISTMILL_WORKER_LEASE")]);

@@ -1,7 +1,7 @@
 //! Counts the signals that ask the program to stop: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 //!
-//! Owns the thread that listens. What a signal means is each command's own affair, but for the last: it ends the
-//! process at once, whatever the command is busy with.
+//! Owns the thread that receives them. Each command decides what a signal means, except for the last one: it ends the
+//! process at once.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -11,18 +11,18 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::error::{Error, Outcome};
 
-/// Listens from its start until it is stopped.
+/// Thread that receives signals until it is stopped.
 pub(crate) struct Listener {
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
 impl Listener {
-    /// Calls `tell` for each signal. The one after the first `most` ends the process.
+    /// Calls `on_signal` for each of the first `max` signals. The next one ends the process.
     ///
-    /// SIGHUP counts once: a terminal that is closed may send it twice, through the kernel and through the shell. It
-    /// stays ignored if it was ignored when the program started, as `nohup` does.
-    pub(crate) fn start(most: u32, mut tell: impl FnMut() + Send + 'static) -> Result<Self, Error> {
+    /// SIGHUP counts once, because a terminal that is closed may send it twice: by the kernel and by the shell. It stays
+    /// ignored if it was ignored when the program started, as with `nohup`.
+    pub(crate) fn start(max: u32, mut on_signal: impl FnMut() + Send + 'static) -> Result<Self, Error> {
         let failed = |error: io::Error| Error::System(format!("cannot listen for signals: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         if !is_ignored(SIGHUP) {
@@ -37,11 +37,11 @@ impl Listener {
                 !repeated
             });
             for (before, _) in (0..).zip(counted) {
-                if before >= most {
-                    // Nothing is waited for, not even destructors.
-                    signal_hook::low_level::exit(i32::from(Outcome::Interrupted.exit_code()));
+                if before >= max {
+                    // Destructors do not run.
+                    signal_hook::low_level::exit(i32::from(Outcome::Interrupted.exit_status()));
                 }
-                tell();
+                on_signal();
             }
         });
         Ok(Listener { handle, thread: thread.map_err(failed)? })
@@ -49,12 +49,12 @@ impl Listener {
 
     pub(crate) fn stop(self) {
         self.handle.close();
-        // It cannot panic; and if it could, the work is done all the same.
+        // A panic of the thread would not change the result of the run.
         drop(self.thread.join());
     }
 }
 
-/// Whether this process ignores a signal. Only Linux shows it; on other systems the answer is no.
+/// Returns true if this process ignores a signal. Only Linux reports it; on other systems the result is false.
 fn is_ignored(signal: i32) -> bool {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

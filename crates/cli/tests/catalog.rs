@@ -91,19 +91,19 @@ fn purge_deletes_records_of_missing_files_and_folders() {
     home.check(
         &["purge", "all", "--before", "1d"],
         0,
-        "forgot 0 files and 0 folders gone since before 2",
+        "deleted records of 0 files and 0 folders missing since before 2",
         "",
     );
     let purged = home.json(&["purge", "folders", "--before", "2999-01-01"]);
     assert_shape("purge", &purged);
     assert_eq!(purged, json!({"files": 0, "folders": 1}));
-    let output = "forgot 2 files gone since before 2999-01-01 00:00:00 UTC. No file was touched\n";
+    let output = "deleted records of 2 files missing since before 2999-01-01 00:00:00 UTC. No file was changed\n";
     home.check(&["purge", "files", "--before", "2999-01-01"], 0, output, "");
-    home.check(&["purge", "all", "--before", "2999-01-01"], 0, "forgot 0 files and 0 folders", "");
+    home.check(&["purge", "all", "--before", "2999-01-01"], 0, "deleted records of 0 files and 0 folders", "");
     assert!(home.path("a/one").exists());
-    home.check(&["verify"], 0, "all of it holds", "");
+    home.check(&["verify"], 0, "all checks passed", "");
     home.check(&["purge", "all"], 1, "", "--before <DATE>");
-    home.check(&["purge", "all", "--before", "late"], 1, "", "legal: a date such as 2026-01-31 (UTC)");
+    home.check(&["purge", "all", "--before", "late"], 1, "", "expected: a date such as 2026-01-31 (UTC)");
     home.check(&["purge", "roots", "--before", "1d"], 1, "", "possible values: files, folders, all");
 }
 
@@ -113,7 +113,7 @@ fn verify_reports_a_wrong_count_and_repair_corrects_it() {
     let healthy = home.json(&["verify"]);
     assert_shape("verify", &healthy);
     assert_eq!((&healthy["broken"], &healthy["repaired"]), (&json!(0), &json!(0)));
-    home.check(&["verify"], 0, "\nall of it holds\n", "");
+    home.check(&["verify"], 0, "\nall checks passed\n", "");
 
     // A file that no scan has counted.
     let store = home.store();
@@ -136,6 +136,6 @@ fn verify_reports_a_wrong_count_and_repair_corrects_it() {
         "{output:?}"
     );
     home.check(&["verify", "--repair"], 0, "\n1 row repaired\n", "");
-    home.check(&["verify", "--repair"], 0, "\nall of it holds\n", "");
+    home.check(&["verify", "--repair"], 0, "\nall checks passed\n", "");
     assert_eq!(home.json(&["roots"])["items"][1]["files"], 2);
 }

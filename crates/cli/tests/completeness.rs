@@ -37,7 +37,7 @@ fn answers_after_a_walk_without_reading_are_not_complete() {
         assert_eq!(missing(&answer), (&json!(false), &json!(2)), "{command}: {answer}");
     }
     home.check(&["dupes"], 0, "no duplicates so far", "");
-    let warning = format!("gristmill: warning: the list is not complete: {UNREAD}\n");
+    let warning = format!("gristmill: warning: the list is incomplete: {UNREAD}\n");
     for form in ["--csv", "--fdupes"] {
         let output = home.run(&["dupes", form]);
         assert!(output.err == warning && !output.out.contains("complete"), "{output:?}");

@@ -62,7 +62,7 @@ fn man_writes_a_page_for_every_command() {
     let output = home.run(&["man"]);
     output.check("man", 0, ".SH NAME\ngristmill", "");
     assert_eq!(home.json(&["man"])["page"], output.out);
-    home.check(&["man", "--out", "pages"], 0, "pages into pages\n", "");
+    home.check(&["man", "--out", "pages"], 0, "pages to pages\n", "");
     let written = home.json(&["man", "--out", "pages"]);
     let files = written["files"].as_array().unwrap();
     assert!(files.iter().any(|file| file == "pages/gristmill-roots-remove.1"), "{written}");

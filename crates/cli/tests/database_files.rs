@@ -23,8 +23,8 @@ fn backup_is_a_complete_database() {
     assert_shape("backup", &report);
     assert_eq!(report["bytes"], std::fs::metadata(home.path("copy.db")).unwrap().len());
     assert_eq!(home.json(&["--db", "copy.db", "jobs", "show", "50"])["id"], 50);
-    home.check(&["--db", "x.db", "backup", "copy.db"], 1, "", "--force replaces it");
-    home.check(&["--db", "x.db", "backup", "--force", "copy.db"], 0, "copied", "");
+    home.check(&["--db", "x.db", "backup", "copy.db"], 1, "", "replace it with --force");
+    home.check(&["--db", "x.db", "backup", "--force", "copy.db"], 0, "wrote ", "");
     home.check(&["--db", "x.db", "backup", "none/copy.db"], 1, "", "cannot open");
     home.check(&["--db", "x.db", "backup", "--force", "x.db"], 1, "", "is the database itself");
     home.check(&["--db", "x.db", "backup", "--force", "."], 1, "", "is a folder");
@@ -42,7 +42,7 @@ fn doctor_reports_a_healthy_database() {
         (&checkup["health"], &checkup["counts"]["tasks"]),
         (&json!("healthy"), &json!({"pending": 3}))
     );
-    home.check(&["--db", "x.db", "doctor"], 0, "healthy: nothing was found", "");
+    home.check(&["--db", "x.db", "doctor"], 0, "healthy: no problems found", "");
     assert_shape("doctor-repair", &home.json(&["--db", "x.db", "doctor", "--repair"]));
 }
 
@@ -152,7 +152,7 @@ fn database_cut_to_its_header_is_damaged() {
     fill(&path, 10);
     let sound = std::fs::read(&path).unwrap();
     std::fs::write(&path, &sound[..100]).unwrap();
-    home.check(&["--db", "x.db", "doctor"], 2, "", "begins like a database but is none: it is cut short");
+    home.check(&["--db", "x.db", "doctor"], 2, "", "begins like a database but cannot be read: it is truncated");
     assert_eq!(std::fs::read(&path).unwrap(), sound[..100]);
 }
 

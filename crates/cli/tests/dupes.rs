@@ -59,7 +59,7 @@ fn text_lists_groups_with_their_reclaimable_bytes() {
             {}
             {}
 
-3 groups of duplicates, 8 files: {all} reclaimable (10.1 KiB of contents)
+3 duplicate groups, 8 files: {all} reclaimable (10.1 KiB of file contents)
 ",
         at("a/one"),
         at("a/sub/link"),
@@ -116,7 +116,7 @@ fn other_path_to_a_listed_file_is_marked_in_every_form() {
     home.scan(&["a", "copies"]);
     let output = home.run(&["dupes"]);
     assert!(
-        output.out.contains(&format!("          = {} (symbolic link)", home.real("z/to a/x"))),
+        output.out.contains(&format!("  = {} (symbolic link)", home.real("z/to a/x"))),
         "{output:?}"
     );
     let found = home.json(&["dupes"]);
@@ -136,7 +136,7 @@ fn other_path_to_a_listed_file_is_marked_in_every_form() {
     std::os::unix::fs::symlink("moved", home.path("copies")).unwrap();
     home.scan(&["moved"]);
     let output = home.run(&["dupes"]);
-    assert!(output.out.contains(&format!("          = {} (same file)", home.real("moved/x"))), "{output:?}");
+    assert!(output.out.contains(&format!("  = {} (same file)", home.real("moved/x"))), "{output:?}");
     let found = home.json(&["dupes"]);
     assert_eq!(found["items"][0]["copies"], json!(2));
 }
@@ -216,7 +216,7 @@ fn copies_in_an_unreachable_root_are_marked() {
     home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"b/alone", b"of this size")]);
     home.scan(&["a", "b"]);
     std::fs::rename(home.path("b"), home.path("away")).unwrap();
-    let note = format!("{} (possible copy: its root cannot be reached now)\n", home.real("b/two"));
+    let note = format!("{} (possible copy: its root is not reachable now)\n", home.real("b/two"));
     home.check(&["dupes"], 0, &note, "");
     let found = home.json(&["dupes"]);
     let reachable: Vec<&Value> =
@@ -224,9 +224,9 @@ fn copies_in_an_unreachable_root_are_marked() {
     assert_eq!(reachable, [true, false]);
     home.files(&[(b"a/perhaps", b"of this size")]);
     home.run(&["scan", "a"]);
-    let text = "not complete: 1 file of roots that cannot be reached now was not compared";
+    let text = "incomplete: 1 file of roots that cannot be reached now was not compared";
     home.check(&["dupes"], 0, text, "");
-    home.check(&["dupes"], 0, "For disks that take turns, `gristmill scan --every-file` reads", "");
+    home.check(&["dupes"], 0, "`gristmill scan --every-file` also hashes files of unique size", "");
 }
 
 #[test]
@@ -259,10 +259,10 @@ fn dupes_are_sorted_and_filtered_by_flags() {
     assert_eq!(sizes(&home, &["--root", &home.real("b")]), [40_000, 1]);
     assert_eq!(sizes(&home, &["--root", "a", "--root", "b", "--across-roots"]), [40_000, 5_000]);
     assert_eq!(sizes(&home, &["--root", "a", "--across-roots"]), [0; 0]);
-    home.check(&["dupes", "--min-size", "1MiB"], 0, "no duplicates match. `gristmill dupes` shows", "");
+    home.check(&["dupes", "--min-size", "1MiB"], 0, "no duplicates match the filters; `gristmill dupes` lists all", "");
     let expected = format!("c: it is no root (registered: {}, {})", home.real("a"), home.real("b"));
     home.check(&["dupes", "--root", "c"], 1, "", &expected);
-    home.check(&["dupes", "--min-count", "1"], 1, "", "legal: a whole number from 2 on");
+    home.check(&["dupes", "--min-count", "1"], 1, "", "expected: a whole number from 2 on");
     home.check(&["dupes", "--sort", "age"], 1, "", "possible values: reclaimable, count, size, path");
 }
 
@@ -302,7 +302,7 @@ fn pages_neither_repeat_nor_skip() {
     }
     assert_eq!((keys.len(), pages), (7, 3));
     home.check(&["dupes", "--limit", "3"], 0, "\ngroups 1 to 3 of 7; next: --after 3\n", "");
-    home.check(&["dupes", "--limit", "3", "--after", "6"], 0, "\ngroups 7 to 7 of 7\n7 groups", "");
+    home.check(&["dupes", "--limit", "3", "--after", "6"], 0, "\ngroups 7 to 7 of 7\n7 duplicate groups", "");
     home.check(&["dupes", "--limit", "3", "--after", "9"], 0, "no groups after 9: there are 7\n", "");
     assert_eq!(home.json(&["dupes", "--limit", "all"])["items"].as_array().unwrap().len(), 7);
     assert_eq!(home.run(&["dupes", "--csv", "--limit", "2", "--after", "2"]).out.lines().count(), 5);
@@ -323,7 +323,7 @@ fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
     home.scan(&["a"]);
     let found = home.json(&["dupes"]);
     assert_eq!((found["items"].as_array().unwrap().len(), &found["next_cursor"]), (25, &Value::Null));
-    home.check(&["dupes"], 0, "groups 1 to 20 of 25; next: --after 20\n25 groups of duplicates", "");
+    home.check(&["dupes"], 0, "groups 1 to 20 of 25; next: --after 20\n25 duplicate groups", "");
     assert_eq!(home.run(&["dupes", "--csv"]).out.lines().count(), 51);
     assert_eq!(home.run(&["dupes", "--fdupes"]).out.lines().count(), 74);
 }
@@ -334,13 +334,13 @@ fn empty_lists_name_the_next_command() {
     for words in
         [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["roots", "remove", "x"]]
     {
-        home.check(words, 1, "", "; `gristmill scan FOLDER` makes one, --db names another");
+        home.check(words, 1, "", "; `gristmill scan FOLDER` creates it, --db names another");
     }
-    home.check(&["purge", "all", "--before", "1d"], 1, "", "`gristmill scan FOLDER` makes one");
+    home.check(&["purge", "all", "--before", "1d"], 1, "", "`gristmill scan FOLDER` creates it");
     assert!(!home.database().exists());
     drop(home.store());
     for words in [&["dupes"][..], &["folders"], &["folders", "--partial"]] {
-        home.check(words, 0, "nothing was scanned yet: gristmill scan FOLDER", "");
+        home.check(words, 0, "no folder has been scanned yet; scan one: `gristmill scan FOLDER`", "");
     }
     assert_eq!(home.run(&["dupes", "--fdupes"]).out, "");
     assert_eq!(home.run(&["dupes", "--csv"]).out.lines().count(), 1);
@@ -369,10 +369,10 @@ fn identical_folders_are_grouped_and_match_names_compares_names() {
     assert_eq!(paths(&found), ["a/deep/y", "a/x", "b/z"].map(|name| home.real(name)));
     let named = home.json(&["folders", "--match-names"]);
     assert_eq!(paths(&named), ["a/deep/y", "a/x"].map(|name| home.real(name)), "{named}");
-    let text = format!("3 folders of 3 files, 51 B\n            {}\n", home.real("a/deep/y"));
+    let text = format!("reclaimable)\n    {}\n", home.real("a/deep/y"));
     home.check(&["folders"], 0, &text, "");
-    home.check(&["folders", "--root", "b"], 0, "no identical folders match", "");
-    home.check(&["folders", "--min-size", "1KiB"], 0, "no identical folders match", "");
+    home.check(&["folders", "--root", "b"], 0, "no identical folders match the filters", "");
+    home.check(&["folders", "--min-size", "1KiB"], 0, "no identical folders match the filters", "");
 }
 
 #[test]
@@ -395,10 +395,10 @@ fn similar_folders_list_their_differences() {
     assert_eq!(pair["differing"]["items"][0]["a"]["path"], "4");
     let output = home.run(&["folders", "--partial", "--min-similarity", "40"]);
     for expected in [
-        "    42.9 %  3 files in common, 48 B\n".to_owned(),
-        format!("         A  {}  (5 files, ", home.real("a/x")),
-        "            only in A: 1 file\n              more\\x1B[2J  (9 B, 20".to_owned(),
-        "            different in A and B: 1 file\n              4  (A 15 B, 20".to_owned(),
+        "42.9 % similar: 3 files in common, 48 B\n".to_owned(),
+        format!("  A {}  (5 files, ", home.real("a/x")),
+        "    only in A: 1 file\n      more\\x1B[2J  (9 B, 20".to_owned(),
+        "    different in A and B: 1 file\n      4  (A 15 B, 20".to_owned(),
         "1 pair of similar folders\n".to_owned(),
     ] {
         assert!(output.out.contains(&expected), "no {expected:?} in {}", output.out);
@@ -408,7 +408,7 @@ fn similar_folders_list_their_differences() {
         &["folders", "--partial", "--min-similarity", "0"],
         1,
         "",
-        "legal: a whole number from 1 to 100",
+        "expected: a whole number from 1 to 100",
     );
     home.check(&["folders", "--min-similarity", "60"], 1, "", "--partial");
 }

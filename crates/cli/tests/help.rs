@@ -37,7 +37,7 @@ fn unknown_command_or_flag_is_exit_status_1_with_a_suggestion() {
 #[test]
 fn invalid_log_filter_is_named_with_expected_values() {
     check(&[], Some("gristmill=loud"), 1, "", "GRISTMILL_LOG is \"gristmill=loud\"");
-    check(&[], Some("debgu"), 1, "", "legal: off, error, warn, info, debug or trace");
+    check(&[], Some("debgu"), 1, "", "expected: off, error, warn, info, debug or trace");
 }
 
 #[test]

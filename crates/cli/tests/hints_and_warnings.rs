@@ -46,7 +46,7 @@ fn warnings_are_plain_lines_and_come_once() {
     let output = common::RunOutput::of(&command.env("GRISTMILL_SCAN_WORKER", "3").output().unwrap());
     let warned: Vec<&str> =
         output.err.lines().filter(|line| line.contains("GRISTMILL_SCAN_WORKER")).collect();
-    let expected = "gristmill: warning: the variable GRISTMILL_SCAN_WORKER means nothing here; did you mean \
+    let expected = "gristmill: warning: unknown environment variable GRISTMILL_SCAN_WORKER; did you mean \
                     GRISTMILL_SCAN_WORKERS?";
     assert_eq!(warned, [expected], "{output:?}");
     let mut command = home.command(&["jobs", "recover"]);
@@ -69,15 +69,15 @@ fn hints_name_the_database_that_was_given() {
     home.check(&["--db", "my x.db", "scan", "a"], 0, ": gristmill --db 'my x.db' dupes\n", "registered");
     let db = ["--db", "my x.db"];
     let with = |words: &[&'static str]| [&db[..], words].concat();
-    home.check(&with(&["dupes", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' dupes` shows", "");
-    home.check(&with(&["folders", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' folders` without", "");
+    home.check(&with(&["dupes", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' dupes` lists all", "");
+    home.check(&with(&["folders", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' folders` lists all", "");
     home.check(&with(&["jobs", "list"]), 0, "`gristmill --db 'my x.db' enqueue exec", "");
     home.check(&with(&["dead", "list"]), 0, "`gristmill --db 'my x.db' jobs list`", "");
-    home.check(&["--db", "no.db", "dupes"], 1, "", "`gristmill --db no.db scan FOLDER` makes one");
+    home.check(&["--db", "no.db", "dupes"], 1, "", "`gristmill --db no.db scan FOLDER` creates it");
     home.check(&["--db", "no.db", "scan"], 1, "", "name one: `gristmill --db no.db scan FOLDER`");
     let with_settings = ["--config", "c.toml", "--db", "no.db", "dupes"];
     home.write("c.toml", "");
-    home.check(&with_settings, 1, "", "`gristmill --db no.db --config c.toml scan FOLDER` makes one");
+    home.check(&with_settings, 1, "", "`gristmill --db no.db --config c.toml scan FOLDER` creates it");
     home.check(&with(&["roots", "remove", "a", "--yes"]), 0, "removed ", "");
     home.check(&with(&["roots"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");
     home.check(&with(&["dupes"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");

@@ -67,13 +67,13 @@ fn bad_lines_set_the_exit_status() {
     let home = folder();
     home.check(&["import", "sde/map-moons.ndjson", "--validate"], 0, "checked 1 file, 1 row", "");
     home.check(&["import", "sde", "--dry-run"], 1, "  \"mass\" REAL\n);\n", "");
-    home.check(&["import", "sde", "--into", "x.db", "--on-error", "fail"], 1, "there is no x.db", "");
+    home.check(&["import", "sde", "--into", "x.db", "--on-error", "fail"], 1, "x.db was not created", "");
     home.check(&["import", "sde", "--into", "x.db", "--max-errors", "0"], 1, "stopped at line 2 of ", "");
     assert!(!home.path("x.db").exists());
     home.check(
         &["import", "sde", "--into", "x.db", "--strict", "--rejects", "bad.jsonl"],
         1,
-        "All of them: bad.jsonl",
+        "All rejected lines: bad.jsonl",
         "",
     );
     assert!(home.path("x.db").exists());
@@ -84,7 +84,7 @@ fn bad_lines_set_the_exit_status() {
     home.check(
         &["import", "sde", "--into", "y.db"],
         1,
-        "packed.jsonl.gz could not be loaded: its name says gzip, but it is no gzip data",
+        "packed.jsonl.gz: its name says gzip, but it is no gzip data",
         "",
     );
     home.check(&["import", "stats", "y.db"], 0, "map_moons", "");
@@ -95,7 +95,7 @@ fn bad_lines_set_the_exit_status() {
         "",
     );
     home.write("rows.csv", "a,b\n1,2\n");
-    home.check(&["import", "rows.csv", "--into", "c.db"], 1, "nothing could be loaded; there is no c.db", "");
+    home.check(&["import", "rows.csv", "--into", "c.db"], 1, "nothing loaded; c.db was not created", "");
     home.write("array.json", "[{\"a\":1}]\n");
     home.check(&["import", "array.json", "--validate"], 0, "checked 1 file, 1 row", "");
     // What was rejected the first time still is.
@@ -252,7 +252,7 @@ fn export_of_an_imported_table_restores_its_lines() {
     let words = ["export", "types", "--from", "x.db", "--output", "types.jsonl"];
     home.check(&words, 0, "types.jsonl: 2 rows of types", "");
     assert_eq!(std::fs::read_to_string(home.path("types.jsonl")).unwrap(), lines);
-    home.check(&words, 1, "", "types.jsonl exists; --force replaces it");
+    home.check(&words, 1, "", "types.jsonl exists; replace it with --force");
     assert_shape("export", &home.json(&[&words[..], &["--force"]].concat()));
     home.check(
         &["export", "nope", "--from", "x.db"],
@@ -273,7 +273,7 @@ fn invalid_arguments_are_refused_and_create_no_database() {
     home.write("note.db", &"no database, but long enough to look like one. ".repeat(30));
     for (words, err) in [
         (&["import"][..], "required arguments were not provided"),
-        (&["import", "sde"], "where to? Name a database with --into FILE.db"),
+        (&["import", "sde"], "no database given; name one with --into FILE.db"),
         (&["import", "sde", "--into", "a.db", "--validate"], "cannot be used with"),
         (&["import", "sde", "--validate", "--primary-key", "_key"], "cannot be used with"),
         (&["import", "sde", "--validate", "--upsert"], "cannot be used with"),
@@ -288,11 +288,11 @@ fn invalid_arguments_are_refused_and_create_no_database() {
         (&["import", "no*.jsonl", "--into", "a.db"], "no file matches no*.jsonl"),
         (
             &["import", "sde", "--into", "a.db", "--workers", "33"],
-            "legal: a whole number from 0 to 32, or cores",
+            "expected: a whole number from 0 to 32, or cores",
         ),
         (&["import", "sde", "--into", "a.db", "--max-line", "10X"], "such as 10MiB"),
-        (&["import", "sde", "--into", "a.db", "--max-line", "2GiB"], "--max-line 2147483648 is not legal"),
-        (&["import", "sde", "--into", "a.db", "--languages", "en,d!e"], "--languages \"d!e\" is not legal"),
+        (&["import", "sde", "--into", "a.db", "--max-line", "2GiB"], "--max-line 2147483648 is not allowed"),
+        (&["import", "sde", "--into", "a.db", "--languages", "en,d!e"], "--languages \"d!e\" is not allowed"),
         (&["import", "sde", "--into", "a.db", "--on-error", "stop"], "[possible values: skip, fail]"),
         (&["import", "sde", "--into", "a.db", "--schema", "gone.toml"], "cannot read the schema gone.toml"),
         (&["import", "sde", "--into", "sde"], "sde is a folder; name a file for the database"),
@@ -358,7 +358,7 @@ fn interrupted_import_leaves_no_incomplete_table() {
     import_interrupted_while_reading(&home, &words).check(
         "a new database",
         130,
-        "stopped; there is no new.db",
+        "stopped; new.db was not created",
         "",
     );
     let there = || {
@@ -375,7 +375,7 @@ fn interrupted_import_leaves_no_incomplete_table() {
     import_interrupted_while_reading(&home, &words).check(
         "an old one",
         130,
-        "stopped; new.db has the files that were complete",
+        "stopped; new.db contains the files that were complete",
         "",
     );
     assert_eq!(home.json(&["import", "stats", "new.db"])["tables"][0]["rows"], 1);

@@ -84,7 +84,7 @@ fn existing_database_keeps_its_mode() {
 fn doctor_names_older_files_that_others_may_open_and_the_command_that_changes_it() {
     let home = Home::new();
     run(&home, &["enqueue", "k", "--payload", "1"], 0);
-    home.check(&["doctor"], 0, "healthy: nothing was found", "");
+    home.check(&["doctor"], 0, "healthy: no problems found", "");
     let database = home.database();
     set_mode(&database, 0o644);
     set_mode(database.parent().unwrap(), 0o755);
@@ -92,12 +92,12 @@ fn doctor_names_older_files_that_others_may_open_and_the_command_that_changes_it
     assert_eq!(output.code, Some(1), "{output:?}");
     let folder = database.parent().unwrap().display().to_string();
     let start = format!("chmod 700 {folder} && chmod 600 {folder}/gristmill.db");
-    assert!(output.out.contains("warning: other users of this machine may open "), "{output:?}");
+    assert!(output.out.contains("warning: other users of this machine can read "), "{output:?}");
     let command = output.out.lines().find_map(|line| line.trim().strip_prefix("next: ")).unwrap();
     assert!(command.starts_with(&start), "{command}");
     // As it says: and all is well.
     assert!(Command::new("sh").args(["-c", command]).status().unwrap().success());
-    home.check(&["doctor"], 0, "healthy: nothing was found", "");
+    home.check(&["doctor"], 0, "healthy: no problems found", "");
     // The folder of a database that the user has named is the user's.
     run(&home, &["--db", "my work.db", "enqueue", "k", "--payload", "1"], 0);
     set_mode(&home.path("my work.db"), 0o640);
@@ -119,7 +119,7 @@ fn doctor_names_a_settings_file_with_a_password_that_others_may_open() {
         assert_eq!(output.out.contains(&next), is_named, "{text}: {output:?}");
         assert!(!output.out.contains("s3cr3t"), "{output:?}");
         set_mode(&file, 0o600);
-        home.check(&["doctor"], 0, "healthy: nothing was found", "");
+        home.check(&["doctor"], 0, "healthy: no problems found", "");
     };
     check("[amqp]\nuri = 'amqp://me:s3cr3t@localhost'\n", true);
     check("[amqp]\nuri = ['amqp://a', 'amqp://me:s3cr3t@localhost']\n", true);

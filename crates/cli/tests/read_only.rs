@@ -23,10 +23,10 @@ fn check_read_only(home: &Home) {
         (&["jobs", "list"], "exec"),
         (&["jobs", "show", "1"], "pending"),
         (&["dead", "list"], "no dead letters"),
-        (&["verify"], "all of it holds"),
+        (&["verify"], "all checks passed"),
         (&["doctor"], "sqlite "),
         (&["report", "--html", "page.html"], "wrote "),
-        (&["backup", "copy.db"], "copied "),
+        (&["backup", "copy.db"], "wrote "),
     ] {
         home.check(&[&["--db", "media/x.db"], words].concat(), 0, out, "");
     }
@@ -60,7 +60,7 @@ fn read_commands_work_on_read_only_media() {
         check_read_only(&home);
         // The copy that a backup makes has no log at all.
         mount("remount,rw", &media);
-        home.check(&["--db", "media/x.db", "backup", "media/y.db"], 0, "copied ", "");
+        home.check(&["--db", "media/x.db", "backup", "media/y.db"], 0, "wrote ", "");
         std::fs::rename(home.path("media/y.db"), home.path("media/x.db")).unwrap();
         mount("remount,ro", &media);
         check_read_only(&home);

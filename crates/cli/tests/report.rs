@@ -50,7 +50,7 @@ fn report_refuses_to_overwrite_other_files_without_force() {
             &["report", "--html", name],
             1,
             "",
-            "is there already and is no report of ours; --force replaces",
+            "exists and is not a Gristmill report; ",
         );
         assert_eq!(std::fs::read(home.path(name)).unwrap(), before);
     }
@@ -60,12 +60,12 @@ fn report_refuses_to_overwrite_other_files_without_force() {
         &["report", "--html", "/dev/null", "--force"],
         1,
         "",
-        "is no file; `--html -` writes to standard",
+        "is not a regular file; `--html -` writes to standard",
     );
-    home.check(&["report", "--html", "no/page.html"], 1, "", "--html names another file");
+    home.check(&["report", "--html", "no/page.html"], 1, "", "choose another file with --html");
     home.check(&["report"], 1, "", "--html <FILE>");
     std::os::unix::fs::symlink("mine.html", home.path("link.html")).unwrap();
-    home.check(&["report", "--html", "link.html"], 1, "", "is no report of ours");
+    home.check(&["report", "--html", "link.html"], 1, "", "is not a Gristmill report");
     home.check(&["report", "--html", "link.html", "--force"], 0, "mine.html (", "");
     assert!(home.path("link.html").is_symlink());
     assert!(std::fs::read_to_string(home.path("mine.html")).unwrap().contains("Made by Gristmill"));
@@ -75,7 +75,7 @@ fn report_refuses_to_overwrite_other_files_without_force() {
 #[test]
 fn report_without_a_database_writes_nothing() {
     let home = Home::new();
-    home.check(&["report", "--html", "page.html"], 1, "", "`gristmill scan FOLDER` makes one");
+    home.check(&["report", "--html", "page.html"], 1, "", "`gristmill scan FOLDER` creates it");
     assert!(names(&home).is_empty());
 }
 

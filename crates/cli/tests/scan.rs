@@ -21,15 +21,15 @@ fn scan_prints_changes_and_duplicate_groups() {
         &["scan", "a"],
         0,
         &format!(
-            "\nfiles: 4 new\n\n1 group of duplicates, 2 files: {space} reclaimable\n{space:>12}  2 copies of \
-             4.9 KiB: {one}\nWhere all their copies are: gristmill dupes\n"
+            "\nfiles: 4 new\n\n1 duplicate group, 2 files: {space} reclaimable\n{space:>12}  2 copies of \
+             4.9 KiB: {one}\nList all copies: gristmill dupes\n"
         ),
         &format!("registered {a}\n"),
     );
     home.check(&["scan"], 0, "4 files in 2 folders, 78.1 KiB; read 0 files, 0 B; took ", "");
     home.files(&[(b"a/two", b"something else")]);
     std::fs::remove_file(home.path("a/b/three")).unwrap();
-    home.check(&["scan", "a"], 0, "files: 1 changed, 1 gone\n\nno duplicates\n", "");
+    home.check(&["scan", "a"], 0, "files: 1 changed, 1 missing\n\nno duplicates\n", "");
     home.files(&[(b"other/x", b"x")]);
     home.check(&["scan", "other"], 0, "no duplicates in any root\n", "/other\n");
     let summary = home.scan(&["a"]);
@@ -59,7 +59,7 @@ fn scan_refuses_an_unmounted_disk_and_reports_a_different_one() {
         assert_eq!((&answer["complete"], &answer["total_groups"]), (&json!(false), &json!(1)), "{answer}");
         mount("size=1m", &disk);
         home.write("disk/other", "other");
-        home.check(&["scan", "disk"], 0, "1 new, 1 gone", "another disk is mounted at ");
+        home.check(&["scan", "disk"], 0, "1 new, 1 missing", "another disk is mounted at ");
         home.check(&["scan", "disk"], 0, "no duplicates", "");
         unmount();
         std::fs::remove_file(home.path("disk/.stray")).unwrap();
@@ -105,8 +105,8 @@ fn invalid_scan_arguments_create_no_database() {
     home.check(&["scan", ".", "--min-size", "10X"], 1, "", "such as 10MiB, 1.5G or 200kB");
     home.check(&["scan", ".", "--exclude", ""], 1, "", "is a pattern for nothing");
     home.check(&["scan", ".", "--io-limit", "fast"], 1, "", "scan.io_limit is \"fast\" (--io-limit)");
-    home.check(&["scan", ".", "--hash", "md5"], 1, "", "legal: blake3, sha256, sha512 or sha3-256");
-    home.check(&["scan", ".", "--newer-than", "soon"], 1, "", "legal: a date such as 2026-01-31");
+    home.check(&["scan", ".", "--hash", "md5"], 1, "", "expected: blake3, sha256, sha512 or sha3-256");
+    home.check(&["scan", ".", "--newer-than", "soon"], 1, "", "expected: a date such as 2026-01-31");
     assert!(!home.database().exists());
 }
 
@@ -159,10 +159,10 @@ fn interrupted_scan_is_resumed_by_the_same_command() {
     library(&home);
     let output = SlowScan::start(&home, &["a"]).interrupt();
     assert_eq!(output.code, Some(130), "{output:?}");
-    let told = "stopped; what was found is saved, and the same command goes on from here\n";
+    let told = "stopped; what was found is saved, and the same command resumes the scan\n";
     assert!(output.out.starts_with(told), "{output:?}");
     home.check(&["roots"], 0, "not finished", "");
-    home.check(&["dupes"], 0, "`gristmill scan` completes it", "");
+    home.check(&["dupes"], 0, "Complete it with `gristmill scan`", "");
 
     let output = SlowScan::start(&home, &["a", "--json"]).interrupt();
     let summary = output.json();

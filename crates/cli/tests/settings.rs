@@ -64,7 +64,7 @@ fn refused(text: &str, expected: &str) {
 fn invalid_settings_file_is_named_with_line_and_expected_value() {
     refused(
         "[worker]\n\nlease = 300\n",
-        "config.toml:3), which is not legal\n\nlegal: a duration from 100ms",
+        "config.toml:3), which is not allowed\n\nexpected: a duration from 100ms",
     );
     refused("[worker]\nlease = 300\n", "worker.lease is 300 (");
     refused(
@@ -99,7 +99,7 @@ fn config_init_does_not_overwrite_a_settings_file() {
     home.check(&["config", "show"], 0, "worker.lease", "");
     let written = std::fs::read_to_string(home.path(FILE)).unwrap();
     home.write(FILE, "# mine\n");
-    home.check(&["config", "init"], 1, "", "exists already, and was not changed");
+    home.check(&["config", "init"], 1, "", "exists and was not changed");
     assert_eq!(std::fs::read_to_string(home.path(FILE)).unwrap(), "# mine\n");
     assert!(written.contains("#keep_finished = \"7d\""), "{written}");
     let there = home.json(&["config", "path"]);

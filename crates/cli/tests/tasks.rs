@@ -53,7 +53,7 @@ fn enqueue_stores_all_its_options() {
     let queued = home.json(&words);
     assert_eq!(queued, json!({"id": 1, "created": true}));
     assert_eq!(home.json(&words), json!({"id": 1, "created": false}));
-    home.check(&words, 0, "task 1 has this key and is not finished; nothing was queued", "");
+    home.check(&words, 0, "nothing queued: task 1 has this key and is not finished", "");
     let task = home.json(&["jobs", "show", "1"]);
     assert_shape("jobs-show-task", &task);
     for (field, expected) in [
@@ -76,7 +76,7 @@ fn enqueue_stores_all_its_options() {
 fn default_data_folder_is_private_to_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
-    home.check(&["enqueue", "k", "--payload", "1"], 0, "task 1 is queued", "");
+    home.check(&["enqueue", "k", "--payload", "1"], 0, "task 1 ", "");
     let folder = home.database().parent().unwrap().to_path_buf();
     assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
 }
@@ -99,7 +99,7 @@ fn payload_is_read_from_a_file_or_standard_input() {
 fn enqueued_command_keeps_its_folder_environment_and_timeout() {
     let home = Home::new();
     let words = ["enqueue", "exec", "--timeout", "1m30s", "--env", "A=b=c", "--", "echo", "--json", "$HOME"];
-    home.check(&words, 0, "task 1 is queued", "");
+    home.check(&words, 0, "task 1 ", "");
     let cwd = std::fs::canonicalize(home.path("")).unwrap();
     let expected = json!({
         "argv": ["echo", "--json", "$HOME"],
@@ -119,20 +119,20 @@ fn invalid_enqueue_arguments_are_refused_with_expected_values() {
     enqueue(&["k"], "--payload");
     enqueue(&["k", "--payload", "{\"a\": }"], "--payload is not JSON: expected value at line 1 column 7");
     enqueue(&["k", "--payload", "@none.json"], "cannot read the payload from none.json");
-    enqueue(&["k", "--payload", "1", "--run-after", "soon"], "legal: a UTC time such as");
+    enqueue(&["k", "--payload", "1", "--run-after", "soon"], "expected: a UTC time such as");
     for number in ["0", "-1", "x"] {
-        enqueue(&["k", "--payload", "1", "--max-attempts", number], "legal: a whole number from 1 to");
+        enqueue(&["k", "--payload", "1", "--max-attempts", number], "expected: a whole number from 1 to");
     }
-    enqueue(&["k", "--payload", "1", "--priority", "x"], "legal: a whole number from -2147483648 to");
-    enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not legal");
-    enqueue(&["k", "--", "echo"], "which only the kind exec runs");
+    enqueue(&["k", "--payload", "1", "--priority", "x"], "expected: a whole number from -2147483648 to");
+    enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not allowed");
+    enqueue(&["k", "--", "echo"], "a command after -- is for the kind exec only");
     for time in ["5", "0s", "-5s", "99999999999999999999s"] {
         enqueue(
             &["exec", "--timeout", time, "--", "echo"],
-            "legal: more than 0s, written as a whole number and its unit, such as 500ms, 30s",
+            "expected: more than 0s, written as a whole number and its unit, such as 500ms, 30s",
         );
     }
-    enqueue(&["exec", "--env", "=x", "--", "echo"], "legal: NAME=VALUE");
+    enqueue(&["exec", "--env", "=x", "--", "echo"], "expected: NAME=VALUE");
     enqueue(&["exec", "--cwd", "none", "--", "echo"], "none is not a folder");
     enqueue(&["exec", "--payload", "{\"argv\": []}"], "argv is empty");
     enqueue(&["exec", "--payload", "{\"argv\": [\"a\\u0000b\"]}"], "argv[0] has a NUL character");
@@ -152,19 +152,19 @@ fn exec_flags_are_refused_without_a_command() {
     let cases =
         [(["--timeout", "3s"], "timeout_seconds"), (["--cwd", "."], "cwd"), (["--env", "A=b"], "env")];
     for (flag, field) in cases {
-        let only = format!("{} goes with `exec -- COMMAND` only; ", flag[0]);
+        let only = format!("{} is for `exec -- COMMAND` only; ", flag[0]);
         let check = |words: &[&str], right: &str| {
             home.check(&[&["enqueue"], words, &flag].concat(), 1, "", &format!("{only}{right}"));
         };
-        let a_field = format!("a payload of exec has the field \"{field}\" for it");
+        let a_field = format!("in a payload of exec, set the field \"{field}\"");
         check(&["exec", "--payload", "{\"argv\": [\"x\"]}"], &a_field);
-        let each = format!("each line is a payload of exec, which has the field \"{field}\" for it");
+        let each = format!("in each line, which is a payload of exec, set the field \"{field}\"");
         check(&["exec", "--lines", "lines"], &each);
         check(
             &["square", "--payload", "1"],
-            "what a task of the kind \"square\" needs is part of its payload",
+            "for the kind \"square\", put it into the payload",
         );
-        check(&["square", "--lines", "lines"], "what a task of the kind \"square\"");
+        check(&["square", "--lines", "lines"], "for the kind \"square\"");
     }
     assert!(!home.database().exists());
 }
@@ -183,7 +183,7 @@ fn bad_lines_are_reported_and_the_others_are_queued() {
     assert!(output.err.contains("error: line 4 is not UTF-8"), "{output:?}");
     let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
     home.write("many", &many);
-    home.check(&["enqueue", "k", "--lines", "many"], 0, "2500 tasks queued", "");
+    home.check(&["enqueue", "k", "--lines", "many"], 0, "queued 2500 tasks", "");
     assert_eq!(home.json(&["jobs", "show", "2502"])["payload"], json!(2499));
 }
 
@@ -208,7 +208,7 @@ fn interrupted_enqueue_reports_the_number_of_queued_lines() {
         assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(text, "1500 tasks queued, 1 line refused; interrupted after line 1502\n");
+        assert_eq!(text, "queued 1500 tasks, refused 1 line; interrupted after line 1502\n");
         assert_eq!(output.status.code(), Some(130));
         assert_eq!(home.store().tasks().count_due().unwrap(), [("default".into(), "k".into(), 1_500)]);
         drop(input);
@@ -262,8 +262,8 @@ fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
     assert_eq!(count(&["--queue", "default"]), 3);
     assert_eq!(count(&["--status", "pending"]), 5);
     assert_eq!(count(&["--status", "retryable"]), 0);
-    home.check(&["jobs", "list", "--status", "retryable"], 0, "nothing matches. `gristmill jobs list`", "");
-    home.check(&["jobs", "list", "--status", "lost"], 1, "", "legal: pending, scheduled");
+    home.check(&["jobs", "list", "--status", "retryable"], 0, "`gristmill jobs list`", "");
+    home.check(&["jobs", "list", "--status", "lost"], 1, "", "expected: pending, scheduled");
     home.check(&["jobs", "list", "--limit", "0"], 1, "", "expected: a whole number of at least 1, or all");
     home.check(&["jobs", "list", "--after", "x"], 1, "", "expected: next_cursor");
     let job = expected[1].as_str().unwrap();
@@ -282,7 +282,7 @@ fn scheduled_tasks_are_cancelled_or_made_due() {
         &["jobs", "retry", "1"],
         1,
         "",
-        "task 1 is pending; only a task that is scheduled or failed can be tried again",
+        "task 1 is pending; only scheduled and failed tasks can be retried",
     );
     let output = home.run(&["jobs", "cancel", "2", "99", "--json"]);
     assert_eq!(output.code, Some(1));
@@ -291,7 +291,7 @@ fn scheduled_tasks_are_cancelled_or_made_due() {
     assert_eq!(output.json()["items"][1]["id"], 99);
     assert_eq!(home.json(&["jobs", "show", "2"])["status"], "cancelled");
     home.check(&["jobs", "show", "99"], 1, "", "there is no task 99");
-    home.check(&["jobs", "show", "x"], 1, "", "legal: a task's number");
+    home.check(&["jobs", "show", "x"], 1, "", "expected: the number of a task");
     let uuid = "0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
     home.check(&["jobs", "retry", uuid], 1, "", &format!("there is no job {uuid}"));
 }
@@ -300,7 +300,7 @@ fn scheduled_tasks_are_cancelled_or_made_due() {
 fn dead_letters_are_listed_and_retried() {
     let home = Home::new();
     let store = home.store();
-    home.check(&["dead", "list"], 0, "no dead letters: nothing was given up", "");
+    home.check(&["dead", "list"], 0, "no dead letters; `gristmill jobs list` lists all tasks", "");
     store.tasks().enqueue(NewTask::new("a", "{\"n\": 1}")).unwrap();
     dead_letter(&store, "a", "exit code 3");
     store.tasks().enqueue(NewTask::new("b", "2")).unwrap();
@@ -313,18 +313,18 @@ fn dead_letters_are_listed_and_retried() {
     assert_eq!(list["items"][0]["failure_reason"], "no such host");
     home.check(&["dead", "list", "--reason", "code 3"], 0, "exit code 3", "");
     home.check(&["dead", "list", "--kind", "c"], 0, "no dead letter matches", "");
-    home.check(&["jobs", "show", "2"], 0, "next          gristmill dead show 2 tells more", "");
+    home.check(&["jobs", "show", "2"], 0, "next          gristmill dead show 2 shows the dead letter", "");
     assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], 1);
     let letter = home.json(&["dead", "show", "1"]);
     assert_shape("dead-show", &letter);
     assert_eq!(letter["payload"], json!({"n": 1}));
     home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
-    home.check(&["dead", "show", "abc"], 1, "", "legal: a number, such as 12");
+    home.check(&["dead", "show", "abc"], 1, "", "expected: a number, such as 12");
     home.check(&["dead", "list", "--after", "abc"], 1, "", "expected: next_cursor");
 
     home.check(&["dead", "retry"], 1, "", "<ID|--all>");
-    home.check(&["jobs", "retry", "1"], 0, "task 1: dead letter 1 is task 3 now", "");
-    home.check(&["jobs", "retry", "1"], 1, "", "its dead letter is gone");
+    home.check(&["jobs", "retry", "1"], 0, "task 1: queued dead letter 1 again as task 3", "");
+    home.check(&["jobs", "retry", "1"], 1, "", "its dead letter was retried or discarded");
     assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], Value::Null);
     assert_shape("dead-retry", &home.json(&["dead", "retry", "2"]));
     home.check(&["dead", "retry", "--all"], 0, "no dead letter matches", "");
@@ -343,12 +343,12 @@ fn dead_letters_that_match_a_filter_are_retried_or_discarded() {
     home.check(&["dead", "retry", "--all", "--kind", "a"], 0, "queued 2 tasks again", "");
     home.check(&["dead", "retry", "--kind", "a"], 1, "", "--all");
     for (command, flag) in [("retry", "--kind"), ("discard", "--document"), ("retry", "--reason")] {
-        let expected = format!("{flag} chooses among all dead letters and goes with --all");
+        let expected = format!("{flag} filters the dead letters of --all");
         home.check(&["dead", command, "3", flag, "b"], 1, "", &expected);
     }
-    home.check(&["dead", "discard", "--all"], 1, "", "2 dead letters would be gone for good; with --yes");
+    home.check(&["dead", "discard", "--all"], 1, "", "this deletes 2 dead letters; confirm with --yes");
     assert_eq!(store.dead_letters().count().unwrap(), 2);
-    home.check(&["dead", "discard", "3", "9"], 1, "dead letter 3 is gone", "there is no dead letter 9");
+    home.check(&["dead", "discard", "3", "9"], 1, "discarded dead letter 3", "there is no dead letter 9");
     assert_eq!(home.json(&["dead", "discard", "--all", "--yes"]), json!({"discarded": 1}));
     assert_eq!(store.dead_letters().count().unwrap(), 0);
 }
@@ -379,9 +379,9 @@ fn recover_releases_expired_leases_of_tasks_and_jobs() {
     let freed = home.json(&["jobs", "recover"]);
     assert_shape("jobs-recover", &freed);
     assert_eq!((&freed["tasks"], &freed["jobs"]), (&json!(1), &json!(1)));
-    home.check(&["jobs", "recover"], 0, "nothing to free", "");
+    home.check(&["jobs", "recover"], 0, "nothing to release", "");
     home.check(&["jobs", "retry", &job], 0, &format!("job {job} is pending"), "");
-    home.check(&["jobs", "cancel", &job], 0, &format!("job {job} is cancelled"), "");
+    home.check(&["jobs", "cancel", &job], 0, &format!("cancelled job {job}"), "");
 }
 
 #[test]
@@ -410,8 +410,8 @@ fn dead_letter_of_a_message_is_not_retried_as_a_task() {
     assert_eq!((&shown["queue"], &shown["checkpoint"]["payload"]), (&json!("orders"), &json!({"id": 7})));
     home.check(&["dead", "show", "1"], 0, "gristmill dead retry 1, or gristmill dead discard 1", "");
     let words =
-        "dead letter 1 stays: its message cannot be published again: it has neither payload nor payload_hex";
+        "cannot retry dead letter 1: its message cannot be published: it has neither payload nor payload_hex";
     home.check(&["dead", "retry", "1"], 1, "", words);
     home.check(&["dead", "retry", "--all"], 1, "queued 1 task again", words);
-    home.check(&["dead", "discard", "1"], 0, "dead letter 1 is gone", "");
+    home.check(&["dead", "discard", "1"], 0, "discarded dead letter 1", "");
 }

@@ -24,7 +24,7 @@ fn scan_asks_before_it_registers_a_folder() {
         let (found, shown) = session.end();
         assert_eq!(found, Some(code), "{keys:?}: {shown}");
         let (told, made) = if code == 0 {
-            ("1 group of duplicates", true)
+            ("1 duplicate group", true)
         } else {
             ("nothing was registered or scanned", false)
         };

@@ -25,7 +25,7 @@ fn once_runs_due_tasks_and_exits() {
     assert_eq!(home.json(&["jobs", "show", "1"])["result"]["stdout"], "hello\n");
     assert_eq!(home.json(&["jobs", "show", "2"])["status"], "failed");
     assert_eq!(home.json(&["jobs", "show", "3"])["status"], "scheduled");
-    home.check(&["worker", "--once"], 0, "0 tasks done\n", "serves");
+    home.check(&["worker", "--once"], 0, "0 tasks completed\n", "serves");
 }
 
 #[test]
@@ -35,15 +35,15 @@ fn once_reports_due_tasks_without_a_handler() {
     home.run_with_input(&["enqueue", "square", "--lines", "-"], b"1\n2\n").check(
         "lines",
         0,
-        "2 tasks queued",
+        "queued 2 tasks",
         "",
     );
     home.check(&["enqueue", "cube", "--payload", "1"], 0, "task 4", "");
     home.check(&["enqueue", "cube", "--payload", "1", "--queue", "elsewhere"], 0, "task 5", "");
     home.check(&["enqueue", "cube", "--payload", "1", "--run-after", "1h"], 0, "task 6", "");
-    let expected = "left in the queue: 3 due tasks that this worker has no handler for (1 of kind cube, 2 of kind \
+    let expected = "left in the queue: 3 due tasks of kinds that this worker does not handle (1 of kind cube, 2 of kind \
                     square)\n";
-    home.check(&["worker", "--once"], 0, "1 task done", expected);
+    home.check(&["worker", "--once"], 0, "1 task completed", expected);
     assert_eq!(home.json(&["worker", "--once"])["left"], json!({"cube": 1, "square": 2}));
     assert_eq!(home.json(&["worker", "--once", "--queue", "empty"])["left"], json!({}));
 }
@@ -77,7 +77,7 @@ fn once_reports_claims_of_other_workers() {
     claim(&unseen, "other");
     let text = home.run(&["worker", "--once"]);
     let expected = format!(
-        "0 tasks done\n1 claimed by other workers on this machine, which are alive\n2 claimed by workers that cannot be seen \
+        "0 tasks completed\n1 claimed by other workers on this machine, which are alive\n2 claimed by workers that cannot be seen \
          from here (on another machine, or silent), and perhaps not done: their leases run until {} UTC. Leases that are \
          not renewed make their tasks due again\n",
         &until(last)[..19]
@@ -97,7 +97,7 @@ fn worker_claims_only_from_its_queues() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--queue", "a", "--", "true"], 0, "task 1", "");
     home.check(&["enqueue", "exec", "--queue", "b", "--", "true"], 0, "task 2", "");
-    home.check(&["worker", "--once", "--queue", "b", "--queue", "c"], 0, "1 task done", "serves b, c of");
+    home.check(&["worker", "--once", "--queue", "b", "--queue", "c"], 0, "1 task completed", "serves queues b, c of");
     assert_eq!(home.json(&["jobs", "show", "1"])["status"], "pending");
     home.check(&["worker", "--once", "--queue", ""], 1, "", "worker.queues is [\"\"] (--queue)");
 }
@@ -182,7 +182,7 @@ fn first_signal_stops_the_worker_and_releases_its_task() {
         for signal in ["INT", "TERM", "HUP"] {
             let mut busy = BusyWorker::start(words, "0s");
             busy.signal(signal);
-            busy.wait_for("stopping: what runs has 0s");
+            busy.wait_for("stopping: running tasks have 0s");
             let (found, out) = busy.end();
             assert_eq!(found, Some(code), "{words:?} {signal}: {out}");
             let summary: Value = serde_json::from_str(&out).unwrap();
@@ -198,7 +198,7 @@ fn repeated_sighup_does_not_end_a_running_command() {
     let mut busy = BusyWorker::start(&[], "1d");
     // A terminal that is closed sends it twice: by the kernel and by the shell.
     busy.signal("HUP");
-    busy.wait_for("stopping: what runs has 1d");
+    busy.wait_for("stopping: running tasks have 1d");
     busy.signal("HUP");
     busy.pipe.take().unwrap().write_all(b"done").unwrap();
     assert_eq!(busy.end().0, Some(0));
@@ -210,7 +210,7 @@ fn sighup_that_was_ignored_at_the_start_stays_ignored() {
     let mut busy = BusyWorker::start_ignoring_sighup("1d");
     busy.signal("HUP");
     busy.signal("TERM");
-    busy.wait_for("stopping: what runs has 1d");
+    busy.wait_for("stopping: running tasks have 1d");
     busy.pipe = None;
     // Had it counted, the second signal would have ended the command, and the exit status would be 130.
     assert_eq!(busy.end().0, Some(0));
@@ -222,9 +222,9 @@ fn second_signal_ends_commands_and_releases_tasks() {
     for words in [&[][..], &["--once"]] {
         let mut busy = BusyWorker::start(words, "1d");
         busy.signal("TERM");
-        busy.wait_for("stopping: what runs has 1d; once more ends it within a second");
+        busy.wait_for("stopping: running tasks have 1d; a second signal ends them within a second");
         busy.signal("INT");
-        busy.wait_for("stopping now: commands are ended and their tasks go back to the queue");
+        busy.wait_for("stopping now: ending commands and returning their tasks to the queue");
         let (code, out) = busy.end();
         assert_eq!(code, Some(130), "{words:?}: {out}");
         let summary: Value = serde_json::from_str(&out).unwrap();
@@ -239,7 +239,7 @@ fn second_signal_ends_commands_and_releases_tasks() {
 fn third_signal_exits_at_once() {
     let mut busy = BusyWorker::start(&[], "1d");
     busy.signal("TERM");
-    busy.wait_for("stopping: what runs has 1d");
+    busy.wait_for("stopping: running tasks have 1d");
     // At one go: there is but a second between the two.
     let kill = format!("kill -s INT {0}; kill -s TERM {0}", busy.worker.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
@@ -251,7 +251,7 @@ fn third_signal_exits_at_once() {
 #[test]
 fn verbose_worker_prints_its_progress() {
     let mut busy = BusyWorker::start(&["--once", "-v"], "0s");
-    busy.wait_for("0 tasks done, 1 running, 0 failed\n");
+    busy.wait_for("0 tasks completed, 1 running, 0 failed\n");
     busy.signal("INT");
     assert_eq!(busy.end().0, Some(130));
 }
@@ -266,7 +266,7 @@ fn cancelling_a_running_task_ends_its_command_and_children_and_then_frees_its_ke
         home.check(&words, 0, "task 1", "");
         let command = home.command(&["worker", "--json"]);
         let mut busy = BusyWorker::spawn(home, command, "1d");
-        busy.home.check(&["jobs", "cancel", "1"], 0, "task 1 is cancelled; its run has ended\n", "");
+        busy.home.check(&["jobs", "cancel", "1"], 0, "cancelled task 1; its run has ended\n", "");
         busy.assert_command_ended();
         assert_eq!(busy.task()["status"], "cancelled");
         busy.home.check(&["enqueue", "exec", "--unique-key", "k", "--", "true"], 0, "task 2", "");
@@ -284,7 +284,7 @@ fn cancelling_a_task_of_a_killed_worker_ends_its_command() {
     busy.worker.kill().unwrap();
     busy.worker.wait().unwrap();
     let output = busy.home.run(&["jobs", "cancel", "1"]);
-    assert_eq!((output.code, output.out.as_str()), (Some(0), "task 1 is cancelled; its run has ended\n"));
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "cancelled task 1; its run has ended\n"));
     assert!(output.err.contains("ending a command that was left behind"), "{output:?}");
     busy.assert_command_ended();
     let task = busy.task();

@@ -1,4 +1,4 @@
-//! `gristmill backup`: the whole database in one file, while others work.
+//! `gristmill backup`: copies the database to one file while it is in use.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -9,13 +9,14 @@ use serde_json::json;
 use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{path, plural};
+use crate::output::{bytes, path};
 use crate::settings::absolute;
 
 const EXAMPLES: &str = "\
-The copy is the database as it was at the moment the command began, in one file without a log beside it,
-checked and on disk before it gets its name. Workers go on meanwhile. To restore it: stop all workers, move
-the database and its -wal and -shm files away, and put the copy in its place.
+The copy is the database at the moment the command started, in one file without a WAL. It is checked and on disk before \
+it gets its name. Workers continue meanwhile.
+
+To restore a copy: stop all workers, move the database and its -wal and -shm files away, and put the copy in its place.
 
 Examples:
   gristmill backup /media/usb/gristmill.db
@@ -24,11 +25,11 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The file to make
+    /// File to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Replace the file if it is there already
+    /// Replace the file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -37,30 +38,25 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let store = context.open_store()?;
     let target = absolute(&args.file)?;
     let existing = if args.force { ExistingFile::Replace } else { ExistingFile::Keep };
-    let mut bar = ProgressBar::new(context.quiet);
-    let report = store.backup(&target, existing, |done, total| bar.show(done, total));
-    bar.clear();
+    let mut progress = ProgressBar::new(context.quiet);
+    let report = store.backup(&target, existing, |done, total| progress.show(done, total));
+    progress.clear();
     let report = report.map_err(|error| match error {
         gristmill_store::Error::Conflict(text) if !args.force && target.exists() => {
-            Error::Setting(format!("{text}; --force replaces it"))
+            Error::Setting(format!("{text}; replace it with --force"))
         }
         other => other.into(),
     })?;
     let mut value = with_path(&target);
     value.insert("pages".to_owned(), json!(report.pages));
     value.insert("bytes".to_owned(), json!(report.bytes));
-    context.output.summary(&value, Outcome::Done, |_| {
-        format!(
-            "copied {} ({}) to {}",
-            plural(report.pages, "page"),
-            plural(report.bytes, "byte"),
-            path(&target)
-        )
-    })?;
+    context
+        .output
+        .summary(&value, Outcome::Done, |_| format!("wrote {} ({})", path(&target), bytes(report.bytes)))?;
     Ok(Outcome::Done)
 }
 
-/// How far it is, on a terminal.
+/// Progress on a terminal.
 struct ProgressBar {
     is_drawn: bool,
     is_enabled: bool,
@@ -75,7 +71,7 @@ impl ProgressBar {
         if self.is_enabled {
             self.is_drawn = true;
             let percent = done * 100 / total.max(1);
-            let _ = write!(io::stderr(), "\r{percent:3} % of {total} pages");
+            let _ = write!(io::stderr(), "\rcopying {percent:3} % of {total} pages");
         }
     }
 

@@ -1,6 +1,6 @@
-//! Whether an answer from the catalog is complete, for people and for programs.
+//! Completeness of lists from the catalog.
 //!
-//! Owns how that is written in every form of an answer. What is missing is found out by the library.
+//! Owns how missing data is reported in every output format. `gristmill_dedup` finds what is missing.
 
 use gristmill_dedup::{Coverage, coverage};
 use gristmill_store::Store;
@@ -10,14 +10,14 @@ use super::root_paths::path_text;
 use crate::error::Error;
 use crate::hints::Hints;
 
-/// How complete the answers are, and how to get the rest.
+/// What the catalog lacks, and how to complete it.
 pub(super) struct Completeness {
     coverage: Coverage,
     hints: Hints,
 }
 
 impl Completeness {
-    /// Of answers about some roots; about all of them if none is named.
+    /// Checks the given roots, or all roots if none is given.
     pub(super) fn new(store: &Store, roots: &[i64], hints: &Hints) -> Result<Self, Error> {
         Ok(Completeness { coverage: coverage(store, roots)?, hints: hints.clone() })
     }
@@ -26,12 +26,12 @@ impl Completeness {
         self.coverage.complete
     }
 
-    /// Whether the folder of a root can be reached now.
+    /// Returns true if the folder of a root exists now.
     pub(super) fn is_reachable(&self, root: i64) -> bool {
         !self.coverage.absent_ids.contains(&root)
     }
 
-    /// The fields of a JSON answer.
+    /// Adds the fields to a JSON object.
     pub(super) fn insert_into(&self, object: &mut Map<String, Value>) {
         let Coverage { complete, unread_files, unreadable_files, unreachable_files, .. } = &self.coverage;
         let Coverage { unreadable_folders, unscanned_folders, unfinished_roots, absent_roots, .. } =
@@ -51,7 +51,7 @@ impl Completeness {
         object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
     }
 
-    /// A JSON answer with these fields.
+    /// Returns a JSON answer with the fields added.
     pub(super) fn extend_json(&self, mut answer: Value) -> Value {
         if let Value::Object(object) = &mut answer {
             self.insert_into(object);
@@ -59,28 +59,28 @@ impl Completeness {
         answer
     }
 
-    /// What a person should know, a line each, each with its end. Nothing if there is nothing to know.
+    /// Returns one line for each thing that is missing, or an empty string.
     pub(super) fn text(&self) -> String {
         let mut lines: Vec<String> = self.coverage.reasons();
         if !self.is_complete() {
             for line in &mut lines {
-                line.insert_str(0, "not complete: ");
+                line.insert_str(0, "incomplete: ");
             }
-            lines.push(format!("`{}` completes it, as far as it can be read", self.hints.command("scan")));
+            lines.push(format!("Complete it with `{}`", self.hints.command("scan")));
             if self.coverage.unreachable_files > 0 {
                 let command = self.hints.command("scan --every-file");
-                lines.push(format!("For disks that take turns, `{command}` reads files of unique size, too"));
+                lines.push(format!("If these disks are never connected together, `{command}` also hashes files of unique size"));
             }
         }
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The same on standard error, for forms that have no place for it.
+    /// Prints the same as warnings, for formats that cannot contain it.
     pub(super) fn warn(&self) {
         for reason in self.coverage.reasons() {
             match self.is_complete() {
                 true => tracing::warn!("{reason}"),
-                false => tracing::warn!("the list is not complete: {reason}"),
+                false => tracing::warn!("the list is incomplete: {reason}"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `gristmill completions` and `gristmill man`: what shells and manual readers want, from the grammar itself.
+//! `gristmill completions` and `gristmill man`: scripts for shells and manual pages, generated from the declared arguments.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::files;
 use crate::output::plural;
 
 pub(crate) const COMPLETIONS: &str = "\
-The script is written to standard output; where it belongs depends on the shell.
+Prints the script to standard output. Where to save it depends on the shell.
 
 Examples:
   gristmill completions bash > ~/.local/share/bash-completion/completions/gristmill
@@ -22,7 +22,7 @@ Examples:
   gristmill completions fish > ~/.config/fish/completions/gristmill.fish";
 
 const MAN: &str = "\
-Without a folder the page of the program itself is written to standard output.
+Without --out, the page of the program is printed to standard output.
 
 Examples:
   gristmill man | man -l -
@@ -31,7 +31,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN)]
 pub(crate) struct ManArgs {
-    /// Write a page for every command into this folder, over those that are there
+    /// Write a page for every command into this folder and replace existing ones
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -48,14 +48,15 @@ fn script(shell: Shell) -> Result<String, Error> {
     text(script)
 }
 
-pub(crate) fn man(pages: &ManArgs, context: &Context) -> Result<Outcome, Error> {
-    let Some(folder) = &pages.out else {
+pub(crate) fn man(args: &ManArgs, context: &Context) -> Result<Outcome, Error> {
+    let Some(folder) = &args.out else {
         let (_, page) = page(built_command())?;
         context.output.print(&json!({"page": page}), |_| page.clone())?;
         return Ok(Outcome::Done);
     };
-    let failed =
-        |path: &Path, error: std::io::Error| Error::cannot_write(path, &error, "--out names another folder");
+    let failed = |path: &Path, error: std::io::Error| {
+        Error::cannot_write(path, &error, "choose another folder with --out")
+    };
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     let mut files = Vec::new();
     for command in with_subcommands(built_command()) {
@@ -66,19 +67,19 @@ pub(crate) fn man(pages: &ManArgs, context: &Context) -> Result<Outcome, Error> 
     }
     let shown = crate::output::path(folder);
     context.output.summary(&json!({"files": files}), Outcome::Done, |_| {
-        format!("wrote {} into {shown}", plural(files.len() as u64, "page"))
+        format!("wrote {} to {shown}", plural(files.len() as u64, "page"))
     })?;
     Ok(Outcome::Done)
 }
 
-/// All there is to say, with names such as `gristmill-root-remove`.
+/// Returns the declared command line with full names of subcommands, such as `gristmill-roots-remove`.
 fn built_command() -> clap::Command {
-    let mut grammar = Args::command().disable_help_subcommand(true);
-    grammar.build();
-    grammar
+    let mut command = Args::command().disable_help_subcommand(true);
+    command.build();
+    command
 }
 
-/// A command and all below it.
+/// Returns a command and all its subcommands, recursively.
 fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
     let mut all: Vec<clap::Command> = command
         .get_subcommands()

@@ -11,7 +11,10 @@ use crate::output::path as path_text;
 use crate::settings::{self, Origin, ResolvedSetting};
 
 const SHOW: &str = "\
-Flags go over GRISTMILL_* variables, these over the settings file, and that over the defaults.
+Flags override GRISTMILL_* environment variables, which override the settings file, which overrides the defaults. \
+`gristmill config init` writes a file that describes every setting.
+
+scan.libraries matters only for programs that create scan jobs in the database; `gristmill scan` does not use it.
 
 Examples:
   gristmill config show
@@ -19,8 +22,8 @@ Examples:
   GRISTMILL_WORKER_LEASE=30s gristmill config show";
 
 const INIT: &str = "\
-Every setting is in the file, commented out at its default. Only its owner may read the file, which may hold passwords. A file \
-that exists is not changed.
+The file describes every setting, commented out at its default. Only its owner may read it, because it may contain \
+passwords. An existing file is not changed.
 
 Examples:
   gristmill config init
@@ -28,10 +31,10 @@ Examples:
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Every setting, its value and where it comes from
+    /// List all settings with their values and origins
     #[command(after_help = SHOW)]
     Show,
-    /// Where the settings file is, or would be
+    /// Print the path of the settings file
     #[command(after_help = "Examples:\n  gristmill config path\n  $EDITOR \"$(gristmill config path)\"")]
     Path,
     /// Write a commented settings file
@@ -54,33 +57,33 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
 }
 
 fn show(context: &Context) -> Result<(), Error> {
-    let shown = context.settings()?.resolved;
-    let items: Vec<Value> = shown.iter().map(as_value).collect();
+    let settings = context.settings()?.resolved;
+    let items: Vec<Value> = settings.iter().map(as_value).collect();
     context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
-        let row = |shown: &ResolvedSetting| {
-            vec![shown.key.name.to_owned(), shown.value.clone(), shown.origin.to_string()]
+        let row = |setting: &ResolvedSetting| {
+            vec![setting.key.name.to_owned(), setting.value.clone(), setting.origin.to_string()]
         };
-        output.table(&["KEY", "VALUE", "FROM"], &shown.iter().map(row).collect::<Vec<_>>())
+        output.uncut_table(&["KEY", "VALUE", "ORIGIN"], &settings.iter().map(row).collect::<Vec<_>>())
     })
 }
 
-fn as_value(shown: &ResolvedSetting) -> Value {
-    let (origin, place) = match &shown.origin {
+fn as_value(setting: &ResolvedSetting) -> Value {
+    let (origin, place) = match &setting.origin {
         Origin::Default => ("default", None),
-        Origin::File(..) => ("file", Some(shown.origin.to_string())),
+        Origin::File(..) => ("file", Some(setting.origin.to_string())),
         Origin::Variable(name) => ("variable", Some((*name).to_owned())),
         Origin::Flag(name) => ("flag", Some((*name).to_owned())),
     };
-    json!({"key": shown.key.name, "value": shown.value, "origin": origin, "where": place})
+    json!({"key": setting.key.name, "value": setting.value, "origin": origin, "where": place})
 }
 
 fn init(context: &Context) -> Result<(), Error> {
     let path = context.config_path()?;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Error::Setting(format!("{} exists already, and was not changed", path_text(&path)))
+            Error::Setting(format!("{} exists and was not changed", path_text(&path)))
         }
-        _ => Error::cannot_write(&path, &error, "--config names another file"),
+        _ => Error::cannot_write(&path, &error, "choose another file with --config"),
     };
     if let Some(folder) = path.parent() {
         private::create_folder(folder).map_err(failed)?;

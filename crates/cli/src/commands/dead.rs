@@ -1,4 +1,4 @@
-//! `gristmill dead`: dead letters of tasks and messages.
+//! `gristmill dead`: lists, shows, retries and discards dead letters of tasks and messages.
 
 mod messages;
 
@@ -15,21 +15,25 @@ use super::{dead_letter_id, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, plural, time};
+use crate::output::{Output, plural, time, utc};
 
 const LIST: &str = "\
+A task becomes a dead letter when its last attempt has failed or it failed permanently. Messages are listed only if \
+`gristmill consume` ran with --keep-letters; their queue QUEUE.dead is at the broker.
+
 Examples:
   gristmill dead list
   gristmill dead list --kind exec --reason 'exit code 3'
   gristmill dead list --json --limit 200 --after 41";
 
 const RETRY: &str = "\
-The task is queued again with all its attempts before it, where its checkpoints left off; the letter goes.
+A task is queued again with its full number of attempts, and continues at its last checkpoint. Its dead letter is \
+deleted.
 
-A message (of `gristmill consume --keep-letters`) is published to the queue that it came from, with its properties and \
-headers, and begins anew; the letter goes when the broker has confirmed it. Interrupted between the two, the letter \
-stays, and the message is published twice when it is tried again. A copy in QUEUE.dead stays there; `gristmill queues \
-move` moves that one instead.
+A message (from `gristmill consume --keep-letters`) is published to its queue again, with its properties and headers and \
+its full number of attempts. Its dead letter is deleted when the broker has confirmed the message; if the command is interrupted \
+between the two, the dead letter stays, and retrying it publishes the message twice. The copy in QUEUE.dead stays there; \
+to use that one instead, run `gristmill queues move`.
 
 Examples:
   gristmill dead retry 4 5
@@ -38,7 +42,7 @@ Examples:
   gristmill dead retry --all --reason 'connection refused'";
 
 const DISCARD: &str = "\
-A letter is all that is left of its task: what is discarded is gone.
+A dead letter is all that is left of its task. A discarded dead letter cannot be restored.
 
 Examples:
   gristmill dead discard 4
@@ -46,7 +50,7 @@ Examples:
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// What was given up, the latest first
+    /// List dead letters, the latest first
     #[command(after_help = LIST)]
     List {
         #[command(flatten)]
@@ -54,24 +58,24 @@ pub(crate) enum Command {
         #[command(flatten)]
         paging: Paging<Cursor>,
     },
-    /// All there is to know about one
+    /// Show a dead letter with its payload and errors
     #[command(
         after_help = "Examples:\n  gristmill dead show 4\n  gristmill dead show 4 --json | jq .payload"
     )]
     Show {
-        /// The letter's number
+        /// Number of the dead letter
         #[arg(value_parser = dead_letter_id)]
         id: i64,
     },
-    /// Try tasks again; publish messages again
+    /// Queue tasks again, or publish messages again
     #[command(after_help = RETRY)]
     Retry(Selection),
-    /// Throw letters away
+    /// Delete dead letters
     #[command(after_help = DISCARD)]
     Discard {
         #[command(flatten)]
         which: Selection,
-        /// Yes, all of them
+        /// Confirm deleting all that match
         #[arg(long, requires = "all")]
         yes: bool,
     },
@@ -79,13 +83,13 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Filter {
-    /// Only tasks of this kind
+    /// List only this kind, such as exec or amqp:QUEUE
     #[arg(long)]
     kind: Option<String>,
-    /// Only about this document
+    /// List only this document
     #[arg(long, value_name = "ID")]
     document: Option<String>,
-    /// Only with this in their reason
+    /// List only reasons that contain this text
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -93,19 +97,19 @@ pub(crate) struct Filter {
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["ids", "all"])))]
 pub(crate) struct Selection {
-    /// The letters' numbers
+    /// Numbers of dead letters
     #[arg(value_name = "ID", value_parser = dead_letter_id)]
     ids: Vec<i64>,
-    /// All of them, or all that the filters let through
+    /// Select all dead letters that match the filters
     #[arg(long)]
     all: bool,
-    /// With --all: only tasks of this kind
+    /// With --all: only this kind, such as exec or amqp:QUEUE
     #[arg(long, requires = "all")]
     kind: Option<String>,
-    /// With --all: only about this document
+    /// With --all: only this document
     #[arg(long, value_name = "ID", requires = "all")]
     document: Option<String>,
-    /// With --all: only with this in their reason
+    /// With --all: only reasons that contain this text
     #[arg(long, value_name = "TEXT", requires = "all")]
     reason: Option<String>,
 }
@@ -127,12 +131,12 @@ impl paging::Cursor for Cursor {
 }
 
 impl Selection {
-    /// Filters choose among all dead letters. Beside ids they would be ignored, so they are refused.
+    /// Refuses filters without `--all`, because they would have no effect on ids.
     fn check(&self) -> Result<(), Error> {
         let given = [("--kind", &self.kind), ("--document", &self.document), ("--reason", &self.reason)];
         match given.iter().find(|(_, value)| value.is_some()) {
             Some((flag, _)) if !self.all => Err(Error::Setting(format!(
-                "{flag} chooses among all dead letters and goes with --all; with numbers, leave it out"
+                "{flag} filters the dead letters of --all; omit it when you name numbers"
             ))),
             _ => Ok(()),
         }
@@ -170,14 +174,14 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
         Command::Retry(which) => {
             let mut republisher = Republisher::new(context);
             for_each_id(context, &which.ids, |id| match store.dead_letters().get(*id)? {
-                letter if letter.is_message() => republisher.publish(&store, &letter),
+                dead_letter if dead_letter.is_message() => republisher.publish(&store, &dead_letter),
                 _ => retry(&store, *id),
             })
         }
         Command::Discard { which, yes } if which.all => discard_all(context, &store, &which.filter(), yes),
         Command::Discard { which, .. } => for_each_id(context, &which.ids, |id| {
             store.dead_letters().discard(*id)?;
-            Ok((json!({"id": id, "discarded": true}), format!("dead letter {id} is gone")))
+            Ok((json!({"id": id, "discarded": true}), format!("discarded dead letter {id}")))
         }),
     }
 }
@@ -195,71 +199,68 @@ fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, is_filtered: b
         return none_match(hints);
     }
     if page.items.is_empty() {
-        return format!(
-            "no dead letters: nothing was given up. `{}` shows all work",
-            hints.command("jobs list")
-        );
+        return format!("no dead letters; `{}` lists all tasks", hints.command("jobs list"));
     }
-    let row = |letter: &DeadLetter| {
+    let row = |dead_letter: &DeadLetter| {
         vec![
-            letter.id.to_string(),
-            letter.task_id.clone(),
-            letter.task_type.clone(),
-            letter.attempt_count.to_string(),
-            time(letter.last_failure),
-            letter.failure_reason.clone(),
+            dead_letter.id.to_string(),
+            dead_letter.task_id.clone(),
+            dead_letter.task_type.clone(),
+            dead_letter.attempt_count.to_string(),
+            time(dead_letter.last_failure),
+            dead_letter.failure_reason.clone(),
         ]
     };
     let rows: Vec<_> = page.items.iter().map(row).collect();
-    let mut text = output.table(&["ID", "TASK", "KIND", "ATTEMPTS", "LAST FAILURE", "REASON"], &rows);
+    let mut text = output.table(&["ID", "TASK", "KIND", "ATTEMPTS", "LAST FAILURE (UTC)", "REASON"], &rows);
     if let Some(cursor) = &page.next_cursor {
         text.push_str(&format!("\nnext: --after {cursor}\n"));
     }
     text
 }
 
-fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
-    let document = Some(letter.document_id.clone()).filter(|document| !document.is_empty());
-    let task = Some(letter.task_id.clone());
-    let (task, message) = if letter.is_message() { (None, task) } else { (task, None) };
-    let discard = context.hints.command(&format!("dead discard {}", letter.id));
-    let next = format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", letter.id)));
-    context.output.print(&to_object(letter)?, |output| {
+fn show(context: &Context, dead_letter: &DeadLetter) -> Result<Outcome, Error> {
+    let document = Some(dead_letter.document_id.clone()).filter(|document| !document.is_empty());
+    let task = Some(dead_letter.task_id.clone());
+    let (task, message) = if dead_letter.is_message() { (None, task) } else { (task, None) };
+    let discard = context.hints.command(&format!("dead discard {}", dead_letter.id));
+    let next = format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", dead_letter.id)));
+    context.output.print(&to_object(dead_letter)?, |output| {
         output.fields(&[
-            ("id", Some(letter.id.to_string())),
+            ("id", Some(dead_letter.id.to_string())),
             ("task", task),
             ("message", message),
-            ("kind", Some(letter.task_type.clone())),
-            ("queue", letter.queue.clone()),
+            ("kind", Some(dead_letter.task_type.clone())),
+            ("queue", dead_letter.queue.clone()),
             ("document", document),
-            ("reason", Some(letter.failure_reason.clone())),
-            ("attempts", Some(letter.attempt_count.to_string())),
-            ("first failure", Some(time(letter.first_failure))),
-            ("last failure", Some(time(letter.last_failure))),
-            ("unique key", letter.unique_key.clone()),
-            ("payload", letter.payload.clone()),
-            ("checkpoint", letter.checkpoint.clone()),
-            ("details", letter.error_details.clone()),
+            ("reason", Some(dead_letter.failure_reason.clone())),
+            ("attempts", Some(dead_letter.attempt_count.to_string())),
+            ("first failure", Some(utc(dead_letter.first_failure))),
+            ("last failure", Some(utc(dead_letter.last_failure))),
+            ("unique key", dead_letter.unique_key.clone()),
+            ("payload", dead_letter.payload.clone()),
+            ("checkpoint", dead_letter.checkpoint.clone()),
+            ("details", dead_letter.error_details.clone()),
             ("next", Some(next)),
         ])
     })?;
     Ok(Outcome::Done)
 }
 
-/// Tries a letter's task again. No kind here makes its tasks in a way of its own.
+/// Queues the task of a dead letter again. No kind of this program builds its retried tasks itself.
 pub(crate) fn retry(store: &Store, id: i64) -> Result<(Value, String), Error> {
     let task = dead_letters::retry(store, &[], id)?.id;
     let value = json!({"id": id, "task": task});
-    Ok((value, format!("dead letter {id} is task {task} now")))
+    Ok((value, format!("queued dead letter {id} again as task {task}")))
 }
 
 fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Result<Outcome, Error> {
     let retried = dead_letters::retry_all(store, &[], filter)?;
     let tasks = retried.tasks.len() as u64;
     let mut items: Vec<Value> =
-        retried.tasks.iter().map(|(letter, task)| json!({"id": letter, "task": task.id})).collect();
+        retried.tasks.iter().map(|(id, task)| json!({"id": id, "task": task.id})).collect();
     let mut refused: Vec<(i64, Error)> =
-        retried.refused.into_iter().map(|(letter, error)| (letter, error.into())).collect();
+        retried.refused.into_iter().map(|(id, error)| (id, error.into())).collect();
     let mut republisher = Republisher::new(context);
     let mut published = 0;
     for id in retried.messages {
@@ -267,7 +268,7 @@ fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Res
             .dead_letters()
             .get(id)
             .map_err(Error::from)
-            .and_then(|one| republisher.publish(store, &one))
+            .and_then(|dead_letter| republisher.publish(store, &dead_letter))
         {
             Ok((item, _)) => {
                 items.push(item);
@@ -277,11 +278,11 @@ fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Res
         }
     }
     let mut outcome = Outcome::Done;
-    for (letter, error) in refused {
+    for (id, error) in refused {
         let error = error.complete_commands(&context.hints);
         outcome = outcome.and(error.outcome());
         error.report();
-        items.push(json!({"id": letter, "error": error.to_string()}));
+        items.push(json!({"id": id, "error": error.to_string()}));
     }
     let refused = outcome != Outcome::Done;
     let value = json!({"items": items, "next_cursor": null});
@@ -297,7 +298,7 @@ fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Res
 }
 
 fn none_match(hints: &Hints) -> String {
-    format!("no dead letter matches. `{}` shows those there are", hints.command("dead list"))
+    format!("no dead letter matches; `{}` lists all", hints.command("dead list"))
 }
 
 fn discard_all(
@@ -309,7 +310,7 @@ fn discard_all(
     let ids = matching_ids(store, filter)?;
     let count = plural(ids.len() as u64, "dead letter");
     if !yes && !ids.is_empty() {
-        return Err(Error::Setting(format!("{count} would be gone for good; with --yes they are discarded")));
+        return Err(Error::Setting(format!("this deletes {count}; confirm with --yes")));
     }
     for id in &ids {
         match store.dead_letters().discard(*id) {
@@ -320,7 +321,7 @@ fn discard_all(
     }
     context.output.summary(&json!({"discarded": ids.len()}), Outcome::Done, |_| match ids.len() {
         0 => none_match(&context.hints),
-        _ => format!("{count} discarded"),
+        _ => format!("discarded {count}"),
     })?;
     Ok(Outcome::Done)
 }
@@ -329,7 +330,7 @@ fn matching_ids(store: &Store, filter: &DeadLetterFilter) -> Result<Vec<i64>, Er
     let mut ids = Vec::new();
     loop {
         let page = store.dead_letters().list(filter, ids.last().copied(), 200)?;
-        ids.extend(page.items.iter().map(|letter| letter.id));
+        ids.extend(page.items.iter().map(|dead_letter| dead_letter.id));
         if page.next_cursor.is_none() {
             return Ok(ids);
         }

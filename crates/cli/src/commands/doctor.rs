@@ -1,4 +1,4 @@
-//! `gristmill doctor`: what is wrong with the database, and what to do about it.
+//! `gristmill doctor`: checks the database file, and repairs what is safe to repair.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,16 +11,21 @@ use super::root_paths::with_path;
 use crate::context::{CREATED_BY_ANY, Context, require_database, store_options};
 use crate::error::{Error, Outcome};
 use crate::hints::shell_word;
-use crate::output::{Output, path as path_text, plural};
+use crate::output::{Output, bytes, path as path_text, plural};
 use crate::settings::Settings;
-use crate::settings::value::show_size;
 
 const EXAMPLES: &str = "\
-Without --repair nothing in the file is changed. With it, what is safe is done: leases of dead workers are \
-freed, checkpoints that finished tasks left behind are forgotten after a day, indexes that do not agree with \
-their table are made anew, the log is cut back. No task and no dead letter is deleted.
+Checks the database file, leases of dead workers, and the permissions of files. `gristmill verify` checks the duplicate \
+catalog.
 
-Exit codes: 0 healthy, 1 something to do, 2 damaged.
+Without --repair, nothing is changed. With --repair, safe repairs are made: leases of dead workers are released, \
+checkpoints of tasks finished more than a day ago are deleted, indexes that differ from their table are rebuilt, and the \
+WAL is truncated. No task and no dead letter is deleted.
+
+Exit status:
+  0    healthy
+  1    problems were found
+  2    the database is damaged
 
 Examples:
   gristmill doctor
@@ -30,7 +35,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Do what is safe about what is found
+    /// Make the repairs that are safe
     #[arg(long)]
     repair: bool,
 }
@@ -50,7 +55,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let mut checkup = examine().map_err(|error| as_damage(error, &settings.database))?;
     let mut repairs = None;
     if args.repair {
-        // What a dead worker left behind must not run beside the next attempt.
+        // Commands of dead workers must not run beside the next attempt.
         gristmill_jobs::ProcessGroups::for_database(&settings.database).kill_orphans(None);
         repairs = Some(options.repair(&settings.database, &checkup, settings.worker.max_crashes)?);
         checkup = examine()?;
@@ -72,18 +77,17 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     Ok(outcome(&checkup))
 }
 
-/// A settings file with a password that other users may open.
+/// Returns a finding if other users may open a settings file with a password.
 fn settings_open_to_others(settings: &Settings) -> Option<Finding> {
     let file = settings.file_with_password.as_deref().filter(|file| private::is_open_to_others(file))?;
     Some(Finding {
         severity: Severity::Warning,
-        what: format!("other users of this machine may open {}, with a password in it", path_text(file)),
+        what: format!("other users of this machine can read {}, which contains a password", path_text(file)),
         next: format!("chmod 600 {}", shell_word(file)),
     })
 }
 
-/// Files of the database, and the folder that Gristmill creates for them, that other users may open. Older versions created
-/// them so.
+/// Returns a finding if other users may open files of the database or the default folder, as older versions created them.
 fn database_open_to_others(settings: &Settings) -> Option<Finding> {
     let database = &settings.database;
     let files = private::files_open_to_others(database);
@@ -102,14 +106,14 @@ fn database_open_to_others(settings: &Settings) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding {
         severity: Severity::Warning,
         what: format!(
-            "other users of this machine may open {}, with commands, outputs and messages in it",
+            "other users of this machine can read {}, with commands, their output and messages",
             named.join(", ")
         ),
         next: commands.join(" && "),
     })
 }
 
-/// What begins as a database does and cannot be read as one is damaged, and not merely the wrong file.
+/// Turns "not a database" into damage if the file begins with the magic bytes of SQLite.
 fn as_damage(error: gristmill_store::Error, path: &Path) -> Error {
     let begins = || {
         let mut start = [0; MAGIC.len()];
@@ -118,7 +122,7 @@ fn as_damage(error: gristmill_store::Error, path: &Path) -> Error {
     };
     match error {
         gristmill_store::Error::NotADatabase(_) if begins() => Error::System(format!(
-            "{} begins like a database but is none: it is cut short, or its first page is damaged. What to do: {}",
+            "{} begins like a database but cannot be read: it is truncated, or its first page is damaged. To fix it: {}",
             path_text(path),
             gristmill_store::damage::advice(path)
         )),
@@ -126,7 +130,7 @@ fn as_damage(error: gristmill_store::Error, path: &Path) -> Error {
     }
 }
 
-/// How every file of SQLite begins.
+/// First bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 fn outcome(checkup: &Checkup) -> Outcome {
@@ -159,7 +163,7 @@ fn database_fields(output: &Output, checkup: &Checkup, path: &str) -> String {
     let mode = checkup.journal_mode.as_deref().unwrap_or("unknown");
     output.fields(&[
         ("database", Some(path.to_owned())),
-        ("size", Some(format!("{}, log {}", show_size(checkup.file_bytes), show_size(checkup.wal_bytes)))),
+        ("size", Some(format!("{}, WAL {}", bytes(checkup.file_bytes), bytes(checkup.wal_bytes)))),
         ("pages", Some(pages)),
         ("schema", checkup.schema_version.map(|version| version.to_string())),
         (
@@ -188,7 +192,7 @@ fn counts_text(output: &Output, checkup: &Checkup) -> String {
 
 fn findings_text(checkup: &Checkup) -> String {
     if checkup.findings.is_empty() {
-        return "\nhealthy: nothing was found\n".to_owned();
+        return "\nhealthy: no problems found\n".to_owned();
     }
     let texts = checkup.findings.iter().map(|finding| {
         let severity = match finding.severity {
@@ -205,9 +209,9 @@ fn repairs_text(checkup: &Checkup, repairs: Option<&[String]>) -> String {
     match repairs {
         None => String::new(),
         Some([]) if checkup.worst() == Some(Severity::Damage) => {
-            "\nnothing was repaired: a damaged file is not safe to change\n".to_owned()
+            "\nnothing was repaired: changing a damaged file is not safe\n".to_owned()
         }
-        Some([]) => "\nthere was nothing to repair\n".to_owned(),
+        Some([]) => "\nnothing to repair\n".to_owned(),
         Some(repairs) => {
             repairs.iter().map(|repair| format!("\nrepaired: {repair}")).collect::<String>() + "\n"
         }

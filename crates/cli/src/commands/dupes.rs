@@ -1,6 +1,6 @@
-//! `gristmill dupes`: groups of files with the same content, from the catalog.
+//! `gristmill dupes`: lists groups of files with the same content, from the catalog.
 //!
-//! Owns what is asked for. How it is written, in each of four forms, is in `formats`.
+//! Owns the query. `formats` writes the result in four formats.
 
 mod formats;
 
@@ -18,18 +18,22 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 
 const EXAMPLES: &str = "\
-Files are duplicates when all their bytes are the same. What is listed is what scans have found; no disk is read, and \
-nothing is changed. Several names of one file are one copy: deleting a hard link gives nothing back, and deleting a path \
-that leads to the same file through a bind mount or a followed link deletes the file.
+Files are duplicates if all their bytes are equal. The list comes from the catalog: scanned folders are not read and \
+nothing is changed. A root is a folder you have scanned.
 
---csv has one row a file, with the number of its group. --fdupes is what the programs fdupes and jdupes write, for \
-scripts made for those: one path a line, an empty line between groups, names as they are, byte for byte. As with them, \
-of several names of one file one is listed, unless --hard-links is given. Where names may have line ends in them, use -0. \
-It has no mark for paths that symbolic links lead to; the other forms mark them.
+Several hard links to one file count as one copy. Deleting a hard link frees no space. Deleting a path that leads to the \
+same file through a bind mount or a followed link deletes the file. Text, JSON and CSV mark such paths.
+
+--csv prints one row per file, with the number of its group. --fdupes prints what fdupes and jdupes print: one path per \
+line, an empty line between groups, names unchanged byte for byte. Like them, it lists only one of several hard links, \
+unless --hard-links is given, and does not mark paths that lead through symbolic links. Use -0 if names may contain line \
+ends.
+
+The cursor of --after is the number of groups already shown.
 
 Examples:
   gristmill dupes
-  gristmill dupes --sort count --min-size 1MiB --limit 50 --page 2
+  gristmill dupes --sort count --min-size 1MiB --limit 50 --after 50
   gristmill dupes --root ~/Pictures --root nas --across-roots
   gristmill dupes --json | jq -r '.items[].files[1:][] | select(.hard_link | not).path'
   gristmill dupes --csv > duplicates.csv";
@@ -37,43 +41,43 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Which groups come first: most space back, most copies, largest files, or by path
+    /// Sort by reclaimable space, number of copies, file size, or path
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Sort::Reclaimable)]
     sort: Sort,
 
-    /// Only groups of at least so many copies
+    /// List only groups with at least N copies
     #[arg(long, value_name = "N", default_value = "2", value_parser = count)]
     min_count: u64,
 
-    /// Only files of at least this size
+    /// List only files of at least this size
     #[arg(long, value_name = "SIZE", default_value = "1B", value_parser = size)]
     min_size: u64,
 
-    /// Only files of this root and of roots in it, by path or name; may be given several times
+    /// List only files of this root and of roots inside it, by path or name; repeatable
     #[arg(long, value_name = "ROOT")]
     root: Vec<PathBuf>,
 
-    /// Only groups with files in several roots
+    /// List only groups with files in several roots
     #[arg(long)]
     across_roots: bool,
 
     #[command(flatten)]
     paging: Paging<Offset>,
 
-    /// Say it as CSV, a row a file
-    #[arg(long, conflicts_with_all = ["fdupes", "json"], help_heading = "Forms")]
+    /// Print CSV, one row per file
+    #[arg(long, conflicts_with_all = ["fdupes", "json"], help_heading = "Formats")]
     csv: bool,
 
-    /// Say it as fdupes does: a path a line, an empty line between groups
-    #[arg(long, conflicts_with = "json", help_heading = "Forms")]
+    /// Print like fdupes: one path per line, an empty line between groups
+    #[arg(long, conflicts_with = "json", help_heading = "Formats")]
     fdupes: bool,
 
-    /// With --fdupes: end each path with a zero byte instead of a line end
-    #[arg(short = '0', long, requires = "fdupes", help_heading = "Forms")]
+    /// With --fdupes: end each path with a NUL byte instead of a line end
+    #[arg(short = '0', long, requires = "fdupes", help_heading = "Formats")]
     print0: bool,
 
-    /// With --fdupes: list all names of a file
-    #[arg(long, requires = "fdupes", help_heading = "Forms")]
+    /// With --fdupes: list all hard links of a file
+    #[arg(long, requires = "fdupes", help_heading = "Formats")]
     hard_links: bool,
 }
 
@@ -127,11 +131,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-fn roots(store: &Store, words: &[PathBuf]) -> Result<Vec<i64>, Error> {
-    Ok(select_roots(store, words)?.iter().map(|root| root.id).collect())
+fn roots(store: &Store, names: &[PathBuf]) -> Result<Vec<i64>, Error> {
+    Ok(select_roots(store, names)?.iter().map(|root| root.id).collect())
 }
 
 fn count(text: &str) -> Result<u64, String> {
     let count = text.parse().ok().filter(|count| *count >= 2);
-    count.ok_or_else(|| "legal: a whole number from 2 on".to_owned())
+    count.ok_or_else(|| "expected: a whole number of at least 2".to_owned())
 }

@@ -1,6 +1,6 @@
-//! `gristmill enqueue`: work into the queue, one task or a file of them.
+//! `gristmill enqueue`: queues one task, or one for each line of a file.
 //!
-//! Owns how words become a task. What a task of some kind needs in its payload, only `exec` is known here.
+//! Owns how arguments become a task. Only payloads of the kind `exec` are checked here; other kinds are not known.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
@@ -20,21 +20,23 @@ use crate::settings::{absolute, value};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-When the command says that a task is queued, it is on disk.
+A task is on disk when this command reports it as queued. `gristmill worker` runs tasks of the kind exec; tasks of other \
+kinds wait for workers that you write.
 
-With --lines, a line that is no payload is named and skipped, and the rest is queued; the exit code is 1 then. \
-Ctrl-C ends it after the lines read so far, and it says how many those are (130).
+With --lines, a line that is not a valid payload is reported and skipped, and the others are queued; the exit status is \
+then 1. Ctrl-C stops after the lines read so far and reports their number; the exit status is then 130.
 
-The built-in worker runs the kind exec; tasks of other kinds wait for workers of your own.
+Payload of exec:
+  argv             program and arguments, such as [\"make\", \"test\"]; required
+  cwd              folder to run in [default: that of the worker]
+  env              additional environment variables, such as {\"LANG\": \"C\"}
+  stdin            text for standard input
+  timeout_seconds  how long the command may run [default: the setting exec.timeout]
+  permanent        exit statuses that make the task a dead letter at once, such as [2, 3]
+  transient        exit statuses after which the task is retried
 
-The payload of exec:
-  argv             the program and its words, such as [\"make\", \"test\"]; all else may be left out
-  cwd              the folder to run it in; the worker's own without it
-  env              variables beside those of the worker, such as {\"LANG\": \"C\"}
-  stdin            a text for it to read
-  timeout_seconds  how long it may run; as the worker's settings say without it
-  permanent        exit codes after which it is given up at once, such as [2, 3]
-  transient        exit codes after which it is tried again
+The command runs with the variables GRISTMILL_TASK_ID (the same in every attempt), GRISTMILL_ATTEMPT (1 for the first \
+start) and GRISTMILL_REDELIVERED (1 if it was or may have been started before, otherwise 0).
 
 Examples:
   gristmill enqueue exec -- rsync -a ~/Pictures nas:backup
@@ -48,63 +50,65 @@ const USAGE: &str = "gristmill enqueue [OPTIONS] <KIND> --payload <JSON>
        gristmill enqueue [OPTIONS] <KIND> --lines <FILE>
        gristmill enqueue [OPTIONS] exec -- <COMMAND>...";
 
-/// So many tasks go into the database at once, with so many bytes of payload.
+/// Maximum number of tasks that one transaction inserts.
 const MAX_BATCH_TASKS: usize = 1_000;
+
+/// Size of payloads, in bytes, at which a batch is inserted.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["payload", "lines", "command"])))]
 pub(crate) struct Args {
-    /// Which handler runs it: exec, or what your own workers know
+    /// Kind of the task: exec, or a kind that your own workers handle
     kind: String,
 
-    /// What it is about: JSON, @FILE to read it from, or - for standard input
+    /// Payload: JSON, @FILE to read it from a file, or - for standard input
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     payload: Option<String>,
 
-    /// Many tasks: a file with one payload a line, or - for standard input
+    /// Queue one task for each line of a file, or of standard input with -
     #[arg(long, value_name = "FILE")]
     lines: Option<PathBuf>,
 
-    /// For exec: the command and its words
+    /// Command and its arguments, for exec
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 
-    /// Which workers may take it
+    /// Queue of the task; workers take tasks from the queues they serve
     #[arg(long, default_value = "default")]
     queue: String,
 
-    /// Higher ones are taken first
+    /// Priority; higher numbers run first
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = priority, allow_hyphen_values = true)]
     priority: i32,
 
-    /// Not before: a UTC time, or a time from now such as 'in 5m'
+    /// Earliest start: a UTC time, or a time from now such as 'in 5m' [default: now]
     #[arg(long, value_name = "WHEN", value_parser = when)]
     run_after: Option<When>,
 
-    /// How many attempts may fail before it is given up [default: as its handler says]
+    /// Failed attempts after which the task becomes a dead letter [default: that of its kind]
     #[arg(long, value_name = "N", value_parser = attempts, allow_hyphen_values = true)]
     max_attempts: Option<u32>,
 
-    /// While a task of this kind with this key is unfinished, queue no second one
+    /// Queue nothing while a task of this kind with this key is unfinished
     #[arg(long, value_name = "KEY", conflicts_with = "lines")]
     unique_key: Option<String>,
 
-    /// What it is about, for people and for dead letters
+    /// Identifier of what the task is about, shown in lists and dead letters
     #[arg(long, value_name = "ID")]
     document: Option<String>,
 
-    /// For exec: how long the command may run [default: as the worker's settings say]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
+    /// How long the command may run [default: the setting exec.timeout]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = "Options of exec -- COMMAND")]
     timeout: Option<Duration>,
 
-    /// For exec: the folder to run it in [default: this one]
-    #[arg(long, value_name = "DIR")]
+    /// Folder to run the command in [default: the current folder]
+    #[arg(long, value_name = "DIR", help_heading = "Options of exec -- COMMAND")]
     cwd: Option<PathBuf>,
 
-    /// For exec: a variable for the command; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = env_variable)]
+    /// Environment variable for the command; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = env_variable, help_heading = "Options of exec -- COMMAND")]
     env: Vec<(String, String)>,
 }
 
@@ -119,13 +123,13 @@ fn when(text: &str) -> Result<When, String> {
     if let Some(span) = value::duration(span) {
         return Ok(When::In(span));
     }
-    let moment = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond);
+    let timestamp = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond);
     let civil = || {
         let time = text.parse::<jiff::civil::DateTime>().ok()?;
         Some(jiff::tz::Offset::UTC.to_timestamp(time).ok()?.as_microsecond())
     };
-    moment.or_else(civil).map(|micros| When::At(UtcTime::from_micros(micros))).ok_or_else(|| {
-        "legal: a UTC time such as '2030-01-01 06:00:00', one with an offset such as 2030-01-01T06:00:00+02:00, or a \
+    timestamp.or_else(civil).map(|micros| When::At(UtcTime::from_micros(micros))).ok_or_else(|| {
+        "expected: a UTC time such as '2030-01-01 06:00:00', one with an offset such as 2030-01-01T06:00:00+02:00, or a \
          time from now such as 'in 5m'"
             .to_owned()
     })
@@ -133,29 +137,29 @@ fn when(text: &str) -> Result<When, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let found = value::duration(text).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| format!("legal: more than 0s, written as {}", value::DURATIONS))
+    found.ok_or_else(|| format!("expected: more than 0s, written as {}", value::DURATIONS))
 }
 
 fn priority(text: &str) -> Result<i32, String> {
-    text.parse().map_err(|_| format!("legal: a whole number from {} to {}", i32::MIN, i32::MAX))
+    text.parse().map_err(|_| format!("expected: a whole number from {} to {}", i32::MIN, i32::MAX))
 }
 
 fn attempts(text: &str) -> Result<u32, String> {
     let found = text.parse().ok().filter(|count| *count > 0);
-    found.ok_or_else(|| format!("legal: a whole number from 1 to {}", u32::MAX))
+    found.ok_or_else(|| format!("expected: a whole number from 1 to {}", u32::MAX))
 }
 
 fn env_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("legal: NAME=VALUE".to_owned()),
+        _ => Err("expected: NAME=VALUE".to_owned()),
     }
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     if !args.command.is_empty() && args.kind != exec::KIND {
         return Err(Error::Setting(format!(
-            "words after -- are a command, which only the kind exec runs; {:?} takes --payload or --lines",
+            "a command after -- is for the kind exec only; for {:?}, use --payload or --lines",
             args.kind
         )));
     }
@@ -170,14 +174,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let store = open_or_create(&settings)?;
     let enqueued = store.tasks().enqueue(NewTask { payload, ..template(args, &store) })?;
     context.output.print(&enqueued, |_| match enqueued.created {
-        true => format!("task {} is queued", enqueued.id),
-        false => format!("task {} has this key and is not finished; nothing was queued", enqueued.id),
+        true => format!("queued task {}", enqueued.id),
+        false => format!("nothing queued: task {} has this key and is not finished", enqueued.id),
     })?;
     Ok(Outcome::Done)
 }
 
-/// Some flags say how a command is run. Where no command was given they would be ignored, and somebody thinks that
-/// they are not.
+/// Refuses the flags about running a command if no command was given, because they would have no effect.
 fn check_exec_flags(args: &Args) -> Result<(), Error> {
     let given = [
         ("--timeout", "timeout_seconds", args.timeout.is_some()),
@@ -188,17 +191,17 @@ fn check_exec_flags(args: &Args) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    let right = match (args.kind.as_str(), &args.lines) {
-        (exec::KIND, None) => format!("a payload of exec has the field {field:?} for it"),
+    let remedy = match (args.kind.as_str(), &args.lines) {
+        (exec::KIND, None) => format!("in a payload of exec, set the field {field:?}"),
         (exec::KIND, Some(_)) => {
-            format!("each line is a payload of exec, which has the field {field:?} for it")
+            format!("in each line, which is a payload of exec, set the field {field:?}")
         }
-        (kind, _) => format!("what a task of the kind {kind:?} needs is part of its payload"),
+        (kind, _) => format!("for the kind {kind:?}, put it into the payload"),
     };
-    Err(Error::Setting(format!("{flag} goes with `exec -- COMMAND` only; {right}")))
+    Err(Error::Setting(format!("{flag} is for `exec -- COMMAND` only; {remedy}")))
 }
 
-/// The task but for its payload.
+/// Returns the task without its payload.
 fn template(args: &Args, store: &Store) -> NewTask {
     NewTask {
         queue: args.queue.clone(),
@@ -234,18 +237,18 @@ fn payload(args: &Args) -> Result<String, Error> {
 
 fn read(source: impl Read, name: &str) -> Result<String, Error> {
     let mut text = String::new();
-    let most = MAX_PAYLOAD as u64 + 1;
+    let max = MAX_PAYLOAD as u64 + 1;
     source
-        .take(most)
+        .take(max)
         .read_to_string(&mut text)
         .map_err(|error| Error::Setting(format!("cannot read the payload from {name}: {error}")))?;
     Ok(text)
 }
 
-/// Whether a payload is one for this kind. The error says where it is not.
+/// Checks the payload of a task. The error completes a sentence that begins with the name of its source.
 pub(super) fn check(kind: &str, text: &str) -> Result<(), String> {
     if text.len() > MAX_PAYLOAD {
-        return Err(format!("is too long; at most {MAX_PAYLOAD} bytes are legal"));
+        return Err(format!("is too long; the maximum is {MAX_PAYLOAD} bytes"));
     }
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("is not JSON: {error}"))?;
     if kind == exec::KIND {
@@ -256,7 +259,7 @@ pub(super) fn check(kind: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The payload of a command line.
+/// Returns the payload for a command given after `--`.
 fn command(args: &Args) -> Result<String, Error> {
     let cwd = absolute(args.cwd.as_deref().unwrap_or(Path::new(".")))?;
     if args.cwd.is_some() && !cwd.is_dir() {
@@ -264,7 +267,7 @@ fn command(args: &Args) -> Result<String, Error> {
     }
     let command = exec::Command {
         argv: args.command.clone(),
-        // `absolute` keeps a trailing dot of "."; a path made of parts does not.
+        // `absolute` keeps a trailing dot of "."; collecting the components drops it.
         cwd: Some(cwd.components().collect()),
         env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
         timeout_seconds: args.timeout.map(|timeout| timeout.as_secs_f64()),
@@ -283,16 +286,16 @@ fn open_lines(path: &Path) -> Result<Box<dyn BufRead + Send>, Error> {
     Ok(Box::new(io::BufReader::new(file)))
 }
 
-/// What comes while many tasks are queued.
+/// Input while lines are queued.
 enum Input {
     Line(Result<String, String>),
-    /// No more lines, or none that can be read.
+    /// The lines have ended, or cannot be read.
     End(Result<(), Error>),
-    /// It was told to stop.
+    /// A signal asks to stop.
     Signal,
 }
 
-/// Many tasks, in batches. A line that is no payload is named and costs only itself.
+/// Queues a task for each line, in batches. An invalid line is reported and skipped.
 fn enqueue_lines(
     context: &Context,
     store: &Store,
@@ -323,24 +326,24 @@ fn enqueue_lines(
             Ok(Some(text)) => batches.add(NewTask { payload: text, ..template.clone() }, lines)?,
             Err(error) => {
                 refused += 1;
-                // The number of the line is known better here.
+                // serde_json counts from the start of this line.
                 let error = error.replace(" at line 1 column ", " at column ");
                 note(&format!("error: line {lines} {error}"));
             }
         }
     };
     batches.flush(lines)?;
-    // Whoever still has something to say must not wait for us to listen.
+    // Unblocks the threads that still send.
     drop(input);
     signals.stop();
     let queued = batches.queued;
     let outcome = end.inspect_err(|_| batches.report_progress())?;
     let value = json!({"queued": queued, "refused": refused, "lines": lines});
-    // Lines that were refused have been told.
+    // Refused lines have been reported on standard error.
     context.output.summary(&value, Outcome::Done, |_| {
-        let mut text = format!("{} queued", plural(queued, "task"));
+        let mut text = format!("queued {}", plural(queued, "task"));
         if refused > 0 {
-            text.push_str(&format!(", {} refused", plural(refused, "line")));
+            text.push_str(&format!(", refused {}", plural(refused, "line")));
         }
         if outcome == Outcome::Interrupted {
             text.push_str(&format!("; interrupted after line {lines}"));
@@ -350,7 +353,7 @@ fn enqueue_lines(
     Ok(if refused == 0 { outcome } else { outcome.and(Outcome::UserError) })
 }
 
-/// Reads on a thread of its own, which nobody waits for: one that waits for a line cannot be told to stop.
+/// Reads lines on a thread that is never joined, because reading a line cannot be interrupted.
 fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: SyncSender<Input>) -> Result<(), Error> {
     let read = move || {
         loop {
@@ -368,13 +371,14 @@ fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: SyncSender<Input>) ->
     thread.map(drop).map_err(|error| Error::System(format!("cannot start a thread: {error}")))
 }
 
-/// Tasks on their way into the database.
+/// Tasks that are inserted in batches.
 struct Batches<'a> {
     store: &'a Store,
     batch: Vec<NewTask>,
     bytes: usize,
-    /// So many are in it, from so many lines.
+    /// Number of tasks in the database.
     queued: u64,
+    /// Number of lines they come from.
     lines: u64,
 }
 
@@ -389,7 +393,7 @@ impl Batches<'_> {
         }
     }
 
-    /// Queues what has come together, up to this line.
+    /// Inserts the collected tasks, which come from the lines up to this one.
     fn flush(&mut self, line: u64) -> Result<(), Error> {
         let count = self.batch.len() as u64;
         self.bytes = 0;
@@ -402,24 +406,24 @@ impl Batches<'_> {
         Ok(())
     }
 
-    /// How far it came, for whoever has to go on from there.
+    /// Reports how much was queued before a failure, so that the user can resume from there.
     fn report_progress(&self) {
         let lines = plural(self.lines, "line");
-        note(&format!("{} queued before this, from the first {lines}", plural(self.queued, "task")));
+        note(&format!("queued {} before this, from the first {lines}", plural(self.queued, "task")));
     }
 }
 
-/// A line, or why it cannot be one; nothing at the end. A line is never held in memory beyond what is legal.
+/// Returns the next line or why it is invalid, or none at the end. At most [`MAX_PAYLOAD`] bytes are kept in memory.
 fn next_line(source: &mut dyn BufRead) -> Result<Option<Result<String, String>>, Error> {
     let failed = |error: io::Error| Error::System(format!("cannot read the lines: {error}"));
     let mut line = Vec::new();
-    let most = MAX_PAYLOAD as u64 + 2;
-    if source.take(most).read_until(b'\n', &mut line).map_err(failed)? == 0 {
+    let max = MAX_PAYLOAD as u64 + 2;
+    if source.take(max).read_until(b'\n', &mut line).map_err(failed)? == 0 {
         return Ok(None);
     }
-    if line.last() != Some(&b'\n') && line.len() as u64 == most {
+    if line.last() != Some(&b'\n') && line.len() as u64 == max {
         source.skip_until(b'\n').map_err(failed)?;
-        return Ok(Some(Err(format!("is too long; at most {MAX_PAYLOAD} bytes are legal"))));
+        return Ok(Some(Err(format!("is too long; the maximum is {MAX_PAYLOAD} bytes"))));
     }
     while line.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
         line.pop();
@@ -441,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_times_from_now() {
+    fn run_after_is_a_time_or_a_duration_from_now() {
         check_when("in 5m", Some("5m"));
         check_when("2h", Some("2h"));
         check_when("2030-01-01 06:00:00", Some("2030-01-01 06:00:00.000000"));
@@ -454,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_bounded_and_told_apart() {
+    fn lines_are_limited_in_length_and_separated() {
         let long = "x".repeat(MAX_PAYLOAD + 2);
         let text = format!("1\r\n\n{long}\n3");
         let mut source: &[u8] = text.as_bytes();
@@ -463,7 +467,7 @@ mod tests {
             found.push(line.map_err(|error| error[..14].to_owned()));
         }
         let expected =
-            [Ok("1".to_owned()), Ok(String::new()), Err("is too long; a".to_owned()), Ok("3".to_owned())];
+            [Ok("1".to_owned()), Ok(String::new()), Err("is too long; t".to_owned()), Ok("3".to_owned())];
         assert_eq!(found, expected);
     }
 }

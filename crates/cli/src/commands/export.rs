@@ -1,6 +1,6 @@
-//! `gristmill export`: a table of SQLite back to JSONL.
+//! `gristmill export`: writes a SQLite table as JSONL.
 //!
-//! Owns where the lines go. Which JSON a value becomes is decided by the library.
+//! Owns the target of the lines. `gristmill_jsonl::export` converts values to JSON.
 
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -17,23 +17,23 @@ use crate::output::{bytes, count_of, format_duration, format_seconds, path};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-Each row becomes a line, in the order of the rows in the table. Keys are the names of the columns, and each line has \
-all of them. BOOLEAN columns are written as true and false, columns whose texts all are JSON objects or arrays on one \
-line as such; all other values keep their type.
+Each row becomes a line, in the order of the rows in the table. Keys are the names of the columns, and each line has all \
+of them. Values of BOOLEAN columns become true and false. If all texts of a column are JSON objects or arrays on one line, \
+they become JSON. All other values keep their type.
 
-Loading the export of a table that an import made gives the same rows and types, with these limits: a boolean in a \
-column of numbers is a number, and a column without values has no type. The export of another table has its rows, but \
-not its definition: types follow from the values, a column with both numbers and text becomes TEXT, and constraints, \
-defaults and indexes are not exported.
+Importing the export of an imported table restores its rows and types, with these limits: a boolean in a column of \
+numbers becomes a number, and a column without values has no type. The export of any other table contains its rows but \
+not its definition: types follow from the values, a column with numbers and text becomes TEXT, and constraints, defaults \
+and indexes are not exported.
 
-The database is only read, as it is at one moment; other programs may write to it meanwhile. A file appears under its \
-name only when it is complete. A value that JSON does not have, such as a BLOB or an infinite number, fails the \
-export. Generated columns are left out.
+The database is read in one snapshot; other programs may write to it meanwhile. The file gets its name only when it is \
+complete. A value without a JSON equivalent, such as a BLOB or an infinite number, fails the export. Generated columns \
+are omitted.
 
-Exit codes:
-  0    done
-  1    a wrong argument; a file that exists; a value that JSON does not have
-  2    the system failed: a full disk, a damaged database
+Exit status:
+  0    success
+  1    a wrong argument; an existing file; a value without a JSON equivalent
+  2    system failure: a full disk, a damaged database
   3    another program kept the database locked for more than 10 seconds
   130  interrupted; no file is left
 
@@ -45,19 +45,19 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The table
+    /// Table to export
     #[arg(value_name = "TABLE")]
     table: String,
 
-    /// The SQLite database that has it
+    /// SQLite database with the table
     #[arg(long, value_name = "DATABASE")]
     from: PathBuf,
 
-    /// The file to write, compressed if its name ends in .gz or .zst; - for standard output
-    #[arg(long, short, value_name = "FILE", default_value = "-", hide_default_value = true)]
+    /// File to write, compressed if its name ends in .gz or .zst, or - for standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Replace a file that exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
@@ -69,52 +69,52 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         move || control.cancel()
     })?;
     let is_file = args.output.as_os_str() != "-";
-    let shown = progress(&control, context.quiet);
+    let reporter = progress(&control, context.quiet);
     let result = if is_file {
         export_to_file(&args.from, &args.table, &args.output, args.force, &control)
     } else {
         to_standard_output(args, &control)
     };
-    shown.end();
+    reporter.end();
     signals.stop();
     match result {
-        Ok(exported) if is_file => told(&exported, &args.output, context).map(|()| Outcome::Done),
-        // A reader that has read enough, such as `head`, ends it as well.
+        Ok(exported) if is_file => print_summary(&exported, &args.output, context).map(|()| Outcome::Done),
+        // The reader of a pipe, such as `head`, has read enough.
         Err(gristmill_jsonl::Error::Cancelled) if !control.is_cancelled() => Ok(Outcome::Done),
         Err(gristmill_jsonl::Error::Cancelled) => Ok(Outcome::Interrupted),
         result => Ok(result.map(|_| Outcome::Done)?),
     }
 }
 
-/// Shows how far the export has come until it is ended.
+/// Shows progress until the reporter is ended.
 fn progress(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
-    let mut pace = RateMeter::default();
+    let mut rate_meter = RateMeter::default();
     ProgressReporter::start(quiet, move |elapsed| {
         let ImportProgress { rows, bytes_read: written, .. } = control.progress();
-        let parts = vec![
+        let segments = vec![
             Segment(9, "exporting".to_owned()),
             Segment(7, bytes(written)),
-            Segment(6, format!("{}/s", bytes(pace.rate(written) as u64))),
+            Segment(6, format!("{}/s", bytes(rate_meter.rate(written) as u64))),
             Segment(4, count_of(rows, "row")),
             Segment(2, format_seconds(elapsed.as_secs())),
         ];
-        ProgressLine { segments: parts, bar: None }
+        ProgressLine { segments, bar: None }
     })
 }
 
 fn to_standard_output(args: &Args, control: &Arc<ImportHandle>) -> gristmill_jsonl::Result<ExportSummary> {
-    let mut output = BufWriter::with_capacity(BUFFER, io::stdout().lock());
+    let mut output = BufWriter::with_capacity(BUFFER_SIZE, io::stdout().lock());
     let result = export(&args.from, &args.table, &mut output, control);
-    // The export has flushed what it has written. After a failure the rest is of no use.
+    // The export has flushed its output. After a failure, the rest of the buffer is discarded.
     drop(output.into_parts());
     result
 }
 
-/// Bytes that are written to standard output at a time.
-const BUFFER: usize = 64 << 10;
+/// Bytes that are written to standard output at once.
+const BUFFER_SIZE: usize = 64 << 10;
 
-fn told(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), Error> {
+fn print_summary(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), Error> {
     let ExportSummary { table, rows, columns, bytes: size, seconds } = exported;
     let object = json!({
         "table": table, "rows": rows, "columns": columns, "bytes": size, "seconds": seconds,
@@ -123,7 +123,7 @@ fn told(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), 
     context.output.summary(&object, Outcome::Done, |_| {
         let rows = count_of(*rows, "row");
         format!(
-            "{}: {rows} of {table}, {} of JSONL, in {}",
+            "wrote {}: {rows} of {table}, {} of JSONL, in {}",
             path(file),
             bytes(*size),
             format_duration(*seconds)

@@ -1,6 +1,6 @@
-//! `gristmill folders`: folders that are the same, or nearly so, from the catalog.
+//! `gristmill folders`: lists identical or similar folders, from the catalog.
 //!
-//! Owns what is asked for. How it is written is in `told`; what "the same" means is the library's affair.
+//! Owns the query. `summary` writes the result; `gristmill_dedup::folders` compares folders.
 
 mod summary;
 
@@ -17,17 +17,19 @@ use crate::error::{Error, Outcome};
 
 const EXAMPLES: &str = "\
 Folders are identical if they have the same contents and layout; file names are ignored unless --match-names is given. \
-Entries that were not scanned count, too: symbolic links must have the same targets, special files the same type. A file \
-or folder that filters left out is not known: such folders are listed after the others, as identical apart from \
-entries not scanned, and nothing of them counts as reclaimable. A folder in an identical one is not listed again. \
-Reclaimable is what is freed if one folder is kept: the one that takes most on its disk, the first listed of equal ones.
+Entries that are not scanned are compared too: symbolic links must have the same target, special files the same type. \
+Files and folders that filters excluded are unknown: folders with such entries are listed last, as identical apart from \
+entries not scanned, and none of their bytes count as reclaimable. A folder inside an identical one is not listed \
+again. Reclaimable is what deleting all folders of a group except one frees: the one that uses most disk space is kept, \
+or the first listed of equal ones.
 
-With --partial: folders that have much in common. Their similarity is the number of files that match over that of all \
-files of both. Each pair states its differences: files that only one of the two has, files of the same name that \
-differ, with their dates (the beginning of these lists, up to --list), another layout, entries that were not scanned. \
-Of identical folders, the first by path stands for all.
+With --partial, pairs of similar folders are listed. Their similarity is the number of matching files divided by the \
+number of all files of both. Each pair states its differences: files that only one of the folders has, files with the \
+same name that differ, with their modification times (up to --list entries each), a different layout, and entries that \
+were not scanned. Of identical folders, only the first by path is compared.
 
-No disk is read, and nothing is changed: what is compared is what scans have found.
+The lists come from the catalog: scanned folders are not read and nothing is changed. A root is a folder you have \
+scanned. The cursor of --after is the number of groups or pairs already shown.
 
 Examples:
   gristmill folders
@@ -38,31 +40,31 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Names must be the same, too; that of the folder itself may differ
+    /// Compare names of files and subfolders too; the name of the folder itself may differ
     #[arg(long, conflicts_with = "partial")]
     match_names: bool,
 
-    /// Folders that have much in common and are not identical
+    /// List similar folders that are not identical
     #[arg(long)]
     partial: bool,
 
-    /// With --partial: how much they must have in common, in percent [default: 50]
+    /// With --partial: minimum similarity in percent [default: 50]
     #[arg(long, value_name = "PERCENT", requires = "partial", value_parser = percent)]
     min_similarity: Option<u8>,
 
-    /// With --partial: how many files are listed of what one side lacks and of what differs [default: 10]
+    /// With --partial: list at most N files for each difference [default: 10]
     #[arg(long, value_name = "N", requires = "partial")]
     list: Option<usize>,
 
-    /// Only folders with at least so much in them; with --partial, in common
+    /// List only folders with at least this size; with --partial, in common
     #[arg(long, value_name = "SIZE", default_value = "1B", value_parser = size)]
     min_size: u64,
 
-    /// Only folders with at least so many files in and below them
+    /// List only folders with at least N files in and below them
     #[arg(long, value_name = "N", default_value_t = 1)]
     min_files: u64,
 
-    /// Only folders of this root and of roots in it, by path or name; may be given several times
+    /// List only folders of this root and of roots inside it, by path or name; repeatable
     #[arg(long, value_name = "ROOT")]
     root: Vec<PathBuf>,
 
@@ -126,5 +128,5 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 fn percent(text: &str) -> Result<u8, String> {
     let percent =
         text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| (1..=100).contains(percent));
-    percent.ok_or_else(|| "legal: a whole number from 1 to 100".to_owned())
+    percent.ok_or_else(|| "expected: a whole number from 1 to 100".to_owned())
 }

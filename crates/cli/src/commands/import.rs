@@ -1,7 +1,6 @@
-//! `gristmill import`: folders of JSONL into tables of SQLite.
+//! `gristmill import`: loads JSONL files into SQLite tables.
 //!
-//! Owns what was asked for. How far it has come is shown by `progress`, how it ended by `told`; what is done until then
-//! is the importer's affair.
+//! Owns the options of an import. `progress` shows the running import and `summary` its result; `gristmill_jsonl` imports.
 
 mod progress;
 mod summary;
@@ -24,57 +23,57 @@ use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-Each file becomes a table that is named after it: map-moons.jsonl is map_moons; --table loads all of them into one. \
-Files of a folder and all folders in it are taken when they end in .jsonl or .ndjson, with or without .gz or .zst, and \
-are not hidden; a file that is named itself, or by a pattern in quotes, may be called anything, and - is standard input. \
-Compressed input is also known by its first bytes. Links to nowhere, pipes and devices that a folder or a pattern has \
-under such names are failures; the other files are loaded.
+Files: each file becomes a table named after it (map-moons.jsonl becomes map_moons); --table loads all files into one \
+table. From a folder and its subfolders, files that end in .jsonl or .ndjson are loaded, with or without .gz or .zst, \
+except hidden ones. A file that is named, directly or by a quoted pattern, may have any name; - is standard input. \
+Compression is also detected by the first bytes. Broken links, pipes and devices with such names in a folder or a pattern \
+are failures; the other files are loaded. A file may also be a JSON array of objects, or objects spread over several \
+lines; each object becomes a row, a bad element is rejected, and a file that is not JSON as a whole is a failure.
 
-A file may also be a JSON array of objects, or objects spread over several lines: each is a row. One that is not JSON \
-as a whole is a failure; a bad element costs itself.
+Columns: all lines are read to find the columns; each key becomes a column, in order of appearance. Whole numbers are \
+INTEGER, other numbers REAL (NUMERIC if there are large whole numbers among them), true and false BOOLEAN (1 and 0), \
+everything else TEXT. If lines disagree, the wider type is used, and numbers in a TEXT column keep their spelling. \
+Decimals are rounded to a double unless --exact-numbers stores them as TEXT; whole numbers beyond 64 bits make the column \
+TEXT. Objects and arrays are stored as JSON text.
 
-Columns are found in all of the lines, none is missed: each key of the objects is one, in the order in which \
-they come. Whole numbers are INTEGER, others REAL (NUMERIC where large whole ones are among them), true and false \
-BOOLEAN (1 and 0), the rest TEXT; where lines disagree, the wider type wins, and numbers in a TEXT column keep their \
-spelling. Decimals are rounded to a double, unless --exact-numbers makes them TEXT; whole numbers beyond 64 bits make it \
-TEXT. Objects and arrays are kept as JSON text. A table that an import made gets new columns and wider types when \
-more rows come; what does not fit the types of another table, or of a schema, is rejected. Where a column of numbers \
-becomes TEXT in a later import, whole numbers keep their spelling, but 5.0 among them becomes 5, 1.50 becomes 1.5, and \
-true among numbers becomes 1.
+Existing tables: a table that an import created gets new columns and wider types when needed. Values that do not fit the \
+types of another table, or of a schema, are rejected. If a column of numbers becomes TEXT in a later import, whole \
+numbers keep their spelling, but 5.0 becomes 5, 1.50 becomes 1.5, and true becomes 1. --upsert needs a primary key: the \
+last line with a key is stored, and columns that a line does not have keep their values.
 
-Primary key: the columns that are named, or else _key, _id or id, if all lines have it, never null and never twice. \
-Lines without the key of their table are rejected.
+Primary key: the named columns, or otherwise _key, _id or id if all lines have it, never null and never twice. Lines \
+without the key of their table are rejected.
 
-A new database is built beside its place and moved there when it is complete. In one that exists each file is one \
-transaction. What was loaded stands in the table _imports. Ctrl-C takes back what is not complete; with --resume a new \
-database is kept aside, and the same command goes on. --upsert needs a key: the last line of a key wins, and columns \
-that a line does not have stay as they are.
+Transactions: a new database is built in a temporary file and renamed when it is complete. In an existing database each \
+file is one transaction. The table _imports records what was loaded. Ctrl-C rolls back incomplete files; with --resume, a \
+new database is kept in its temporary file, and the same command resumes the import. If another program has locked the \
+database, the import waits for up to 10 seconds.
 
-A line is rejected when it is no JSON object in UTF-8, has a key twice, half a surrogate pair, or does not fit. A file of \
-which no line can be taken, or of which no line has any key, is a failure.
+Rejected lines: a line is rejected if it is not a JSON object in UTF-8, has a key twice or half a surrogate pair, or does \
+not fit its table. A file without a valid line, or whose lines have no keys, is a failure.
 
-A schema file fixes what it names, and leaves the rest to be found:
+A schema file sets names, types and keys; what it does not mention is inferred:
   [tables.types]
-  name = \"item_types\"              # another name for the table
-  primary_key = \"_key\"             # or several: [\"year\", \"number\"]
+  name = \"item_types\"              # name of the table
+  primary_key = \"_key\"             # or several columns: [\"year\", \"number\"]
   indexes = [\"groupID\"]
-  others = \"skip\"                  # keys not named here: infer (the default), skip or reject
+  others = \"skip\"                  # keys not listed here: infer (default), skip or reject
   [tables.types.columns]
-  radius = { type = \"real\" }       # integer, real, numeric, boolean, text or any; what does
-                                     # not fit costs its line
+  radius = { type = \"real\" }       # integer, real, numeric, boolean, text or any; lines with
+                                     # other values are rejected
   groupID = { name = \"group_id\" }
   description = { skip = true }
-  \"position.x\" = { type = \"real\" } # with --flatten: the keys, with dots
+  \"position.x\" = { type = \"real\" } # with --flatten: keys joined by dots
   [tables.notes]
-  skip = true                        # leave the file out
+  skip = true                        # do not load this file
 
-Exit codes:
-  0    done; no line was rejected, or --on-error skip or --max-errors allowed it
+Exit status:
+  0    success; no line was rejected, or --on-error skip or --max-errors allowed it
   1    a wrong argument; a file that could not be loaded; a named column that is missing; a rejected
-       line (what was loaded stays, but not with --on-error fail or more than --max-errors)
-  2    the system failed: a full disk, a damaged database
+       line (loaded rows stay, except with --on-error fail or more than --max-errors)
+  2    system failure: a full disk, a damaged database
   3    another program kept the database locked for more than 10 seconds
-  130  interrupted; nothing half-done is left
+  130  interrupted; incomplete files were rolled back
 
 Examples:
   gristmill import sde/ --into sde.db
@@ -95,108 +94,107 @@ Examples:
                       gristmill import stats <DATABASE>"
 )]
 pub(crate) struct Args {
-    /// Folders, files, or - for standard input
+    /// Folders and files to load, or - for standard input
     #[arg(value_name = "DIR|FILE", required = true)]
     paths: Vec<PathBuf>,
 
-    /// The SQLite database to load into; created if it does not exist
+    /// SQLite database to load into; created if it does not exist
     #[arg(long, value_name = "DATABASE", conflicts_with = "validate")]
     into: Option<PathBuf>,
 
-    /// Show the tables that would be made, and write nothing; with --into, also what would become of the tables that the
-    /// database has. Lines are rejected as by the import, but for constraints of those tables other than the primary key
+    /// Show the tables that would be created, and write nothing; with --into, also the changes to existing tables. Lines
+    /// are rejected as by an import, except by constraints of existing tables other than the primary key
     #[arg(long, conflicts_with = "validate")]
     dry_run: bool,
 
-    /// Check the lines, and write nothing. Primary keys are checked by --dry-run
+    /// Check the lines, and write nothing; primary keys are checked only by --dry-run
     #[arg(long, conflicts_with_all = ["primary_key", "index", "upsert"])]
     validate: bool,
 
-    /// How many workers parse, 0 to 32; 0 for one a core [default: the setting import.workers]
+    /// Number of workers that parse, 0 to 32; 0 is one for each core [default: the setting import.workers, 4]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<String>,
 
-    /// Leave out files that were loaded before and have not changed; keep what is complete when stopped, and go
-    /// on from there. Of their tables the number of rows and the names of columns are checked; values that were
-    /// changed since are not noticed
+    /// Skip files that were loaded before and have not changed, and resume an interrupted import. Row counts and column
+    /// names of their tables are checked; changed values are not noticed
     #[arg(long)]
     resume: bool,
 
-    /// A table that exists is made anew; with --resume it is kept if only the named files were loaded into it,
-    /// each once, and have not changed
-    #[arg(long, help_heading = "Tables that are there", conflicts_with_all = ["append", "upsert"])]
+    /// Replace existing tables; with --resume, a table is kept if only the named files were loaded into it, each once,
+    /// and have not changed
+    #[arg(long, help_heading = "Existing tables", conflicts_with_all = ["append", "upsert"])]
     replace: bool,
 
-    /// A table that exists gets more rows
-    #[arg(long, help_heading = "Tables that are there", conflicts_with = "upsert")]
+    /// Add rows to existing tables; a file that changed is added as a whole again
+    #[arg(long, help_heading = "Existing tables", conflicts_with = "upsert")]
     append: bool,
 
-    /// Rows with a known primary key are updated, others added
-    #[arg(long, help_heading = "Tables that are there")]
+    /// Update rows with an existing primary key, and add the others
+    #[arg(long, help_heading = "Existing tables")]
     upsert: bool,
 
-    /// Load all files into this one table, in the order in which they are named or sorted in their folder, as if they
-    /// were one file. Required for standard input
+    /// Load all files into this table, in the order in which they are named or sorted in their folder, as if they were
+    /// one file. Required for standard input
     #[arg(long, value_name = "NAME", help_heading = "Tables and columns")]
     table: Option<String>,
 
-    /// Add a column with the path of each row's file, as it was named
+    /// Add a column with the path of each row's file, as it was given
     #[arg(long, value_name = "NAME", help_heading = "Tables and columns")]
     filename_column: Option<String>,
 
-    /// Load only these keys, separated by commas; with --flatten a key in an object is written a.b
+    /// Load only these keys, separated by commas; with --flatten, a nested key is written a.b
     #[arg(long, value_name = "KEYS", value_delimiter = ',', help_heading = "Tables and columns")]
     columns: Vec<String>,
 
-    /// Load at most this many rows into each table, the first ones; rejected lines do not count. A file that was not read
-    /// to its end is never left out by --resume
+    /// Load only the first N rows of each table; rejected lines do not count. A file that was not read to its end is never
+    /// skipped by --resume
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "resume",
           help_heading = "Tables and columns")]
     limit: Option<u64>,
 
-    /// Spread objects into columns: {"name":{"en":…}} is name_en. A depth says how many levels
+    /// Flatten objects into columns: {"name":{"en":…}} becomes name_en; DEPTH limits the levels [default depth: 32]
     #[arg(long, value_name = "DEPTH", num_args = 0..=1, require_equals = true, default_missing_value = "32",
           value_parser = clap::value_parser!(u8).range(0..=32), help_heading = "Tables and columns")]
     flatten: Option<u8>,
 
-    /// Of localised objects, such as {"de":…,"en":…}, keep only these languages; those that have none stay
+    /// Keep only these languages of localised objects such as {"de":…,"en":…}; objects with none of them stay unchanged
     #[arg(long, value_name = "TAGS", value_delimiter = ',', help_heading = "Tables and columns")]
     languages: Vec<String>,
 
-    /// The primary key, of tables that have these columns; lines without it, or with one that was there, are rejected
+    /// Primary key of tables that have these columns; lines without it or with a repeated one are rejected
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', help_heading = "Tables and columns")]
     primary_key: Vec<String>,
 
-    /// Make an index when the rows are there, in tables that have the column; may be given several times
+    /// Create an index in tables that have this column, after the rows are loaded; repeatable
     #[arg(long, value_name = "COLUMN", help_heading = "Tables and columns")]
     index: Vec<String>,
 
-    /// Fix names, types and keys of tables and columns; below is such a file
+    /// Schema file with names, types and keys of tables and columns; see the example below
     #[arg(long, value_name = "FILE.toml", help_heading = "Tables and columns")]
     schema: Option<PathBuf>,
 
-    /// Keep decimals that a double would round as TEXT [default: the setting import.exact_numbers]
+    /// Store decimals that a double would round as TEXT [default: the setting import.exact_numbers, false]
     #[arg(long, help_heading = "Tables and columns")]
     exact_numbers: bool,
 
-    /// What to do at a bad line: skip it and exit with 0, or stop and take back (fail) [default: skip it and exit with 1]
+    /// On a bad line, skip it and exit with 0 (skip), or stop and roll back (fail) [default: skip it and exit with 1]
     #[arg(long, value_name = "WHAT", value_parser = ["skip", "fail"], help_heading = "Bad lines")]
     on_error: Option<String>,
 
-    /// Skip up to this many bad lines and exit with 0; stop and take back when there are more
+    /// Skip at most N bad lines and exit with 0; stop and roll back if there are more
     #[arg(long, value_name = "NUMBER", help_heading = "Bad lines")]
     max_errors: Option<u64>,
 
-    /// Append all bad lines to this file, as JSONL with file, line, column (counted in bytes, from 1), reason, and the
-    /// line as raw, or as raw_hex where it is no text; truncated is true where only the beginning of the line is there
+    /// Append all bad lines to this file, as JSONL with file, line, column (in bytes, from 1), reason, and the line as
+    /// raw, or as raw_hex if it is not UTF-8; truncated is true if only the beginning of the line is included
     #[arg(long, value_name = "FILE", help_heading = "Bad lines")]
     rejects: Option<PathBuf>,
 
-    /// Exit with 1 when a line was rejected, whatever else is given
+    /// Exit with 1 if a line was rejected, whatever else is given
     #[arg(long, help_heading = "Bad lines")]
     strict: bool,
 
-    /// The longest line that is read, up to 900000000 bytes [default: 256MiB]
+    /// Maximum length of a line, up to 900000000 bytes [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Bad lines")]
     max_line: Option<u64>,
 
@@ -206,17 +204,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Show the tables of a database: rows, sizes, and where they came from
+    /// Show the tables of a database: rows, sizes and sources
     #[command(after_help = STATS)]
     Stats {
-        /// The database
+        /// SQLite database
         #[arg(value_name = "DATABASE")]
         database: PathBuf,
     },
 }
 
 const STATS: &str = "\
-All of the database is read, but nothing of it is changed.
+Reads the whole database and changes nothing.
 
 Examples:
   gristmill import stats sde.db
@@ -236,8 +234,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         (None, true, _) => Target::Schema,
         (None, _, true) => Target::ValidateOnly,
         _ => {
-            let text =
-                "where to? Name a database with --into FILE.db; --dry-run shows the tables it would get";
+            let text = "no database given; name one with --into FILE.db, or use --dry-run to see the tables";
             return Err(Error::Setting(text.to_owned()));
         }
     };
@@ -247,9 +244,9 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         let control = control.clone();
         move || control.cancel()
     })?;
-    let shown = progress::show(&control, context.quiet);
+    let reporter = progress::show(&control, context.quiet);
     let result = import(&args.paths, &target, &options, &control);
-    shown.end();
+    reporter.end();
     signals.stop();
     let summary = match result {
         Err(gristmill_jsonl::Error::Cancelled) => {
@@ -257,7 +254,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         }
         result => result?,
     };
-    let told = ImportSummaryView {
+    let view = ImportSummaryView {
         summary: &summary,
         target: &target,
         resume: args.resume,
@@ -270,11 +267,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     } else {
         Outcome::Done
     };
-    context.output.summary(&summary, outcome, |output| told.text(output))?;
+    context.output.summary(&summary, outcome, |output| view.text(output))?;
     Ok(outcome)
 }
 
-/// Whether something is left for the user to put right.
+/// Returns true if the user has to act on the result.
 fn has_user_error(summary: &ImportSummary, may_lose_lines: bool) -> bool {
     summary.has_failures()
         || summary.stopped_by.is_some()
@@ -284,7 +281,7 @@ fn has_user_error(summary: &ImportSummary, may_lose_lines: bool) -> bool {
 }
 
 impl Args {
-    /// Whether the user asked for bad lines to be skipped.
+    /// Returns true if the user allowed bad lines to be skipped.
     fn allows_rejected_lines(&self) -> bool {
         let skips = self.on_error.as_deref() == Some("skip") || self.max_errors.is_some();
         skips && !self.strict && !self.validate
@@ -295,12 +292,12 @@ fn options(args: &Args, context: &Context) -> Result<ImportOptions, Error> {
     let max_line = args.max_line.map(|bytes| match usize::try_from(bytes) {
         Ok(bytes @ 1..=MAX_LINE_BYTES) => Ok(bytes),
         _ => Err(Error::Setting(format!(
-            "--max-line {bytes} is not legal; legal: a size from 1B to {MAX_LINE_BYTES}B"
+            "--max-line {bytes} is not allowed; expected: a size from 1B to {MAX_LINE_BYTES}B"
         ))),
     });
     if let Some(wrong) = args.languages.iter().find(|tag| !is_tag(tag)) {
         return Err(Error::Setting(format!(
-            "--languages {wrong:?} is not legal; legal: tags such as en, de or pt-BR, with commas between them"
+            "--languages {wrong:?} is not allowed; expected: tags such as en, de or pt-BR, separated by commas"
         )));
     }
     let (defaults, settings) = (ImportOptions::default(), context.settings()?);
@@ -315,7 +312,7 @@ fn options(args: &Args, context: &Context) -> Result<ImportOptions, Error> {
         },
         on_error: match (args.on_error.as_deref(), args.max_errors) {
             (Some("fail"), _) => OnError::Fail,
-            (_, Some(most)) => OnError::FailAfter(most),
+            (_, Some(max)) => OnError::FailAfter(max),
             _ => OnError::Skip,
         },
         flatten: args.flatten.map_or(0, usize::from),
@@ -355,7 +352,7 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
                     table
                         .loaded_at
                         .as_deref()
-                        .map(|time| time.chars().take(19).collect())
+                        .map(|time| time.chars().take(19).collect::<String>().replace('T', " "))
                         .unwrap_or_default(),
                     match (&table.source, table.sources) {
                         (Some(last), 2..) => format!("{}, last {last}", count_of(table.sources, "file")),
@@ -364,7 +361,7 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
                 ]
             })
             .collect();
-        let headers = ["TABLE", "ROWS", "COLUMNS", "SIZE", "INDEXES", "REJECTED", "LOADED", "FROM"];
+        let headers = ["TABLE", "ROWS", "COLUMNS", "SIZE", "INDEXES", "REJECTED", "LOADED (UTC)", "SOURCE"];
         let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
         let table = output.table(&headers, &rows);
         let place = path(database);

@@ -1,6 +1,7 @@
-//! `gristmill jobs`: all work in one list, whichever of the two tables it is in.
+//! `gristmill jobs`: lists, shows, cancels and retries tasks and jobs.
 //!
-//! Owns the merging: tasks have numbers, jobs of the protocol have uuids, and people ask for either.
+//! Owns the merging of the two tables: tasks have numbers; scan and hash jobs, which other programs create in the database,
+//! have UUIDs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,24 +26,27 @@ use crate::hints::Hints;
 use crate::output::{Output, plural, time};
 
 const LIST: &str = "\
-Tasks have numbers; jobs of the scan and hash protocol have uuids.
+Tasks have numbers as ids; scan and hash jobs, which other programs create in the database, have UUIDs. FAILED is the \
+number of failed attempts.
 
 Examples:
   gristmill jobs list
   gristmill jobs list --status running
   gristmill jobs list --kind exec --status failed --limit 10
-  gristmill jobs list --json | jq '.items[] | .id'";
+  gristmill jobs list --json --limit all | jq '.items[] | .id'";
 
 const RETRY: &str = "\
-A task that waits for its time is due at once; one that was given up is queued anew through its dead letter; \
-a retryable job is pending again.
+A scheduled task becomes due at once. A failed task is queued again from its dead letter. A retryable job becomes \
+pending again.
 
 Examples:
   gristmill jobs retry 12
   gristmill jobs retry 0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
 
 const RECOVER: &str = "\
-Every worker does this by itself; here is the way to have it done now, or while no worker runs.
+Releases tasks whose lease has expired or whose worker on this machine has died. A lease expires after the setting \
+worker.lease (5 minutes by default) without a heartbeat. Workers do this by themselves; this command does it now, or \
+while no worker runs.
 
 Examples:
   gristmill jobs recover
@@ -50,47 +54,47 @@ Examples:
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// What there is, the latest first
+    /// List tasks and jobs, the latest first
     #[command(after_help = LIST)]
     List(List),
-    /// All there is to know about one
+    /// Show a task or a job with its failed attempts
     #[command(
         after_help = "Examples:\n  gristmill jobs show 12\n  gristmill jobs show 12 --json | jq .result"
     )]
     Show {
-        /// A task's number, or a job's uuid
+        /// Number of a task or UUID of a job
         id: Id,
     },
-    /// Cancel tasks and jobs, waiting or running
+    /// Cancel tasks and jobs, also running ones
     #[command(
-        after_help = "A running task is being cancelled until its run has ended: its worker ends the command and its child processes within a second, with half a second between SIGTERM and SIGKILL. Its unique key is free after that. The command waits for up to 3 seconds.\n\nExamples:\n  gristmill jobs cancel 12 13\n  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel"
+        after_help = "The worker of a running task ends its command and child processes within a second: SIGTERM, and SIGKILL half a second later. The task is cancelled, and its unique key free, when its run has ended. This command waits for that for up to 3 seconds.\n\nExamples:\n  gristmill jobs cancel 12 13\n  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel"
     )]
     Cancel {
-        /// Tasks' numbers, or jobs' uuids
+        /// Numbers of tasks or UUIDs of jobs
         #[arg(value_name = "ID", required = true)]
         ids: Vec<Id>,
     },
-    /// Have work tried again, or sooner
+    /// Retry failed tasks, or run scheduled ones now
     #[command(after_help = RETRY)]
     Retry {
-        /// Tasks' numbers, or jobs' uuids
+        /// Numbers of tasks or UUIDs of jobs
         #[arg(value_name = "ID", required = true)]
         ids: Vec<Id>,
     },
-    /// Free the work of workers that are gone
+    /// Release tasks whose lease has expired
     #[command(after_help = RECOVER)]
     Recover,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Only with this status: pending, scheduled, running, completed, failed, cancelled or retryable
+    /// List only this status: pending, scheduled, running, completed, failed, cancelled or retryable
     #[arg(long, value_parser = Status::from_str)]
     status: Option<Status>,
-    /// Only of this kind
+    /// List only this kind
     #[arg(long)]
     kind: Option<String>,
-    /// Only of this queue; jobs have none
+    /// List only tasks of this queue; jobs have none
     #[arg(long)]
     queue: Option<String>,
     #[command(flatten)]
@@ -98,13 +102,13 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Whether there may be more than it lets through.
+    /// Returns true if there may be entries that the list does not show.
     fn is_filtered(&self) -> bool {
         self.status.is_some() || self.kind.is_some() || self.queue.is_some() || self.paging.is_continued()
     }
 }
 
-/// A row of either table.
+/// Id of a task or a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Id {
@@ -120,7 +124,7 @@ impl FromStr for Id {
         match text.parse() {
             Ok(number) if number > 0 => Ok(Id::Task(number)),
             _ if uuid => Ok(Id::Job(text.to_owned())),
-            _ => Err("legal: a task's number, such as 12, or a job's uuid of 36 characters".to_owned()),
+            _ => Err("expected: the number of a task, such as 12, or the UUID of a job".to_owned()),
         }
     }
 }
@@ -134,7 +138,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// A status that at least one of the tables knows.
+/// A status of tasks, of jobs or of both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
     task: Option<TaskStatus>,
@@ -146,15 +150,17 @@ impl FromStr for Status {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match (TaskStatus::parse(text), JobStatus::parse(text)) {
-            (None, None) => Err("legal: pending, scheduled, running, completed, failed, cancelled (tasks); \
+            (None, None) => {
+                Err("expected: pending, scheduled, running, completed, failed, cancelled (tasks); \
                 pending, running, completed, failed, cancelled, retryable (jobs)"
-                .to_owned()),
+                    .to_owned())
+            }
             (task, job) => Ok(Status { task, job }),
         }
     }
 }
 
-/// How far a list has come in each of the tables, as text `TASK~JOB`, either of which may be a `-`.
+/// Last task and last job of a page, as text `TASK~JOB`; `-` stands for none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     task: Option<i64>,
@@ -192,7 +198,7 @@ enum Entry {
     Job(Box<JobRow>),
 }
 
-/// The status of a task for people, who want to know that a running one is being cancelled.
+/// Returns the status of a task for display: `cancelling` for a running task whose cancellation was requested.
 fn status(task: &TaskRow) -> &'static str {
     match task.status {
         TaskStatus::Running if task.cancel_requested_at.is_some() => "cancelling",
@@ -218,7 +224,7 @@ impl Entry {
     }
 
     fn row(&self) -> Vec<String> {
-        let (id, kind, queue, status, tries, error, payload) = match self {
+        let (id, kind, queue, status, failed, error, payload) = match self {
             Entry::Task(task) => (
                 task.id.to_string(),
                 task.kind.as_str(),
@@ -240,7 +246,7 @@ impl Entry {
         };
         let error = error.clone().unwrap_or_default();
         let (work, created) = (work_text(kind, payload), time(self.created_at()));
-        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), tries, created, work, error]
+        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), failed, created, work, error]
     }
 }
 
@@ -261,13 +267,13 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
 }
 
-/// One page of both tables. Each keeps its own order; between the two, the later one comes first.
+/// Returns one page of both tables merged: each table keeps its order, and of two entries the later one comes first.
 fn page(store: &Store, list: &List, after: Option<&Cursor>, limit: usize) -> Result<Page<Entry>, Error> {
     let mut cursor = after.cloned().unwrap_or_default();
     let tasks = tasks(store, list, cursor.task, limit)?;
     let jobs = jobs(store, list, cursor.job.as_deref(), limit)?;
-    let beyond = tasks.next_cursor.is_some() || jobs.next_cursor.is_some();
-    let more = beyond || tasks.items.len() + jobs.items.len() > limit;
+    let has_next = tasks.next_cursor.is_some() || jobs.next_cursor.is_some();
+    let more = has_next || tasks.items.len() + jobs.items.len() > limit;
     let mut tasks = tasks.items.into_iter().map(|task| Entry::Task(Box::new(task))).peekable();
     let mut jobs = jobs.items.into_iter().map(|job| Entry::Job(Box::new(job))).peekable();
     let mut items = Vec::new();
@@ -322,25 +328,25 @@ fn table(output: &Output, hints: &Hints, page: &Page<Entry>, is_filtered: bool) 
         return format!("nothing here. `{}` queues a command", hints.command("enqueue exec -- echo hello"));
     }
     let rows: Vec<_> = page.items.iter().map(Entry::row).collect();
-    let mut text =
-        output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "WORK", "LAST ERROR"], &rows);
+    let mut text = output
+        .table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED (UTC)", "WORK", "LAST ERROR"], &rows);
     if let Some(cursor) = &page.next_cursor {
         text.push_str(&format!("\nnext: --after {cursor}\n"));
     }
     text
 }
 
-/// The dead letter of a task that was given up, unless it is gone.
+/// Returns the id of the dead letter of a failed task, or none if it was retried or discarded.
 fn dead_letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
     let filter = DeadLetterFilter { task_id: Some(task.to_string()), ..DeadLetterFilter::default() };
-    Ok(store.dead_letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
+    Ok(store.dead_letters().list(&filter, None, 1)?.items.pop().map(|dead_letter| dead_letter.id))
 }
 
 fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
     let number = match id {
         Id::Job(uuid) => {
             store.jobs().reset(uuid)?;
-            return Ok((json!({"id": id, "status": "pending"}), format!("job {uuid} is pending")));
+            return Ok((json!({"id": id, "status": "pending"}), format!("job {uuid} is pending again")));
         }
         Id::Task(number) => *number,
     };
@@ -353,24 +359,24 @@ fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
         other => {
             let other = other.as_str();
             return Err(Error::Setting(format!(
-                "task {number} is {other}; only a task that is scheduled or failed can be tried again"
+                "task {number} is {other}; only scheduled and failed tasks can be retried"
             )));
         }
     }
-    let Some(letter) = dead_letter_of(store, number)? else {
+    let Some(dead_letter) = dead_letter_of(store, number)? else {
         return Err(Error::Setting(format!(
-            "task {number} failed and its dead letter is gone (tried again, or discarded); queue it anew with \
+            "task {number} failed, and its dead letter was retried or discarded; queue a new task with \
              `gristmill enqueue`"
         )));
     };
-    let (value, line) = dead::retry(store, letter)?;
+    let (value, line) = dead::retry(store, dead_letter)?;
     Ok((json!({"id": id, "status": "pending", "task": value["task"]}), format!("task {number}: {line}")))
 }
 
 fn recover(context: &Context) -> Result<Outcome, Error> {
     let max_crashes = context.settings()?.worker.max_crashes;
     let store = context.open_store()?;
-    // What a dead worker left behind must not run beside the next attempt.
+    // Commands of dead workers must not run beside the next attempt.
     gristmill_jobs::ProcessGroups::for_database(store.path()).kill_orphans(None);
     let tasks = store.tasks().recover(max_crashes)?;
     let others = [
@@ -380,14 +386,14 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
         ("wal_maintenance_jobs", store.wal().recover()?),
     ];
     let mut value = json!({"tasks": tasks.freed, "cancelled": tasks.cancelled, "poisoned": tasks.poisoned});
-    for (table, freed) in others {
-        value[table] = json!(freed);
+    for (table, released) in others {
+        value[table] = json!(released);
     }
     context.output.summary(&value, Outcome::Done, |_| {
-        let freed = std::iter::once(("tasks", tasks.freed)).chain(others);
-        let mut lines: Vec<String> = freed
+        let released = std::iter::once(("tasks", tasks.freed)).chain(others);
+        let mut lines: Vec<String> = released
             .filter(|(_, count)| *count > 0)
-            .map(|(table, count)| format!("freed {} of {table}", plural(count as u64, "row")))
+            .map(|(table, count)| format!("released {} of {table}", plural(count as u64, "row")))
             .collect();
         if tasks.cancelled > 0 {
             let count = plural(tasks.cancelled as u64, "task");
@@ -396,12 +402,12 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
         if !tasks.poisoned.is_empty() {
             let count = plural(tasks.poisoned.len() as u64, "task");
             lines.push(format!(
-                "buried {count} whose workers kept dying; see `{}`",
+                "dead-lettered {count} whose workers crashed too often; see `{}`",
                 context.hints.command("dead list")
             ));
         }
         if lines.is_empty() {
-            "nothing to free: every lease is held by a worker that may be alive".to_owned()
+            "nothing to release: no lease has expired, and no worker on this machine has died".to_owned()
         } else {
             lines.join("\n")
         }
@@ -414,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_are_read_as_written() {
+    fn cursors_parse_as_they_are_printed() {
         for text in ["41~-", "-~0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11", "-~-", "7~x"] {
             assert_eq!(text.parse::<Cursor>().map(|cursor| cursor.to_string()), Ok(text.to_owned()));
         }
@@ -424,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_both_tables() {
+    fn ids_are_numbers_of_tasks_or_uuids_of_jobs() {
         let uuid = "0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
         assert_eq!("12".parse(), Ok(Id::Task(12)));
         assert_eq!(uuid.parse(), Ok(Id::Job(uuid.to_owned())));

@@ -1,4 +1,4 @@
-//! `gristmill purge`: forgets what has been gone for long.
+//! `gristmill purge`: deletes catalog records of files and folders that have been missing for long.
 
 use gristmill_store::UtcTime;
 use jiff::Timestamp;
@@ -9,9 +9,9 @@ use crate::error::{Error, Outcome};
 use crate::output::{count_of, time};
 
 const EXAMPLES: &str = "\
-A file or folder that a scan does not find any more stays in the catalog, marked as gone: it may come back, with a \
-disk that is mounted again, and is not read anew then. This forgets those that have been gone since before a date. \
-No file is touched.
+A file or folder that a scan no longer finds stays in the catalog, marked as missing, with its hash: if it comes back, \
+for example with a disk that is mounted again, it is not read again. This command deletes the records of those that have \
+been missing since before a date. No file is changed.
 
 Examples:
   gristmill purge all --before 90d
@@ -20,11 +20,11 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to forget of what is gone
+    /// Records to delete
     #[arg(value_enum)]
     what: What,
 
-    /// Gone since before: a date such as 2026-01-31, or 90d for ninety days ago
+    /// Delete records missing since before: a date such as 2026-01-31, or a time ago such as 90d
     #[arg(long, value_name = "DATE", value_parser = timestamp)]
     before: Timestamp,
 }
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             What::All => format!("{} and {}", count_of(files, "file"), count_of(folders, "folder")),
         };
         let before = time(before);
-        format!("forgot {what} gone since before {before} UTC. No file was touched")
+        format!("deleted records of {what} missing since before {before} UTC. No file was changed")
     })?;
     Ok(Outcome::Done)
 }

@@ -1,4 +1,4 @@
-//! `gristmill refresh`: looks whether what is known is still there.
+//! `gristmill refresh`: finds known files that vanished or changed, without reading them.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 
 const EXAMPLES: &str = "\
-Files and folders that are gone are marked as gone, files that have changed are read by the next scan. Nothing new is \
-looked for and nothing is read, so it is quick. Without a root all of them are looked at.
+Marks files and folders that vanished as missing, and files that changed so that the next scan reads them. New files \
+are not looked for and no content is read, so this is faster than a scan. Without a root, all roots are refreshed.
 
-Exit codes are those of `gristmill scan`.
+The exit status is that of `gristmill scan`.
 
 Examples:
   gristmill refresh
@@ -22,11 +22,11 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Roots, by path or name
+    /// Roots to refresh, by path or name [default: all]
     #[arg(value_name = "ROOT")]
     roots: Vec<PathBuf>,
 
-    /// Accept that a root that had files is empty now, or that its disk is no longer mounted
+    /// Accept that a folder that had files is now empty, or that its disk is no longer mounted
     #[arg(long)]
     allow_empty: bool,
 }

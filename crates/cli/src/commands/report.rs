@@ -1,6 +1,6 @@
-//! `gristmill report`: what the catalog knows, as a page to look at.
+//! `gristmill report`: writes an HTML page about the catalog.
 //!
-//! Owns where the page goes, and that nothing of anybody's is overwritten by it. What is on it is the library's affair.
+//! Owns the target file, and that no other file is overwritten. `gristmill_dedup::report` writes the page.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -18,8 +18,8 @@ use crate::files;
 use crate::output::{bytes, path};
 
 const EXAMPLES: &str = "\
-One file that needs nothing else: it runs no script and loads nothing, so it can be mailed and kept. An earlier report \
-is replaced; any other file that is there is left alone, unless --force is given. No disk is read but for the database.
+The report is one file that runs no script and loads nothing, so it can be mailed and archived. An earlier report is \
+replaced; any other existing file is replaced only with --force. Only the database is read.
 
 Examples:
   gristmill report --html duplicates.html
@@ -28,25 +28,25 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The file to write, or - for standard output
+    /// File to write, or - for standard output
     #[arg(long, value_name = "FILE")]
     html: PathBuf,
 
-    /// Replace the file whatever it is
+    /// Replace an existing file that is not a report
     #[arg(long)]
     force: bool,
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let aside = args.html.as_os_str() == "-";
-    let target = if aside { None } else { Some(target(&args.html, args.force)?) };
+    let to_stdout = args.html.as_os_str() == "-";
+    let target = if to_stdout { None } else { Some(target(&args.html, args.force)?) };
     let (store, _) = context.open_catalog()?;
     let page = html(&store, &ReportOptions::new(WallClock::system().now()))?;
     match target {
         None => context.output.print(&json!({"html": page}), |_| page.clone())?,
         Some(target) => {
             files::replace(&target, page.as_bytes())
-                .map_err(|error| Error::cannot_write(&target, &error, "--html names another file"))?;
+                .map_err(|error| Error::cannot_write(&target, &error, "choose another file with --html"))?;
             let mut object = with_path(&target);
             Completeness::new(&store, &[], &context.hints)?.insert_into(&mut object);
             object.insert("bytes".to_owned(), json!(page.len()));
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// Where it goes: what a link points at, not the link. Refused when somebody else's file is there.
+/// Returns the file to write: the target of a link, not the link. Refuses an existing file that is not a report.
 fn target(file: &Path, force: bool) -> Result<PathBuf, Error> {
     let refused = |why: &str| Err(Error::Setting(format!("{} {why}", path(file))));
     let found = match std::fs::metadata(file) {
@@ -68,15 +68,15 @@ fn target(file: &Path, force: bool) -> Result<PathBuf, Error> {
     };
     match () {
         () if found.is_dir() => refused("is a folder; name a file in it"),
-        () if !found.is_file() => refused("is no file; `--html -` writes to standard output"),
+        () if !found.is_file() => refused("is not a regular file; `--html -` writes to standard output"),
         () if !force && !is_report(file).unwrap_or(false) => {
-            refused("is there already and is no report of ours; --force replaces it")
+            refused("exists and is not a Gristmill report; replace it with --force")
         }
         () => Ok(std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())),
     }
 }
 
-/// Whether a file is a page that was made here: it ends by saying so.
+/// Returns true if a file is a report, which ends with [`REPORT_END`].
 fn is_report(file: &Path) -> io::Result<bool> {
     let mut file = File::open(file)?;
     let length = file.metadata()?.len();

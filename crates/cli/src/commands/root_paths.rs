@@ -1,7 +1,6 @@
-//! Where files and folders are, for people and for programs.
+//! Paths of files and folders in the catalog.
 //!
-//! Owns how the paths of the catalog become absolute, how one that is no text is written in JSON, and which roots a
-//! person means.
+//! Owns how paths become absolute, how a path that is not UTF-8 is written in JSON, and how users select roots.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::Error;
 
-/// The roots of a store, by number.
+/// The roots of a store, by id.
 pub(super) struct RootPaths(HashMap<i64, Root>);
 
 impl RootPaths {
@@ -20,22 +19,22 @@ impl RootPaths {
         Ok(RootPaths(store.roots().list()?.into_iter().map(|root| (root.id, root)).collect()))
     }
 
-    /// The path of something in a root. A root's own path there is empty.
+    /// Returns the absolute path of an entry of a root. The entry of the root itself has an empty path.
     pub(super) fn absolute(&self, root: i64, path: &Path) -> PathBuf {
         match self.0.get(&root) {
             Some(root) if path.as_os_str().is_empty() => root.path.clone(),
             Some(root) => root.path.join(path),
-            // Removed a moment ago.
+            // The root was removed meanwhile.
             None => path.to_path_buf(),
         }
     }
 
-    /// A root's path, as text.
+    /// Returns the path of a root as text.
     pub(super) fn root(&self, root: i64) -> String {
         self.0.get(&root).map(|root| path_text(&root.path)).unwrap_or_default()
     }
 
-    /// Puts a root's path into an object, as [`with_path`] does.
+    /// Adds the path of a root to an object, as [`with_path`] does.
     pub(super) fn insert_root(&self, object: &mut Map<String, Value>, root: i64) {
         object.insert("root".to_owned(), json!(self.root(root)));
         if let Some(bytes) = self.0.get(&root).and_then(|root| bytes(&root.path)) {
@@ -48,20 +47,20 @@ impl RootPaths {
     }
 }
 
-/// The roots that words mean, and those inside them. Nothing for no words.
-pub(super) fn select_roots(store: &Store, words: &[PathBuf]) -> Result<Vec<Root>, Error> {
-    let wanted: Vec<Root> =
-        words.iter().map(|word| gristmill_dedup::roots::named(store, word)).collect::<Result<_, _>>()?;
-    let within = |root: &Root| wanted.iter().any(|wanted| root.path.starts_with(&wanted.path));
+/// Returns the roots with these paths or names, and the roots inside them. Returns none if nothing is named.
+pub(super) fn select_roots(store: &Store, names: &[PathBuf]) -> Result<Vec<Root>, Error> {
+    let selected: Vec<Root> =
+        names.iter().map(|name| gristmill_dedup::roots::named(store, name)).collect::<Result<_, _>>()?;
+    let within = |root: &Root| selected.iter().any(|outer| root.path.starts_with(&outer.path));
     Ok(store.roots().list()?.into_iter().filter(within).collect())
 }
 
-/// A path as JSON and CSV have it: as it is if it is text, escaped as for people if it is not.
+/// Formats a path for JSON and CSV: unchanged if it is UTF-8, otherwise escaped as for people.
 pub(super) fn path_text(path: &Path) -> String {
     path.to_str().map_or_else(|| display_path(path), str::to_owned)
 }
 
-/// An object with a path in it: as text, and if it is no text, as bytes too.
+/// Returns an object with a path: as text, and as bytes too if it is not UTF-8.
 pub(super) fn with_path(path: &Path) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("path".to_owned(), json!(path_text(path)));
@@ -71,7 +70,7 @@ pub(super) fn with_path(path: &Path) -> Map<String, Value> {
     object
 }
 
-/// The bytes of a path that is no text, in hexadecimal.
+/// Returns the bytes of a path that is not UTF-8, in hexadecimal.
 pub(super) fn bytes(path: &Path) -> Option<String> {
     path.to_str().is_none().then(|| hex(path.as_os_str().as_encoded_bytes()))
 }

@@ -1,31 +1,29 @@
-//! Values that several commands take: sizes, moments.
-//!
-//! Owns how they are read from the command line, and what is said of wrong ones.
+//! Parsers of argument values that several commands accept: sizes and times.
 
 use jiff::Timestamp;
 
 use crate::settings::value::{self, DURATIONS, SIZE};
 
-/// A size; a bare number is bytes.
+/// Parses a size. A number without a unit is in bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let size = value::size(text).or_else(|| text.parse().ok());
-    size.ok_or_else(|| format!("legal: {SIZE}, or a number of bytes"))
+    size.ok_or_else(|| format!("expected: {SIZE}, or a number of bytes"))
 }
 
-/// A date, a moment, or how long ago.
+/// Parses a date, a time, or a duration that means that long ago.
 pub(super) fn timestamp(text: &str) -> Result<Timestamp, String> {
-    let legal = format!(
-        "legal: a date such as 2026-01-31 (UTC), a moment such as 2026-01-31T12:00:00Z, or {DURATIONS}, for so long ago"
+    let expected = format!(
+        "expected: a date such as 2026-01-31 (UTC), a time such as 2026-01-31T12:00:00Z, or a time ago: {DURATIONS}"
     );
     if let Some(ago) = value::duration(text) {
-        let ago = jiff::SignedDuration::try_from(ago).map_err(|_| legal.clone())?;
-        return Timestamp::now().checked_sub(ago).map_err(|_| legal);
+        let ago = jiff::SignedDuration::try_from(ago).map_err(|_| expected.clone())?;
+        return Timestamp::now().checked_sub(ago).map_err(|_| expected);
     }
     let day = || {
         let date: jiff::civil::Date = text.parse().ok()?;
         Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
     };
-    text.parse().ok().or_else(day).ok_or(legal)
+    text.parse().ok().or_else(day).ok_or(expected)
 }
 
 #[cfg(test)]
@@ -33,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_need_no_unit() {
         for (text, expected) in
             [("10", Some(10)), ("2KiB", Some(2_048)), ("10k", Some(10_240)), ("1TiB", Some(1 << 40))]
         {
@@ -45,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn moments() {
+    fn timestamps_are_dates_times_or_durations_ago() {
         for (text, expected) in [
             ("2026-01-31", "2026-01-31T00:00:00Z"),
             ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"),
@@ -55,7 +53,7 @@ mod tests {
         }
         assert!(timestamp("30d").unwrap() < Timestamp::now());
         for text in ["", "yesterday", "2026-02-30", "30", "99999999999d"] {
-            assert!(timestamp(text).unwrap_err().contains("legal: a date such as"), "{text}");
+            assert!(timestamp(text).unwrap_err().contains("expected: a date such as"), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `gristmill verify`: whether the rows of the catalog agree with each other.
+//! `gristmill verify`: checks that the rows of the duplicate catalog are consistent.
 
 use gristmill_store::catalog::Check;
 use serde_json::json;
@@ -9,10 +9,12 @@ use crate::hints::Hints;
 use crate::output::{Output, count_of, thousands};
 
 const EXAMPLES: &str = "\
-This is about what the database says of files and folders; no disk is read (`gristmill scan` and `gristmill refresh` do \
-that), and no file is touched. `gristmill doctor` looks after the database itself.
+Checks that the catalog's records of files and folders are consistent with each other. Scanned folders are not read \
+(`gristmill scan` and `gristmill refresh` do that) and no file is changed. `gristmill doctor` checks the database file.
 
-Exit codes: 0 all of it holds, or was put right; 1 something does not hold.
+Exit status:
+  0    all checks passed, or everything was repaired
+  1    a check failed
 
 Examples:
   gristmill verify
@@ -22,7 +24,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Put right what does not hold
+    /// Repair what fails a check
     #[arg(long)]
     repair: bool,
 }
@@ -55,25 +57,22 @@ fn text(
         row.push(if check.broken > 0 { check.repair.to_owned() } else { String::new() });
         row
     };
-    let headers: &[&str] = if repair {
-        &["WHAT HOLDS", "BROKEN", "REPAIRED", "HOW"]
-    } else {
-        &["WHAT HOLDS", "BROKEN", "HOW IT IS REPAIRED"]
-    };
+    let headers: &[&str] =
+        if repair { &["CHECK", "BROKEN", "REPAIRED", "REPAIR"] } else { &["CHECK", "BROKEN", "REPAIR"] };
     let rows: Vec<_> = checks.iter().map(row).collect();
-    let mut text = output.table(headers, &rows);
+    let mut text = output.uncut_table(headers, &rows);
     text.push_str(&match (number(broken), number(repaired)) {
-        (0, _) => "\nall of it holds\n".to_owned(),
+        (0, _) => "\nall checks passed\n".to_owned(),
         (broken, 0) if !repair => {
             format!(
-                "\n{} not as it should be; `{}` puts it right\n",
+                "\n{} inconsistent; repair with `{}`\n",
                 count_of(broken, "row"),
                 hints.command("verify --repair")
             )
         }
         (broken, repaired) if broken == repaired => format!("\n{} repaired\n", count_of(repaired, "row")),
         (broken, repaired) => format!(
-            "\n{} of {} repaired; `{}` sees what is there and puts the rest right\n",
+            "\n{} of {} repaired; `{}` corrects the rest\n",
             thousands(repaired),
             count_of(broken, "row"),
             hints.command("scan")

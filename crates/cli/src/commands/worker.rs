@@ -1,6 +1,6 @@
-//! `gristmill worker`: the daemon that does the work.
+//! `gristmill worker`: runs queued tasks.
 //!
-//! Owns how it is told to stop. What it does until then is the runner's affair.
+//! Owns the reaction to signals. `gristmill_jobs::Runner` claims and runs tasks.
 
 mod scan_jobs;
 
@@ -27,20 +27,23 @@ use crate::settings::{Raw, Settings, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-The built-in worker runs tasks of the kind exec: commands. Tasks of other kinds wait for workers of your own; \
---once says how many it left, and how many tasks other workers have claimed.
+Runs tasks of the kind exec, which are commands. Tasks of other kinds wait for workers that you write; --once reports how \
+many due tasks it left, and how many tasks other workers have claimed.
 
-The first Ctrl-C (or SIGTERM, or SIGHUP, which counts once) has it take nothing more and finish what runs, for as long as the setting \
-worker.shutdown says; what has not finished by then goes back to the queue. The second ends commands and gives \
-tasks back within a second; the third ends it at once, and what ran is free for other workers. SIGQUIT (Ctrl-\\) ends it \
-at once too, with a core dump where the system makes one; the next worker ends commands that are left.
+A worker stops on Ctrl-C, SIGTERM or SIGHUP (which counts once):
+  first signal   claim nothing more, and wait for running tasks for up to worker.shutdown; tasks
+                 that have not finished by then return to the queue
+  second signal  end commands and return their tasks to the queue within a second
+  third signal   exit at once; other workers take over the tasks
+SIGQUIT (Ctrl-\\) also exits at once, with a core dump if the system makes one. The next worker ends commands that are \
+left running.
 
-Exit codes:
-  0    told to stop, once, and stopped; or with --once: nothing is due any more that it can run.
-       Tasks that failed are no failure of the worker
+Exit status:
+  0    stopped by one signal; or with --once, no due task is left that it can run. Failed tasks do
+       not change the exit status
   1    a wrong argument or setting
-  2    the system failed: a full disk, a damaged file
-  130  told to stop before it was done (--once), or told so more than once
+  2    system failure: a full disk, a damaged file
+  130  stopped before it was done (--once), or by more than one signal
 
 Examples:
   gristmill worker
@@ -48,31 +51,31 @@ Examples:
   gristmill worker --once && echo 'no command is due'
   gristmill worker --once --json | jq .left";
 
-/// How long commands have after the second signal.
+/// Time for running commands to end after the second signal.
 const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often at most it is told how far the work has come.
+/// Interval at which progress is printed, if it has changed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// End when nothing is due and nothing runs, instead of waiting for more
+    /// Exit when no task is due or running, instead of waiting for more
     #[arg(long)]
     once: bool,
 
-    /// A queue to take tasks from, the most important first; may be given several times
+    /// Queue to take tasks from, the most important first; repeatable [default: the setting worker.queues, default]
     #[arg(long, value_name = "QUEUE")]
     queue: Vec<String>,
 }
 
-/// What a worker is waited for with.
+/// Events that the supervisor of a worker waits for.
 enum Event {
-    /// It was told to stop, or to hurry.
+    /// A signal asks to stop, or to stop faster.
     Signal,
-    /// Nothing is left to do, or it cannot go on; stopping it says which.
+    /// The worker has no due task left, or has failed. The result of stopping it tells which.
     Ended,
-    /// It has stopped.
+    /// The worker has stopped.
     Stopped(Result<RunSummary, gristmill_jobs::Error>),
 }
 
@@ -82,30 +85,30 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     }
     let settings = context.settings()?;
     let (events, event) = mpsc::channel();
-    // Before anything is claimed: from here on a signal is an orderly end.
+    // Before the first claim, so that every signal leads to an orderly end.
     let signals = Listener::start(2, {
         let events = events.clone();
-        // Nobody waits any more when the work is over.
+        // The receiver is gone when the worker has stopped.
         move || drop(events.send(Event::Signal))
     })?;
     let store = open_or_create(&settings)?;
     let running = start(&store, &settings)?;
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
-        note(&format!("worker {} serves {queues} of {}", running.worker(), path(store.path())));
+        note(&format!("worker {} serves queues {queues} of {}", running.worker(), path(store.path())));
     }
-    let attended =
+    let supervisor =
         Supervisor { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
     let progress = !context.quiet && (context.verbose || io::stderr().is_terminal());
-    let (told, summary) = std::thread::scope(|scope| {
+    let (signal_count, summary) = std::thread::scope(|scope| {
         scope.spawn(|| {
             match args.once {
                 true => drop(running.wait_no_due_tasks()),
                 false => drop(running.wait_ended(Duration::MAX)),
             }
-            let _ = attended.events.send(Event::Ended);
+            let _ = supervisor.events.send(Event::Ended);
         });
-        attended.wait_stopped(scope, &event, progress)
+        supervisor.wait_stopped(scope, &event, progress)
     });
     signals.stop();
     let summary = summary?;
@@ -121,10 +124,10 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         value.insert("left".to_owned(), json!(left));
     }
     context.output.summary(&value, Outcome::Done, |_| summary_text(&summary, &claims, &context.hints))?;
-    Ok(if told > 1 || (told > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
+    Ok(if signal_count > 1 || (signal_count > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
 }
 
-/// A worker and those who wait for it.
+/// Waits for a worker and stops it.
 struct Supervisor<'a> {
     running: &'a RunnerHandle,
     shutdown: Duration,
@@ -133,26 +136,26 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Waits for its end, and brings it about when told to. Says how often that was.
+    /// Waits until the worker has stopped, and stops it on signals. Returns the number of signals and the result.
     fn wait_stopped<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         event: &Receiver<Event>,
         progress: bool,
     ) -> (u32, Result<RunSummary, gristmill_jobs::Error>) {
-        let mut told = 0;
+        let mut signals = 0;
         let mut last = Progress::default();
         loop {
             match event.recv_timeout(if progress { PROGRESS_INTERVAL } else { Duration::MAX }) {
                 Ok(Event::Signal) => {
-                    told += 1;
-                    self.on_signal(scope, told);
+                    signals += 1;
+                    self.on_signal(scope, signals);
                 }
-                Ok(Event::Ended) if told == 0 => self.stop(scope, self.shutdown),
-                // It ends because it was told to.
+                Ok(Event::Ended) if signals == 0 => self.stop(scope, self.shutdown),
+                // A signal has already stopped it.
                 Ok(Event::Ended) => {}
-                Ok(Event::Stopped(summary)) => return (told, summary),
-                // Nobody speaks for now; a sender is in our own hands, so that there always is somebody.
+                Ok(Event::Stopped(summary)) => return (signals, summary),
+                // The channel cannot be disconnected: `self` holds a sender.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let now = Progress::of(self.running);
                     if now != last {
@@ -164,31 +167,31 @@ impl Supervisor<'_> {
         }
     }
 
-    fn on_signal<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, told: u32) {
-        let (limit, words) = match told {
+    fn on_signal<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, signals: u32) {
+        let (limit, text) = match signals {
             1 => {
                 let limit = show_duration(self.shutdown);
-                (self.shutdown, format!("stopping: what runs has {limit}; once more ends it within a second"))
+                (self.shutdown, format!("stopping: running tasks have {limit}; a second signal ends them within a second"))
             }
             _ => (
                 FORCED_SHUTDOWN_TIMEOUT,
-                "stopping now: commands are ended and their tasks go back to the queue; once more ends it at once"
+                "stopping now: ending commands and returning their tasks to the queue; a third signal exits at once"
                     .to_owned(),
             ),
         };
         if !self.quiet {
-            note(&words);
+            note(&text);
         }
         self.stop(scope, limit);
     }
 
-    /// Has it stopped, on a thread: here we go on to listen. Of several deadlines the shortest holds.
+    /// Stops the worker on another thread, so that signals are still received. Of several deadlines, the shortest applies.
     fn stop<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, limit: Duration) {
         scope.spawn(move || drop(self.events.send(Event::Stopped(self.running.stop(limit)))));
     }
 }
 
-/// How far the work has come.
+/// Progress of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Progress {
     done: u64,
@@ -207,11 +210,11 @@ impl Progress {
 
     fn text(self) -> String {
         let Progress { done, running, failed } = self;
-        format!("{} done, {running} running, {failed} failed", plural(done, "task"))
+        format!("{} completed, {running} running, {failed} failed", plural(done, "task"))
     }
 }
 
-/// Due tasks in the queues served that this worker cannot run, by kind.
+/// Counts due tasks of the served queues that this worker cannot run, by kind.
 fn left(store: &Store, settings: &Settings, running: &RunnerHandle) -> Result<BTreeMap<String, u64>, Error> {
     let known = running.stats().kinds;
     let mut left = BTreeMap::new();
@@ -226,7 +229,7 @@ fn left(store: &Store, settings: &Settings, running: &RunnerHandle) -> Result<BT
 fn left_text(left: &BTreeMap<String, u64>) -> String {
     let kinds: Vec<_> = left.iter().map(|(kind, count)| format!("{count} of kind {kind}")).collect();
     let count = plural(left.values().sum(), "due task");
-    format!("left in the queue: {count} that this worker has no handler for ({})", kinds.join(", "))
+    format!("left in the queue: {count} of kinds that this worker does not handle ({})", kinds.join(", "))
 }
 
 fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
@@ -253,42 +256,41 @@ fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
     Ok(runner.start()?)
 }
 
-/// Which machine and which process, for people who look at leases.
+/// Returns the name of this worker in leases: host and process id.
 fn worker_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{}", std::process::id())
 }
 
 fn summary_text(summary: &RunSummary, claims: &ForeignClaims, hints: &Hints) -> String {
-    let RunSummary { completed, retried, dead_lettered: buried, released, cancelled, lost, unfinished } =
-        *summary;
-    let mut lines = vec![format!("{} done", plural(completed, "task"))];
-    let given_up = format!("given up; see `{}`", hints.command("dead list"));
+    let RunSummary { completed, retried, dead_lettered, released, cancelled, lost, unfinished } = *summary;
+    let mut lines = vec![format!("{} completed", plural(completed, "task"))];
+    let dead_letters = format!("became dead letters; see `{}`", hints.command("dead list"));
     let rest = [
-        (retried, "failed and to be tried again"),
-        (buried, given_up.as_str()),
-        (released, "back in the queue"),
+        (retried, "failed and will be retried"),
+        (dead_lettered, dead_letters.as_str()),
+        (released, "returned to the queue"),
         (cancelled, "cancelled"),
-        (lost, "taken over by others"),
-        (unfinished, "left with commands that did not stop"),
+        (lost, "taken over by other workers"),
+        (unfinished, "left running: their commands did not end"),
     ];
     lines.extend(rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
     lines.extend(claims_text(claims));
     lines.join("\n")
 }
 
-/// Which tasks other workers hold, and when it is known at the latest whether those are done that cannot be seen.
+/// Describes the tasks that other workers hold, and when the leases of workers that cannot be checked expire.
 fn claims_text(claims: &ForeignClaims) -> Vec<String> {
     let ForeignClaims { alive, unseen, unseen_until } = *claims;
     let mut lines = Vec::new();
     if alive > 0 {
-        lines.push(format!("{alive} claimed by other workers on this machine, which are alive"));
+        lines.push(format!("{alive} claimed by other live workers on this machine"));
     }
     if unseen > 0 {
-        let until = unseen_until.map(|until| format!(": their leases run until {} UTC", time(until)));
+        let until = unseen_until.map(|until| format!(": their leases expire by {} UTC", time(until)));
         lines.push(format!(
-            "{unseen} claimed by workers that cannot be seen from here (on another machine, or silent), and perhaps not done{}. \
-             Leases that are not renewed make their tasks due again",
+            "{unseen} claimed by workers that cannot be checked from here (on another machine, or without a heartbeat){}. When a \
+             lease expires, its task becomes due again",
             until.unwrap_or_default()
         ));
     }

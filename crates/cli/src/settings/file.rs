@@ -1,6 +1,6 @@
-//! The settings file: TOML in, raw values with their lines out; and the commented file for those who have none.
+//! The settings file: parses TOML into raw values with their lines, and writes the commented template.
 //!
-//! Owns the file's grammar and what it says about unknown keys. It does not know what a value means.
+//! Owns the structure of the file and the errors about unknown keys. `resolver` interprets the values.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,19 +14,19 @@ use super::Raw;
 use super::consumers;
 use super::keys::{self, ALL, Key};
 
-/// Values by key, each with its line.
+/// Values by key, each with its line number.
 pub(crate) type Values = BTreeMap<&'static str, (Raw, usize)>;
 
-/// What a file says.
+/// Content of a settings file.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     pub(crate) values: Values,
-    /// The tables `[[consumers]]`, each with its line.
+    /// The tables `[[consumers]]`, each with its line number.
     pub(crate) consumers: Vec<(Values, usize)>,
 }
 
 impl File {
-    /// Whether a URL in it has a password.
+    /// Returns true if a URL in the file has a password.
     pub(crate) fn has_password(&self) -> bool {
         let consumers = self.consumers.iter().flat_map(|(values, _)| values.values());
         self.values.values().chain(consumers).any(|(raw, _)| match raw {
@@ -43,7 +43,7 @@ fn has_password(url: &str) -> bool {
     login.is_some_and(|(login, _)| login.contains(':'))
 }
 
-/// Reads a file's text. The error names the place and what would be right.
+/// Parses the text of a file. Errors name the line, and the key that was probably meant.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
     let place = |span: &Range<usize>| format!("{}:{}", path.display(), line(text, span.start));
     let table = DeTable::parse(text).map_err(|error| {
@@ -94,19 +94,19 @@ fn is_section(name: &str) -> bool {
 
 fn find_key(name: &str) -> Result<&'static Key, String> {
     keys::find(name).ok_or_else(|| {
-        let bare = |key: &Key| key.name.rsplit('.').next() == Some(name);
-        let meant = ALL.iter().find(|key| bare(key)).map(|key| key.name);
-        let meant = meant.or_else(|| keys::nearest(name, ALL.iter().map(|key| key.name)));
-        let hint = meant.map_or_else(
-            || "`gristmill config show` lists the keys there are".to_owned(),
+        let is_without_section = |key: &Key| key.name.rsplit('.').next() == Some(name);
+        let suggestion = ALL.iter().find(|key| is_without_section(key)).map(|key| key.name);
+        let suggestion = suggestion.or_else(|| keys::nearest(name, ALL.iter().map(|key| key.name)));
+        let hint = suggestion.map_or_else(
+            || "`gristmill config show` lists all settings".to_owned(),
             |key| format!("did you mean {key}?"),
         );
         format!("there is no setting {name}; {hint}")
     })
 }
 
-/// Strings as they are, lists of strings as lists, anything else as it is written in the file: a number may be
-/// right, and what is wrong is best shown as its author wrote it.
+/// Converts a value: strings and lists of strings as such, anything else as it is written in the file, because a number
+/// may be valid and an error shows the value as its author wrote it.
 fn raw(text: &str, value: &Spanned<DeValue<'_>>) -> Raw {
     let written = || Raw::Bare(text.get(value.span()).unwrap_or_default().to_owned());
     match value.get_ref() {
@@ -123,11 +123,11 @@ fn line(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
-/// The whole file with every key in it, commented out at its default.
+/// Returns a settings file with every key, commented out at its default.
 pub(crate) fn template() -> String {
     let mut text = String::from(
-        "# Settings of Gristmill. Flags and GRISTMILL_* variables go over what is here; a line that begins\n\
-         # with # says what holds without it. `gristmill config show` tells what is in force, and why.\n",
+        "# Settings of Gristmill. Flags and GRISTMILL_* variables override this file. Commented-out values are\n\
+         # the defaults. `gristmill config show` lists all settings with their values and origins.\n",
     );
     let mut section = None;
     for key in ALL {
@@ -140,7 +140,7 @@ pub(crate) fn template() -> String {
         for line in wrap(key.description, 100) {
             let _ = writeln!(text, "# {line}");
         }
-        let _ = writeln!(text, "# Legal: {}. Variable: {}", key.expected, key.variable);
+        let _ = writeln!(text, "# Expected: {}. Variable: {}", key.expected, key.variable);
         let _ = writeln!(text, "#{name} = {}", default(key));
     }
     for line in consumers::template() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_the_line_and_the_closest_key() {
         check("\n\nlease = '5m'\n", "c.toml:3: there is no setting lease; did you mean worker.lease?");
         check(
             "[worker]\nleas = '5m'\n",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_template_is_the_defaults() {
+    fn template_holds_every_key_at_its_default() {
         let empty = parse(Path::new("c.toml"), &template()).unwrap();
         assert!(empty.values.is_empty() && empty.consumers.is_empty(), "{empty:?}");
         let bare: String = template()
@@ -209,7 +209,7 @@ mod tests {
             .collect();
         let full = parse(Path::new("c.toml"), &bare).unwrap();
         assert_eq!(full.values.len(), ALL.len());
-        // The example of a consumer has one of the actions, and all else.
+        // The example of a consumer has one action, and all other keys.
         let [(consumer, _)] = full.consumers.as_slice() else { panic!("{full:?}") };
         assert_eq!(consumer.len(), consumers::ALL.len() - consumers::template_leaves_out());
         consumers::resolve(&consumers::from_file(consumer, Path::new("c.toml")), "c.toml").unwrap();

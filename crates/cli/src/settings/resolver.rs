@@ -1,7 +1,6 @@
-//! Reading one setting after the other: the layer that wins, checked, with a note of where it came from.
+//! Resolution of one setting after the other: picks the value with precedence, checks it and records its origin.
 //!
-//! Owns what a value of each kind may look like. Which settings there are is the affair of `keys`, and what they are for
-//! that of `settings`.
+//! Owns the syntax of each type of value. `keys` lists the settings.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -21,7 +20,7 @@ use super::{
 };
 use crate::error::Error;
 
-/// The three layers, and what has been read of them so far.
+/// Flags, variables and file, and the settings resolved so far.
 pub(super) struct Resolver<'a> {
     flags: &'a Flags,
     env: Environment<'a>,
@@ -32,7 +31,7 @@ pub(super) struct Resolver<'a> {
 
 impl<'a> Resolver<'a> {
     pub(super) fn new(flags: &'a Flags, env: Environment<'a>) -> Result<Self, Error> {
-        // Without a home there is no file; who needs one is told when it comes to that.
+        // Without a home folder there is no file. Commands that need a default path report it.
         let (file, named) = config_path(flags, env).unwrap_or_default();
         let found = match std::fs::read_to_string(&file) {
             Ok(text) => file::parse(&file, &text).map_err(Error::Setting)?,
@@ -45,7 +44,7 @@ impl<'a> Resolver<'a> {
         Ok(Resolver { flags, env, file, file_content: found, resolved: Vec::new() })
     }
 
-    /// The value that wins, and where it is from; nothing when nobody gave one.
+    /// Returns the given value with the highest precedence and its origin, or none if only the default remains.
     pub(super) fn given(&self, key: &Key) -> Option<(Raw, Origin)> {
         if let Some((flag, raw)) = self.flags.values.get(key.name) {
             return Some((raw.clone(), Origin::Flag(flag)));
@@ -57,7 +56,7 @@ impl<'a> Resolver<'a> {
         Some((raw.clone(), Origin::File(self.file.clone(), *line)))
     }
 
-    /// Reads a key whose value is text, and notes what it came to.
+    /// Resolves a key whose value is text.
     pub(super) fn text<T>(
         &mut self,
         key: &'static Key,
@@ -79,28 +78,28 @@ impl<'a> Resolver<'a> {
     pub(super) fn duration(
         &mut self,
         key: &'static Key,
-        (least, most): (Duration, Duration),
+        (min, max): (Duration, Duration),
     ) -> Result<Duration, Error> {
-        let read = |text: &str| value::duration(text).filter(|value| (least..=most).contains(value));
+        let read = |text: &str| value::duration(text).filter(|value| (min..=max).contains(value));
         self.text(key, read, |value| value::show_duration(*value))
     }
 
-    /// A duration, or a word for having none.
+    /// Resolves a duration, or none for `word`.
     pub(super) fn duration_or(
         &mut self,
         key: &'static Key,
         word: &str,
-        least: Duration,
+        min: Duration,
     ) -> Result<Option<Duration>, Error> {
         let read = |text: &str| match text {
             text if text == word => Some(None),
-            text => value::duration(text).filter(|value| *value >= least).map(Some),
+            text => value::duration(text).filter(|value| *value >= min).map(Some),
         };
         self.text(key, read, |value| value.map_or_else(|| word.to_owned(), value::show_duration))
     }
 
-    pub(super) fn count(&mut self, key: &'static Key, most: u32) -> Result<u32, Error> {
-        let read = |text: &str| text.parse().ok().filter(|count| (1..=most).contains(count));
+    pub(super) fn count(&mut self, key: &'static Key, max: u32) -> Result<u32, Error> {
+        let read = |text: &str| text.parse().ok().filter(|count| (1..=max).contains(count));
         self.text(key, read, u32::to_string)
     }
 
@@ -108,8 +107,8 @@ impl<'a> Resolver<'a> {
         self.text(key, |text| text.parse().ok(), bool::to_string)
     }
 
-    pub(super) fn size(&mut self, key: &'static Key, most: u64) -> Result<u64, Error> {
-        let read = |text: &str| value::size(text).filter(|size| *size <= most);
+    pub(super) fn size(&mut self, key: &'static Key, max: u64) -> Result<u64, Error> {
+        let read = |text: &str| value::size(text).filter(|size| *size <= max);
         self.text(key, read, |size| value::show_size(*size))
     }
 
@@ -126,21 +125,21 @@ impl<'a> Resolver<'a> {
         self.text(&keys::SCAN_HASH, Algorithm::parse, |algorithm| algorithm.as_str().to_owned())
     }
 
-    /// A number, or a word for having none.
+    /// Resolves a number, or none for `word`.
     pub(super) fn number_or(
         &mut self,
         key: &'static Key,
         word: &str,
-        legal: RangeInclusive<usize>,
+        range: RangeInclusive<usize>,
     ) -> Result<Option<usize>, Error> {
         let read = |text: &str| match text {
             text if text == word => Some(None),
-            text => text.parse().ok().filter(|number| legal.contains(number)).map(Some),
+            text => text.parse().ok().filter(|number| range.contains(number)).map(Some),
         };
         self.text(key, read, |number| number.map_or_else(|| word.to_owned(), |number| number.to_string()))
     }
 
-    /// Bytes a second, or none.
+    /// Resolves a rate in bytes per second, or none.
     pub(super) fn rate_or_none(&mut self, key: &'static Key) -> Result<Option<u64>, Error> {
         let read = |text: &str| match text {
             "none" => Some(None),
@@ -164,33 +163,36 @@ impl<'a> Resolver<'a> {
         self.text(key, read, show)
     }
 
-    /// Where the broker is. What is shown, and what is said of a wrong one, never has a password in it.
+    /// Resolves the URIs of the broker. Neither the shown value nor an error contains a password.
     pub(super) fn uris(&mut self) -> Result<Vec<String>, Error> {
         let key = &keys::AMQP_URI;
         let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
         let (raw, origin) = self.given(key).unwrap_or_else(default);
-        let wrong = |why: &str| {
-            Error::Setting(format!("{} ({origin}) is not legal: {why}\n\nlegal: {}", key.name, key.expected))
+        let invalid = |why: &str| {
+            Error::Setting(format!(
+                "{} ({origin}) is not allowed: {why}\n\nexpected: {}",
+                key.name, key.expected
+            ))
         };
         let uris: Vec<String> = match raw {
             Raw::Many(uris) => uris,
             Raw::One(text) => {
-                let text = text.to_str().ok_or_else(|| wrong("it is not UTF-8"))?;
+                let text = text.to_str().ok_or_else(|| invalid("it is not UTF-8"))?;
                 text.split_whitespace().map(str::to_owned).collect()
             }
-            Raw::Bare(_) => return Err(wrong("it is not a text, or a list of such")),
+            Raw::Bare(_) => return Err(invalid("it is neither a string nor a list of strings")),
         };
         if uris.is_empty() {
-            return Err(wrong("there is none"));
+            return Err(invalid("it is empty"));
         }
         let endpoints = uris.iter().map(|uri| uri.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
-        let endpoints = endpoints.map_err(|error| wrong(&error.to_string()))?;
+        let endpoints = endpoints.map_err(|error| invalid(&error.to_string()))?;
         let shown = endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
         self.resolved.push(ResolvedSetting { key, value: shown, origin });
         Ok(uris)
     }
 
-    /// An address to listen on. A bare port is for this machine only.
+    /// Resolves an address to listen on, or none. A port alone means 127.0.0.1.
     pub(super) fn address_or_none(&mut self, key: &'static Key) -> Result<Option<SocketAddr>, Error> {
         let read = |text: &str| match text {
             "none" => Some(None),
@@ -206,7 +208,7 @@ impl<'a> Resolver<'a> {
         self.text(key, read, show)
     }
 
-    /// A URL that may hold a password, or none.
+    /// Resolves a URL that may contain a password, or none.
     pub(super) fn url_or_none(&mut self, key: &'static Key) -> Result<Option<String>, Error> {
         let read = |text: &str| match text {
             "none" => Some(None),
@@ -216,7 +218,7 @@ impl<'a> Resolver<'a> {
         self.text(key, read, show)
     }
 
-    /// The settings file, if a URL in it has a password.
+    /// Returns the path of the settings file if a URL in it has a password.
     pub(super) fn file_with_password(&self) -> Result<Option<PathBuf>, Error> {
         self.file_content.has_password().then(|| absolute(&self.file)).transpose()
     }
@@ -263,7 +265,7 @@ impl<'a> Resolver<'a> {
         Ok(names)
     }
 
-    /// The database's path, absolute.
+    /// Resolves the absolute path of the database.
     pub(super) fn database(&mut self) -> Result<PathBuf, Error> {
         let key = &keys::DATABASE;
         let (path, origin) = match self.given(key) {
@@ -282,6 +284,7 @@ impl<'a> Resolver<'a> {
         Ok(path)
     }
 
+    /// Resolves a path of the settings file: relative to the folder of the file, or to the home folder after `~/`.
     pub(super) fn relative_to_file(&self, file: &Path, path: OsString) -> Result<PathBuf, Error> {
         let path = PathBuf::from(path);
         if let Ok(rest) = path.strip_prefix("~") {
@@ -291,7 +294,7 @@ impl<'a> Resolver<'a> {
         Ok(absolute(file)?.parent().unwrap_or(Path::new("/")).join(path))
     }
 
-    /// The key, the value, where it stands and what is legal.
+    /// Returns the error for a value that is not allowed: key, value, origin and what is expected.
     pub(super) fn invalid(&self, key: &Key) -> Error {
         let (raw, place) = match self.given(key) {
             Some((raw, origin)) => (raw, origin.to_string()),
@@ -303,7 +306,7 @@ impl<'a> Resolver<'a> {
             Raw::Bare(text) => text,
         };
         Error::Setting(format!(
-            "{} is {value} ({place}), which is not legal\n\nlegal: {}",
+            "{} is {value} ({place}), which is not allowed\n\nexpected: {}",
             key.name, key.expected
         ))
     }

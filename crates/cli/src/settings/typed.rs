@@ -1,20 +1,20 @@
-//! Values with a type of AMQP, as people write them: headers of messages and arguments of queues.
+//! Typed AMQP values: headers of messages and arguments of queues.
 //!
-//! Owns their grammar, `NAME=VALUE` and `NAME:TYPE=VALUE`, and the types of the arguments that RabbitMQ knows.
+//! Owns their syntax, `NAME=VALUE` and `NAME:TYPE=VALUE`, and the types of the arguments that RabbitMQ knows.
 
 use gristmill_amqp::FieldValue;
 use jiff::Timestamp;
 
 use super::value;
 
-/// The types that can be named.
+/// The types that `NAME:TYPE=VALUE` accepts, for errors.
 const TYPES: &str =
     "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
 
-/// A name with its value.
+/// Name and value of a header or an argument.
 pub(crate) type Typed = (String, FieldValue);
 
-/// Arguments of queues that RabbitMQ knows, without their `x-`, and their types.
+/// Queue arguments that RabbitMQ knows, without their prefix `x-`, and their types.
 const ARGUMENTS: &[(&str, Kind)] = &[
     ("max-length", Kind::Count),
     ("max-length-bytes", Kind::Size),
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// A header of a message: `NAME=VALUE` is text, `NAME:TYPE=VALUE` has that type.
+/// Parses a header of a message: `NAME=VALUE` is text, `NAME:TYPE=VALUE` has that type.
 pub(crate) fn header(text: &str) -> Result<Typed, String> {
     let expected = || format!("expected: NAME=VALUE or NAME:TYPE=VALUE, where TYPE is {TYPES}");
     let (name, text) = text.split_once('=').ok_or_else(expected)?;
@@ -84,7 +84,7 @@ pub(crate) fn header(text: &str) -> Result<Typed, String> {
     Ok((name.to_owned(), value))
 }
 
-/// An argument of a queue: one that RabbitMQ knows, with or without its `x-`, or any other with a type.
+/// Parses an argument of a queue: one that RabbitMQ knows, with or without `x-`, or any other with a type.
 pub(crate) fn argument(text: &str) -> Result<Typed, String> {
     let names = || ARGUMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let expected = || {
@@ -96,7 +96,7 @@ pub(crate) fn argument(text: &str) -> Result<Typed, String> {
     let (name, value) = text.split_once('=').ok_or_else(expected)?;
     let bare = name.strip_prefix("x-").unwrap_or(name);
     if bare == "queue-type" {
-        return Err("the kind of the queue is what --declare says".to_owned());
+        return Err("--declare sets the type of the queue".to_owned());
     }
     if let Some((known, kind)) = ARGUMENTS.iter().find(|(known, _)| *known == bare) {
         let value =
@@ -109,7 +109,7 @@ pub(crate) fn argument(text: &str) -> Result<Typed, String> {
     }
 }
 
-/// The name without its type, and the value. What stands behind the last colon is part of the name unless it is a type.
+/// Returns the name without its type, and the value. Text after the last colon is part of the name unless it is a type.
 fn named<'a>(name: &'a str, text: &str) -> Option<(&'a str, FieldValue)> {
     match name.rsplit_once(':') {
         Some((name, kind)) if TYPES.split([',', ' ']).any(|known| known == kind && known != "or") => {
@@ -139,13 +139,13 @@ fn read(kind: &str, text: &str) -> Option<FieldValue> {
     })
 }
 
-/// Seconds since 1970: as a number, as a moment in RFC 3339, or `now`.
+/// Parses a time as seconds since 1970: a number, an RFC 3339 time or `now`.
 pub(crate) fn seconds(text: &str) -> Option<u64> {
     if text == "now" {
         return u64::try_from(Timestamp::now().as_second()).ok();
     }
-    let moment = || u64::try_from(text.parse::<Timestamp>().ok()?.as_second()).ok();
-    text.parse().ok().or_else(moment)
+    let timestamp = || u64::try_from(text.parse::<Timestamp>().ok()?.as_second()).ok();
+    text.parse().ok().or_else(timestamp)
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_have_the_type_that_is_named() {
+    fn headers_have_the_named_type() {
         for (text, name, value) in [
             ("a=b", "a", FieldValue::Text("b".to_owned())),
             ("a:b=c", "a:b", FieldValue::Text("c".to_owned())),

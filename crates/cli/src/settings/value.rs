@@ -1,6 +1,6 @@
-//! Values as people write them: 30s, 64KiB, cores.
+//! Durations and sizes as people write them, such as 30s and 64KiB.
 //!
-//! Owns their grammar, both ways. Which values a key allows is the key's affair.
+//! Owns their syntax, for parsing and for printing. Each setting checks its own range.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ const DECIMAL_SIZES: &[(&str, u64)] = &[
     ("KB", 1_000),
 ];
 
-/// How durations are written, for messages.
+/// Syntax of durations, for errors.
 pub(crate) const DURATIONS: &str = "a whole number and its unit, such as 500ms, 30s, 5m, 2h or 7d";
 
-/// How sizes are written, for messages.
+/// Syntax of sizes, for errors.
 pub(crate) const SIZE: &str = "a number and its unit, such as 10MiB, 1.5G or 200kB (K, M, G, T, P and KiB, MiB, … are powers of 1024, kB, MB, … of 1000)";
 
-/// Reads a duration such as `30s`, or several parts of one such as `1h30m`.
+/// Parses a duration such as `30s`, or several parts of one such as `1h30m`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut total = Duration::ZERO;
@@ -44,13 +44,13 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     Some(total)
 }
 
-/// Writes a duration with the largest unit that holds it exactly.
+/// Formats a duration with the largest unit that divides it.
 pub(crate) fn show_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     with_unit(millis, TIMES).unwrap_or_else(|| "0s".to_owned())
 }
 
-/// Reads a size such as `64KiB`, `64K`, `1.5 GiB` or `10MB`, in upper or lower case. As in the GNU tools, `K` and `KiB`
+/// Parses a size such as `64KiB`, `64K`, `1.5 GiB` or `10MB`, in upper or lower case. As in the GNU tools, `K` and `KiB`
 /// are 1,024 bytes and `kB` is 1,000. A part of a byte is dropped.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -58,7 +58,7 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at(end);
     let unit = unit_bytes(unit.trim_start())?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    // Both sides of the point have digits, and bytes have no parts.
+    // Both sides of the decimal point have digits, and a number of bytes has no fraction.
     let digits =
         |part: &str| !part.is_empty() && part.len() <= 18 && part.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(fraction) || (unit == 1 && number.contains('.')) {
@@ -77,7 +77,7 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     binary.or_else(|| DECIMAL_SIZES.iter().find(|(name, _)| named(name))).map(|(_, bytes)| *bytes)
 }
 
-/// Writes a size with the largest unit that holds it exactly.
+/// Formats a size with the largest unit that divides it.
 pub(crate) fn show_size(bytes: u64) -> String {
     with_unit(bytes, SIZES).unwrap_or_else(|| "0B".to_owned())
 }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_that_are_understood() {
+    fn valid_durations_are_parsed() {
         check_duration("30s", Some("30s"));
         check_duration("90s", Some("90s"));
         check_duration("120s", Some("2m"));
@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn durations_that_are_not() {
+    fn invalid_durations_are_refused() {
         for text in ["", "30", "s", "-5s", "1.5h", "5 m", "5x", "99999999999999999999s", "5m-", "five"] {
             check_duration(text, None);
         }
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_in_binary_and_decimal_units() {
         for (text, shown) in [
             ("64KiB", Some("64KiB")),
             ("65536B", Some("64KiB")),

@@ -311,7 +311,7 @@ mod tests {
         assert!(is_cancelled(written(2)) && is_cancelled(written(3)));
         let threads = gather.threads();
         let error = std::iter::repeat_with(|| threads.check()).find_map(Result::err).unwrap();
-        assert_eq!(error.exit_code(), 2);
+        assert_eq!(error.exit_status(), 2);
         let text = error.to_string();
         assert!(text.contains("--into") && text.contains("no room for 2"), "{text}");
     }

@@ -1,6 +1,7 @@
-//! Dead letters of messages, published to their queues again.
+//! Publishes the messages of dead letters to their queues again.
 //!
-//! Owns the connection, which is made for the first of them. A letter is removed when the broker has confirmed its message.
+//! Owns the connection, which is opened for the first message. A dead letter is deleted when the broker has confirmed its
+//! message.
 
 use gristmill_amqp::{Client, Message};
 use gristmill_store::Store;
@@ -15,7 +16,7 @@ use crate::error::Error;
 /// Publishes messages of dead letters.
 pub(super) struct Republisher<'a> {
     context: &'a Context,
-    /// Why there is no connection, if it was tried in vain: it is not tried for each letter.
+    /// The connection, or why there is none. A failed connection is not retried for each dead letter.
     connected: Option<Result<(Runtime, Client), String>>,
 }
 
@@ -24,23 +25,27 @@ impl<'a> Republisher<'a> {
         Republisher { context, connected: None }
     }
 
-    /// Publishes the message of a letter and removes the letter.
-    pub(super) fn publish(&mut self, store: &Store, letter: &DeadLetter) -> Result<(Value, String), Error> {
-        let DeadLetter { id, queue, .. } = letter;
+    /// Publishes the message of a dead letter and deletes the dead letter.
+    pub(super) fn publish(
+        &mut self,
+        store: &Store,
+        dead_letter: &DeadLetter,
+    ) -> Result<(Value, String), Error> {
+        let DeadLetter { id, queue, .. } = dead_letter;
         let queue = queue.clone().unwrap_or_default();
-        let message = message(letter, &queue)?;
+        let message = message(dead_letter, &queue)?;
         let (runtime, client) = self.connect()?;
         runtime.block_on(client.publisher().publish(message)).map_err(|error| match error {
             gristmill_amqp::Error::Unroutable { .. } => Error::Setting(format!(
-                "dead letter {id} stays: there is no queue {queue:?} at the broker to publish its message to"
+                "cannot retry dead letter {id}: there is no queue {queue:?} at the broker"
             )),
             other => amqp_common::failed(other),
         })?;
-        let removed = store.dead_letters().remove_published(letter)?;
+        let removed = store.dead_letters().remove_published(dead_letter)?;
         let text = match removed {
-            true => format!("dead letter {id} is in the queue {queue} again"),
+            true => format!("published dead letter {id} to the queue {queue} again"),
             false => format!(
-                "dead letter {id} is in the queue {queue} again; the letter changed meanwhile, and stays"
+                "published dead letter {id} to the queue {queue} again; the dead letter changed meanwhile and is kept"
             ),
         };
         Ok((json!({"id": id, "published": queue}), text))
@@ -58,7 +63,7 @@ impl<'a> Republisher<'a> {
         match &self.connected {
             Some(Ok(connected)) => Ok(connected),
             Some(Err(why)) => Err(Error::System(why.clone())),
-            None => Err(Error::System("there is no connection".to_owned())),
+            None => Err(Error::System("there is no connection to the broker".to_owned())),
         }
     }
 }
@@ -72,14 +77,14 @@ impl Drop for Republisher<'_> {
     }
 }
 
-fn message(letter: &DeadLetter, queue: &str) -> Result<Message, Error> {
-    let wrong = |why: String| {
+fn message(dead_letter: &DeadLetter, queue: &str) -> Result<Message, Error> {
+    let failed = |why: String| {
         Error::Setting(format!(
-            "dead letter {} stays: its message cannot be published again: {why}; `gristmill dead show {0}` shows it",
-            letter.id
+            "cannot retry dead letter {}: its message cannot be published: {why}; `gristmill dead show {0}` shows it",
+            dead_letter.id
         ))
     };
-    let text = letter.checkpoint.as_deref().ok_or_else(|| wrong("the letter does not hold it".to_owned()))?;
-    let json: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-    Message::from_json(&json, queue).map_err(|error| wrong(error.to_string()))
+    let text = dead_letter.checkpoint.as_deref().ok_or_else(|| failed("it is not stored".to_owned()))?;
+    let json: Value = serde_json::from_str(text).map_err(|error| failed(error.to_string()))?;
+    Message::from_json(&json, queue).map_err(|error| failed(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Groups of duplicates, written down: for people, as JSON, as CSV, as fdupes does.
+//! Duplicate groups as text, JSON, CSV and in the format of fdupes.
 
 use gristmill_store::UtcTime;
 use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
@@ -10,12 +10,12 @@ use crate::commands::root_paths::{RootPaths, bytes as path_bytes, hex, path_text
 use crate::hints::Hints;
 use crate::output::{bytes, count_of, path};
 
-/// What was found, and what is needed to tell it.
+/// Duplicate groups, and what is needed to print them.
 pub(super) struct DupesView {
     pub(super) groups: Groups,
     pub(super) root_paths: RootPaths,
     pub(super) slice: Slice,
-    /// Whether filters were given.
+    /// Whether filters were given, so that there may be other groups.
     pub(super) is_filtered: bool,
     pub(super) completeness: Completeness,
     pub(super) hints: Hints,
@@ -36,8 +36,8 @@ impl DupesView {
             text.push_str(&format!("{range}\n"));
         }
         text.push_str(&format!(
-            "{} of duplicates, {}: {} reclaimable ({} of contents)\n",
-            count_of(*total, "group"),
+            "{}, {}: {} reclaimable ({} of file contents)\n",
+            count_of(*total, "duplicate group"),
             count_of(*files, "file"),
             bytes(*reclaimable),
             bytes(*redundant)
@@ -49,10 +49,10 @@ impl DupesView {
         let command = |words| self.hints.command(words);
         match () {
             () if self.root_paths.is_empty() => {
-                format!("nothing was scanned yet: {}", command("scan FOLDER"))
+                format!("no folder has been scanned yet; scan one: `{}`", command("scan FOLDER"))
             }
             () if self.is_filtered => {
-                format!("no duplicates match. `{}` shows those there are", command("dupes"))
+                format!("no duplicates match the filters; `{}` lists all", command("dupes"))
             }
             () if !self.completeness.is_complete() => "no duplicates so far".to_owned(),
             () => "no duplicates".to_owned(),
@@ -61,20 +61,20 @@ impl DupesView {
 
     fn group(&self, group: &Group) -> String {
         let mut text = format!(
-            "{:>10}  {} of {}\n",
-            bytes(group.reclaimable),
+            "{} of {} ({} reclaimable)\n",
             count_of(group.copies, "copy"),
-            bytes(group.size)
+            bytes(group.size),
+            bytes(group.reclaimable)
         );
         for member in &group.members {
             let path = path(&self.root_paths.absolute(member.root, &member.path));
             let mark = if member.linked { '=' } else { ' ' };
             let mut notes: Vec<&str> = member.link().into_iter().collect();
             if !self.completeness.is_reachable(member.root) {
-                notes.push("possible copy: its root cannot be reached now");
+                notes.push("possible copy: its root is not reachable now");
             }
             let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
-            text.push_str(&format!("          {mark} {path}{notes}\n"));
+            text.push_str(&format!("  {mark} {path}{notes}\n"));
         }
         text
     }
@@ -83,7 +83,7 @@ impl DupesView {
         let file = |member: &Member| {
             let mut file = with_path(&self.root_paths.absolute(member.root, &member.path));
             self.root_paths.insert_root(&mut file, member.root);
-            // Whatever leads to the file before it: who removes copies keeps it.
+            // True for every other path to the file listed before it, so that scripts do not delete the last copy.
             file.insert("hard_link".to_owned(), json!(member.linked));
             file.insert("symbolic_link".to_owned(), json!(is_via_symlink(member)));
             file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
@@ -142,7 +142,7 @@ impl DupesView {
         text
     }
 
-    /// Paths as they are, each ended by `end`.
+    /// Returns the paths, unchanged, each followed by `end`.
     pub(super) fn fdupes(&self, end: u8, hard_links: bool) -> Vec<u8> {
         let mut all = Vec::new();
         for (number, group) in self.groups.groups.iter().enumerate() {
@@ -171,7 +171,7 @@ fn modified(member: &Member) -> UtcTime {
     UtcTime::from_micros(member.stat.mtime_ns.div_euclid(1_000))
 }
 
-/// A cell as RFC 4180 has it.
+/// Quotes a cell as in RFC 4180.
 fn csv_cell(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", cell.replace('"', "\"\""))
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells() {
+    fn csv_cells_are_quoted_if_needed() {
         for (cell, expected) in [
             ("plain", "plain"),
             ("a,b", "\"a,b\""),

@@ -1,4 +1,4 @@
-//! Folders that are alike, written down: for people, and as JSON.
+//! Identical and similar folders as text and JSON.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, path, time};
+use crate::output::{bytes, count_of, path, thousands, time};
 
-/// Identical folders, and those that are identical apart from entries that were not scanned.
+/// Groups of folders that are identical, or identical apart from entries that were not scanned.
 pub(super) struct IdenticalView<'a> {
     pub(super) groups: &'a [&'a FolderGroup],
     pub(super) total: u64,
-    /// Groups of identical folders.
+    /// Number of groups of identical folders.
     pub(super) identical: u64,
     pub(super) root_paths: RootPaths,
     pub(super) slice: Slice,
@@ -25,7 +25,7 @@ pub(super) struct IdenticalView<'a> {
     pub(super) hints: &'a Hints,
 }
 
-/// Similar ones.
+/// Pairs of similar folders.
 pub(super) struct SimilarView<'a> {
     pub(super) pairs: &'a [SimilarPair],
     pub(super) total: u64,
@@ -68,12 +68,14 @@ impl IdenticalView<'_> {
         let mut text = String::new();
         for group in self.groups {
             text.push_str(&format!(
-                "{:>10}  {} of {}, {}{}\n",
-                if group.identical { bytes(group.reclaimable) } else { "-".to_owned() },
+                "{} of {}, {}{}\n",
                 count_of(group.folders.len() as u64, "folder"),
                 count_of(group.files, "file"),
                 bytes(group.bytes),
-                if group.identical { String::new() } else { unscanned_suffix(group.unscanned()) }
+                match group.identical {
+                    true => format!(" ({} reclaimable)", bytes(group.reclaimable)),
+                    false => unscanned_suffix(group.unscanned()),
+                }
             ));
             for folder in &group.folders {
                 let unscanned = match folder.unscanned {
@@ -82,7 +84,7 @@ impl IdenticalView<'_> {
                     entries => format!("  ({})", unscanned(entries)),
                 };
                 let folder = path(&self.root_paths.absolute(folder.root, &folder.path));
-                text.push_str(&format!("            {folder}{unscanned}\n"));
+                text.push_str(&format!("    {folder}{unscanned}\n"));
             }
             text.push('\n');
         }
@@ -143,36 +145,36 @@ impl SimilarView<'_> {
 
     fn pair(&self, pair: &SimilarPair) -> String {
         let mut text = format!(
-            "{:>8.1} %  {} in common, {}\n",
+            "{:.1} % similar: {} in common, {}\n",
             pair.similarity,
             count_of(pair.matching_files, "file"),
             bytes(pair.matching_bytes)
         );
-        for (letter, side) in [("A", &pair.a), ("B", &pair.b)] {
-            let partly = if side.whole { "" } else { "; not all of it could be read" };
+        for (name, side) in [("A", &pair.a), ("B", &pair.b)] {
+            let partly = if side.whole { "" } else { "; partly unreadable" };
             let others = match side.identical {
                 0 => String::new(),
                 others => format!("; {} elsewhere", count_of(others, "identical folder")),
             };
             text.push_str(&format!(
-                "         {letter}  {}  ({}, {}{partly}{others})\n",
+                "  {name} {}  ({}, {}{partly}{others})\n",
                 path(&self.root_paths.absolute(side.root, &side.path)),
                 count_of(side.files, "file"),
                 bytes(side.bytes)
             ));
         }
         if pair.differences.contains(&Difference::Layout) {
-            text.push_str("            the same files lie in different folders\n");
+            text.push_str("    the same files are in different folders\n");
         }
         if pair.differences.contains(&Difference::UnscannedEntries) {
-            let of = |side: &Side, letter| match side.unscanned {
-                Some(entries) => format!("{} of {letter}", count_of(entries, "entry")),
-                None => format!("unknown of {letter} until it is scanned again"),
+            let of = |side: &Side, name| match side.unscanned {
+                Some(entries) => format!("{} of {name}", count_of(entries, "entry")),
+                None => format!("unknown of {name} until the next scan"),
             };
-            text.push_str(&format!("            not scanned: {}, {}\n", of(&pair.a, "A"), of(&pair.b, "B")));
+            text.push_str(&format!("    not scanned: {}, {}\n", of(&pair.a, "A"), of(&pair.b, "B")));
         }
-        for (letter, only) in [("A", &pair.only_in_a), ("B", &pair.only_in_b)] {
-            list(&mut text, &format!("only in {letter}"), only, |file| {
+        for (name, only) in [("A", &pair.only_in_a), ("B", &pair.only_in_b)] {
+            list(&mut text, &format!("only in {name}"), only, |file| {
                 format!("{}  ({}, {})", path(&file.path), bytes(file.size), modified(file))
             });
         }
@@ -182,12 +184,12 @@ impl SimilarView<'_> {
 }
 
 fn differing(Differing { a, b, known }: &Differing) -> String {
-    let unread = if *known { "" } else { "; not compared, they may be the same" };
+    let unread = if *known { "" } else { "; not compared, may be equal" };
     let side = |file: &Entry| format!("{}, {}", bytes(file.size), modified(file));
     format!("{}  (A {}; B {}{unread})", path(&a.path), side(a), side(b))
 }
 
-/// What is not known of folders that are the same as far as they were scanned.
+/// Describes the unknown entries of folders that are identical as far as they were scanned.
 fn unscanned_suffix(entries: Option<u64>) -> String {
     match entries {
         Some(_) => format!(", identical apart from {}", unscanned(entries)),
@@ -206,22 +208,24 @@ fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(
     if listed.total == 0 {
         return;
     }
-    text.push_str(&format!("            {what}: {}\n", count_of(listed.total, "file")));
+    text.push_str(&format!("    {what}: {}\n", count_of(listed.total, "file")));
     for item in &listed.items {
-        text.push_str(&format!("              {}\n", line(item)));
+        text.push_str(&format!("      {}\n", line(item)));
     }
     let more = listed.total.saturating_sub(listed.items.len() as u64);
     if more > 0 && !listed.items.is_empty() {
-        text.push_str(&format!("              and {} more (--list)\n", count_of(more, "file")));
+        text.push_str(&format!("      {} more (--list {})\n", thousands(more), listed.total));
     }
 }
 
 fn empty_text(root_paths: &RootPaths, is_filtered: bool, hints: &Hints, none: &str) -> String {
     match () {
-        () if root_paths.is_empty() => format!("nothing was scanned yet: {}", hints.command("scan FOLDER")),
+        () if root_paths.is_empty() => {
+            format!("no folder has been scanned yet; scan one: `{}`", hints.command("scan FOLDER"))
+        }
         () if is_filtered => {
             let command = hints.command("folders");
-            format!("{none} match. `{command}` without filters shows those there are")
+            format!("{none} match the filters; `{command}` lists all")
         }
         () => none.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! How far an import has come.
+//! Progress of an import.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,48 +8,53 @@ use gristmill_jsonl::import::control::{ImportHandle, ImportPhase, ImportProgress
 use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
 use crate::output::{bytes, count_of, format_seconds, thousands};
 
-/// Shows it until it is ended.
+/// Shows progress until the reporter is ended.
 pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
-    let mut pace = RateMeter::default();
+    let mut rate_meter = RateMeter::default();
     ProgressReporter::start(quiet, move |elapsed| {
-        line(&control.progress(), elapsed, &mut pace, control.is_cancelled())
+        line(&control.progress(), elapsed, &mut rate_meter, control.is_cancelled())
     })
 }
 
-fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> ProgressLine {
+fn line(
+    progress: &ImportProgress,
+    elapsed: Duration,
+    rate_meter: &mut RateMeter,
+    stopping: bool,
+) -> ProgressLine {
     let ImportProgress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
     let knows_end = size > 0 && !stopping && matches!(phase, ImportPhase::Loading | ImportPhase::Indexing);
-    let mut parts = vec![Segment(
+    let mut segments = vec![Segment(
         9,
         match phase {
-            _ if stopping => "stopping: what is not complete is taken back".to_owned(),
-            ImportPhase::Starting => "looking".to_owned(),
+            _ if stopping => "stopping: rolling back incomplete files".to_owned(),
+            ImportPhase::Starting => "finding files".to_owned(),
             ImportPhase::Loading if size > 0 => format!("loading {:>3} %", percent(bytes_read, size)),
             ImportPhase::Loading => "loading".to_owned(),
-            ImportPhase::Indexing => "making indexes".to_owned(),
+            ImportPhase::Indexing => "creating indexes".to_owned(),
             ImportPhase::Finishing => "finishing".to_owned(),
         },
     )];
     if phase != ImportPhase::Starting {
-        let rate = pace.rate(bytes_read);
-        parts.push(Segment(3, format!("{} of {}", thousands(files_done), count_of(files, "file"))));
+        let rate = rate_meter.rate(bytes_read);
+        segments.push(Segment(3, format!("{} of {}", thousands(files_done), count_of(files, "file"))));
         // Standard input has no size.
         let read =
             if size > 0 { format!("{} of {}", bytes(bytes_read), bytes(size)) } else { bytes(bytes_read) };
-        parts.push(Segment(7, read));
-        parts.push(Segment(6, format!("{}/s", bytes(rate as u64))));
-        parts.push(Segment(4, count_of(rows, "row")));
+        segments.push(Segment(7, read));
+        segments.push(Segment(6, format!("{}/s", bytes(rate as u64))));
+        segments.push(Segment(4, count_of(rows, "row")));
         if rate > 0.0 && knows_end {
             let left = size.saturating_sub(bytes_read) as f64 / rate;
-            parts.push(Segment(8, format!("{} left", format_seconds(left as u64))));
+            segments.push(Segment(8, format!("{} left", format_seconds(left as u64))));
         }
     }
     if rejected > 0 {
-        parts.push(Segment(5, format!("{} rejected", thousands(rejected))));
+        segments.push(Segment(5, format!("{} rejected", thousands(rejected))));
     }
-    parts.push(Segment(2, format_seconds(elapsed.as_secs())));
-    ProgressLine { segments: parts, bar: knows_end.then(|| percent(bytes_read, size)) }
+    segments.push(Segment(2, format_seconds(elapsed.as_secs())));
+    ProgressLine { segments, bar: knows_end.then(|| percent(bytes_read, size)) }
 }
 
 #[cfg(test)]
@@ -57,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_most_is_kept() {
+    fn line_keeps_the_most_important_segments() {
         let progress = ImportProgress {
             phase: ImportPhase::Loading,
             files: 57,

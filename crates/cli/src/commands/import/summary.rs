@@ -1,4 +1,4 @@
-//! How an import ended, for people.
+//! Result of an import as text.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
 use crate::output::{Output, bytes, count_of, format_duration, path, sanitize, thousands};
 
-/// What an import did, and what is needed to tell it.
+/// Result of an import, and what is needed to print it.
 pub(super) struct ImportSummaryView<'a> {
     pub(super) summary: &'a ImportSummary,
     pub(super) target: &'a Target,
@@ -32,7 +32,7 @@ impl ImportSummaryView<'_> {
                 file.notes.iter().map(|note| format!("{}: {}", sanitize(&file.table), sanitize(note))),
             );
             if let FileOutcome::Failed(why) = &file.outcome {
-                lines.push(format!("{} could not be loaded: {}", sanitize(&file.source), sanitize(why)));
+                lines.push(format!("cannot load {}: {}", sanitize(&file.source), sanitize(why)));
             }
         }
         lines.extend(self.rejected());
@@ -42,7 +42,7 @@ impl ImportSummaryView<'_> {
         lines.join("\n")
     }
 
-    /// A line for each file; for each table where several files went into one.
+    /// Returns a table with one row per file, or per table if several files were loaded into one.
     fn table(&self, output: &Output) -> String {
         let mut tables: Vec<Vec<&FileSummary>> = Vec::new();
         for file in &self.summary.files {
@@ -85,17 +85,17 @@ impl ImportSummaryView<'_> {
             format!("  {}:{}:{}: {}", sanitize(&bad.file), bad.line, bad.column, sanitize(&bad.reason))
         }));
         lines.push(match self.rejects {
-            Some(file) => format!("  All of them: {}", path(file)),
+            Some(file) => format!("  All rejected lines: {}", path(file)),
             None if count > examples.len() as u64 => {
                 let more = thousands(count - examples.len() as u64);
-                format!("  and {more} more; --rejects FILE writes all of them to a file")
+                format!("  {more} more; write all of them to a file with --rejects FILE")
             }
             None => return lines,
         });
         lines
     }
 
-    /// What there is now.
+    /// Returns the last line: what was loaded into which database.
     fn last_line(&self) -> String {
         let ImportSummary {
             rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, ..
@@ -131,19 +131,19 @@ impl ImportSummaryView<'_> {
         };
         let database = path(database);
         let kept = if *is_published {
-            format!("{database} has the files that were complete")
+            format!("{database} contains the files that were complete")
         } else {
-            format!("there is no {database}")
+            format!("{database} was not created")
         };
         if *interrupted {
-            let next = if self.resume { "; the same command goes on from here" } else { "" };
+            let next = if self.resume { "; the same command resumes the import" } else { "" };
             return format!("stopped; {kept}{next}");
         }
         if let Some(bad) = stopped_by {
             return format!("stopped at line {} of {}; {kept}", thousands(bad.line), sanitize(&bad.file));
         }
         if !*is_published {
-            return format!("nothing could be loaded; {kept}");
+            return format!("nothing loaded; {kept}");
         }
         let unchanged = files.iter().filter(|file| file.outcome == FileOutcome::Unchanged).count() as u64;
         let unchanged = if unchanged > 0 {
@@ -156,7 +156,7 @@ impl ImportSummaryView<'_> {
     }
 }
 
-/// A line of the table: one file, or all files of a table.
+/// Returns a row of the table, for one file or for all files of a table.
 fn row(files: &[&FileSummary], target: &Target, has_many: bool) -> Vec<String> {
     let word = |outcome: &FileOutcome, action: Option<&str>| match outcome {
         FileOutcome::Loaded => "loaded".to_owned(),
@@ -170,7 +170,7 @@ fn row(files: &[&FileSummary], target: &Target, has_many: bool) -> Vec<String> {
     };
     let mut outcomes: Vec<(String, u64)> = Vec::new();
     for file in files {
-        // Those behind the first are added to what it made.
+        // Files after the first one are added to the table that it created.
         let word = word(&file.outcome, files[0].action);
         match outcomes.iter_mut().find(|(known, _)| *known == word) {
             Some((_, count)) => *count += 1,

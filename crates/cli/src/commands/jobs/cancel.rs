@@ -1,4 +1,4 @@
-//! `gristmill jobs cancel`: cancels tasks and jobs, waiting or running, and waits until their runs have ended.
+//! `gristmill jobs cancel`: cancels waiting and running tasks and jobs, and waits until the runs have ended.
 
 use std::time::{Duration, Instant};
 
@@ -13,32 +13,32 @@ use crate::commands::for_each_id;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
-/// How long the end of running tasks is waited for. A worker notices the request and ends a command within a second.
+/// How long to wait for running tasks to end. A worker sees the request and ends a command within a second.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often it is checked whether a worker that should end a task is alive.
+/// Interval at which the worker of a task is checked for being alive.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Cancels everything first and then waits, so that many running tasks end together.
+/// Requests all cancellations first and then waits, so that running tasks end at the same time.
 pub(super) fn cancel(context: &Context, store: &Store, ids: &[Id]) -> Result<Outcome, Error> {
     let requests: Vec<_> = ids.iter().map(|id| request(store, id)).collect();
-    let limit = Instant::now() + CANCEL_TIMEOUT;
+    let deadline = Instant::now() + CANCEL_TIMEOUT;
     let mut requests = requests.into_iter();
     for_each_id(context, ids, |id| {
         let runs = requests.next().unwrap_or(Ok(false))?;
         let (status, line) = match id {
-            Id::Task(number) if runs => wait_for_end(store, *number, limit)?,
-            Id::Task(number) => ("cancelled", format!("task {number} is cancelled")),
+            Id::Task(number) if runs => wait_for_end(store, *number, deadline)?,
+            Id::Task(number) => ("cancelled", format!("cancelled task {number}")),
             Id::Job(uuid) if runs => {
-                ("cancelled", format!("job {uuid} is cancelled; its worker stops it within a second"))
+                ("cancelled", format!("cancelled job {uuid}; its worker stops it within a second"))
             }
-            Id::Job(uuid) => ("cancelled", format!("job {uuid} is cancelled")),
+            Id::Job(uuid) => ("cancelled", format!("cancelled job {uuid}")),
         };
         Ok((json!({"id": id, "status": status}) as Value, line))
     })
 }
 
-/// Asks for one to be cancelled. True if it runs.
+/// Requests the cancellation of a task or a job. Returns true if it is running.
 fn request(store: &Store, id: &Id) -> Result<bool, Error> {
     match id {
         Id::Task(number) => Ok(store.tasks().cancel(*number)? == CancelOutcome::Requested),
@@ -50,15 +50,15 @@ fn request(store: &Store, id: &Id) -> Result<bool, Error> {
     }
 }
 
-/// Waits until the run of a task has ended. Returns its status, and that in a sentence.
-fn wait_for_end(store: &Store, id: i64, limit: Instant) -> Result<(&'static str, String), Error> {
+/// Waits until the run of a task has ended. Returns its status and a sentence about it.
+fn wait_for_end(store: &Store, id: i64, deadline: Instant) -> Result<(&'static str, String), Error> {
     let mut watch = store.watch()?;
     loop {
         let task = store.tasks().get(id)?;
         match task.status {
             TaskStatus::Running => {}
             TaskStatus::Cancelled => {
-                return Ok(("cancelled", format!("task {id} is cancelled; its run has ended")));
+                return Ok(("cancelled", format!("cancelled task {id}; its run has ended")));
             }
             other => {
                 let status = other.as_str();
@@ -69,24 +69,22 @@ fn wait_for_end(store: &Store, id: i64, limit: Instant) -> Result<(&'static str,
             }
         }
         if is_orphaned(store, &task)? {
-            // Nobody else ends its command.
+            // No worker is left to end its command.
             ProcessGroups::for_database(store.path()).kill_orphans(None);
             if store.tasks().recover_cancelled()? > 0 {
                 continue;
             }
         }
-        let left = limit.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let line = format!(
-                "task {id} is being cancelled: it is cancelled as soon as its worker has ended its run"
-            );
+            let line = format!("task {id} is being cancelled; its worker has not ended its run yet");
             return Ok(("cancelling", line));
         }
         watch.wait(left.min(POLL_INTERVAL))?;
     }
 }
 
-/// Whether the worker of a task is gone.
+/// Returns true if the lease of a task has expired or its worker has died.
 fn is_orphaned(store: &Store, task: &TaskRow) -> Result<bool, Error> {
     let expired = task.lease_expires_at.is_none_or(|at| at <= store.now());
     let worker = task.worker_id.as_deref().and_then(|token| token.rsplit_once('/')).map(|(worker, _)| worker);

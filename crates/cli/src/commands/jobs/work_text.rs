@@ -1,13 +1,13 @@
-//! Shows in a few words what a task is to do: the command of an `exec` task, the payload of any other.
+//! Short description of a task: the command of an `exec` task, the payload of any other.
 
 use gristmill_jobs::exec;
 
 use crate::hints::shell_word;
 
-/// The longest text, in characters.
+/// Maximum length of the description, in characters.
 const MAX_LENGTH: usize = 60;
 
-/// What a task or a job is to do.
+/// Describes a task or a job by its command or payload.
 pub(super) fn work_text(kind: &str, payload: &str) -> String {
     let command = (kind == exec::KIND).then(|| serde_json::from_str::<exec::Command>(payload).ok()).flatten();
     match command {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_shown_as_one_would_type_them_and_payloads_as_they_are() {
+    fn commands_are_quoted_for_a_shell_and_payloads_unchanged() {
         for (kind, payload, expected) in [
             ("exec", r#"{"argv": ["sh", "-c", "echo 'x y'"]}"#, r"sh -c 'echo '\''x y'\'''"),
             ("exec", r#"{"argv": ["true"], "cwd": "/"}"#, "true"),

@@ -1,4 +1,4 @@
-//! How a scan ended, for people and for programs.
+//! Result of a scan as text and JSON.
 
 use gristmill_dedup::{ScanMode, ScanSummary};
 use gristmill_store::catalog::Group;
@@ -6,35 +6,35 @@ use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
 use crate::commands::completeness::Completeness;
-use crate::commands::root_paths::{bytes as path_bytes, path_text};
+use crate::commands::root_paths::{bytes as non_utf8_bytes, path_text};
 use crate::error::Error;
 use crate::hints::Hints;
 use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands};
 
-/// What a scan did, and what is needed to tell it.
+/// Result of a scan, and what is needed to print it.
 pub(super) struct ScanSummaryView<'a> {
     pub(super) summary: &'a ScanSummary,
-    /// All that are registered.
+    /// All registered roots.
     pub(super) roots: &'a [Root],
     pub(super) mode: ScanMode,
     pub(super) hints: &'a Hints,
-    /// None for a scan that was stopped: its answer is not complete.
+    /// None for an interrupted scan, whose result is incomplete.
     pub(super) completeness: Option<&'a Completeness>,
 }
 
 impl ScanSummaryView<'_> {
     pub(super) fn json(&self) -> Result<Value, Error> {
-        // A root's path may be no text, which serde would have refused after all the work.
+        // serde refuses a path that is not UTF-8.
         let roots: Vec<_> = self.summary.roots.iter().map(|root| path_text(root)).collect();
-        let odd: Vec<_> = self.summary.roots.iter().map(|root| path_bytes(root)).collect();
+        let path_bytes: Vec<_> = self.summary.roots.iter().map(|root| non_utf8_bytes(root)).collect();
         let summary = ScanSummary { roots: Vec::new(), ..self.summary.clone() };
         let mut value = serde_json::to_value(&summary).map_err(|error| Error::System(error.to_string()))?;
         value["roots"] = json!(roots);
-        if odd.iter().any(Option::is_some) {
-            value["roots_bytes"] = json!(odd);
+        if path_bytes.iter().any(Option::is_some) {
+            value["roots_bytes"] = json!(path_bytes);
         }
         if !self.reads() {
-            // It did not look.
+            // A scan that hashes nothing does not know.
             for key in ["duplicate_groups", "duplicate_files", "reclaimable_bytes"] {
                 value[key] = Value::Null;
             }
@@ -52,10 +52,10 @@ impl ScanSummaryView<'_> {
         let summary = self.summary;
         let mut lines = Vec::new();
         if summary.interrupted {
-            lines.push("stopped; what was found is saved, and the same command goes on from here".to_owned());
+            lines.push("stopped; what was found is saved, and the same command resumes the scan".to_owned());
         }
         if summary.resumed {
-            lines.push("went on with a scan that had been stopped; --restart begins anew".to_owned());
+            lines.push("resumed a scan that was stopped (--restart starts over)".to_owned());
         }
         lines.push(self.totals());
         lines.extend(self.changes());
@@ -73,7 +73,7 @@ impl ScanSummaryView<'_> {
         matches!(self.mode, ScanMode::All | ScanMode::Hash)
     }
 
-    /// How much there was, and how much of it was read.
+    /// Returns how much was found, and how much of it was read.
     fn totals(&self) -> String {
         let ScanSummary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
         let seen =
@@ -92,11 +92,11 @@ impl ScanSummaryView<'_> {
         let changes: Vec<String> = [
             (summary.new_files, "new"),
             (summary.changed_files, "changed"),
-            (summary.removed_files, "gone"),
-            (summary.returned_files, "back again"),
+            (summary.removed_files, "missing"),
+            (summary.returned_files, "found again"),
             (summary.excluded_files, "no longer match the filters"),
             (summary.included_files, "match the filters again"),
-            (summary.rehashed_files, "hashed again, because the algorithm was changed"),
+            (summary.rehashed_files, "hashed again because the algorithm changed"),
         ]
         .iter()
         .filter(|(number, _)| *number > 0)
@@ -105,14 +105,14 @@ impl ScanSummaryView<'_> {
         (!changes.is_empty()).then(|| format!("files: {}", changes.join(", ")))
     }
 
-    /// What could not be read, and is missing from the answer.
+    /// Returns the count of unreadable items, with examples.
     pub(super) fn unreadable(&self) -> Vec<String> {
         let ScanSummary { errors, error_samples, .. } = self.summary;
         let what = format!("{} could not be read:", count_of(*errors, "item"));
         count_with_samples(what, *errors, error_samples)
     }
 
-    /// Links that lead nowhere or twice to one place.
+    /// Returns the counts of broken links and of links not followed, with examples.
     fn links(&self) -> Vec<String> {
         let ScanSummary { broken_links, repeated_links, link_samples, .. } = self.summary;
         let what: Vec<String> = [
@@ -128,24 +128,24 @@ impl ScanSummaryView<'_> {
 
     fn duplicates(&self) -> Vec<String> {
         let ScanSummary { duplicate_groups, duplicate_files, reclaimable_bytes, roots, .. } = self.summary;
-        // What was found concerns all roots, whichever were scanned.
+        // Duplicates are counted over all roots, not only those of this scan.
         let wide = if self.roots.len() > roots.len() { " in all roots" } else { "" };
         if *duplicate_groups == 0 {
             return vec![format!("no duplicates{}", if wide.is_empty() { "" } else { " in any root" })];
         }
         let mut lines = vec![format!(
-            "{} of duplicates{wide}, {}: {} reclaimable",
-            count_of(*duplicate_groups, "group"),
+            "{}{wide}, {}: {} reclaimable",
+            count_of(*duplicate_groups, "duplicate group"),
             count_of(*duplicate_files, "file"),
             bytes(*reclaimable_bytes)
         )];
         lines.extend(self.summary.top.iter().map(|group| self.group(group)));
         let more = duplicate_groups.saturating_sub(self.summary.top.len() as u64);
         lines.push(match more {
-            0 => format!("Where all their copies are: {}", self.hints.command("dupes")),
+            0 => format!("List all copies: {}", self.hints.command("dupes")),
             more => {
                 let command = self.hints.command("dupes");
-                format!("{} and where all copies are: {command}", count_of(more, "more group"))
+                format!("{}. List all copies: {command}", count_of(more, "more group"))
             }
         });
         lines
@@ -166,7 +166,7 @@ impl ScanSummaryView<'_> {
     }
 }
 
-/// A count with the first of what was counted. Nothing for none.
+/// Returns a count with examples, or nothing if the count is 0.
 fn count_with_samples(what: String, count: u64, samples: &[String]) -> Vec<String> {
     if count == 0 {
         return Vec::new();
@@ -174,7 +174,7 @@ fn count_with_samples(what: String, count: u64, samples: &[String]) -> Vec<Strin
     let mut lines = vec![what];
     lines.extend(samples.iter().map(|sample| format!("  {}", sanitize(sample))));
     if count > samples.len() as u64 {
-        lines.push("  (-v tells of each)".to_owned());
+        lines.push("  (-v logs all of them)".to_owned());
     }
     lines
 }
@@ -184,14 +184,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_strangers_named_steers_no_terminal() {
+    fn control_characters_in_names_are_escaped() {
         let summary = ScanSummary {
             errors: 2,
             error_samples: vec!["a\u{1b}[2J\nb: denied".to_owned()],
             ..ScanSummary::default()
         };
         let hints = Hints::default();
-        let told = ScanSummaryView {
+        let view = ScanSummaryView {
             summary: &summary,
             roots: &[],
             mode: ScanMode::Walk,
@@ -199,9 +199,9 @@ mod tests {
             completeness: None,
         };
         assert!(
-            told.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v tells of each)"),
+            view.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v logs all of them)"),
             "{}",
-            told.text()
+            view.text()
         );
     }
 }

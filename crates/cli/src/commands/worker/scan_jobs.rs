@@ -1,7 +1,7 @@
-//! Jobs of the protocol: a control plane asks for a scan, or for hashes, and the worker does it.
+//! Scan and hash jobs, which other programs create in the database.
 //!
-//! Owns what a job's payload means. What a scan does is the scanner's affair: a job of the kind scan walks and
-//! records, one of the kind hash reads what can be a duplicate.
+//! Owns the meaning of a job's payload. A job of the kind scan walks and records files; one of the kind hash reads files
+//! that can be duplicates. `gristmill_dedup` scans.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use serde::Deserialize;
 
 use crate::settings::Scan;
 
-/// How often it is asked whether to stop, and told how far it is.
+/// Interval at which cancellation is checked and progress is stored.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a payload may say; null is the same as nothing. Sizes of batches are our own affair.
+/// Payload of a job. A missing field and null are equal. Other fields, such as batch sizes, are ignored.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Payload {
@@ -29,15 +29,15 @@ struct Payload {
     algorithm: Option<String>,
 }
 
-/// Does a job.
+/// Runs a job.
 pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
     let job = call.row();
     let payload: Payload = serde_json::from_str(&job.payload)
-        .map_err(|error| TaskError::permanent(format!("the payload cannot be understood: {error}")))?;
+        .map_err(|error| TaskError::permanent(format!("the payload is invalid: {error}")))?;
     let algorithm = match payload.algorithm.as_deref() {
         None => settings.algorithm,
         Some(name) => Algorithm::parse(name)
-            .ok_or_else(|| TaskError::permanent(format!("there is no hash algorithm {name:?}")))?,
+            .ok_or_else(|| TaskError::permanent(format!("unknown hash algorithm {name:?}")))?,
     };
     let options = ScanOptions {
         mode: if job.kind == JobKind::Hash { ScanMode::Hash } else { ScanMode::Walk },
@@ -69,7 +69,8 @@ pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<
     Ok(())
 }
 
-/// The roots that a job names; all of them, with those that are new in the libraries folder, when it names none.
+/// Returns the roots that a job names. If it names none, returns all roots, and registers new subfolders of the
+/// libraries folder first.
 fn roots(store: &Store, names: Option<&[String]>, libraries: Option<&Path>) -> TaskResult<Vec<Root>> {
     let Some(names) = names else {
         if let Some(folder) = libraries {
@@ -87,10 +88,13 @@ fn roots(store: &Store, names: Option<&[String]>, libraries: Option<&Path>) -> T
     names.iter().map(named).collect()
 }
 
-/// Every folder directly under the libraries folder. Links are not followed.
+/// Returns the subfolders of the libraries folder. Links are not followed.
 fn folders_in(folder: &Path) -> TaskResult<Vec<PathBuf>> {
     let unreadable = |error: std::io::Error| {
-        TaskError::permanent(format!("the libraries folder {} cannot be read: {error}", folder.display()))
+        TaskError::permanent(format!(
+            "cannot read the folder {} (setting scan.libraries): {error}",
+            folder.display()
+        ))
     };
     let folder = std::fs::canonicalize(folder).map_err(unreadable)?;
     let mut folders = Vec::new();
