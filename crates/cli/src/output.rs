@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
         let shrunk =
             Output { json: false, quiet: false, width: Some(26) }.table(&["ID", "STATUS", "WHY"], &rows);
-        assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B[3…\n200  x\n");
+        assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B…\n200  x\n");
     }
 
     #[test]

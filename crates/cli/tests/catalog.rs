@@ -1,4 +1,4 @@
-//! Care of what scans have found: `roots`, `root remove`, `refresh`, `purge`, `verify`.
+//! Maintenance of the catalog: `roots`, `refresh`, `purge` and `verify`.
 #![cfg(unix)]
 
 mod common;
@@ -53,7 +53,7 @@ fn roots_remove_deletes_catalog_records_and_no_file() {
     assert_eq!((&removed["folders"], &removed["files"]), (&json!(2), &json!(3)));
     assert!(home.path("a/sub/two").exists());
     assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), 1);
-    // Its folder may be gone.
+    // The folder of a root may be missing.
     std::fs::remove_dir_all(home.path("b")).unwrap();
     let expected =
         format!("removed {} from the catalog: 1 folder, 1 file. No file was changed\n", home.real("b"));
@@ -71,7 +71,7 @@ fn refresh_finds_removed_and_changed_files_and_no_new_ones() {
     let found = home.json(&["refresh"]);
     assert_shape("refresh", &found);
     assert_eq!((&found["changed_files"], &found["read_files"]), (&json!(1), &json!(0)), "{found}");
-    assert_eq!(home.json(&["dupes"])["total_files"], 2, "what is gone or has changed is no copy any more");
+    assert_eq!(home.json(&["dupes"])["total_files"], 2, "missing and changed files are no duplicates");
     assert_eq!(home.scan(&[])["new_files"], 1);
     home.check(&["refresh", "nowhere"], 1, "", "nowhere: it is no root (registered: ");
     drop(home.run(&["--db", "empty.db", "enqueue", "k", "--payload", "1"]));
@@ -97,9 +97,15 @@ fn purge_deletes_records_of_missing_files_and_folders() {
     let purged = home.json(&["purge", "folders", "--before", "2999-01-01"]);
     assert_shape("purge", &purged);
     assert_eq!(purged, json!({"files": 0, "folders": 1}));
-    let output = "deleted records of 2 files missing since before 2999-01-01 00:00:00 UTC. No file was changed\n";
+    let output =
+        "deleted records of 2 files missing since before 2999-01-01 00:00:00 UTC. No file was changed\n";
     home.check(&["purge", "files", "--before", "2999-01-01"], 0, output, "");
-    home.check(&["purge", "all", "--before", "2999-01-01"], 0, "deleted records of 0 files and 0 folders", "");
+    home.check(
+        &["purge", "all", "--before", "2999-01-01"],
+        0,
+        "deleted records of 0 files and 0 folders",
+        "",
+    );
     assert!(home.path("a/one").exists());
     home.check(&["verify"], 0, "all checks passed", "");
     home.check(&["purge", "all"], 1, "", "--before <DATE>");
@@ -115,7 +121,7 @@ fn verify_reports_a_wrong_count_and_repair_corrects_it() {
     assert_eq!((&healthy["broken"], &healthy["repaired"]), (&json!(0), &json!(0)));
     home.check(&["verify"], 0, "\nall checks passed\n", "");
 
-    // A file that no scan has counted.
+    // Adds a file without counting it.
     let store = home.store();
     let root = store.roots().list().unwrap()[1].id;
     let mut listing = Listing::new(1, store.catalog().root_folder(root).unwrap());
@@ -127,14 +133,13 @@ fn verify_reports_a_wrong_count_and_repair_corrects_it() {
     store.catalog().record(vec![listing]).unwrap();
     drop(store);
     let output = home.run(&["verify"]);
-    let told = "\n1 row not as it should be; `gristmill verify --repair` puts it right\n";
-    output.check("verify", 1, told, "");
-    assert!(
-        output
-            .out
-            .contains("a root's numbers are those of its rows           1       they are counted again\n"),
-        "{output:?}"
-    );
+    let text = "\n1 row inconsistent; repair with `gristmill verify --repair`\n";
+    output.check("verify", 1, text, "");
+    let failed = home.run(&["verify", "--json"]).json();
+    let failed =
+        failed["items"].as_array().unwrap().iter().find(|check| check["broken"] == 1).unwrap().clone();
+    let row = output.out.lines().find(|line| line.starts_with(failed["name"].as_str().unwrap())).unwrap();
+    assert!(row.contains(" 1 ") && row.ends_with(failed["repair"].as_str().unwrap()), "{row}");
     home.check(&["verify", "--repair"], 0, "\n1 row repaired\n", "");
     home.check(&["verify", "--repair"], 0, "\nall checks passed\n", "");
     assert_eq!(home.json(&["roots"])["items"][1]["files"], 2);

@@ -1,4 +1,4 @@
-//! Answers say whether they are complete, in every form.
+//! Lists state whether they are complete, in every format.
 #![cfg(unix)]
 
 mod common;
@@ -12,7 +12,7 @@ const UNREAD: &str = "2 files that can be duplicates were not compared yet";
 
 fn library() -> Home {
     let home = Home::new();
-    home.files(&[(b"a/x/one", b"same"), (b"a/y/two", b"same"), (b"a/three", b"of its own size")]);
+    home.files(&[(b"a/x/one", b"same"), (b"a/y/two", b"same"), (b"a/three", b"a unique size")]);
     home
 }
 
@@ -44,8 +44,8 @@ fn answers_after_a_walk_without_reading_are_not_complete() {
     }
     let page = page(&home);
     assert!(page.contains("Not complete") && page.contains(UNREAD), "{page}");
-    let told = home.json(&["report", "--html", "page.html"]);
-    assert_eq!(missing(&told), (&json!(false), &json!(2)), "{told}");
+    let report = home.json(&["report", "--html", "page.html"]);
+    assert_eq!(missing(&report), (&json!(false), &json!(2)), "{report}");
 }
 
 #[test]

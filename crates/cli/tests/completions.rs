@@ -1,4 +1,4 @@
-//! Scripts for shells and pages for `man`, made from the grammar.
+//! Completion scripts and manual pages, generated from the declared arguments.
 #![cfg(unix)]
 
 mod common;
@@ -14,7 +14,7 @@ fn completion_scripts_are_valid_for_each_shell() {
         let output = home.run(&["completions", shell]);
         output.check(shell, 0, "gristmill", "");
         assert_eq!(home.json(&["completions", shell])["script"], output.out);
-        // Those that are there say whether it is one of theirs.
+        // Installed shells check the syntax.
         let path = home.write(&format!("script.{shell}"), &output.out);
         if matches!(shell, "bash" | "zsh" | "fish") {
             let read = Command::new(shell).arg("-n").arg(&path).stdin(Stdio::null()).output();
@@ -29,7 +29,7 @@ fn completion_scripts_are_valid_for_each_shell() {
     assert!(!home.database().exists());
 }
 
-/// What bash offers after some words.
+/// Returns what bash completes after these words.
 fn bash_completions(home: &Home, script: &std::path::Path, words: &[&str]) -> String {
     let line = format!(
         "source {}; COMP_WORDS=({} ''); COMP_CWORD={}; _gristmill gristmill '' {}; echo \"${{COMPREPLY[@]}}\"",

@@ -1,4 +1,4 @@
-//! Files that are copied, damaged, or not databases at all.
+//! Backups, damaged databases and files that are not databases.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn doctor_reports_a_healthy_database() {
     assert_shape("doctor-repair", &home.json(&["--db", "x.db", "doctor", "--repair"]));
 }
 
-/// Every command says the same of a file that is none of ours.
+/// Checks that every command refuses the file with the same error.
 #[track_caller]
 fn refused(home: &Home, code: i32, expected: &str) {
     let before = std::fs::read(home.path("x.db")).unwrap();
@@ -55,7 +55,7 @@ fn refused(home: &Home, code: i32, expected: &str) {
     {
         home.check(&[&["--db", "x.db"], words].concat(), code, "", expected);
     }
-    assert_eq!(std::fs::read(home.path("x.db")).unwrap(), before, "it was changed");
+    assert_eq!(std::fs::read(home.path("x.db")).unwrap(), before, "the file was changed");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn truncated_database_is_reported_as_damaged_and_not_repaired() {
     home.check(&["--db", "x.db", "doctor", "--repair"], 2, "nothing was repaired", "");
     assert_eq!(std::fs::read(&path).unwrap(), torn);
 
-    // A page of zeros in the middle, with the length as it was.
+    // Two pages of zeros in the middle, with unchanged length.
     let mut holed = sound;
     let middle = holed.len() / 8192 * 4096;
     holed[middle..middle + 8192].fill(0);
@@ -96,7 +96,7 @@ fn truncated_database_is_reported_as_damaged_and_not_repaired() {
 /// Fills the first page of a table with zeros.
 fn damage(path: &Path, table: &str) {
     let conn = rusqlite::Connection::open(path).unwrap();
-    // Written to its place, and the log removed.
+    // Checkpoints the WAL and removes it.
     conn.pragma_update(None, "journal_mode", "DELETE").unwrap();
     let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let page: u32 = conn.query_row(sql, [table], |row| row.get(0)).unwrap();
@@ -152,7 +152,12 @@ fn database_cut_to_its_header_is_damaged() {
     fill(&path, 10);
     let sound = std::fs::read(&path).unwrap();
     std::fs::write(&path, &sound[..100]).unwrap();
-    home.check(&["--db", "x.db", "doctor"], 2, "", "begins like a database but cannot be read: it is truncated");
+    home.check(
+        &["--db", "x.db", "doctor"],
+        2,
+        "",
+        "begins like a database but cannot be read: it is truncated",
+    );
     assert_eq!(std::fs::read(&path).unwrap(), sound[..100]);
 }
 

@@ -1,4 +1,4 @@
-//! What scans have found, asked in every form: `dupes`, `folders`.
+//! Lists from the catalog in every format: `dupes` and `folders`.
 #![cfg(unix)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use common::{Home, assert_shape};
 use serde_json::{Value, json};
 
-/// Two roots with three copies and a hard link of one content, two copies of another, and strange names.
+/// Creates two roots with three copies and a hard link of one content, two copies of others, and unusual names.
 fn library() -> Home {
     let home = Home::new();
     home.files(&[
@@ -17,7 +17,7 @@ fn library() -> Home {
         (b"b/three", &[1; 5_000]),
         (b"a/caf\xe9", &[2; 300]),
         (b"a/new\nline\x1b[31m", &[2; 300]),
-        (b"a/single", b"nobody has this"),
+        (b"a/single", b"unique content"),
         (b"b/comma, \"quote\"", &[3; 20]),
         (b"b/plain", &[3; 20]),
     ]);
@@ -26,12 +26,12 @@ fn library() -> Home {
     home
 }
 
-/// As [`library`]'s files are shown.
+/// Formats a size below 1 MiB as the program does.
 fn shown(bytes: u64) -> String {
-    format!("{:>6.1} KiB", bytes as f64 / 1024.0)
+    format!("{:.1} KiB", bytes as f64 / 1024.0)
 }
 
-/// The sizes of the groups that are listed.
+/// Returns the file sizes of the listed groups.
 fn sizes(home: &Home, words: &[&str]) -> Vec<u64> {
     let found = home.json(&[&["dupes"], words].concat());
     found["items"].as_array().unwrap().iter().map(|group| group["size"].as_u64().unwrap()).collect()
@@ -42,22 +42,22 @@ fn text_lists_groups_with_their_reclaimable_bytes() {
     let home = library();
     let at = |name: &str| home.real(name);
     let (large, small) = (2 * home.allocated("a/one"), home.allocated("b/plain"));
-    let all = shown(large + 2 * small).trim_start().to_owned();
+    let all = shown(large + 2 * small);
     let (large, small) = (shown(large), shown(small));
     let expected = format!(
-        "{large}  3 copies of 4.9 KiB
-            {}
-          = {} (hard link)
-            {}
-            {}
+        "3 copies of 4.9 KiB ({large} reclaimable)
+    {}
+  = {} (hard link)
+    {}
+    {}
 
-{small}  2 copies of 300 B
-            {}
-            {}
+2 copies of 300 B ({small} reclaimable)
+    {}
+    {}
 
-{small}  2 copies of 20 B
-            {}
-            {}
+2 copies of 20 B ({small} reclaimable)
+    {}
+    {}
 
 3 duplicate groups, 8 files: {all} reclaimable (10.1 KiB of file contents)
 ",
@@ -98,27 +98,24 @@ fn json_has_totals_keys_and_path_bytes() {
         first["files"].as_array().unwrap().iter().map(|file| &file["hard_link"]).collect();
     assert_eq!(linked, [false, true, false, false]);
     assert_eq!(first["files"][3]["root"], json!(home.real("b")));
-    assert_eq!(first["files"][0].get("path_bytes"), None, "what is text needs no bytes");
+    assert_eq!(first["files"][0].get("path_bytes"), None, "a UTF-8 path has no path_bytes");
     let odd = &found["items"][1]["files"];
     assert_eq!(odd[0]["path"], json!(home.real("a/caf\\xE9")));
     assert!(odd[0]["path_bytes"].as_str().unwrap().ends_with("2f636166e9"), "{odd}");
     assert_eq!(odd[1]["path"], json!(home.real("a/new\nline\u{1b}[31m")));
 }
 
-/// Scripts remove what is not marked: a path to the file that they keep must be.
+/// Scripts delete unmarked paths, so every other path to the kept file must be marked.
 #[test]
 fn other_path_to_a_listed_file_is_marked_in_every_form() {
     let home = Home::new();
     home.files(&[(b"a/x", &[1; 5_000]), (b"copies/x", &[1; 5_000]), (b"z/own", b"something")]);
     std::os::unix::fs::symlink("../a", home.path("z/to a")).unwrap();
     home.check(&["scan", "-q", "-y", "--follow-links", "z"], 0, "", "");
-    // Only now a root of its own.
+    // Registered after the root that leads to it.
     home.scan(&["a", "copies"]);
     let output = home.run(&["dupes"]);
-    assert!(
-        output.out.contains(&format!("  = {} (symbolic link)", home.real("z/to a/x"))),
-        "{output:?}"
-    );
+    assert!(output.out.contains(&format!("  = {} (symbolic link)", home.real("z/to a/x"))), "{output:?}");
     let found = home.json(&["dupes"]);
     let first = &found["items"][0];
     let marks: Vec<(&Value, &Value)> = first["files"]
@@ -131,7 +128,7 @@ fn other_path_to_a_listed_file_is_marked_in_every_form() {
     let expected = [mark(false, false), mark(true, true), mark(false, false)];
     assert_eq!(marks, expected.each_ref().map(|(linked, via)| (linked, via)), "{first}");
     assert_eq!(first["copies"], json!(2));
-    // By a root that became a link to another one.
+    // The same for a root that became a link to another root.
     std::fs::rename(home.path("copies"), home.path("moved")).unwrap();
     std::os::unix::fs::symlink("moved", home.path("copies")).unwrap();
     home.scan(&["moved"]);
@@ -162,8 +159,8 @@ fn csv_has_one_row_for_each_file() {
     assert!(row("20,2", small, "b/comma, \"quote\"") && row("20,2", small, "b/plain"), "{rows}");
     assert!(rows.contains(&format!("/a/sub/link,,{},true,20", home.real("a"))), "{rows}");
     assert!(rows.contains(&format!("{},", home.real("a/caf\\xE9"))), "{rows}");
-    assert!(rows.contains("2f636166e9,"), "bytes of what is no text: {rows}");
-    // A row a file; one name has a line end in it.
+    assert!(rows.contains("2f636166e9,"), "bytes of a path that is not UTF-8: {rows}");
+    // One row per file; one name contains a line end.
     assert_eq!(rows.lines().count(), 9);
     assert_eq!(rows.lines().filter(|line| line.starts_with("3,")).count(), 2);
 }
@@ -259,10 +256,15 @@ fn dupes_are_sorted_and_filtered_by_flags() {
     assert_eq!(sizes(&home, &["--root", &home.real("b")]), [40_000, 1]);
     assert_eq!(sizes(&home, &["--root", "a", "--root", "b", "--across-roots"]), [40_000, 5_000]);
     assert_eq!(sizes(&home, &["--root", "a", "--across-roots"]), [0; 0]);
-    home.check(&["dupes", "--min-size", "1MiB"], 0, "no duplicates match the filters; `gristmill dupes` lists all", "");
+    home.check(
+        &["dupes", "--min-size", "1MiB"],
+        0,
+        "no duplicates match the filters; `gristmill dupes` lists all",
+        "",
+    );
     let expected = format!("c: it is no root (registered: {}, {})", home.real("a"), home.real("b"));
     home.check(&["dupes", "--root", "c"], 1, "", &expected);
-    home.check(&["dupes", "--min-count", "1"], 1, "", "expected: a whole number from 2 on");
+    home.check(&["dupes", "--min-count", "1"], 1, "", "expected: a whole number of at least 2");
     home.check(&["dupes", "--sort", "age"], 1, "", "possible values: reclaimable, count, size, path");
 }
 
@@ -282,7 +284,7 @@ fn root_filter_includes_nested_roots() {
 fn pages_neither_repeat_nor_skip() {
     let home = Home::new();
     for number in 0..7_u8 {
-        // All of one size: nothing but the hash tells them apart.
+        // All have the same size, so only the hash distinguishes them.
         let content = [number; 100];
         home.files(&[
             (format!("a/{number}").as_bytes(), &content),
@@ -295,7 +297,7 @@ fn pages_neither_repeat_nor_skip() {
         let found = home.json(&["dupes", "--limit", "3", "--after", &after]);
         assert_eq!(found["total_groups"], 7);
         for group in found["items"].as_array().unwrap() {
-            assert!(keys.insert(group["group_key"].as_str().unwrap().to_owned()), "{group} comes twice");
+            assert!(keys.insert(group["group_key"].as_str().unwrap().to_owned()), "{group} is listed twice");
         }
         cursor = found["next_cursor"].as_str().map(str::to_owned);
         pages += 1;
@@ -334,7 +336,7 @@ fn empty_lists_name_the_next_command() {
     for words in
         [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["roots", "remove", "x"]]
     {
-        home.check(words, 1, "", "; `gristmill scan FOLDER` creates it, --db names another");
+        home.check(words, 1, "", "; `gristmill scan FOLDER` creates it, or choose another with --db");
     }
     home.check(&["purge", "all", "--before", "1d"], 1, "", "`gristmill scan FOLDER` creates it");
     assert!(!home.database().exists());
@@ -355,9 +357,9 @@ fn identical_folders_are_grouped_and_match_names_compares_names() {
         }
     }
     std::fs::rename(home.path("b/z/1"), home.path("b/z/other")).unwrap();
-    // So that the folders around them differ.
-    home.write("a/alone/1", "nobody has this");
-    home.write("b/alone", "nor this");
+    // Makes the enclosing folders differ.
+    home.write("a/alone/1", "unique content");
+    home.write("b/alone", "also unique");
     home.scan(&["a", "b"]);
     let found = home.json(&["folders"]);
     assert_shape("folders", &found);

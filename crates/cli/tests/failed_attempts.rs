@@ -1,11 +1,11 @@
-//! What people see of tasks: the command in the list, and the output of each failed attempt.
+//! Tasks in `jobs list` and `jobs show`: the command, and the output of each failed attempt.
 
 mod common;
 
 use common::{Home, assert_shape};
 use serde_json::json;
 
-/// Runs what is due; a command that fails waits for an hour.
+/// Runs due tasks. A failed command is retried after an hour.
 fn run_due_tasks(home: &Home) {
     let mut command = home.command(&["worker", "--once"]);
     command.env("GRISTMILL_EXEC_BACKOFF_BASE", "1h").env("GRISTMILL_EXEC_BACKOFF_CAP", "1h");
@@ -65,7 +65,7 @@ fn jobs_list_shows_the_command_or_the_payload() {
 fn jobs_list_shows_how_often_a_task_has_failed() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--", "true"], 0, "task 1", "");
-    // One attempt: on a busy machine a second one may be due before the worker ends.
+    // With a second attempt, it might become due before the worker exits.
     home.check(&["enqueue", "exec", "--max-attempts", "1", "--", "false"], 0, "task 2", "");
     home.run(&["worker", "--once"]);
     let output = home.run(&["jobs", "list"]).out;

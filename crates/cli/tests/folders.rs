@@ -1,4 +1,4 @@
-//! Which folders are called identical, and what is reported of those that nearly are.
+//! Identical folders, and the differences of similar folders.
 #![cfg(unix)]
 
 mod common;
@@ -10,7 +10,7 @@ use std::process::Command;
 use common::{Home, assert_shape};
 use serde_json::{Value, json};
 
-/// Two folders with one file in common.
+/// Creates two folders with one file in common.
 fn two_folders() -> Home {
     let home = Home::new();
     for folder in ["f/A", "f/B"] {
@@ -19,7 +19,7 @@ fn two_folders() -> Home {
     home
 }
 
-/// Identical or not, entries that were not scanned, and the names of the folders, of each group.
+/// Returns for each group whether it is identical, its unscanned entries and the names of its folders.
 fn groups(found: &Value) -> Vec<(bool, u64, BTreeSet<String>)> {
     let name = |folder: &Value| folder["path"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
     let group = |group: &Value| {
@@ -48,7 +48,7 @@ fn folders_with_files_left_out_by_filters_are_not_identical() {
     let notes = |home: &Home| drop(home.write("f/B/notes.txt", "thesis"));
     check(&["--min-size", "1KiB"], notes, false, 1);
     check(&["--exclude", "*.txt"], notes, false, 1);
-    // Not even if both hold a file of that name: its content is not known.
+    // Not even if both contain a file of that name, because its content is unknown.
     let both =
         |home: &Home| ["A", "B"].into_iter().for_each(|name| drop(home.write(&format!("f/{name}/n"), name)));
     check(&["--min-size", "1KiB"], both, false, 2);

@@ -1,4 +1,4 @@
-//! The binary from outside: words in, exit code and two streams out. All three are public promises.
+//! Help, version, log and exit status of the binary: a public interface.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use common::{Home, RunOutput, assert_snapshot};
 
-/// Runs and compares, with a log filter in the environment.
+/// Runs a command with a log filter in the environment, and checks its exit status and streams.
 #[track_caller]
 fn check(words: &[&str], log: Option<&str>, code: i32, stdout: &str, stderr: &str) {
     let home = Home::new();
@@ -61,13 +61,13 @@ fn full_disk_at_standard_output_is_exit_status_2() {
     }
 }
 
-/// Every help text, letter by letter. That there is a manual page for every command, `manual` shows.
+/// Compares every help text with its snapshot. The test of `completions` checks the manual pages.
 #[test]
 fn help_texts_match_their_snapshots() {
     let home = Home::new();
     let found = home.run(&["--help"]).out;
     assert_snapshot("help/gristmill.txt", &found);
-    assert_eq!(found, home.run(&[]).out, "no words at all mean --help");
+    assert_eq!(found, home.run(&[]).out, "no arguments mean --help");
     let pages = home.json(&["man", "--out", "pages"]);
     let names = pages["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap());
     let commands = names.filter_map(|name| name.strip_prefix("pages/gristmill-")?.strip_suffix(".1"));

@@ -1,4 +1,4 @@
-//! What people read beside the answers: warnings, hints, and when there is nothing to read.
+//! Warnings, suggested commands, --quiet, and formats of paths, times and sizes.
 #![cfg(unix)]
 
 mod common;
@@ -70,7 +70,12 @@ fn hints_name_the_database_that_was_given() {
     let db = ["--db", "my x.db"];
     let with = |words: &[&'static str]| [&db[..], words].concat();
     home.check(&with(&["dupes", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' dupes` lists all", "");
-    home.check(&with(&["folders", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' folders` lists all", "");
+    home.check(
+        &with(&["folders", "--min-size", "1G"]),
+        0,
+        "`gristmill --db 'my x.db' folders` lists all",
+        "",
+    );
     home.check(&with(&["jobs", "list"]), 0, "`gristmill --db 'my x.db' enqueue exec", "");
     home.check(&with(&["dead", "list"]), 0, "`gristmill --db 'my x.db' jobs list`", "");
     home.check(&["--db", "no.db", "dupes"], 1, "", "`gristmill --db no.db scan FOLDER` creates it");
@@ -158,7 +163,7 @@ fn paths_that_are_not_utf8_are_escaped_unambiguously() {
     }
     let found = home.json(&["dupes"]);
     let files = found["items"][0]["files"].as_array().unwrap();
-    // What is text is as it is; what is not has its bytes beside it.
+    // A UTF-8 path is unchanged; any other also has its bytes.
     let ends = |file: &Value| {
         let path = file["path"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
         (path, file["path_bytes"].as_str().map(|bytes| bytes[bytes.len() - 8..].to_owned()))

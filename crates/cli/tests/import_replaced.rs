@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Home, RunOutput};
 
-/// A database of a user with one table, in a journal mode.
+/// Creates a database with one table, in this journal mode.
 fn database(path: &Path, journal: &str) {
     let conn = rusqlite::Connection::open(path).unwrap();
     conn.pragma_update(None, "journal_mode", journal).unwrap();
     conn.execute_batch("CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('mine')").unwrap();
 }
 
-/// All tables of a database, and the rows of `notes`.
+/// Returns the tables of a database and the number of rows of `notes`.
 fn tables(path: &Path) -> (String, i64) {
     let conn = rusqlite::Connection::open(path).unwrap();
     let check: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -27,7 +27,7 @@ fn tables(path: &Path) -> (String, i64) {
     (names, conn.query_row("SELECT count(*) FROM notes", [], |row| row.get(0)).unwrap())
 }
 
-/// An import that reads from a pipe. It has opened its database when it opens the pipe.
+/// Starts an import that reads from a pipe. It opens its database before the pipe.
 fn start(home: &Home, words: &[&str]) -> (Child, File) {
     let pipe = home.path("rows.jsonl");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! Files with users' data are for their owner alone, whatever the umask; files that the user asked for are not touched.
+//! Files with users' data are private to their owner, whatever the umask; the modes of existing files are kept.
 #![cfg(unix)]
 
 mod common;
@@ -19,7 +19,7 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs a command under a umask that takes nothing away.
+/// Runs a command with umask 000.
 #[track_caller]
 fn run(home: &Home, words: &[&str], code: i32) {
     let plain = home.command(words);
@@ -54,7 +54,7 @@ fn files_with_users_data_are_created_for_their_owner_alone_whatever_the_umask() 
     std::os::unix::fs::symlink("later.db", home.path("link.db")).unwrap();
     run(&home, &["--db", "link.db", "enqueue", "k", "--payload", "1"], 0);
     assert_eq!(mode(&home.path("later.db")), 0o600);
-    // What an import makes is the user's own, but for the lines that it rejects.
+    // The database of an import follows the umask; the file of rejected lines is private.
     home.write("rows.jsonl", "{\"a\": 1}\nno json\n");
     run(&home, &["import", "rows.jsonl", "--into", "rows.db", "--rejects", "rejects.jsonl"], 1);
     assert_eq!(mode(&home.path("rejects.jsonl")), 0o600);
@@ -95,10 +95,10 @@ fn doctor_names_older_files_that_others_may_open_and_the_command_that_changes_it
     assert!(output.out.contains("warning: other users of this machine can read "), "{output:?}");
     let command = output.out.lines().find_map(|line| line.trim().strip_prefix("next: ")).unwrap();
     assert!(command.starts_with(&start), "{command}");
-    // As it says: and all is well.
+    // The suggested command fixes it.
     assert!(Command::new("sh").args(["-c", command]).status().unwrap().success());
     home.check(&["doctor"], 0, "healthy: no problems found", "");
-    // The folder of a database that the user has named is the user's.
+    // The folder of a database that the user named is not checked.
     run(&home, &["--db", "my work.db", "enqueue", "k", "--payload", "1"], 0);
     set_mode(&home.path("my work.db"), 0o640);
     let output = home.run(&["--db", "my work.db", "doctor"]);

@@ -1,4 +1,4 @@
-//! A database that cannot be written: on read-only media, or by this user.
+//! Databases on read-only media, or without write permission.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::{Home, mount, with_mounts};
 
-/// A catalog at `media/x.db`, with a task beside it.
+/// Creates a catalog with a task at `media/x.db`.
 fn fill(home: &Home) {
     home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
     home.check(&["--db", "media/x.db", "scan", "a"], 0, "2 copies of 4 B", "registered");
@@ -58,7 +58,7 @@ fn read_commands_work_on_read_only_media() {
         fill(&home);
         mount("remount,ro", &media);
         check_read_only(&home);
-        // The copy that a backup makes has no log at all.
+        // A backup has no WAL.
         mount("remount,rw", &media);
         home.check(&["--db", "media/x.db", "backup", "media/y.db"], 0, "wrote ", "");
         std::fs::rename(home.path("media/y.db"), home.path("media/x.db")).unwrap();
@@ -89,7 +89,7 @@ fn wal_that_needs_recovery_on_read_only_media_is_named() {
         std::fs::create_dir(&media).unwrap();
         mount("size=8m", &media);
         fill(&home);
-        // As if the process that wrote it had been killed.
+        // As left by a killed process.
         std::fs::write(media.join("x.db-wal"), [7; 5_000]).unwrap();
         mount("remount,ro", &media);
         home.check(&["--db", "media/x.db", "dupes"], 1, "", "media/x.db-wal");

@@ -1,4 +1,4 @@
-//! The page: where it goes, and what it leaves alone.
+//! The HTML report: its target, and the files that it does not overwrite.
 #![cfg(unix)]
 
 mod common;
@@ -12,7 +12,7 @@ fn library() -> Home {
     home
 }
 
-/// What is in the home beside its hidden folders, so that no draft is left.
+/// Returns the files of the home except hidden folders, to check that no draft is left.
 fn names(home: &Home) -> Vec<String> {
     let entries = std::fs::read_dir(home.path("")).unwrap();
     let mut names: Vec<String> =
@@ -25,10 +25,10 @@ fn names(home: &Home) -> Vec<String> {
 #[test]
 fn report_replaces_an_earlier_report() {
     let home = library();
-    let told = home.json(&["report", "--html", "page.html"]);
-    assert_shape("report", &told);
+    let report = home.json(&["report", "--html", "page.html"]);
+    assert_shape("report", &report);
     let page = std::fs::read_to_string(home.path("page.html")).unwrap();
-    assert_eq!(told["bytes"], page.len());
+    assert_eq!(report["bytes"], page.len());
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("&lt;script&gt;one"), "{page}");
     home.files(&[(b"a/three", b"same")]);
     home.scan(&[]);
@@ -46,12 +46,7 @@ fn report_refuses_to_overwrite_other_files_without_force() {
     home.write("empty.html", "");
     for name in ["mine.html", "empty.html"] {
         let before = std::fs::read(home.path(name)).unwrap();
-        home.check(
-            &["report", "--html", name],
-            1,
-            "",
-            "exists and is not a Gristmill report; ",
-        );
+        home.check(&["report", "--html", name], 1, "", "exists and is not a Gristmill report; ");
         assert_eq!(std::fs::read(home.path(name)).unwrap(), before);
     }
     home.check(&["report", "--html", "a"], 1, "", "a is a folder; name a file in it");

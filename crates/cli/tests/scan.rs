@@ -1,4 +1,4 @@
-//! Scans: what they find, how they end, and that they go on.
+//! Scans: results, exit status, and resuming.
 #![cfg(unix)]
 
 mod common;
@@ -66,7 +66,7 @@ fn scan_refuses_an_unmounted_disk_and_reports_a_different_one() {
     });
 }
 
-/// A file of one root must not be looked for in the other.
+/// A file of one root must not be searched for in the other.
 #[test]
 fn files_of_two_new_roots_scanned_together_are_kept_apart() {
     let home = Home::new();
@@ -117,7 +117,7 @@ fn unreadable_folder_is_skipped_and_its_name_is_escaped() {
     home.files(&[(b"a/bad\x1b[2J\nname/x", b"x"), (b"a/one", b"same"), (b"a/two", b"same")]);
     let bad = home.path("a/bad\u{1b}[2J\nname");
     std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o000)).unwrap();
-    // Who may read everything, reads it: then there is nothing to tell.
+    // Root can read the folder; then there is no error.
     let readable = std::fs::read_dir(&bad).is_ok();
     let output = home.run(&["scan", "a"]);
     assert_eq!(output.code, Some(i32::from(!readable)), "{output:?}");
@@ -142,7 +142,7 @@ fn root_path_that_is_not_utf8_is_scanned_and_listed() {
     home.check(&["roots"], 0, "caf\\xE9", "");
 }
 
-/// Files that take for ever at a byte a second.
+/// Creates files that cannot be read within a test at one byte per second.
 fn library(home: &Home) {
     for number in 0..20_u8 {
         let content = [number; 4_096];
@@ -159,8 +159,8 @@ fn interrupted_scan_is_resumed_by_the_same_command() {
     library(&home);
     let output = SlowScan::start(&home, &["a"]).interrupt();
     assert_eq!(output.code, Some(130), "{output:?}");
-    let told = "stopped; what was found is saved, and the same command resumes the scan\n";
-    assert!(output.out.starts_with(told), "{output:?}");
+    let text = "stopped; what was found is saved, and the same command resumes the scan\n";
+    assert!(output.out.starts_with(text), "{output:?}");
     home.check(&["roots"], 0, "not finished", "");
     home.check(&["dupes"], 0, "Complete it with `gristmill scan`", "");
 
@@ -192,7 +192,7 @@ fn root_is_scanned_by_one_process_at_a_time() {
         "",
         "the root is being scanned, or its scan was killed less than a minute ago",
     );
-    assert_eq!(home.scan(&["b"])["files"], 1, "another root is free");
+    assert_eq!(home.scan(&["b"])["files"], 1, "another root is not locked");
     assert_eq!(slow.interrupt().code, Some(130));
     assert_eq!(home.scan(&["a"])["duplicate_groups"], 20);
 }

@@ -1,4 +1,4 @@
-//! Flags over variables over the file over defaults; and what is output of wrong ones.
+//! Precedence of flags, variables, file and defaults, and errors about invalid settings.
 
 mod common;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 const FILE: &str = ".config/gristmill/config.toml";
 
-/// Where `key` comes from, with a file and a variable as given.
+/// Returns value and origin of a key with these variables and flags.
 #[track_caller]
 fn origin(home: &Home, key: &str, variables: &[(&str, &str)], flags: &[&str]) -> (String, String) {
     let mut command = home.command(&[flags, &["config", "show", "--json"]].concat());
@@ -50,7 +50,7 @@ fn relative_path_in_the_file_is_relative_to_its_folder() {
     assert_eq!(origin(&home, "database", &variable, &[]).0, home.path("work.db").to_str().unwrap());
 }
 
-/// What a settings file with this in it is refused with.
+/// Checks the error about a settings file with this content.
 #[track_caller]
 fn refused(text: &str, expected: &str) {
     let home = Home::new();
@@ -102,8 +102,8 @@ fn config_init_does_not_overwrite_a_settings_file() {
     home.check(&["config", "init"], 1, "", "exists and was not changed");
     assert_eq!(std::fs::read_to_string(home.path(FILE)).unwrap(), "# mine\n");
     assert!(written.contains("#keep_finished = \"7d\""), "{written}");
-    let there = home.json(&["config", "path"]);
-    assert_eq!(there, json!({"path": home.path(FILE).to_str().unwrap(), "exists": true}));
+    let path = home.json(&["config", "path"]);
+    assert_eq!(path, json!({"path": home.path(FILE).to_str().unwrap(), "exists": true}));
 }
 
 #[test]

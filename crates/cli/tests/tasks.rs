@@ -1,4 +1,4 @@
-//! Queueing work, seeing it, steering it: `enqueue`, `jobs`, `dead`.
+//! Queueing, listing, cancelling and retrying tasks: `enqueue`, `jobs` and `dead`.
 
 mod common;
 
@@ -11,7 +11,7 @@ use gristmill_store::tasks::{ClaimRequest, Disposition, NewTask, TaskFailure, Ta
 use gristmill_store::{Store, UtcTime, WallClock};
 use serde_json::{Value, json};
 
-/// Claims what is due of a kind and says of each that it failed for good.
+/// Claims due tasks of a kind and settles them as failed permanently.
 fn dead_letter(store: &Store, kind: &str, reason: &str) {
     let token = WorkerId::new("test").token();
     let request = ClaimRequest {
@@ -30,7 +30,7 @@ fn dead_letter(store: &Store, kind: &str, reason: &str) {
         Disposition::DeadLettered(TaskFailure {
             reason: reason.into(),
             step: None,
-            details: Some("all of it".into()),
+            details: Some("complete output".into()),
             output: None,
         })
     };
@@ -76,7 +76,7 @@ fn enqueue_stores_all_its_options() {
 fn default_data_folder_is_private_to_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
-    home.check(&["enqueue", "k", "--payload", "1"], 0, "task 1 ", "");
+    home.check(&["enqueue", "k", "--payload", "1"], 0, "queued task 1", "");
     let folder = home.database().parent().unwrap().to_path_buf();
     assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
 }
@@ -99,7 +99,7 @@ fn payload_is_read_from_a_file_or_standard_input() {
 fn enqueued_command_keeps_its_folder_environment_and_timeout() {
     let home = Home::new();
     let words = ["enqueue", "exec", "--timeout", "1m30s", "--env", "A=b=c", "--", "echo", "--json", "$HOME"];
-    home.check(&words, 0, "task 1 ", "");
+    home.check(&words, 0, "queued task 1", "");
     let cwd = std::fs::canonicalize(home.path("")).unwrap();
     let expected = json!({
         "argv": ["echo", "--json", "$HOME"],
@@ -124,7 +124,7 @@ fn invalid_enqueue_arguments_are_refused_with_expected_values() {
         enqueue(&["k", "--payload", "1", "--max-attempts", number], "expected: a whole number from 1 to");
     }
     enqueue(&["k", "--payload", "1", "--priority", "x"], "expected: a whole number from -2147483648 to");
-    enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not allowed");
+    enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not");
     enqueue(&["k", "--", "echo"], "a command after -- is for the kind exec only");
     for time in ["5", "0s", "-5s", "99999999999999999999s"] {
         enqueue(
@@ -160,10 +160,7 @@ fn exec_flags_are_refused_without_a_command() {
         check(&["exec", "--payload", "{\"argv\": [\"x\"]}"], &a_field);
         let each = format!("in each line, which is a payload of exec, set the field \"{field}\"");
         check(&["exec", "--lines", "lines"], &each);
-        check(
-            &["square", "--payload", "1"],
-            "for the kind \"square\", put it into the payload",
-        );
+        check(&["square", "--payload", "1"], "for the kind \"square\", put it into the payload");
         check(&["square", "--lines", "lines"], "for the kind \"square\"");
     }
     assert!(!home.database().exists());
@@ -319,7 +316,7 @@ fn dead_letters_are_listed_and_retried() {
     assert_shape("dead-show", &letter);
     assert_eq!(letter["payload"], json!({"n": 1}));
     home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
-    home.check(&["dead", "show", "abc"], 1, "", "expected: a number, such as 12");
+    home.check(&["dead", "show", "abc"], 1, "", "expected: a number such as 12");
     home.check(&["dead", "list", "--after", "abc"], 1, "", "expected: next_cursor");
 
     home.check(&["dead", "retry"], 1, "", "<ID|--all>");

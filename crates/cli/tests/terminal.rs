@@ -1,4 +1,4 @@
-//! On a terminal: questions and their answers, and the line that shows how far a scan has come.
+//! Commands on a terminal: questions, escaping and the progress line.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -23,13 +23,13 @@ fn scan_asks_before_it_registers_a_folder() {
         session.answer(keys);
         let (found, shown) = session.end();
         assert_eq!(found, Some(code), "{keys:?}: {shown}");
-        let (told, made) = if code == 0 {
+        let (text, is_created) = if code == 0 {
             ("1 duplicate group", true)
         } else {
             ("nothing was registered or scanned", false)
         };
-        assert!(shown.contains(told), "{keys:?}: {shown}");
-        assert_eq!(home.database().exists(), made, "{keys:?}: a no leaves nothing behind");
+        assert!(shown.contains(text), "{keys:?}: {shown}");
+        assert_eq!(home.database().exists(), is_created, "{keys:?}: after no, there is no database");
     }
 }
 
@@ -80,7 +80,7 @@ fn progress_line_fits_the_terminal_and_is_cleared_at_the_end() {
         let home = library();
         let mut session =
             Session::start(home.command(&["scan", "--yes", "--io-limit", "1B/s", "a"]), columns);
-        // Where there is room for all of it.
+        // All segments are shown only on the widest terminal.
         session.wait_for(if columns == 200 { " busy · " } else { "\r\u{1b}[K" });
         signal(&session.process, "INT");
         let (code, shown) = session.end();

@@ -1,4 +1,4 @@
-//! The worker as a process: it does the work, and ends when it is told to.
+//! The worker as a process: running tasks, signals, and recovery after a kill.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn once_reports_claims_of_other_workers() {
         };
         store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0).id
     };
-    // Nothing is known of the first one's process. The second one's is this.
+    // The process of the first worker is unknown; that of the second is this test.
     let (unseen, alive) = (WorkerId::new("elsewhere"), WorkerId::new("here"));
     store.workers().heartbeat(&alive, Duration::from_secs(3_600)).unwrap();
     let until = |id| store.tasks().get(id).unwrap().lease_expires_at.unwrap().to_string();
@@ -77,9 +77,9 @@ fn once_reports_claims_of_other_workers() {
     claim(&unseen, "other");
     let text = home.run(&["worker", "--once"]);
     let expected = format!(
-        "0 tasks completed\n1 claimed by other workers on this machine, which are alive\n2 claimed by workers that cannot be seen \
-         from here (on another machine, or silent), and perhaps not done: their leases run until {} UTC. Leases that are \
-         not renewed make their tasks due again\n",
+        "0 tasks completed\n1 claimed by other live workers on this machine\n2 claimed by workers that cannot be checked from \
+         here (on another machine, or without a heartbeat): their leases expire by {} UTC. When a lease expires, its task \
+         becomes due again\n",
         &until(last)[..19]
     );
     text.check("text", 0, &expected, "serves");
@@ -97,17 +97,22 @@ fn worker_claims_only_from_its_queues() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--queue", "a", "--", "true"], 0, "task 1", "");
     home.check(&["enqueue", "exec", "--queue", "b", "--", "true"], 0, "task 2", "");
-    home.check(&["worker", "--once", "--queue", "b", "--queue", "c"], 0, "1 task completed", "serves queues b, c of");
+    home.check(
+        &["worker", "--once", "--queue", "b", "--queue", "c"],
+        0,
+        "1 task completed",
+        "serves queues b, c of",
+    );
     assert_eq!(home.json(&["jobs", "show", "1"])["status"], "pending");
     home.check(&["worker", "--once", "--queue", ""], 1, "", "worker.queues is [\"\"] (--queue)");
 }
 
-/// A worker with a command in its hands that ends when the test does.
+/// A worker that runs a command which reads a pipe until the test drops it.
 struct BusyWorker {
     home: Home,
     worker: Child,
     stderr: BufReader<std::process::ChildStderr>,
-    /// Where the command reads until it is dropped.
+    /// Write end of the pipe that the command reads.
     pipe: Option<File>,
 }
 
@@ -129,7 +134,7 @@ impl BusyWorker {
         Self::spawn(home, command, shutdown)
     }
 
-    /// The same, started by a shell that ignores SIGHUP, as `nohup` does.
+    /// Starts a worker with SIGHUP ignored, as `nohup` does.
     fn start_ignoring_sighup(shutdown: &str) -> Self {
         let home = Self::home(&["cat", "pipe"]);
         let ignoring = ["-c", "trap '' HUP; exec \"$0\" \"$@\""];
@@ -141,7 +146,7 @@ impl BusyWorker {
         command.env("GRISTMILL_WORKER_SHUTDOWN", shutdown).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut worker = command.spawn().unwrap();
         let stderr = BufReader::new(worker.stderr.take().unwrap());
-        // Opens when somebody opens the other end: the command has started.
+        // Opening blocks until the command has opened the read end, so the command has started.
         let pipe = File::options().write(true).open(home.path("pipe")).unwrap();
         BusyWorker { home, worker, stderr, pipe: Some(pipe) }
     }
@@ -165,7 +170,7 @@ impl BusyWorker {
         (self.worker.wait().unwrap().code(), out)
     }
 
-    /// Nobody reads what is written to it any more.
+    /// Asserts that no process reads the pipe any more.
     fn assert_command_ended(&mut self) {
         let written = self.pipe.as_mut().unwrap().write(b"x").map_err(|error| error.kind());
         assert_eq!(written, Err(ErrorKind::BrokenPipe));
@@ -196,7 +201,7 @@ fn first_signal_stops_the_worker_and_releases_its_task() {
 #[test]
 fn repeated_sighup_does_not_end_a_running_command() {
     let mut busy = BusyWorker::start(&[], "1d");
-    // A terminal that is closed sends it twice: by the kernel and by the shell.
+    // A closed terminal sends it twice: by the kernel and by the shell.
     busy.signal("HUP");
     busy.wait_for("stopping: running tasks have 1d");
     busy.signal("HUP");
@@ -212,7 +217,7 @@ fn sighup_that_was_ignored_at_the_start_stays_ignored() {
     busy.signal("TERM");
     busy.wait_for("stopping: running tasks have 1d");
     busy.pipe = None;
-    // Had it counted, the second signal would have ended the command, and the exit status would be 130.
+    // If SIGHUP counted, the second signal would end the command and the exit status would be 130.
     assert_eq!(busy.end().0, Some(0));
     assert_eq!(busy.task()["status"], "completed");
 }
@@ -240,11 +245,11 @@ fn third_signal_exits_at_once() {
     let mut busy = BusyWorker::start(&[], "1d");
     busy.signal("TERM");
     busy.wait_for("stopping: running tasks have 1d");
-    // At one go: there is but a second between the two.
+    // Sent by one shell, because the worker exits a second after the second signal.
     let kill = format!("kill -s INT {0}; kill -s TERM {0}", busy.worker.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     assert_eq!(busy.end(), (Some(130), String::new()));
-    // The lease is what frees it, as after any other sudden death.
+    // Only the lease releases the task, as after any sudden death.
     assert_eq!(busy.task()["status"], "running");
 }
 
@@ -258,7 +263,7 @@ fn verbose_worker_prints_its_progress() {
 
 #[test]
 fn cancelling_a_running_task_ends_its_command_and_children_and_then_frees_its_key() {
-    // The second one ignores the request to end.
+    // The second command ignores SIGTERM.
     for script in ["cat pipe", "trap '' TERM; cat pipe"] {
         let home = Home::new();
         assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
@@ -308,7 +313,10 @@ fn commands_do_not_inherit_the_broker_password_or_message_variables() {
     let found = environment("1");
     assert!(found.contains("KEPT=yes") && found.contains("GRISTMILL_TASK_ID=1"), "{found}");
     assert!(!found.contains("secret") && !found.contains("another message"), "{found}");
-    assert!(environment("2").contains("GRISTMILL_AMQP_URI=amqp://asked-for"), "a task may set it for itself");
+    assert!(
+        environment("2").contains("GRISTMILL_AMQP_URI=amqp://asked-for"),
+        "a task may set the variable itself"
+    );
 }
 
 #[test]
@@ -316,7 +324,7 @@ fn worker_exits_with_an_error_when_its_database_is_deleted_or_replaced() {
     for (what, words) in
         [("deleted", "was deleted or moved away"), ("replaced", "was replaced by another file")]
     {
-        // A command that ignores the request to end is not left behind, either.
+        // A command that ignores SIGTERM is ended too.
         let mut busy = BusyWorker::start_with(&["sh", "-c", "trap '' TERM; cat pipe"], &[], "1d");
         let database = busy.home.database();
         if what == "replaced" {
@@ -338,7 +346,11 @@ fn worker_exits_with_an_error_when_its_database_is_deleted_or_replaced() {
             if what == "replaced" { "task 2" } else { "task 1" },
             "",
         );
-        assert_eq!(busy.task()["status"], "pending", "{what}: nothing of the old database is in the new one");
+        assert_eq!(
+            busy.task()["status"],
+            "pending",
+            "{what}: the new database contains nothing of the old one"
+        );
     }
 }
 
@@ -357,11 +369,11 @@ fn command_of_a_killed_worker_with_a_linked_database_is_ended() {
     });
 }
 
-/// `database`: what the first worker knows it by.
+/// `database` returns the path by which the first worker opens the database.
 fn check_that_runs_do_not_overlap(database: impl Fn(&Home) -> PathBuf) {
     let home = Home::new();
     assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
-    // The second run looks for the processes of the first one.
+    // The second run checks whether processes of the first one are alive.
     let script = "alive() { test -d /proc/$1 && ! grep -q 'State:.Z' /proc/$1/status; }
         if test -e leader; then alive $(cat leader) && echo overlap; alive $(cat child) && echo overlap; exit 0; fi
         sleep 600 & echo $! > child; echo $$ > leader; cat pipe";
@@ -402,7 +414,7 @@ fn doctor_ends_the_command_of_a_killed_worker_before_it_releases_the_task() {
     assert_eq!(busy.task()["status"], "pending");
 }
 
-/// Prints which start this is. The first one then reads the pipe.
+/// Script that prints the number of its start. The first start then reads the pipe.
 const WHICH_START: &str =
     "echo $GRISTMILL_ATTEMPT $GRISTMILL_REDELIVERED; test $GRISTMILL_ATTEMPT != 1 || cat pipe";
 

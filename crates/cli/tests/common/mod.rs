@@ -1,6 +1,6 @@
-//! The binary in surroundings that do not depend on who runs the test.
+//! Runs the binary in an environment that does not depend on the user who runs the tests.
 
-// Each test file is a program of its own and uses a part of this.
+// Each test file is a separate program and uses a part of this module.
 #![allow(dead_code)]
 
 #[cfg(target_os = "linux")]
@@ -13,14 +13,14 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use gristmill_store::Store;
 use serde_json::Value;
 
-/// A home of its own, with nothing in it.
+/// A temporary home folder, empty at first.
 pub(crate) struct Home {
     folder: tempfile::TempDir,
-    /// The program, and the user whom it runs as.
+    /// Copy of the program, and the id of the user that runs it.
     unprivileged: Option<(PathBuf, u32)>,
 }
 
-/// What a run output, and how it ended.
+/// Exit status and output of a run.
 #[derive(Debug)]
 pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
@@ -33,7 +33,7 @@ impl Home {
         Home { folder: tempfile::tempdir().unwrap(), unprivileged: None }
     }
 
-    /// One whose commands may not read and write everything: run by root, they run as nobody.
+    /// Creates a home whose commands have no root rights: if the tests run as root, commands run as the user nobody.
     #[cfg(unix)]
     pub(crate) fn unprivileged() -> Self {
         use std::os::unix::fs::PermissionsExt;
@@ -42,8 +42,8 @@ impl Home {
             return home;
         }
         let program = home.path("gristmill");
-        // By another process: while another test starts one, a file that is open for writing here is open there, too, and
-        // what is open for writing cannot be run.
+        // Copied by another process: a file that this process has open for writing is inherited by processes that other
+        // tests start meanwhile, and a file that is open for writing cannot be executed.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_gristmill")).arg(&program).status();
         assert!(copied.unwrap().success());
         for path in [home.folder.path(), &program] {
@@ -53,7 +53,7 @@ impl Home {
         home
     }
 
-    /// Gives all files to the user whom commands run as.
+    /// Changes the owner of all files to the user that runs commands.
     #[cfg(unix)]
     fn give_files_to_user(&self) {
         if let Some((_, user)) = &self.unprivileged {
@@ -74,7 +74,7 @@ impl Home {
         path
     }
 
-    /// Writes files whose names may be any bytes. Names are paths from the home on.
+    /// Writes files whose names may be any bytes, relative to the home.
     #[cfg(unix)]
     pub(crate) fn files(&self, files: &[(&[u8], &[u8])]) {
         use std::os::unix::ffi::OsStrExt;
@@ -85,29 +85,29 @@ impl Home {
         }
     }
 
-    /// The path as scans have it, without links.
+    /// Returns an absolute path without links, as scans record it.
     pub(crate) fn real(&self, name: &str) -> String {
         let home = std::fs::canonicalize(self.folder.path()).unwrap();
         home.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What a file takes on its disk, in bytes.
+    /// Returns the allocated size of a file in bytes.
     pub(crate) fn allocated(&self, name: &str) -> u64 {
         std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(self.path(name)).unwrap()) * 512
     }
 
-    /// Scans, and tells nobody.
+    /// Scans quietly and returns the JSON summary.
     #[track_caller]
     pub(crate) fn scan(&self, folders: &[&str]) -> Value {
         self.json(&[&["scan", "--quiet"], folders].concat())
     }
 
-    /// The database that commands use without a word about it.
+    /// Returns the default path of the database.
     pub(crate) fn database(&self) -> PathBuf {
         self.path(".local/share/gristmill/gristmill.db")
     }
 
-    /// The same, made if need be and opened from here.
+    /// Opens the default database in this process, and creates it if need be.
     pub(crate) fn store(&self) -> Store {
         let mut builder = std::fs::DirBuilder::new();
         #[cfg(unix)]
@@ -133,18 +133,18 @@ impl Home {
         command.args(words).env_clear().env("HOME", self.folder.path()).current_dir(self.folder.path());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("NO_COLOR", "1").env("COLUMNS", "100");
-        // The help is as wide as the terminal, and standard input may be one.
+        // Help is wrapped to the terminal, which standard input may be.
         command.stdin(Stdio::null());
         command
     }
 
-    /// A command that can be sent SIGHUP, also where the tests were started by `nohup`.
+    /// Returns the command with the default action for SIGHUP, even if the tests were started by `nohup`.
     #[cfg(unix)]
     pub(crate) fn with_default_sighup(&self, plain: &Command) -> Command {
         self.started_by("env", &["--default-signal=HUP"], plain)
     }
 
-    /// The command as another program starts it, which is named with its own words.
+    /// Returns the command as started by another program with these arguments.
     #[cfg(unix)]
     pub(crate) fn started_by(&self, program: &str, words: &[&str], plain: &Command) -> Command {
         let mut command = Command::new(program);
@@ -158,7 +158,7 @@ impl Home {
         RunOutput::of(&self.command(words).output().unwrap())
     }
 
-    /// Runs with something on standard input.
+    /// Runs a command with this standard input.
     pub(crate) fn run_with_input(&self, words: &[&str], input: &[u8]) -> RunOutput {
         let file = self.path("input");
         std::fs::write(&file, input).unwrap();
@@ -166,7 +166,7 @@ impl Home {
         RunOutput::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap())
     }
 
-    /// Runs what must succeed, and reads its JSON.
+    /// Runs a command with `--json` that must succeed, and parses its output.
     #[track_caller]
     pub(crate) fn json(&self, words: &[&str]) -> Value {
         let output = self.run(&[words, &["--json"]].concat());
@@ -174,15 +174,15 @@ impl Home {
         output.json()
     }
 
-    /// Runs and compares. A stream that should hold nothing is given as "", any other as a part of it.
+    /// Runs a command and checks its exit status and streams. "" means an empty stream; other text must be contained.
     #[track_caller]
     pub(crate) fn check(&self, words: &[&str], code: i32, out: &str, err: &str) {
         self.run(words).check(&format!("{words:?}"), code, out, err);
     }
 }
 
-/// Checks that a test which passes has waited for its processes: the folder is deleted now, and a process that still has a
-/// database in it open would report that as an error.
+/// Checks that a passing test has waited for its processes: the folder is deleted now, and a process with an open database
+/// in it would report an error.
 impl Drop for Home {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -196,7 +196,7 @@ impl Drop for Home {
     }
 }
 
-/// Other processes that have a database in a folder open. None where there is no /proc.
+/// Returns other processes with an open database in a folder. Returns none without /proc.
 fn with_open_database(folder: &Path) -> Vec<u32> {
     let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let entries = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -226,27 +226,27 @@ impl RunOutput {
 
     #[track_caller]
     pub(crate) fn check(&self, what: &str, code: i32, out: &str, err: &str) {
-        let told = format!("{what}: {:?}\n{}\n{}", self.code, self.out, self.err);
-        assert_eq!(self.code, Some(code), "{told}");
+        let text = format!("{what}: {:?}\n{}\n{}", self.code, self.out, self.err);
+        assert_eq!(self.code, Some(code), "{text}");
         for (stream, expected) in [(&self.out, out), (&self.err, err)] {
-            assert_eq!(stream.is_empty(), expected.is_empty(), "{told}");
-            assert!(stream.contains(expected), "no {expected:?} in {told}");
+            assert_eq!(stream.is_empty(), expected.is_empty(), "{text}");
+            assert!(stream.contains(expected), "no {expected:?} in {text}");
         }
     }
 }
 
-/// Compares with a file of `tests`. After a wanted change: `GRISTMILL_BLESS=1 cargo test -p gristmill`.
+/// Compares text with a snapshot in `tests`. To update snapshots: `GRISTMILL_BLESS=1 cargo test -p gristmill`.
 #[track_caller]
 pub(crate) fn assert_snapshot(file: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
     if std::env::var_os("GRISTMILL_BLESS").is_some() {
         std::fs::write(&path, found).unwrap();
     }
-    let held = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(found, held, "{file} changed; if it was meant to, run with GRISTMILL_BLESS=1");
+    let snapshot = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(found, snapshot, "{file} changed; to update it, run with GRISTMILL_BLESS=1");
 }
 
-/// The names and types in a JSON text; which values they have is another matter.
+/// Replaces the values of JSON by their types.
 pub(crate) fn shape(value: &Value) -> Value {
     match value {
         Value::Null => "null".into(),
@@ -266,7 +266,7 @@ pub(crate) fn signal(process: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
 }
 
-/// A scan that has begun, and reads so slowly that it never comes to its end.
+/// A running scan that reads too slowly to finish.
 pub(crate) struct SlowScan {
     pub(crate) process: Child,
     stderr: BufReader<ChildStderr>,
@@ -279,18 +279,18 @@ impl SlowScan {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
-        // From its first phase on the root is held.
+        // The root is locked from the first phase on.
         while !line.contains("gristmill::commands::scan::progress: ") {
             line.clear();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it never began");
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the scan did not start");
         }
         SlowScan { process, stderr }
     }
 
-    /// Interrupts it, and says how it ended.
+    /// Interrupts the scan and returns its output.
     pub(crate) fn interrupt(mut self) -> RunOutput {
         signal(&self.process, "INT");
-        // It must not be held up by a full pipe.
+        // Reads standard error, so that a full pipe does not block the scan.
         std::io::copy(&mut self.stderr, &mut std::io::sink()).unwrap();
         RunOutput::of(&self.process.wait_with_output().unwrap())
     }
@@ -302,32 +302,36 @@ pub(crate) fn assert_shape(name: &str, value: &Value) {
     assert_snapshot(&format!("shapes/{name}.json"), &format!("{text}\n"));
 }
 
-/// Runs a test where it may mount, by running itself once more. Skipped where nobody may.
+/// Runs a test in a mount namespace, by starting this test program again. Skips it if mounting is not permitted.
 #[track_caller]
 pub(crate) fn with_mounts(name: &str, body: impl FnOnce()) {
     const INSIDE: &str = "GRISTMILL_TEST_MOUNTS";
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
-    // As root of a user namespace, or as root.
-    let ways: [&[&str]; 2] = [&["--map-root-user", "--mount"], &["--mount"]];
-    let probe = |way: &&[&str]| {
+    // As root of a user namespace, or as real root.
+    let options: [&[&str]; 2] = [&["--map-root-user", "--mount"], &["--mount"]];
+    let works = |option: &&[&str]| {
         let script = ["sh", "-c", "mount -t tmpfs -o size=1m none /tmp"];
-        Command::new("unshare").args(*way).args(script).output().is_ok_and(|output| output.status.success())
+        Command::new("unshare")
+            .args(*option)
+            .args(script)
+            .output()
+            .is_ok_and(|output| output.status.success())
     };
-    let Some(way) = ways.into_iter().find(|way| probe(way)) else {
+    let Some(option) = options.into_iter().find(|option| works(option)) else {
         eprintln!("SKIPPED {name}: `unshare --mount` may not mount a tmpfs here");
         return;
     };
     let this = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
-    let output = command.args(way).arg(this).args(["--exact", name]).env(INSIDE, "1").output().unwrap();
+    let output = command.args(option).arg(this).args(["--exact", name]).env(INSIDE, "1").output().unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// Mounts a tmpfs, or changes how it is mounted; only inside [`with_mounts`].
+/// Mounts a tmpfs, or remounts it with other options; only inside [`with_mounts`].
 pub(crate) fn mount(options: &str, folder: &Path) {
     let mut mount = Command::new("mount");
     let status = mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(folder).status();

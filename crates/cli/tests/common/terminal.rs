@@ -1,4 +1,4 @@
-//! Commands on a terminal, which is the other end of a file of the test.
+//! Runs commands on a pseudo-terminal.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// A command on a terminal of its own.
+/// A command that runs on its own terminal.
 pub(crate) struct Session {
     screen: File,
     pub(crate) process: Child,
@@ -33,14 +33,14 @@ impl Session {
         Session { screen: File::from(screen), process, shown: String::new() }
     }
 
-    /// Reads until some words are shown.
+    /// Reads until the text is shown.
     pub(crate) fn wait_for(&mut self, words: &str) {
         while !self.shown.contains(words) {
-            assert!(self.read(), "it never showed {words:?}: {:?}", self.shown);
+            assert!(self.read(), "{words:?} was not shown: {:?}", self.shown);
         }
     }
 
-    /// Reads what is shown next. Returns false when no process has the terminal open any more.
+    /// Reads more output. Returns false when no process has the terminal open any more.
     pub(crate) fn read(&mut self) -> bool {
         let mut part = [0; 4_096];
         let count = self.screen.read(&mut part).unwrap_or(0);
@@ -52,7 +52,7 @@ impl Session {
         self.screen.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// How it ended, and all that was shown.
+    /// Waits for the command and returns its exit status and all output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         while self.read() {}
         (self.process.wait().unwrap().code(), self.shown)
