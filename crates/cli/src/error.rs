@@ -11,7 +11,7 @@ use crate::output::{path, sanitize_lines};
 /// Outcome of a run that was not stopped by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything was done.
+    /// The command did all of its work.
     Done,
     /// The user has to act: an item was refused, or a check found a problem. It has been reported.
     UserError,

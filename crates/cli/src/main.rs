@@ -1,4 +1,4 @@
-//! The binary `gristmill`.
+//! Entry point of the binary `gristmill`.
 //!
 //! Owns only the translation of a result into an exit status; `run` decides.
 

@@ -112,8 +112,8 @@ impl Output {
     }
 }
 
-/// Columns are not made narrower than this, in characters.
-const MIN_COLUMN_WIDTH: usize = 12;
+/// Columns are not made narrower than this, in characters: a time fits.
+const MIN_COLUMN_WIDTH: usize = 19;
 
 fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> String {
     const GAP: &str = "  ";
@@ -190,6 +190,16 @@ pub(crate) fn bytes(number: u64) -> String {
 /// Formats a duration with tenths of a second below a minute: `3.2 s`, `4:05 min`, `2:10 h`.
 pub(crate) fn format_duration(seconds: f64) -> String {
     if seconds < 60.0 { format!("{seconds:.1} s") } else { format_seconds(seconds as u64) }
+}
+
+/// Formats the time since `then` with its largest unit: `42s`, `5m`, `3h`, `2d`.
+pub(crate) fn age(then: UtcTime, now: UtcTime) -> String {
+    match now.since(then).as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
 }
 
 /// Formats whole seconds: `42 s`, `4:05 min`, `2:10 h`.
@@ -318,6 +328,16 @@ mod tests {
     }
 
     #[test]
+    fn ages_have_their_largest_unit() {
+        for (seconds, expected) in
+            [(-5, "0s"), (59, "59s"), (60, "1m"), (7_199, "1h"), (86_400, "1d"), (9_000_000, "104d")]
+        {
+            let now = UtcTime::from_micros(seconds * 1_000_000);
+            assert_eq!(age(UtcTime::from_micros(0), now), expected);
+        }
+    }
+
+    #[test]
     fn closed_pipe_is_no_error() {
         assert!(ignore_broken_pipe(Err(ErrorKind::BrokenPipe.into())).is_ok());
         assert!(ignore_broken_pipe(Err(ErrorKind::StorageFull.into())).is_err());
@@ -332,8 +352,8 @@ mod tests {
             Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
         let shrunk =
-            Output { json: false, quiet: false, width: Some(26) }.table(&["ID", "STATUS", "WHY"], &rows);
-        assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B…\n200  x\n");
+            Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], &rows);
+        assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreas…\n200  x\n");
     }
 
     #[test]

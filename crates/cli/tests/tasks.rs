@@ -251,6 +251,8 @@ fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
         }
     }
     assert_eq!(found, expected);
+    assert_eq!(ids(&home.json(&["jobs", "list", "--limit", "all"])), expected);
+    home.check(&["jobs", "list", "--limit", "2"], 0, "\nnext: --after ", "");
 
     let count =
         |words: &[&str]| home.json(&[&["jobs", "list"], words].concat())["items"].as_array().unwrap().len();

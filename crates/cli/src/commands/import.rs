@@ -363,7 +363,7 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
             .collect();
         let headers = ["TABLE", "ROWS", "COLUMNS", "SIZE", "INDEXES", "REJECTED", "LOADED (UTC)", "SOURCE"];
         let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
-        let table = output.table(&headers, &rows);
+        let table = output.uncut_table(&headers, &rows);
         let place = path(database);
         let tables = count_of(stats.tables.len() as u64, "table");
         let mut dates = String::new();

@@ -23,11 +23,11 @@ use super::{dead, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, plural, time};
+use crate::output::{Output, age, plural};
 
 const LIST: &str = "\
 Tasks have numbers as ids; scan and hash jobs, which other programs create in the database, have UUIDs. FAILED is the \
-number of failed attempts.
+number of failed attempts, AGE the time since the task was queued.
 
 Examples:
   gristmill jobs list
@@ -223,7 +223,7 @@ impl Entry {
         Ok(Value::Object(object))
     }
 
-    fn row(&self) -> Vec<String> {
+    fn row(&self, now: UtcTime) -> Vec<String> {
         let (id, kind, queue, status, failed, error, payload) = match self {
             Entry::Task(task) => (
                 task.id.to_string(),
@@ -245,8 +245,8 @@ impl Entry {
             ),
         };
         let error = error.clone().unwrap_or_default();
-        let (work, created) = (work_text(kind, payload), time(self.created_at()));
-        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), failed, created, work, error]
+        let (work, age) = (work_text(kind, payload), age(self.created_at(), now));
+        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), failed, age, work, error]
     }
 }
 
@@ -258,7 +258,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     match command {
         Command::List(list) => {
             let page = list.paging.collect(|after, limit| page(&store, &list, after, limit))?;
-            show_list(context, &page, list.is_filtered())
+            show_list(context, &page, list.is_filtered(), store.now())
         }
         Command::Show { id } => show::show(context, &store, &id),
         Command::Cancel { ids } => cancel::cancel(context, &store, &ids),
@@ -312,24 +312,29 @@ fn jobs(store: &Store, list: &List, after: Option<&str>, limit: usize) -> Result
     Ok(store.jobs().list(filter, after, limit)?)
 }
 
-fn show_list(context: &Context, page: &Page<Entry>, is_filtered: bool) -> Result<Outcome, Error> {
+fn show_list(
+    context: &Context,
+    page: &Page<Entry>,
+    is_filtered: bool,
+    now: UtcTime,
+) -> Result<Outcome, Error> {
     let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
     context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, &context.hints, page, is_filtered)
+        table(output, &context.hints, page, is_filtered, now)
     })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, hints: &Hints, page: &Page<Entry>, is_filtered: bool) -> String {
+fn table(output: &Output, hints: &Hints, page: &Page<Entry>, is_filtered: bool, now: UtcTime) -> String {
     if page.items.is_empty() && is_filtered {
-        return format!("nothing matches. `{}` shows all work", hints.command("jobs list"));
+        return format!("no task or job matches; `{}` lists all", hints.command("jobs list"));
     }
     if page.items.is_empty() {
-        return format!("nothing here. `{}` queues a command", hints.command("enqueue exec -- echo hello"));
+        return format!("no tasks; `{}` queues a command", hints.command("enqueue exec -- echo hello"));
     }
-    let rows: Vec<_> = page.items.iter().map(Entry::row).collect();
-    let mut text = output
-        .table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED (UTC)", "WORK", "LAST ERROR"], &rows);
+    let rows: Vec<_> = page.items.iter().map(|entry| entry.row(now)).collect();
+    let mut text =
+        output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "AGE", "WORK", "LAST ERROR"], &rows);
     if let Some(cursor) = &page.next_cursor {
         text.push_str(&format!("\nnext: --after {cursor}\n"));
     }

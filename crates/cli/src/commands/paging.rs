@@ -142,7 +142,7 @@ impl Slice {
     }
 }
 
-/// Parses `--limit`.
+/// Parses the value of `--limit`: a number, or `all`.
 pub(super) fn limit(text: &str) -> Result<usize, String> {
     let number = || text.parse().ok().filter(|limit| *limit > 0);
     let limit = if text == "all" { Some(usize::MAX) } else { number() };

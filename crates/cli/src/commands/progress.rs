@@ -80,7 +80,7 @@ fn show(mut current: impl FnMut(Duration) -> ProgressLine, ended: &Receiver<()>)
     }
 }
 
-/// Measures a rate.
+/// Measures the rate at which bytes are processed.
 #[derive(Default)]
 pub(super) struct RateMeter {
     since: Option<(Instant, u64)>,

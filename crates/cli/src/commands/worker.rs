@@ -265,7 +265,7 @@ fn worker_name() -> String {
 fn summary_text(summary: &RunSummary, claims: &ForeignClaims, hints: &Hints) -> String {
     let RunSummary { completed, retried, dead_lettered, released, cancelled, lost, unfinished } = *summary;
     let mut lines = vec![format!("{} completed", plural(completed, "task"))];
-    let dead_letters = format!("became dead letters; see `{}`", hints.command("dead list"));
+    let dead_letters = format!("moved to the dead letters; see `{}`", hints.command("dead list"));
     let rest = [
         (retried, "failed and will be retried"),
         (dead_lettered, dead_letters.as_str()),

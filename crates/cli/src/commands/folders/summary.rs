@@ -116,7 +116,7 @@ impl SimilarView<'_> {
                 "only_in_a": listed(&pair.only_in_a, |file| entry(file).into()),
                 "only_in_b": listed(&pair.only_in_b, |file| entry(file).into()),
                 "differing": listed(&pair.differing, |both| {
-                    json!({"a": entry(&both.a), "b": entry(&both.b), "known": both.known})
+                    json!({"a": entry(&both.a), "b": entry(&both.b), "compared": both.known})
                 }),
             })
         };
@@ -241,7 +241,7 @@ fn side(root_paths: &RootPaths, side: &Side) -> Value {
     let mut object = folder_object(root_paths, side.root, &side.path);
     object.insert("files".to_owned(), json!(side.files));
     object.insert("bytes".to_owned(), json!(side.bytes));
-    object.insert("whole".to_owned(), json!(side.whole));
+    object.insert("complete".to_owned(), json!(side.whole));
     object.insert("unscanned_entries".to_owned(), json!(side.unscanned));
     object.insert("identical_folders".to_owned(), json!(side.identical));
     object.into()

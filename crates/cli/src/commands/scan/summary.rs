@@ -14,7 +14,7 @@ use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands}
 /// Result of a scan, and what is needed to print it.
 pub(super) struct ScanSummaryView<'a> {
     pub(super) summary: &'a ScanSummary,
-    /// All registered roots.
+    /// All registered roots, also those that were not scanned.
     pub(super) roots: &'a [Root],
     pub(super) mode: ScanMode,
     pub(super) hints: &'a Hints,

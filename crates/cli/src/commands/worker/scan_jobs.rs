@@ -29,7 +29,7 @@ struct Payload {
     algorithm: Option<String>,
 }
 
-/// Runs a job.
+/// Runs a scan or hash job until it ends or is cancelled.
 pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
     let job = call.row();
     let payload: Payload = serde_json::from_str(&job.payload)
