@@ -135,17 +135,17 @@ pub(crate) enum Command {
     /// Run queued tasks until stopped
     Worker(commands::worker::Args),
     /// List, show, cancel and retry tasks and jobs
-    #[command(subcommand)]
+    #[command(subcommand, after_help = commands::jobs::EXAMPLES)]
     Jobs(commands::jobs::Command),
     /// List, show, retry and discard dead letters
-    #[command(subcommand)]
+    #[command(subcommand, after_help = commands::dead::EXAMPLES)]
     Dead(commands::dead::Command),
     /// Copy the database to a file while it is in use
     Backup(commands::backup::Args),
     /// Check the database file, and repair it
     Doctor(commands::doctor::Args),
     /// Show settings and their origins, or write a settings file
-    #[command(subcommand)]
+    #[command(subcommand, after_help = commands::config::EXAMPLES)]
     Config(commands::config::Command),
     /// Print a completion script for a shell
     #[command(after_help = commands::completions::COMPLETIONS)]

@@ -70,7 +70,7 @@ fn import_fails_and_reports_no_rows_when_its_database_is_deleted_moved_or_replac
             match event {
                 "deleted" => assert!(!path.exists(), "{journal}"),
                 "moved" => assert_eq!(tables(&home.path("away.db")), ("notes".to_owned(), 1), "{journal}"),
-                // Nothing of the import, nor of a log of the old file, is in the new one.
+                // The new file contains nothing of the import or of the old file's WAL.
                 _ => assert_eq!(tables(&path), ("notes".to_owned(), 1), "{journal}"),
             }
         }
@@ -84,7 +84,7 @@ fn import_detects_a_deleted_database_while_reading_a_file() {
     let (process, mut pipe) = start(&home, &[]);
     fs::remove_file(home.path("x.db")).unwrap();
     let lines = "{\"a\": 1}\n".repeat(100_000);
-    // The import ends while there is more to read.
+    // The import ends before the end of its input.
     let written = (0..1_000).take_while(|_| pipe.write_all(lines.as_bytes()).is_ok()).count();
     assert!(written < 1_000, "it read all");
     drop(pipe);
@@ -102,8 +102,8 @@ fn import_fails_when_the_draft_of_its_new_database_is_deleted() {
     assert!(!home.path("x.db").exists());
 }
 
-/// An import of a file and then of a pipe into a database with a write-ahead log: the rows of the file are committed to the
-/// log when the pipe is read.
+/// Starts an import of a file and then of a pipe into a database in WAL mode. When the pipe is read, the rows of the file
+/// are committed to the WAL.
 fn start_second_file(home: &Home) -> (Child, File) {
     database(&home.path("x.db"), "wal");
     home.write("first.jsonl", "{\"a\": 1}\n");

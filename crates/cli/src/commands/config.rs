@@ -10,6 +10,11 @@ use crate::files;
 use crate::output::path as path_text;
 use crate::settings::{self, Origin, ResolvedSetting};
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  gristmill config show
+  gristmill config init";
+
 const SHOW: &str = "\
 Flags override GRISTMILL_* environment variables, which override the settings file, which overrides the defaults. \
 `gristmill config init` writes a file that describes every setting.

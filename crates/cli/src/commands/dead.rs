@@ -17,6 +17,11 @@ use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{Output, plural, time, utc};
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  gristmill dead list
+  gristmill dead retry --all --kind exec";
+
 const LIST: &str = "\
 A task becomes a dead letter when its last attempt has failed or it failed permanently. Messages are listed only if \
 `gristmill consume` ran with --keep-letters; their queue QUEUE.dead is at the broker.

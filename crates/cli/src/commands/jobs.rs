@@ -25,6 +25,11 @@ use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{Output, age, plural};
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  gristmill jobs list --status failed
+  gristmill jobs show 12";
+
 const LIST: &str = "\
 Tasks have numbers as ids; scan and hash jobs, which other programs create in the database, have UUIDs. FAILED is the \
 number of failed attempts, AGE the time since the task was queued.
