@@ -187,7 +187,7 @@ fn first_signal_stops_the_worker_and_releases_its_task() {
         for signal in ["INT", "TERM", "HUP"] {
             let mut busy = BusyWorker::start(words, "0s");
             busy.signal(signal);
-            busy.wait_for("stopping: running tasks have 0s");
+            busy.wait_for("stopping: waiting up to 0s");
             let (found, out) = busy.end();
             assert_eq!(found, Some(code), "{words:?} {signal}: {out}");
             let summary: Value = serde_json::from_str(&out).unwrap();
@@ -203,7 +203,7 @@ fn repeated_sighup_does_not_end_a_running_command() {
     let mut busy = BusyWorker::start(&[], "1d");
     // A closed terminal sends it twice: by the kernel and by the shell.
     busy.signal("HUP");
-    busy.wait_for("stopping: running tasks have 1d");
+    busy.wait_for("stopping: waiting up to 1d");
     busy.signal("HUP");
     busy.pipe.take().unwrap().write_all(b"done").unwrap();
     assert_eq!(busy.end().0, Some(0));
@@ -215,7 +215,7 @@ fn sighup_that_was_ignored_at_the_start_stays_ignored() {
     let mut busy = BusyWorker::start_ignoring_sighup("1d");
     busy.signal("HUP");
     busy.signal("TERM");
-    busy.wait_for("stopping: running tasks have 1d");
+    busy.wait_for("stopping: waiting up to 1d");
     busy.pipe = None;
     // If SIGHUP counted, the second signal would end the command and the exit status would be 130.
     assert_eq!(busy.end().0, Some(0));
@@ -227,9 +227,9 @@ fn second_signal_ends_commands_and_releases_tasks() {
     for words in [&[][..], &["--once"]] {
         let mut busy = BusyWorker::start(words, "1d");
         busy.signal("TERM");
-        busy.wait_for("stopping: running tasks have 1d; a second signal ends them within a second");
+        busy.wait_for("stopping: waiting up to 1d for running tasks; interrupt again to stop within 1 s");
         busy.signal("INT");
-        busy.wait_for("stopping now: ending commands and returning their tasks to the queue");
+        busy.wait_for("stopping now: running commands are ended and their tasks return to the queue");
         let (code, out) = busy.end();
         assert_eq!(code, Some(130), "{words:?}: {out}");
         let summary: Value = serde_json::from_str(&out).unwrap();
@@ -244,7 +244,7 @@ fn second_signal_ends_commands_and_releases_tasks() {
 fn third_signal_exits_at_once() {
     let mut busy = BusyWorker::start(&[], "1d");
     busy.signal("TERM");
-    busy.wait_for("stopping: running tasks have 1d");
+    busy.wait_for("stopping: waiting up to 1d");
     // Sent by one shell, because the worker exits a second after the second signal.
     let kill = format!("kill -s INT {0}; kill -s TERM {0}", busy.worker.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());

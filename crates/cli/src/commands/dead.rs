@@ -24,7 +24,7 @@ Examples:
 
 const LIST: &str = "\
 A task becomes a dead letter when its last attempt has failed or it failed permanently. Messages are listed only if \
-`gristmill consume` ran with --keep-letters; their queue QUEUE.dead is at the broker.
+`gristmill consume` ran with --store-dead-letters; their queue QUEUE.dead is at the broker.
 
 Examples:
   gristmill dead list
@@ -35,7 +35,7 @@ const RETRY: &str = "\
 A task is queued again with its full number of attempts, and continues at its last checkpoint. Its dead letter is \
 deleted.
 
-A message (from `gristmill consume --keep-letters`) is published to its queue again, with its properties and headers and \
+A message (from `gristmill consume --store-dead-letters`) is published to its queue again, with its properties and headers and \
 its full number of attempts. Its dead letter is deleted when the broker has confirmed the message; if the command is interrupted \
 between the two, the dead letter stays, and retrying it publishes the message twice. The copy in QUEUE.dead stays there; \
 to use that one instead, run `gristmill queues move`.

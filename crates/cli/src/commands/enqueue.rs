@@ -31,7 +31,7 @@ Payload of exec:
   cwd              folder to run in [default: that of the worker]
   env              additional environment variables, such as {\"LANG\": \"C\"}
   stdin            text for standard input
-  timeout_seconds  how long the command may run [default: the setting exec.timeout]
+  timeout_seconds  how long the command may run [default: setting exec.timeout]
   permanent        exit statuses that make the task a dead letter at once, such as [2, 3]
   transient        exit statuses after which the task is retried
 
@@ -99,7 +99,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     document: Option<String>,
 
-    /// How long the command may run [default: the setting exec.timeout]
+    /// How long the command may run [default: setting exec.timeout]
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = "Options of exec -- COMMAND")]
     timeout: Option<Duration>,
 

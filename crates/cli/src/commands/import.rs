@@ -111,7 +111,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["primary_key", "index", "upsert"])]
     validate: bool,
 
-    /// Number of workers that parse, 0 to 32; 0 is one for each core [default: the setting import.workers, 4]
+    /// Number of workers that parse, 0 to 32; 0 is one for each core [default: setting import.workers, 4]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<String>,
 
@@ -173,7 +173,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.toml", help_heading = "Tables and columns")]
     schema: Option<PathBuf>,
 
-    /// Store decimals that a double would round as TEXT [default: the setting import.exact_numbers, false]
+    /// Store decimals that a double would round as TEXT [default: setting import.exact_numbers, false]
     #[arg(long, help_heading = "Tables and columns")]
     exact_numbers: bool,
 

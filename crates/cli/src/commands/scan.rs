@@ -134,15 +134,15 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Filters")]
     gitignore: bool,
 
-    /// Hash algorithm: blake3, sha256, sha512 or sha3-256 [default: the setting scan.hash, blake3]
+    /// Hash algorithm: blake3, sha256, sha512 or sha3-256 [default: setting scan.hash, blake3]
     #[arg(long, value_name = "ALGORITHM", help_heading = "Performance")]
     hash: Option<String>,
 
-    /// Number of workers that walk and read [default: the setting scan.workers, auto]
+    /// Number of workers that walk and read [default: setting scan.workers, auto]
     #[arg(long, value_name = "NUMBER", help_heading = "Performance")]
     workers: Option<String>,
 
-    /// Maximum read rate per second, such as 200MiB/s [default: the setting scan.io_limit, none]
+    /// Maximum read rate per second, such as 200MiB/s [default: setting scan.io_limit, none]
     #[arg(long, value_name = "SIZE", help_heading = "Performance")]
     io_limit: Option<String>,
 }

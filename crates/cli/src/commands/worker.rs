@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
 
-    /// Queue to take tasks from, the most important first; repeatable [default: the setting worker.queues, default]
+    /// Queue to take tasks from, the most important first; repeatable [default: setting worker.queues, default]
     #[arg(long, value_name = "QUEUE")]
     queue: Vec<String>,
 }
@@ -171,11 +171,11 @@ impl Supervisor<'_> {
         let (limit, text) = match signals {
             1 => {
                 let limit = show_duration(self.shutdown);
-                (self.shutdown, format!("stopping: running tasks have {limit}; a second signal ends them within a second"))
+                (self.shutdown, format!("stopping: waiting up to {limit} for running tasks; interrupt again to stop within 1 s"))
             }
             _ => (
                 FORCED_SHUTDOWN_TIMEOUT,
-                "stopping now: ending commands and returning their tasks to the queue; a third signal exits at once"
+                "stopping now: running commands are ended and their tasks return to the queue; interrupt again to exit at once"
                     .to_owned(),
             ),
         };
