@@ -280,7 +280,7 @@ fn invalid_arguments_are_refused_and_create_no_database() {
         (&["import", "sde", "--into", "a.db", "--append", "--replace"], "cannot be used with"),
         (&["import", "nowhere", "--into", "a.db"], "cannot read nowhere"),
         (&["import", "-", "--into", "a.db"], "standard input has no name; name its table with --table NAME"),
-        (&["import", "sde", "--into", "a.db", "--limit", "0"], "invalid value '0' for '--limit <NUMBER>'"),
+        (&["import", "sde", "--into", "a.db", "--limit", "0"], "invalid value '0' for '--limit <N>'"),
         (
             &["import", "sde", "--into", "a.db", "--columns", "a", "--index", "b"],
             "\"b\" is to be a key or to have an index, but is not among the columns",

@@ -112,7 +112,7 @@ pub(crate) struct Args {
     validate: bool,
 
     /// Number of workers that parse, 0 to 32; 0 is one for each core [default: setting import.workers, 4]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "N")]
     workers: Option<String>,
 
     /// Skip files that were loaded before and have not changed, and resume an interrupted import. Row counts and column
@@ -148,7 +148,7 @@ pub(crate) struct Args {
 
     /// Load only the first N rows of each table; rejected lines do not count. A file that was not read to its end is never
     /// skipped by --resume
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "resume",
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "resume",
           help_heading = "Tables and columns")]
     limit: Option<u64>,
 
@@ -182,7 +182,7 @@ pub(crate) struct Args {
     on_error: Option<String>,
 
     /// Skip at most N bad lines and exit with 0; stop and roll back if there are more
-    #[arg(long, value_name = "NUMBER", help_heading = "Bad lines")]
+    #[arg(long, value_name = "N", help_heading = "Bad lines")]
     max_errors: Option<u64>,
 
     /// Append all bad lines to this file, as JSONL with file, line, column (in bytes, from 1), reason, and the line as

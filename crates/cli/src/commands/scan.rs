@@ -139,7 +139,7 @@ pub(crate) struct Args {
     hash: Option<String>,
 
     /// Number of workers that walk and read [default: setting scan.workers, auto]
-    #[arg(long, value_name = "NUMBER", help_heading = "Performance")]
+    #[arg(long, value_name = "N", help_heading = "Performance")]
     workers: Option<String>,
 
     /// Maximum read rate per second, such as 200MiB/s [default: setting scan.io_limit, none]
