@@ -47,7 +47,7 @@ fn roots_remove_deletes_catalog_records_and_no_file() {
     let expected =
         format!("this removes {} and its records from the catalog; confirm with --yes", home.real("a"));
     home.check(&["roots", "remove", "a"], 1, "", &expected);
-    home.check(&["roots", "remove", "c"], 1, "", "c: it is no root (registered: ");
+    home.check(&["roots", "remove", "c"], 1, "", "c: not a root (registered: ");
     let removed = home.json(&["roots", "remove", &home.real("a"), "--yes"]);
     assert_shape("roots-remove", &removed);
     assert_eq!((&removed["folders"], &removed["files"]), (&json!(2), &json!(3)));
@@ -73,7 +73,7 @@ fn refresh_finds_removed_and_changed_files_and_no_new_ones() {
     assert_eq!((&found["changed_files"], &found["read_files"]), (&json!(1), &json!(0)), "{found}");
     assert_eq!(home.json(&["dupes"])["total_files"], 2, "missing and changed files are no duplicates");
     assert_eq!(home.scan(&[])["new_files"], 1);
-    home.check(&["refresh", "nowhere"], 1, "", "nowhere: it is no root (registered: ");
+    home.check(&["refresh", "nowhere"], 1, "", "nowhere: not a root (registered: ");
     drop(home.run(&["--db", "empty.db", "enqueue", "k", "--payload", "1"]));
     home.check(
         &["--db", "empty.db", "refresh"],

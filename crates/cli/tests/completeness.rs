@@ -82,7 +82,7 @@ fn answers_after_an_interrupted_scan_are_not_complete() {
     assert_eq!((output.code, &output.json()["complete"]), (Some(130), &json!(false)));
     let answer = home.json(&["dupes"]);
     assert_eq!((&answer["complete"], &answer["unfinished_roots"]), (&json!(false), &json!([home.real("a")])));
-    home.check(&["dupes"], 0, "a was not scanned to its end", "");
+    home.check(&["dupes"], 0, "a has not been scanned completely", "");
 }
 
 #[test]

@@ -165,6 +165,6 @@ fn database_cut_to_its_header_is_damaged() {
 fn empty_file_becomes_a_database() {
     let home = Home::new();
     home.write("x.db", "");
-    home.check(&["--db", "x.db", "doctor"], 0, "note: the file has never been opened by this program", "");
+    home.check(&["--db", "x.db", "doctor"], 0, "note: this program has never opened the file", "");
     home.check(&["--db", "x.db", "enqueue", "k", "--payload", "1"], 0, "task 1", "");
 }

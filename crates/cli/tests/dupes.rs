@@ -262,7 +262,7 @@ fn dupes_are_sorted_and_filtered_by_flags() {
         "no duplicates match the filters; `gristmill dupes` lists all",
         "",
     );
-    let expected = format!("c: it is no root (registered: {}, {})", home.real("a"), home.real("b"));
+    let expected = format!("c: not a root (registered: {}, {})", home.real("a"), home.real("b"));
     home.check(&["dupes", "--root", "c"], 1, "", &expected);
     home.check(&["dupes", "--min-count", "1"], 1, "", "expected: a whole number of at least 2");
     home.check(&["dupes", "--sort", "age"], 1, "", "possible values: reclaimable, count, size, path");

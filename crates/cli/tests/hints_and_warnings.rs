@@ -34,7 +34,7 @@ fn quiet_prints_data_and_errors() {
     assert_eq!(home.json(&["scan", "-q", "a"])["duplicate_groups"], 1);
     home.check(&["dupes", "-q"], 0, "2 copies of 4 B", "");
     home.check(&["roots", "-q"], 0, "a", "");
-    home.check(&["scan", "-q", "nowhere"], 1, "", "nowhere: there is no such folder");
+    home.check(&["scan", "-q", "nowhere"], 1, "", "nowhere: no such folder");
     home.write("bad.jsonl", "no JSON\n");
     home.check(&["import", "-q", "bad.jsonl", "--into", "rows.db"], 1, "", "bad.jsonl");
 }
@@ -135,7 +135,7 @@ fn broken_links_are_counted_and_sampled() {
     }
     std::os::unix::fs::symlink(".", home.path("a/self")).unwrap();
     let listed = format!(
-        "\n2 broken links, 1 link not followed:\n  {}: a link back to {}: not followed\n  {}: a link that leads \
+        "\n2 broken links, 1 link not followed:\n  {}: symbolic link back to {}: not followed\n  {}: a link that leads \
          nowhere\n",
         home.real("a/self"),
         home.real("a"),

@@ -93,8 +93,8 @@ fn walk_mode_reads_no_file_and_hash_mode_reads_them_later() {
 fn invalid_scan_arguments_create_no_database() {
     let home = Home::new();
     home.write("file", "x");
-    home.check(&["scan", "nowhere"], 1, "", "nowhere: there is no such folder");
-    home.check(&["scan", "file"], 1, "", "file: it is a file; name the folder it is in");
+    home.check(&["scan", "nowhere"], 1, "", "nowhere: no such folder");
+    home.check(&["scan", "file"], 1, "", "file: not a folder; give the folder that contains this file");
     home.check(&["scan"], 1, "", "no folder has been scanned yet; name one: `gristmill scan FOLDER`");
     home.check(&["scan", "--yes"], 1, "", "no folder has been scanned yet");
     for (folder, mode) in [("all", "all"), ("folders", "walk"), ("files", "hash")] {
@@ -183,7 +183,7 @@ fn root_is_scanned_by_one_process_at_a_time() {
     let slow = SlowScan::start(&home, &["a"]);
     let holder = format!("by process {} on ", slow.process.id());
     let output = home.run(&["scan", "b", "a"]);
-    output.check("the same root", 1, "", &format!("{}: it is being scanned already, since ", home.real("a")));
+    output.check("the same root", 1, "", &format!("{}: already being scanned since ", home.real("a")));
     assert!(output.err.contains(&holder), "{output:?}");
     home.check(&["refresh", "--quiet"], 1, "", &holder);
     home.check(

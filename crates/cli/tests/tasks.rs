@@ -374,7 +374,12 @@ fn recover_releases_expired_leases_of_tasks_and_jobs() {
     let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap().id;
     store.jobs().claim(&token, Duration::from_secs(1)).unwrap().unwrap();
     drop(store);
-    home.check(&["doctor"], 1, "warning: 1 row of tasks is held by a worker that is gone", "");
+    home.check(
+        &["doctor"],
+        1,
+        "warning: 1 row of tasks is held by a worker that has exited or stopped renewing its lease",
+        "",
+    );
     let freed = home.json(&["jobs", "recover"]);
     assert_shape("jobs-recover", &freed);
     assert_eq!((&freed["tasks"], &freed["jobs"]), (&json!(1), &json!(1)));
@@ -408,8 +413,7 @@ fn dead_letter_of_a_message_is_not_retried_as_a_task() {
     let shown = home.json(&["dead", "show", "1"]);
     assert_eq!((&shown["queue"], &shown["checkpoint"]["payload"]), (&json!("orders"), &json!({"id": 7})));
     home.check(&["dead", "show", "1"], 0, "gristmill dead retry 1, or gristmill dead discard 1", "");
-    let words =
-        "cannot retry dead letter 1: its message cannot be published: it has neither payload nor payload_hex";
+    let words = "cannot retry dead letter 1: its message cannot be published: neither payload nor payload_hex is present";
     home.check(&["dead", "retry", "1"], 1, "", words);
     home.check(&["dead", "retry", "--all"], 1, "queued 1 task again", words);
     home.check(&["dead", "discard", "1"], 0, "discarded dead letter 1", "");

@@ -290,7 +290,7 @@ fn cancelling_a_task_of_a_killed_worker_ends_its_command() {
     busy.worker.wait().unwrap();
     let output = busy.home.run(&["jobs", "cancel", "1"]);
     assert_eq!((output.code, output.out.as_str()), (Some(0), "cancelled task 1; its run has ended\n"));
-    assert!(output.err.contains("ending a command that was left behind"), "{output:?}");
+    assert!(output.err.contains("killing an orphaned command"), "{output:?}");
     busy.assert_command_ended();
     let task = busy.task();
     assert_eq!((&task["status"], &task["crashes"]), (&json!("cancelled"), &json!(0)), "{task}");
@@ -405,7 +405,10 @@ fn doctor_ends_the_command_of_a_killed_worker_before_it_releases_the_task() {
     busy.worker.wait().unwrap();
     let found = busy.home.run(&["doctor", "--json"]);
     assert_eq!(found.code, Some(1), "{found:?}");
-    assert!(found.out.contains("held by a worker that is gone"), "{found:?}");
+    assert!(
+        found.out.contains("held by a worker that has exited or stopped renewing its lease"),
+        "{found:?}"
+    );
     let repaired = busy.home.run(&["doctor", "--repair"]);
     assert_eq!(repaired.code, Some(0), "{repaired:?}");
     let mut pipe = busy.pipe.take().unwrap();

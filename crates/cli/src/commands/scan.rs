@@ -306,7 +306,7 @@ fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -
 fn roots(args: &Args, store: &Store, folders: &[PathBuf], context: &Context) -> Result<Vec<Root>, Error> {
     let mut roots = if folders.is_empty() { store.roots().list()? } else { Vec::new() };
     for folder in folders {
-        if let Some(root) = store.roots().at(folder)? {
+        if let Some(root) = store.roots().find(folder)? {
             roots.push(root);
             continue;
         }

@@ -16,8 +16,8 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
     match id {
         Id::Task(id) => {
             let task = store.tasks().get(*id)?;
-            let steps = store.checkpoints().of(*id)?;
-            let failures = store.failures().of(*id)?;
+            let steps = store.checkpoints().list(*id)?;
+            let failures = store.failures().list(*id)?;
             let mut value = Entry::Task(Box::new(task.clone())).as_value()?;
             let checkpoints: Vec<_> = steps.iter().map(to_object).collect::<Result<_, _>>()?;
             value["checkpoints"] = json!(checkpoints);
