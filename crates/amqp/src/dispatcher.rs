@@ -304,7 +304,7 @@ impl Dispatcher {
             Ok(OverLimit(starts)) => self.over_limit(message, number, starts),
             Ok(outcome @ (Done { .. } | Duplicate { .. } | AlreadyDone)) => {
                 let is_done = matches!(outcome, Done { .. });
-                let counter = if is_done { &self.counters.done } else { &self.counters.skipped };
+                let counter = if is_done { &self.counters.handled } else { &self.counters.skipped };
                 counter.fetch_add(1, Relaxed);
                 self.keep_outcome(&message, RunPlace::Worker(number), || RunOutcome::Done);
                 self.finish(&message);
@@ -436,7 +436,7 @@ impl Dispatcher {
         session.cancel.cancel();
         self.discard_waiting();
         self.orphan_all();
-        self.counters.lost.fetch_add(1, Relaxed);
+        self.counters.channel_losses.fetch_add(1, Relaxed);
         self.counters.consuming.store(false, Relaxed);
         tracing::warn!(consumer = self.config.name, %error, running = self.in_pool.len(), "consuming was interrupted");
     }

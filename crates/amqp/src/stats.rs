@@ -49,13 +49,13 @@ pub struct ConsumerStats {
     /// Deliveries that were delivered before and not acknowledged.
     pub redelivered: u64,
     /// Messages whose handler succeeded.
-    pub done: u64,
+    pub handled: u64,
     /// Messages acknowledged, whatever their outcome.
     pub acknowledged: u64,
     /// Failed attempts that are retried.
     pub retried: u64,
     /// Messages that became dead letters.
-    pub rejected: u64,
+    pub dead_lettered: u64,
     /// Messages skipped because they were handled before.
     pub skipped: u64,
     /// Error of the sink, while consuming is paused.
@@ -71,7 +71,7 @@ pub struct ConsumerStats {
     /// Handler runs that timed out, by the consumer's timeout or with an [`std::io::Error`] of the kind `TimedOut`.
     pub timed_out: u64,
     /// Number of times that its channel was lost.
-    pub interrupted: u64,
+    pub channel_losses: u64,
     /// Messages in retry queues that are expected back.
     pub postponed: u64,
     /// Messages that did not return within ten minutes after their delay, at most 100,000: another consumer of the
@@ -126,10 +126,10 @@ pub(crate) struct Counters {
     pub(crate) prefetch: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) redelivered: AtomicU64,
-    pub(crate) done: AtomicU64,
+    pub(crate) handled: AtomicU64,
     pub(crate) acknowledged: AtomicU64,
     pub(crate) retried: AtomicU64,
-    pub(crate) rejected: AtomicU64,
+    pub(crate) dead_lettered: AtomicU64,
     pub(crate) skipped: AtomicU64,
     /// Handler runs that reported their own timeout.
     pub(crate) timed_out: AtomicU64,
@@ -137,7 +137,7 @@ pub(crate) struct Counters {
     pauses: AtomicU64,
     pub(crate) sink_failures: AtomicU64,
     pub(crate) expired: AtomicU64,
-    pub(crate) lost: AtomicU64,
+    pub(crate) channel_losses: AtomicU64,
     pub(crate) postponed: Arc<Postponed>,
     pub(crate) in_flight: AtomicU64,
     pub(crate) waiting: AtomicU64,
@@ -185,10 +185,10 @@ impl ConsumerView {
             prefetch: counters.prefetch.load(Relaxed) as u16,
             received: counters.received.load(Relaxed),
             redelivered: counters.redelivered.load(Relaxed),
-            done: counters.done.load(Relaxed),
+            handled: counters.handled.load(Relaxed),
             acknowledged: counters.acknowledged.load(Relaxed),
             retried: counters.retried.load(Relaxed),
-            rejected: counters.rejected.load(Relaxed),
+            dead_lettered: counters.dead_lettered.load(Relaxed),
             skipped: counters.skipped.load(Relaxed),
             paused: counters.paused(),
             pauses: counters.pauses.load(Relaxed),
@@ -196,7 +196,7 @@ impl ConsumerView {
             expired: counters.expired.load(Relaxed),
             panicked: pool.panicked,
             timed_out: pool.timed_out + counters.timed_out.load(Relaxed),
-            interrupted: counters.lost.load(Relaxed),
+            channel_losses: counters.channel_losses.load(Relaxed),
             postponed,
             overdue,
             in_flight: counters.in_flight.load(Relaxed),
@@ -243,11 +243,11 @@ impl ClientStats {
             Some(one.received as f64)
         });
         metric("redelivered_total", "counter", "Redeliveries.", &|one| Some(one.redelivered as f64));
-        metric("done_total", "counter", "Messages handled.", &|one| Some(one.done as f64));
+        metric("handled_total", "counter", "Messages handled.", &|one| Some(one.handled as f64));
         metric("acks_total", "counter", "Messages acknowledged.", &|one| Some(one.acknowledged as f64));
         metric("retries_total", "counter", "Retried attempts.", &|one| Some(one.retried as f64));
-        metric("rejects_total", "counter", "Dead letters.", &|one| Some(one.rejected as f64));
-        metric("skipped_total", "counter", "Skipped duplicates.", &|one| Some(one.skipped as f64));
+        metric("dead_lettered_total", "counter", "Dead letters.", &|one| Some(one.dead_lettered as f64));
+        metric("duplicates_skipped_total", "counter", "Skipped duplicates.", &|one| Some(one.skipped as f64));
         metric("paused", "gauge", "Whether consuming is paused because the sink fails.", &|one| {
             Some(f64::from(u8::from(one.paused.is_some())))
         });
@@ -262,7 +262,7 @@ impl ClientStats {
         metric("timeouts_total", "counter", "Handler runs that timed out.", &|one| {
             Some(one.timed_out as f64)
         });
-        metric("interruptions_total", "counter", "Lost channels.", &|one| Some(one.interrupted as f64));
+        metric("channel_losses_total", "counter", "Lost channels.", &|one| Some(one.channel_losses as f64));
         metric("postponed", "gauge", "Messages in retry queues.", &|one| Some(one.postponed as f64));
         metric("overdue", "gauge", "Messages that did not return from a retry queue in time.", &|one| {
             Some(one.overdue as f64)

@@ -31,7 +31,7 @@ pub struct Transfer {
 #[non_exhaustive]
 pub struct Transferred {
     /// Number of ready messages in the source at the start.
-    pub at_start: u64,
+    pub total_at_start: u64,
     /// Messages examined. Those that a lost connection returned are counted again.
     pub examined: u64,
     /// Examined messages that match the filter.
@@ -41,9 +41,9 @@ pub struct Transferred {
     /// Messages that stay because their properties cannot be read.
     pub unreadable: u64,
     /// Number of lost connections. Messages confirmed at that time may be in both queues.
-    pub interrupted: u64,
+    pub connection_losses: u64,
     /// Whether it was cancelled before its end.
-    pub cancelled: bool,
+    pub interrupted: bool,
 }
 
 /// Maximum number of held messages that do not match. Each costs the broker some hundred bytes of memory.
@@ -117,7 +117,7 @@ impl<'a> TransferRun<'a> {
             return self.cancel();
         };
         let mut left = at_start?;
-        self.progress.at_start = left;
+        self.progress.total_at_start = left;
         let mut failures = 0;
         loop {
             let Transferred { moved, examined, .. } = self.progress;
@@ -126,8 +126,8 @@ impl<'a> TransferRun<'a> {
                 Err(error) => error,
             };
             failures = if self.progress.moved > moved { 1 } else { failures + 1 };
-            self.progress.interrupted += 1;
-            if self.progress.cancelled {
+            self.progress.connection_losses += 1;
+            if self.progress.interrupted {
                 return self.cancel();
             }
             if !lost.is_transient() || failures > MAX_INTERRUPTIONS || self.fault.is_some() {
@@ -137,12 +137,12 @@ impl<'a> TransferRun<'a> {
             let Some(depth) = unless(cancelled.as_mut(), self.depth_after_loss()).await else {
                 return self.cancel();
             };
-            left = depth?.min(self.progress.at_start);
+            left = depth?.min(self.progress.total_at_start);
         }
     }
 
     fn cancel(&mut self) -> Result<(), Error> {
-        self.progress.cancelled = true;
+        self.progress.interrupted = true;
         self.fault.take().map_or(Ok(()), Err)
     }
 
@@ -152,7 +152,13 @@ impl<'a> TransferRun<'a> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        let Transferred { at_start, matched, interrupted, cancelled, .. } = self.progress;
+        let Transferred {
+            total_at_start: at_start,
+            matched,
+            connection_losses: interrupted,
+            interrupted: cancelled,
+            ..
+        } = self.progress;
         let is_limited = self.transfer.limit.is_some_and(|limit| matched >= limit);
         let missing = at_start.saturating_sub(seen);
         if interrupted == 0 || cancelled || is_limited || missing == 0 {
@@ -173,7 +179,7 @@ impl<'a> TransferRun<'a> {
     /// Number of messages in the source after a lost connection. The broker requeues those of the lost channel when it
     /// notices the loss, by its heartbeats; another consumer may have received some.
     async fn depth_after_loss(&self) -> Result<u64, Error> {
-        let Transferred { at_start, moved, .. } = self.progress;
+        let Transferred { total_at_start: at_start, moved, .. } = self.progress;
         let heartbeat = self.broker.connected().await?.0.heartbeat();
         // A broker closes a connection after two heartbeats without data.
         let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
@@ -198,7 +204,7 @@ impl<'a> TransferRun<'a> {
         let mut publications: JoinSet<(u64, Result<(), Error>)> = JoinSet::new();
         let (mut left, mut held) = (left, 0);
         let lost = loop {
-            let is_over = self.progress.cancelled || self.fault.is_some();
+            let is_over = self.progress.interrupted || self.fault.is_some();
             while left > 0 && !is_over && self.has_room(&browser, publications.len(), held) {
                 browser.request();
                 left -= 1;
@@ -208,7 +214,7 @@ impl<'a> TransferRun<'a> {
             }
             tokio::select! {
                 biased;
-                () = &mut cancelled, if !self.progress.cancelled => self.progress.cancelled = true,
+                () = &mut cancelled, if !self.progress.interrupted => self.progress.interrupted = true,
                 Some(done) = publications.join_next() => {
                     let Ok((tag, result)) = done else { continue };
                     match result {
@@ -223,7 +229,7 @@ impl<'a> TransferRun<'a> {
                 answer = browser.next() => match answer {
                     Ok(Some((tag, delivery))) => {
                         let publication = self.publication(&delivery).filter(|_| !self.transfer.dry_run);
-                        match publication.filter(|_| self.fault.is_none() && !self.progress.cancelled) {
+                        match publication.filter(|_| self.fault.is_none() && !self.progress.interrupted) {
                             Some(message) => {
                                 let publisher = self.publisher.clone();
                                 publications.spawn(async move { (tag, publisher.publish(message).await) });
@@ -239,8 +245,8 @@ impl<'a> TransferRun<'a> {
         if let Some(error) = lost {
             // Messages being published still arrive, and stay in the source too.
             let arriving = async { while publications.join_next().await.is_some() {} };
-            if !self.progress.cancelled && unless(cancelled, arriving).await.is_none() {
-                self.progress.cancelled = true;
+            if !self.progress.interrupted && unless(cancelled, arriving).await.is_none() {
+                self.progress.interrupted = true;
             }
             return Err(error);
         }

@@ -73,7 +73,7 @@ async fn every_confirmed_message_is_handled_although_the_broker_is_killed() {
     println!("{} of {MESSAGES} confirmed; {} handled, some twice", confirmed.len(), handled.load(SeqCst));
     assert!(confirmed.len() > MESSAGES * 9 / 10, "only {} confirmed", confirmed.len());
     until("every confirmed message done", || confirmed.iter().all(|number| done[*number].load(SeqCst))).await;
-    assert!(consuming.stats().consumers[0].interrupted >= 1);
+    assert!(consuming.stats().consumers[0].channel_losses >= 1);
     until("nothing left", || consuming.stats().consumers[0].in_flight == 0).await;
     consuming.shutdown(Duration::from_secs(10)).await;
     assert_eq!(publishing.queue_depth("kills").await.unwrap().0, 0);

@@ -130,7 +130,7 @@ impl Dispatcher {
             FollowUp::DeadLetter { reason, why } => self.follow_ups.moves.spawn(async move {
                 let confirmed = republisher.dead_letter(&delivery, reason, &why, &cancel).await;
                 if confirmed {
-                    counters.rejected.fetch_add(1, Relaxed);
+                    counters.dead_lettered.fetch_add(1, Relaxed);
                 }
                 FollowUpEnd { number, confirmed }
             }),

@@ -51,7 +51,7 @@ async fn consumer_recovers_from_a_cut_or_silent_network() {
             proxy.restore();
             until("all of the round", async || contains_all(&log.all(), (round + 1) * 100)).await;
         }
-        assert!(consuming.stats().consumers[0].interrupted >= 3);
+        assert!(consuming.stats().consumers[0].channel_losses >= 3);
         consuming.shutdown(SECONDS).await;
         depth_is(&publishing, &orders, 0).await;
     }
@@ -111,14 +111,14 @@ async fn error_of_one_consumer_does_not_stop_others() {
     until("acknowledged", async || client.stats().consumers[1].acknowledged == 500).await;
     let stats = client.stats();
     assert!(stats.consumers[1].consuming);
-    assert_eq!((stats.consumers[1].interrupted, stats.connections), (0, 1));
+    assert_eq!((stats.consumers[1].channel_losses, stats.connections), (0, 1));
     proxy.cut();
     proxy.restore();
     publish(&other, &whole, 500..1000).await;
     until("the rest", async || contains_all(&log.all(), 1000)).await;
     let stats = client.stats();
     assert_eq!((stats.consumers[0].consuming, stats.consumers[1].consuming), (false, true));
-    assert_eq!((stats.consumers[1].interrupted, stats.connections), (1, 2));
+    assert_eq!((stats.consumers[1].channel_losses, stats.connections), (1, 2));
     // The queue is declared again by another client.
     fill(&Queue::classic(&broken), &broken, 1).await;
     seen.reaches(2).await;
@@ -185,7 +185,7 @@ async fn outcome_of_a_run_is_used_for_the_redelivery_of_its_message() {
         gate.open(4);
         until("all acknowledged", async || client.stats().consumers[0].acknowledged == 4).await;
         let stats = client.shutdown(SECONDS).await.consumers.remove(0);
-        assert_eq!((started.len(), stats.done, stats.rejected), (4, 3, 1));
+        assert_eq!((started.len(), stats.handled, stats.dead_lettered), (4, 3, 1));
         let asking = self::client().await;
         depth_is(&asking, &orders, 0).await;
         depth_is(&asking, &format!("{orders}.dead"), 1).await;

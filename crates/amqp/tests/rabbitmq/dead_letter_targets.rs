@@ -23,7 +23,7 @@ async fn check_recreated_queue(client: &Client, orders: &str, dead_queue: &str) 
     client.publisher().publish(Message::to_queue(orders, "x")).await.unwrap();
     depth_is(client, dead_queue, 1).await;
     until("acknowledged", async || client.stats().consumers[0].acknowledged == 2).await;
-    assert_eq!(client.stats().consumers[0].interrupted, 0);
+    assert_eq!(client.stats().consumers[0].channel_losses, 0);
 }
 
 /// Regression: the default queue for dead letters was declared although the user declared one of that name, so nothing
@@ -85,9 +85,11 @@ async fn missing_exchange_does_not_duplicate_dead_letters_of_others() {
     for result in publisher.publish_all(to_homeless.chain(to_others)).await {
         result.unwrap();
     }
-    until("all others dead-lettered", async || client.stats().consumers[1].rejected == u64::from(OTHERS))
-        .await;
-    assert_eq!(client.stats().consumers[0].rejected, 0);
+    until("all others dead-lettered", async || {
+        client.stats().consumers[1].dead_lettered == u64::from(OTHERS)
+    })
+    .await;
+    assert_eq!(client.stats().consumers[0].dead_lettered, 0);
     let dead = format!("{others}.dead");
     until("all in the queue", async || {
         client.queue_depth(&dead).await.is_ok_and(|(depth, _)| depth >= OTHERS)
@@ -103,7 +105,7 @@ async fn missing_exchange_does_not_duplicate_dead_letters_of_others() {
         .await
         .unwrap();
     until("the unroutable ones dead-lettered", async || {
-        client.stats().consumers[0].rejected == UNROUTABLE as u64
+        client.stats().consumers[0].dead_lettered == UNROUTABLE as u64
     })
     .await;
     assert_eq!(client.stats().connections, 1);

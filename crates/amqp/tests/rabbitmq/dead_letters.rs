@@ -40,7 +40,7 @@ async fn dead_letter_has_the_reason_in_headers() {
     depth_is(&client, &dead, 5).await;
     let stats = client.shutdown(SECONDS).await;
     let stats = &stats.consumers[0];
-    assert_eq!((stats.rejected, stats.retried, stats.panicked), (5, 2, 1));
+    assert_eq!((stats.dead_lettered, stats.retried, stats.panicked), (5, 2, 1));
     let mut dead_letters = take_all(&dead, 5).await;
     dead_letters.sort_by_key(|dead_letter| dead_letter.message_id().unwrap().to_owned());
     let reasons: Vec<_> = dead_letters

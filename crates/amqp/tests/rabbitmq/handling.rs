@@ -326,7 +326,7 @@ async fn message_with_an_id_in_progress_elsewhere_waits() {
         clients.iter().map(|client| pick(&client.stats().consumers[0])).sum::<u64>()
     };
     until("both", async || sum(|one| one.acknowledged) == 2).await;
-    assert_eq!((sum(|one| one.done), sum(|one| one.skipped), starts.len()), (1, 1, 1));
+    assert_eq!((sum(|one| one.handled), sum(|one| one.skipped), starts.len()), (1, 1, 1));
     for client in clients {
         client.shutdown(SECONDS).await;
     }

@@ -123,7 +123,7 @@ async fn header_enlarged_by_the_broker_is_read() {
     log.reaches(20).await;
     let stats = client.shutdown(SECONDS).await;
     assert_eq!(stats.connections, 1);
-    assert!(stats.consumers.iter().all(|consumer| consumer.interrupted == 0), "{stats:?}");
+    assert!(stats.consumers.iter().all(|consumer| consumer.channel_losses == 0), "{stats:?}");
 }
 
 /// Regression: with a stream header on an ordinary message, the consumer asked an ordinary queue to resume at an offset
@@ -170,7 +170,7 @@ async fn empty_message_id_counts_as_none() {
     seen.sort_unstable();
     assert_eq!(seen, [0, 1, 2, 3, 4]);
     assert_eq!(
-        (stats.consumers[0].skipped, stats.consumers[0].retried, stats.consumers[0].rejected),
+        (stats.consumers[0].skipped, stats.consumers[0].retried, stats.consumers[0].dead_lettered),
         (0, 0, 0)
     );
 }

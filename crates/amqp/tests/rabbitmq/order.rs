@@ -183,7 +183,7 @@ async fn one_worker_keeps_the_order_when_the_broker_misses_a_lost_connection() {
         let client = Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap();
         until("three here", async || client.stats().consumers[0].received == 3).await;
         proxy.cut_unnoticed();
-        until("the loss noticed", async || client.stats().consumers[0].interrupted == 1).await;
+        until("the loss noticed", async || client.stats().consumers[0].channel_losses == 1).await;
         gate.open(100);
         assert_eq!(done.reaches(10).await, (0..10).collect::<Vec<_>>(), "{queue:?}");
         assert_eq!(started.all(), (0..10).collect::<Vec<_>>(), "{queue:?}");
@@ -205,9 +205,9 @@ async fn one_worker_keeps_the_order_after_another_consumer_has_left() {
     let client = Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap();
     other.shutdown(SECONDS).await;
     let lose = async |cut: fn(&Proxy)| {
-        let before = client.stats().consumers[0].interrupted;
+        let before = client.stats().consumers[0].channel_losses;
         cut(&proxy);
-        until("the loss noticed", async || client.stats().consumers[0].interrupted > before).await;
+        until("the loss noticed", async || client.stats().consumers[0].channel_losses > before).await;
         proxy.restore();
     };
     lose(Proxy::cut).await;

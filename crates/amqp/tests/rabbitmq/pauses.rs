@@ -71,7 +71,7 @@ async fn messages_keep_their_attempts_while_the_sink_is_unavailable() {
         let stats = client.stats();
         let one = &stats.consumers[0];
         // A message that is postponed after three probes keeps its attempts.
-        assert_eq!((one.done, one.retried, one.rejected), (0, 0, 0), "{one:?}");
+        assert_eq!((one.handled, one.retried, one.dead_lettered), (0, 0, 0), "{one:?}");
         let why = if is_certain { "connection refused" } else { "503" };
         assert_eq!(one.paused.as_deref(), Some(why));
         assert!(stats.prometheus().contains("gristmill_amqp_paused{"), "{}", stats.prometheus());
@@ -81,7 +81,7 @@ async fn messages_keep_their_attempts_while_the_sink_is_unavailable() {
         assert_eq!(done, (0..100).map(|number| (number, 1)).collect::<Vec<_>>());
         let stats = client.shutdown(SECONDS).await;
         let one = &stats.consumers[0];
-        assert_eq!((one.done, one.rejected, one.pauses, &one.paused), (100, 0, 1, &None), "{one:?}");
+        assert_eq!((one.handled, one.dead_lettered, one.pauses, &one.paused), (100, 0, 1, &None), "{one:?}");
     }
 }
 
@@ -333,7 +333,7 @@ async fn waiting_messages_are_requeued_in_a_long_pause() {
     done.reaches(101).await;
     let stats = client.shutdown(SECONDS).await;
     let one = &stats.consumers[0];
-    assert_eq!((one.done, one.rejected, one.interrupted), (101, 0, 0), "{one:?}");
+    assert_eq!((one.handled, one.dead_lettered, one.channel_losses), (101, 0, 0), "{one:?}");
     assert!(one.prefetch > 1, "{one:?}");
 }
 
@@ -366,14 +366,14 @@ async fn pause_longer_than_the_consumer_timeout_uses_no_attempt_or_start() {
         for result in client.publisher().publish_all(messages).await {
             result.unwrap();
         }
-        until("three timeouts", async || client.stats().consumers[0].interrupted >= 3).await;
+        until("three timeouts", async || client.stats().consumers[0].channel_losses >= 3).await;
         service.set_down(false);
         let mut done = done.reaches(5).await;
         if !is_ordered {
             done.sort_unstable();
         }
         assert_eq!(done, (0..5).map(|number| (number, 1)).collect::<Vec<_>>(), "ordered: {is_ordered}");
-        assert_eq!(client.shutdown(SECONDS).await.consumers[0].rejected, 0);
+        assert_eq!(client.shutdown(SECONDS).await.consumers[0].dead_lettered, 0);
     }
 }
 
@@ -413,7 +413,7 @@ async fn messages_that_failed_before_keep_their_attempts_while_the_sink_fails() 
         assert_eq!(done, (0..8).map(|number| (number, 2)).collect::<Vec<_>>());
         let stats = client.shutdown(SECONDS).await;
         let one = &stats.consumers[0];
-        assert_eq!((one.done, one.retried, one.rejected, &one.paused), (8, 8, 0, &None), "{one:?}");
+        assert_eq!((one.handled, one.retried, one.dead_lettered, &one.paused), (8, 8, 0, &None), "{one:?}");
     }
 }
 
@@ -442,5 +442,5 @@ async fn duplicate_found_by_a_handler_ends_a_pause() {
     service.set_down(false);
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 50).await;
     let one = client.shutdown(SECONDS).await.consumers.remove(0);
-    assert_eq!((one.skipped, one.done, &one.paused), (50, 0, &None), "{one:?}");
+    assert_eq!((one.skipped, one.handled, &one.paused), (50, 0, &None), "{one:?}");
 }

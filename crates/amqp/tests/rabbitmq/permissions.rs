@@ -39,7 +39,7 @@ async fn user_without_configure_permission_consumes_retries_and_dead_letters() {
     for queue in [Queue::existing(&orders), Queue::quorum(&orders)] {
         let client = Client::builder(&uri).queue(queue).consumer(failing(&orders)).start().await.unwrap();
         helper.publisher().publish(Message::to_queue(&orders, "second")).await.unwrap();
-        until("a dead letter", async || client.stats().consumers[0].rejected == 1).await;
+        until("a dead letter", async || client.stats().consumers[0].dead_lettered == 1).await;
         assert_eq!(client.stats().consumers[0].retried, 1);
         client.shutdown(SECONDS).await;
     }
@@ -106,7 +106,7 @@ async fn refused_or_started(uri: &str, orders: &str) -> String {
         Err(error) => error.to_string(),
         Ok(client) => {
             client.publisher().publish(Message::to_queue(orders, "x")).await.unwrap();
-            until("a dead letter", async || client.stats().consumers[0].rejected == 1).await;
+            until("a dead letter", async || client.stats().consumers[0].dead_lettered == 1).await;
             client.shutdown(SECONDS).await;
             String::new()
         }
@@ -163,7 +163,7 @@ async fn existing_stream_is_recognised_without_configure_permission() {
         until("a message", async || {
             let message = Message::to_queue(queue_of(kind), "1");
             client.publisher().publish(message).await.unwrap();
-            client.stats().consumers[0].done > 0
+            client.stats().consumers[0].handled > 0
         })
         .await;
         assert_eq!(client.stats().consumers[0].position.is_some(), is_stream, "{kind}");

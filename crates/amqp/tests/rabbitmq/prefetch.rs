@@ -62,7 +62,7 @@ async fn handler_longer_than_the_consumer_timeout_runs_once() {
     client.publisher().publish(Message::to_queue(&orders, "0")).await.unwrap();
     until("three timeouts", async || {
         let stats = client.stats().consumers.remove(0);
-        stats.interrupted >= 3 && stats.received >= 4
+        stats.channel_losses >= 3 && stats.received >= 4
     })
     .await;
     gate.open(10);

@@ -132,12 +132,12 @@ async fn message_is_not_handled_again_when_its_channel_is_lost_during_shutdown()
         started.reaches(1).await;
         let watch = client.stats_handle();
         let shutdown = tokio::spawn(client.shutdown(Duration::from_secs(60)));
-        until("the timeout", async || watch.stats().consumers[0].interrupted > 0).await;
+        until("the timeout", async || watch.stats().consumers[0].channel_losses > 0).await;
         let asking = client_of(&broker.uri()).await;
         depth_is(&asking, &orders, 1).await;
         gate.open(10);
         let stats = shutdown.await.unwrap().consumers.remove(0);
-        assert_eq!((started.all(), stats.done, stats.acknowledged), (vec![0], 1, 1), "{queue:?}");
+        assert_eq!((started.all(), stats.handled, stats.acknowledged), (vec![0], 1, 1), "{queue:?}");
         depth_is(&asking, &orders, 0).await;
     }
 }
@@ -159,7 +159,7 @@ async fn outcomes_are_used_after_a_cut_during_shutdown() {
     let shutdown = tokio::spawn(client.shutdown(Duration::from_secs(60)));
     until("none that waits", async || watch.stats().consumers[0].waiting == 0).await;
     proxy.cut();
-    until("the loss noticed", async || watch.stats().consumers[0].interrupted > 0).await;
+    until("the loss noticed", async || watch.stats().consumers[0].channel_losses > 0).await;
     proxy.restore();
     let asking = client_of(&broker().uri()).await;
     depth_is(&asking, &orders, 10).await;
@@ -167,7 +167,11 @@ async fn outcomes_are_used_after_a_cut_during_shutdown() {
     until("both connections back", async || proxy.connections() >= 2 * connections).await;
     gate.open(10);
     let stats = shutdown.await.unwrap().consumers.remove(0);
-    assert_eq!((started.len(), stats.done, stats.rejected, stats.acknowledged), (4, 3, 1, 4), "{stats:?}");
+    assert_eq!(
+        (started.len(), stats.handled, stats.dead_lettered, stats.acknowledged),
+        (4, 3, 1, 4),
+        "{stats:?}"
+    );
     depth_is(&asking, &orders, 6).await;
     depth_is(&asking, &format!("{orders}.dead"), 1).await;
 }

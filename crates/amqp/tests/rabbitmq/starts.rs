@@ -150,7 +150,9 @@ async fn connection_cuts_do_not_count_as_starts() {
         gate.open(10_000);
         until("all handled or dead-lettered", async || {
             let stats = consuming.stats().consumers.remove(0);
-            stats.consuming && stats.done + stats.rejected >= 60 && stats.in_flight + stats.waiting == 0
+            stats.consuming
+                && stats.handled + stats.dead_lettered >= 60
+                && stats.in_flight + stats.waiting == 0
         })
         .await;
         assert_eq!(dead_letters(&asking, &orders).await, 0, "{queue:?}");
@@ -276,7 +278,7 @@ async fn attempts_in_place_survive_restarts() {
         log.reaches(life).await;
         until("the attempt over", async || {
             let stats = client.stats().consumers.remove(0);
-            stats.retried + stats.rejected == 1
+            stats.retried + stats.dead_lettered == 1
         })
         .await;
         client.shutdown(SECONDS).await;
@@ -330,10 +332,10 @@ async fn runs_that_failed_with_the_sink_do_not_count_as_unfinished() {
         let client = client.start().await.unwrap();
         until("a pause or a dead letter", async || {
             let stats = client.stats().consumers.remove(0);
-            stats.paused.is_some() || stats.rejected > 0
+            stats.paused.is_some() || stats.dead_lettered > 0
         })
         .await;
-        assert_eq!(client.stats().consumers[0].rejected, 0, "it was dead-lettered");
+        assert_eq!(client.stats().consumers[0].dead_lettered, 0, "it was dead-lettered");
         drop(client);
         until("the consumer gone", async || {
             asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)
@@ -366,7 +368,7 @@ async fn equal_messages_are_all_handled_after_a_peek() {
         .unwrap();
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 300).await;
     let stats = client.shutdown(SECONDS).await.consumers.remove(0);
-    assert_eq!((log.len(), stats.rejected), (300, 0));
+    assert_eq!((log.len(), stats.dead_lettered), (300, 0));
 }
 
 /// The message waits for a worker, or for its handler to record the start, when its consumer is stopped.

@@ -99,17 +99,17 @@ async fn messages_after_a_running_one_are_not_handled_again_after_a_cut() {
     for cuts in 1..=2 {
         until("all but one done", async || {
             let stats = client.stats().consumers.remove(0);
-            stats.done == 499 && stats.received == 500 + (cuts - 1) * 497
+            stats.handled == 499 && stats.received == 500 + (cuts - 1) * 497
         })
         .await;
         proxy.cut();
-        until("the loss noticed", async || client.stats().consumers[0].interrupted == cuts).await;
+        until("the loss noticed", async || client.stats().consumers[0].channel_losses == cuts).await;
         proxy.restore();
     }
     until("all received again", async || client.stats().consumers[0].received == 500 + 2 * 497).await;
     gate.open(1);
     fill(&queue, &orders, 1).await;
-    until("the last one", async || client.stats().consumers[0].done == 501).await;
+    until("the last one", async || client.stats().consumers[0].handled == 501).await;
     let mut seen = log.all();
     seen.sort_unstable();
     // The last message has the number 0.
@@ -127,7 +127,7 @@ async fn recreated_stream_is_read_from_its_beginning() {
     let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
     log.reaches(300).await;
     broker().ctl(["delete_queue", &orders]).unwrap();
-    until("the loss noticed", async || client.stats().consumers[0].interrupted == 1).await;
+    until("the loss noticed", async || client.stats().consumers[0].channel_losses == 1).await;
     until("consuming again", async || client.stats().consumers[0].consuming).await;
     fill(&queue, &orders, 200).await;
     let mut seen = log.reaches(500).await;

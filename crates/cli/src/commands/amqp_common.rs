@@ -1,57 +1,55 @@
-//! What the commands that speak to RabbitMQ share.
-//!
-//! Owns how they are started, and the errors of the broker with the next step.
+//! Shared by the commands that connect to RabbitMQ: `--uri`, the runtime, signals, and advice for errors.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use gristmill_amqp::{Client, ClientBuilder, Error as Fault, Queue};
+use gristmill_amqp::{Client, ClientBuilder, Error as AmqpError, Queue};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::settings::consumers::Kind;
+use crate::settings::consumers::QueueKind;
 use crate::settings::typed::Typed;
 use crate::settings::{Amqp, Raw, keys};
 use crate::signals::Listener;
 
-/// How the broker is named on a command line.
+/// Flags that choose the broker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BrokerArgs {
-    /// Where RabbitMQ is; may be given for each node of a cluster. Others can see a password in it, with ps: put that
-    /// into GRISTMILL_AMQP_URI or the settings file [default: the setting amqp.uri]
-    #[arg(long, value_name = "URI", help_heading = "The broker")]
+    /// Connect to this broker; repeatable, for the nodes of a cluster. Other users can read a password in it with ps:
+    /// set it in GRISTMILL_AMQP_URI or in the settings file instead [default: setting amqp.uri, amqp://localhost]
+    #[arg(long, value_name = "URI", help_heading = "Broker options")]
     uri: Vec<String>,
 }
 
 impl BrokerArgs {
-    /// Sets the URIs of the command line, which override variables and the settings file.
-    pub(crate) fn note(&self, context: &mut Context) {
+    /// Applies the URIs of the command line, which override variables and the settings file.
+    pub(crate) fn apply(&self, context: &mut Context) {
         if !self.uri.is_empty() {
             context.flags.values.insert(keys::AMQP_URI.name, ("--uri", Raw::Many(self.uri.clone())));
         }
     }
 }
 
-/// Where tasks run.
+/// Starts a runtime with this many worker threads.
 pub(super) fn runtime(threads: usize) -> Result<Runtime, Error> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let built = builder.worker_threads(threads).enable_all().build();
     built.map_err(|error| Error::System(format!("cannot start threads: {error}")))
 }
 
-/// Signals, one message each. The one after the first `most` ends the process.
+/// Returns a channel that receives a message for each signal. The signal after the first `most` ends the process.
 pub(super) fn signals(most: u32) -> Result<(Listener, UnboundedReceiver<()>), Error> {
     let (sender, receiver) = unbounded_channel();
     let notify = move || {
-        // The receiver is gone when the work is over.
+        // The receiver is dropped when the command is finished.
         let _ = sender.send(());
     };
     Ok((Listener::start(most, notify)?, receiver))
 }
 
-/// A client of the broker that the settings name.
+/// Returns a client builder with the URIs and the timeout of the settings.
 pub(super) fn builder(settings: &Amqp, name: &str) -> ClientBuilder {
     let mut uris = settings.uris.iter();
     let first = uris.next().cloned().unwrap_or_default();
@@ -59,77 +57,100 @@ pub(super) fn builder(settings: &Amqp, name: &str) -> ClientBuilder {
     uris.fold(builder, |builder, uri| builder.uri(uri.clone()))
 }
 
-/// A queue that must exist, or that is made if it does not.
-pub(super) fn queue(name: &str, kind: Option<Kind>, arguments: &[Typed]) -> Queue {
+/// Returns a queue that must exist, or with a kind one that is declared if it does not.
+pub(super) fn queue(name: &str, kind: Option<QueueKind>, arguments: &[Typed]) -> Queue {
     let queue = match kind {
         None => Queue::existing(name),
-        Some(Kind::Quorum) => Queue::quorum(name),
-        Some(Kind::Classic) => Queue::classic(name),
-        Some(Kind::Stream) => Queue::stream(name),
+        Some(QueueKind::Quorum) => Queue::quorum(name),
+        Some(QueueKind::Classic) => Queue::classic(name),
+        Some(QueueKind::Stream) => Queue::stream(name),
     };
     arguments.iter().fold(queue, |queue, (name, value)| queue.argument(name, value.clone()))
 }
 
-/// What differs, from the broker's text about a queue or an exchange that exists and is not as declared.
+/// Extracts the difference from the broker's error about a queue or an exchange that exists with other arguments.
 pub(super) fn difference(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("inequivalent arg '")?;
     let (argument, rest) = rest.split_once("' for ")?;
     let (what, rest) = rest.split_once(" in vhost ")?;
     let (_, rest) = rest.split_once("received ")?;
     let (received, current) = rest.split_once(" but current is ")?;
-    Some(format!("{what} exists with {argument} = {current}, and {received} was asked for"))
+    Some(format!("{what} exists with {argument} = {current}, but {received} was requested"))
 }
 
-/// Closes the connections in order; nothing depends on that.
+/// Extracts virtual host and user from the broker's reply `NOT_ALLOWED - access to vhost 'V' refused for user 'U'`.
+fn refused_access(reply: &str) -> Option<(&str, &str)> {
+    let (_, rest) = reply.split_once("access to vhost '")?;
+    let (vhost, rest) = rest.split_once("' refused for user '")?;
+    Some((vhost, rest.split_once('\'')?.0))
+}
+
+/// Closes the connections; a failure has no consequences.
 pub(super) async fn close(client: Client) {
     let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown(Duration::ZERO)).await;
 }
 
-/// An error of the broker with the next step; whether the user can fix it decides the exit code.
-pub(super) fn failed(fault: Fault) -> Error {
-    let text = fault.to_string();
-    let elsewhere = "--uri, GRISTMILL_AMQP_URI or amqp.uri in the settings file names another";
-    match fault {
-        Fault::Store(error) => Error::Store(error),
-        Fault::Io { source, .. } if source.kind() == ErrorKind::ConnectionRefused => {
-            Error::System(format!("{text}. Is the broker running, and is this its address? {elsewhere}"))
+/// Adds advice to an error of the broker. Errors that the user can fix have exit code 1.
+pub(super) fn failed(error: AmqpError) -> Error {
+    let text = error.to_string();
+    let elsewhere = "choose another with --uri, GRISTMILL_AMQP_URI or amqp.uri in the settings file";
+    match error {
+        AmqpError::Store(error) => Error::Store(error),
+        AmqpError::Io { source, .. } if source.kind() == ErrorKind::ConnectionRefused => {
+            Error::System(format!("{text}. Check that the broker is running at this address, or {elsewhere}"))
         }
-        Fault::Io { .. } | Fault::HeartbeatTimeout { .. } => {
-            Error::System(format!("{text}. Can the broker be reached from here? {elsewhere}"))
+        AmqpError::Io { to, .. } if text.contains("UnknownIssuer") => Error::System(format!(
+            "{to}: no trusted authority has signed the certificate of the broker; name its authority with ?cacertfile=FILE in \
+             the URI"
+        )),
+        AmqpError::Io { .. } | AmqpError::HeartbeatTimeout { .. } => {
+            Error::System(format!("{text}. Check that the broker can be reached, or {elsewhere}"))
         }
-        Fault::ConnectionRefused { code: 403, .. } => Error::Setting(format!(
-            "{}. Are the user and the password in the URI the right ones? What is special in a URL is written with %, as %2f for /",
+        AmqpError::ConnectionRefused { code: 403, .. } => Error::Setting(format!(
+            "{}. Check the user and the password in the URI; percent-encode special characters, such as %2f for /",
             text.trim_end_matches('.')
         )),
-        Fault::ConnectionRefused { code: 530, .. } => Error::Setting(format!(
-            "{text}. Does the virtual host, the part of the URI behind the host, exist?"
-        )),
-        Fault::Channel { code: 404, .. } if text.contains("no exchange") => {
-            Error::Setting(format!("{text}. The exchange has to exist before it is used"))
+        AmqpError::ConnectionRefused { code: 530, to, text: reply } => {
+            Error::Setting(match refused_access(&reply) {
+                Some((vhost, user)) => format!(
+                    "{to}: user {user} has no access to virtual host {vhost}; an administrator can grant it with `rabbitmqctl \
+                 set_permissions -p '{vhost}' '{user}' '.*' '.*' '.*'`"
+                ),
+                None => {
+                    format!("{text}. Check the virtual host, which is the part of the URI after the host")
+                }
+            })
         }
-        Fault::Channel { code: 404, .. } => Error::Setting(format!("{text}. --declare quorum makes it")),
-        Fault::Channel { code: 406, .. } => Error::Setting(match difference(&text) {
-            Some(difference) => format!(
-                "{difference}. Declare it with the arguments that it has, or leave out --declare to take it as it is"
-            ),
+        AmqpError::Channel { code: 404, .. } if text.contains("no exchange") => {
+            Error::Setting(format!("{text}. Declare the exchange at the broker first"))
+        }
+        AmqpError::Channel { code: 404, .. } => {
+            Error::Setting(format!("{text}. Declare it with --declare quorum"))
+        }
+        AmqpError::Channel { code: 406, .. } => Error::Setting(match difference(&text) {
+            Some(difference) => {
+                format!("{difference}. Give the arguments that it has, or omit --declare to use it unchanged")
+            }
             None => text,
         }),
-        Fault::Channel { code: 403 | 405, .. } if text.contains("exclusive") => Error::Setting(format!(
-            "{text}. It has a consumer already, or belongs to one connection; `gristmill queues` shows the number of consumers"
+        AmqpError::Channel { code: 403 | 405, .. } if text.contains("exclusive") => Error::Setting(format!(
+            "{text}. It already has a consumer, or belongs to another connection; `gristmill queues` lists the consumers"
         )),
-        Fault::Channel { code: 403, .. } => Error::Setting(format!(
-            "{text}. The user in the URI has no right to that; an administrator of the broker can grant it"
+        AmqpError::Channel { code: 403, .. } => Error::Setting(format!(
+            "{text}. An administrator of the broker can grant the permission to the user of the URI"
         )),
-        Fault::Unroutable { .. } => Error::Setting(format!("{text}. The queue has to exist")),
-        Fault::MissingPermissions(_)
-        | Fault::Uri { .. }
-        | Fault::Declaration(_)
-        | Fault::Tls(_)
-        | Fault::Channel { .. } => Error::Setting(text),
-        Fault::ConnectionRefused { .. } | Fault::Protocol { .. } => {
-            Error::Setting(format!("{text}. {elsewhere}"))
+        AmqpError::Unroutable { .. } => Error::Setting(format!("{text}. Declare the queue first")),
+        AmqpError::MissingPermissions(_)
+        | AmqpError::Uri { .. }
+        | AmqpError::Declaration(_)
+        | AmqpError::Tls(_)
+        | AmqpError::Channel { .. } => Error::Setting(text),
+        AmqpError::ConnectionRefused { .. } | AmqpError::Protocol { .. } => {
+            Error::Setting(format!("{text}; {elsewhere}"))
         }
-        Fault::Closed => Error::System(format!("no broker answered in time. {elsewhere}")),
+        AmqpError::Closed => {
+            Error::System(format!("no broker answered within amqp.connect_within; {elsewhere}"))
+        }
         _ => Error::System(text),
     }
 }
@@ -139,12 +160,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_difference_to_an_existing_queue_is_named() {
+    fn difference_to_existing_queue_is_extracted() {
         let text = "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': \
                     received the value '10' of type 'long' but current is none";
         let expected =
-            "queue 'q' exists with x-max-length = none, and the value '10' of type 'long' was asked for";
+            "queue 'q' exists with x-max-length = none, but the value '10' of type 'long' was requested";
         assert_eq!(difference(text).as_deref(), Some(expected));
         assert_eq!(difference("PRECONDITION_FAILED - invalid arg 'x-max-priority'"), None);
+    }
+
+    #[test]
+    fn unknown_issuer_and_refused_virtual_host_have_their_own_advice() {
+        let to = "amqps://a@mq:5671/%2f".to_owned();
+        let source = std::io::Error::new(ErrorKind::InvalidData, "invalid peer certificate: UnknownIssuer");
+        let error = failed(AmqpError::Io { to: to.clone(), source }).to_string();
+        assert!(error.contains("?cacertfile=FILE") && !error.contains("reached"), "{error}");
+        let text = "NOT_ALLOWED - access to vhost '/' refused for user 'a'".to_owned();
+        let error = failed(AmqpError::ConnectionRefused { to, code: 530, text }).to_string();
+        assert!(error.contains("user a has no access to virtual host /"), "{error}");
     }
 }

@@ -1,20 +1,19 @@
-//! `gristmill consume`: messages of RabbitMQ's queues, each given to an action.
+//! `gristmill consume`: consumes RabbitMQ queues and runs an action for each message.
 //!
-//! Owns what was asked for, and how that becomes consumers of the broker's client. What an action does with a message
-//! stands in a file for each; how it is waited for, in `attend`; acknowledging, retrying and burying is the client's
-//! affair.
+//! Turns arguments and settings into consumers of the AMQP client. `args` declares the flags, each action has a module,
+//! `supervisor` waits for the end. The client (`gristmill-amqp`) acknowledges, retries and dead-letters messages.
 
 mod args;
 mod batch;
-mod databases;
+mod batch_writer;
 mod drain;
 mod exec;
-mod gather;
 mod http;
 mod metadata;
 mod metrics;
+mod open_databases;
 mod policy;
-mod returning;
+mod returning_counter;
 mod status;
 mod streams;
 pub(super) mod supervisor;
@@ -23,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::{
-    Binding, Client, ClientBuilder, Consumer, Delivery, Error as Fault, Exchange, Offset, Queue,
+    Binding, Client, ClientBuilder, Consumer, Delivery, Error as AmqpError, Exchange, Offset, Queue,
 };
 use gristmill_jobs::ProcessGroups;
 use gristmill_store::{Error as StoreError, Store};
@@ -31,13 +30,13 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub(crate) use self::args::Args;
-use self::batch::Batching;
-use self::databases::Table;
+use self::batch::BatchOptions;
+use self::batch_writer::BatchWriter;
 use self::exec::Exec;
-use self::gather::Gather;
 use self::http::Http;
 pub(super) use self::metadata::MESSAGE_VARIABLES;
-use self::returning::Returning;
+use self::open_databases::SinkTable;
+use self::returning_counter::ReturningCounter;
 use self::supervisor::{Check, Supervisor};
 use super::amqp_common;
 use super::management::Management;
@@ -48,153 +47,163 @@ use crate::settings::consumers::{self, Action};
 use crate::settings::typed::Typed;
 use crate::settings::{Origin, ResolvedSetting, Settings, absolute, keys};
 
-/// How long a request may take, unless it is said.
+/// Timeout of a request, unless `--timeout` is given.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So many wait for a commit together, and so many are sent ahead meanwhile. Those that wait cost nothing.
-const TOGETHER: (usize, usize) = (200, 500);
+/// Handlers of a consumer that writes messages in batches. A handler that waits for its batch uses no CPU.
+const BATCH_HANDLERS: usize = 200;
 
-/// What actions and those who wait for the end know of each other.
-struct Ends {
-    /// True: there is no more time, not even to finish.
-    halted: watch::Receiver<bool>,
-    /// What has to be so for consuming to continue.
+/// Prefetch of a consumer that hands batches to `--exec` or `--http`, unless `--prefetch` is given.
+const BATCH_PREFETCH: usize = 500;
+
+/// State shared by the actions and the supervisor.
+struct RunControl {
+    /// True once running actions must end at once.
+    cancel: watch::Receiver<bool>,
+    /// Consuming stops when one of these fails.
     checks: Mutex<Vec<Check>>,
 }
 
-impl Ends {
-    fn watch(&self, check: Check) {
+impl RunControl {
+    fn add_check(&self, check: Check) {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner).push(check);
     }
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
-    args.note(context);
+    args.apply(context);
     let settings = context.settings()?;
     let chosen = args.choose(&settings)?;
     let limits = args.limits()?;
-    let (signals, mut told) = amqp_common::signals(2)?;
-    let (halt, halted) = watch::channel(false);
-    let ends = Ends { halted, checks: Mutex::default() };
+    let (listener, mut signals) = amqp_common::signals(2)?;
+    let (cancel_sender, cancel) = watch::channel(false);
+    let control = RunControl { cancel, checks: Mutex::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = amqp_common::runtime(cores.clamp(2, 4))?;
-    // Threads of the pools are started, and their stores opened, where tasks can run.
+    // Pools and stores start tasks, which requires a runtime.
     let _guard = runtime.enter();
     let limit = limits.limit.into_iter().chain(limits.drain).min();
-    let opened = runtime.block_on(databases::open_store(&settings, limit, &mut told));
+    let opened = runtime.block_on(open_databases::open_store(&settings, limit, &mut signals));
     let Some(opened) = opened.transpose() else {
-        // Does not wait for the thread that opens the database.
+        // Does not wait for the thread that is opening the database.
         runtime.shutdown_background();
         return Ok(Outcome::Interrupted);
     };
-    let builder = assemble(&chosen, &settings, opened, &ends)?;
+    let builder = build_client(&chosen, &settings, opened, &control)?;
     let started = Instant::now();
     let ended = runtime.block_on(async {
-        let listener = match settings.amqp.metrics {
+        let metrics_listener = match settings.amqp.metrics {
             Some(address) => Some(metrics::bind(address).await?),
             None => None,
         };
         let client = tokio::select! {
-            client = builder.start() => client.map_err(|fault| not_started(fault, &chosen))?,
-            Some(()) = told.recv() => return Ok(None),
+            client = builder.start() => client.map_err(|error| start_error(error, &chosen))?,
+            Some(()) = signals.recv() => return Ok(None),
         };
         let stats = client.stats_handle();
-        if let Some(listener) = listener {
+        if let Some(listener) = metrics_listener {
             if let (false, Ok(address)) = (context.quiet, listener.local_addr()) {
-                note(&format!("metrics are at http://{address}/metrics"));
+                note(&format!("serving metrics at http://{address}/metrics"));
             }
             tokio::spawn(metrics::serve(listener, stats.clone()));
         }
         if !context.quiet {
-            note(&tell_start(&chosen, &client));
+            note(&describe_start(&chosen, &client));
         }
-        let shown = status::show(stats.clone(), context.quiet);
-        let mut attended = Supervisor {
-            watch: stats,
-            told,
-            halt,
+        let progress = status::start_progress(stats.clone(), context.quiet);
+        let mut supervisor = Supervisor {
+            stats,
+            signals,
+            cancel: cancel_sender,
             quiet: context.quiet,
             shutdown: settings.amqp.shutdown,
             limit: limits.limit,
-            drain: limits.drain.map(|timeout| (timeout, Returning::new(Management::of(&settings)))),
-            is_bounded: chosen.iter().any(can_be_full),
+            drain: limits
+                .drain
+                .map(|timeout| (timeout, ReturningCounter::new(Management::from_settings(&settings)))),
+            rejects_when_full: chosen.iter().any(rejects_when_full),
             unfinished: None,
-            times_told: 0,
-            checks: std::mem::take(&mut *ends.checks.lock().unwrap_or_else(PoisonError::into_inner)),
+            signal_count: 0,
+            checks: std::mem::take(&mut *control.checks.lock().unwrap_or_else(PoisonError::into_inner)),
             failure: None,
         };
-        let stats = attended.until_stopped(client).await;
-        shown.end();
-        if let Some(error) = attended.failure {
+        let stats = supervisor.until_stopped(client).await;
+        progress.end();
+        if let Some(error) = supervisor.failure {
             return Err(error);
         }
-        Ok::<_, Error>(Some((stats.map_err(amqp_common::failed)?, attended.times_told, attended.unfinished)))
+        Ok::<_, Error>(Some((
+            stats.map_err(amqp_common::failed)?,
+            supervisor.signal_count,
+            supervisor.unfinished,
+        )))
     });
-    // What still runs has had its time.
+    // The shutdown timeout of actions that still run is over.
     runtime.shutdown_background();
-    let Some((stats, told, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
-    signals.stop();
+    let Some((stats, signal_count, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
+    listener.stop();
     let has_end = limits.drain.is_some() || limits.limit.is_some();
-    let interrupted = told > 1 || (told > 0 && has_end);
+    let interrupted = signal_count > 1 || (signal_count > 0 && has_end);
     let paused = stats.consumers.iter().find_map(|one| Some((&one.queue, one.paused.as_deref()?)));
     let elapsed = started.elapsed();
-    let value = status::value(&stats, elapsed, interrupted)?;
-    context.output.summary(&value, Outcome::Done, |output| status::text(&stats, elapsed, output))?;
+    let value = status::summary_json(&stats, elapsed, interrupted)?;
+    context.output.summary(&value, Outcome::Done, |output| status::summary_text(&stats, elapsed, output))?;
     if let Some(unfinished) = unfinished {
         return Err(Error::System(unfinished));
     }
     match paused {
         Some((queue, why)) if has_end && !interrupted => Err(Error::System(format!(
-            "ended while consuming was paused: messages of {queue} are left, because what they are handed to fails: {why}"
+            "ended while consuming was paused: messages are left in {queue}, because the action fails: {why}"
         ))),
         _ => Ok(if interrupted { Outcome::Interrupted } else { Outcome::Done }),
     }
 }
 
-/// Why consuming cannot start, with the next step. A dead queue that exists with other arguments can be used as it is.
-fn not_started(fault: Fault, chosen: &[consumers::Consumer]) -> Error {
-    let text = fault.to_string();
+/// Adds advice to the error that prevents the start: a dead queue with other arguments can be used unchanged.
+fn start_error(error: AmqpError, chosen: &[consumers::Consumer]) -> Error {
+    let text = error.to_string();
     let is_dead_queue = |one: &&consumers::Consumer| {
         one.dead_letters.is_none() && text.contains(&format!("queue '{}.dead'", one.queue))
     };
     match (amqp_common::difference(&text), chosen.iter().find(is_dead_queue)) {
         (Some(difference), Some(one)) => Error::Setting(format!(
-            "{difference}. `--dead-letters :{}.dead` has dead letters sent to it as it is",
+            "{difference}. Use the existing queue with --dead-letters :{}.dead",
             one.queue
         )),
-        _ => amqp_common::failed(fault),
+        _ => amqp_common::failed(error),
     }
 }
 
-/// Whether the queue is declared here to refuse messages while it is full: the broker then cannot return those that waited.
-fn can_be_full(one: &consumers::Consumer) -> bool {
-    let refuses = |(name, value): &Typed| {
+/// Whether the queue is declared to reject messages while it is full. The broker then cannot return messages that
+/// waited for a retry.
+fn rejects_when_full(one: &consumers::Consumer) -> bool {
+    let rejects = |(name, value): &Typed| {
         name == "x-overflow" && value.as_str().is_some_and(|text| text.starts_with("reject-publish"))
     };
-    one.arguments.iter().any(refuses)
+    one.arguments.iter().any(rejects)
 }
 
-fn tell_start(chosen: &[consumers::Consumer], client: &Client) -> String {
+fn describe_start(chosen: &[consumers::Consumer], client: &Client) -> String {
     let stats = client.stats();
-    let told = chosen.iter().zip(&stats.consumers).map(|(one, stats)| {
+    let descriptions = chosen.iter().zip(&stats.consumers).map(|(one, stats)| {
         let action = match &one.action {
-            // All of it: flags behind the command are the command's.
-            Action::Exec(words) => words.join(" "),
-            Action::Http(_) => "a POST".to_owned(),
-            Action::Enqueue { kind, .. } => format!("a task of the kind {kind}"),
-            Action::Into { database, table } => format!("the table {table} of {}", database.display()),
+            // The whole command, because flags after --exec belong to it.
+            Action::Exec(words) => format!("with {}", words.join(" ")),
+            Action::Http(_) => "with POST requests".to_owned(),
+            Action::Enqueue { kind, .. } => format!("into tasks of kind {kind}"),
+            Action::Into { database, table } => format!("into table {table} of {}", database.display()),
         };
-        let queue = format!("{}{}", one.queue, tell_position(one, stats.began_at));
+        let queue = format!("{}{}", one.queue, describe_position(one, stats.began_at));
         match one.batch {
-            Some((size, _)) => format!("{queue} to {action} (up to {size} in a batch)"),
-            None => format!("{queue} to {action} ({} at a time)", stats.workers),
+            Some((size, _)) => format!("{queue} {action} (batches of up to {size})"),
+            None => format!("{queue} {action} ({} at a time)", stats.workers),
         }
     });
-    format!("consuming {}", told.collect::<Vec<_>>().join(", "))
+    format!("consuming {}", descriptions.collect::<Vec<_>>().join(", "))
 }
 
-/// Where reading of a stream begins, if that is known before the first message.
-fn tell_position(one: &consumers::Consumer, position: Option<u64>) -> String {
+/// Describes where reading of a stream starts, if that is known before the first message.
+fn describe_position(one: &consumers::Consumer, position: Option<u64>) -> String {
     let Some(at) = position else { return String::new() };
     let is_other = match &one.offset {
         Some(Offset::Number(number)) => *number != at,
@@ -202,39 +211,39 @@ fn tell_position(one: &consumers::Consumer, position: Option<u64>) -> String {
         Some(Offset::Next) | None => false,
     };
     match is_other && !one.rewind {
-        true => format!(" from offset {at} (--offset is for the first time; --rewind begins there again)"),
+        true => format!(" from offset {at} (stored position; --rewind starts at --offset again)"),
         false => format!(" from offset {at}"),
     }
 }
 
-/// Everything that is to be at the broker, and every consumer. What makes no sense is told before anything connects.
-fn assemble(
+/// Builds the client with all queues, bindings and consumers. Reports invalid combinations before anything connects.
+fn build_client(
     chosen: &[consumers::Consumer],
     settings: &Settings,
     opened: Result<Store, Error>,
-    ends: &Ends,
+    control: &RunControl,
 ) -> Result<ClientBuilder, Error> {
     let mut builder = amqp_common::builder(&settings.amqp, "gristmill consume");
     let needs_store = |one: &consumers::Consumer| {
-        let has_ids = one.once_within.is_some() && !matches!(one.action, Action::Into { .. });
-        one.keep_letters || has_ids || one.is_stream() || matches!(one.action, Action::Enqueue { .. })
+        let has_ids = one.dedup_window.is_some() && !matches!(one.action, Action::Into { .. });
+        one.store_dead_letters || has_ids || one.is_stream() || matches!(one.action, Action::Enqueue { .. })
     };
-    // Starts of messages are counted there. Where nothing else needs it, it may be missing.
+    // The store counts starts of messages. If nothing else needs it, consuming works without it.
     let store = match opened {
         Ok(store) => Some(store),
         Err(error @ Error::Store(StoreError::Busy(_))) => return Err(error),
         Err(error) if chosen.iter().any(needs_store) => return Err(error),
         Err(error) => {
             tracing::warn!(
-                "{error}. Without the database starts of messages are not counted: one that ends this process is delivered \
-                 again without limit"
+                "{error}. Starts of messages are not counted without the database: a message that kills this process is \
+                 redelivered without limit"
             );
             None
         }
     };
     if let Some(store) = &store {
         let opened = store.clone();
-        ends.watch(Box::new(move || Ok(opened.check_in_place()?)));
+        control.add_check(Box::new(move || Ok(opened.check_in_place()?)));
         builder = builder.store(store.clone());
     }
     let (mut queues, mut exchanges) = (Vec::new(), Vec::new());
@@ -250,9 +259,9 @@ fn assemble(
             }
             builder = builder.bind(Binding::new(&one.queue, exchange, key));
         }
-        builder = builder.consumer(consumer(one, settings, store.as_ref(), ends)?);
+        builder = builder.consumer(build_consumer(one, settings, store.as_ref(), control)?);
     }
-    // A queue for dead letters must exist before the first of them is published.
+    // The queue for dead letters must exist before the first one is published.
     for (exchange, queue) in chosen.iter().filter_map(|one| one.dead_letters.as_ref()) {
         if exchange.is_empty() && !queues.contains(&queue) {
             queues.push(queue);
@@ -263,129 +272,129 @@ fn assemble(
     Ok(builder)
 }
 
-fn consumer(
+fn build_consumer(
     one: &consumers::Consumer,
     settings: &Settings,
     store: Option<&Store>,
-    ends: &Ends,
+    control: &RunControl,
 ) -> Result<Consumer, Error> {
-    let mut made = Consumer::new(&one.queue, &one.name)
+    let mut consumer = Consumer::new(&one.queue, &one.name)
         .retry(policy::retry(one, false))
         .retry_in_place(policy::retry(one, true))
         .store_position()
         .workers(one.workers)
         .prefetch(one.prefetch);
     if let Some(event) = &one.event {
-        made = made.event(event);
+        consumer = consumer.event(event);
     }
     if let Some(order) = &one.order_by {
-        made = made.order_by(order.clone());
+        consumer = consumer.order_by(order.clone());
     }
     if let Some((exchange, key)) = &one.dead_letters {
-        made = made.dead_letters(exchange, key);
+        consumer = consumer.dead_letters(exchange, key);
     }
-    if one.keep_letters {
-        made = made.store_dead_letters();
+    if one.store_dead_letters {
+        consumer = consumer.store_dead_letters();
     }
-    // A table has the ids of its rows itself.
+    // The table stores the ids of its rows itself.
     let is_into = matches!(one.action, Action::Into { .. });
-    if let Some(window) = one.once_within.filter(|_| !is_into) {
-        made = made.dedup_window(window);
+    if let Some(window) = one.dedup_window.filter(|_| !is_into) {
+        consumer = consumer.dedup_window(window);
     }
     if let Some(count) = one.max_starts {
-        made = made.max_starts(count);
+        consumer = consumer.max_starts(count);
     }
     if let Some(limit) = one.consumer_timeout {
-        made = made.consumer_timeout(limit);
+        consumer = consumer.consumer_timeout(limit);
     }
     if let Some(offset) = &one.offset {
-        made = made.offset(offset.clone());
+        consumer = consumer.offset(offset.clone());
     }
     if one.rewind {
-        made = made.rewind();
+        consumer = consumer.rewind();
     }
     if one.exclusive {
-        made = made.exclusive();
+        consumer = consumer.exclusive();
     }
-    with_action(made, one, settings, store, ends)
+    with_action(consumer, one, settings, store, control)
 }
 
 fn with_action(
-    made: Consumer,
+    consumer: Consumer,
     one: &consumers::Consumer,
     settings: &Settings,
     store: Option<&Store>,
-    ends: &Ends,
+    control: &RunControl,
 ) -> Result<Consumer, Error> {
-    let watch = |gather: &Gather| {
-        let threads = gather.threads();
-        ends.watch(Box::new(move || threads.check()));
+    let watch_threads = |writer: &BatchWriter| {
+        let threads = writer.threads();
+        control.add_check(Box::new(move || threads.check()));
     };
-    let gathered = |made: Consumer, gather: Gather| {
-        let (workers, _) = TOGETHER;
-        watch(&gather);
-        // A limit of the whole attempt would end it while its row is written, and the message would be written again.
-        let gather = gather.within(one.timeout);
-        let made = one.timeout.into_iter().fold(made, Consumer::handler_timeout);
-        made.workers(if one.workers == 0 { workers } else { one.workers })
+    let with_commits = |consumer: Consumer, writer: BatchWriter| {
+        watch_threads(&writer);
+        // A timeout of the whole attempt could end it while its row is written, and the message would be written twice.
+        let writer = writer.with_begin_timeout(one.timeout);
+        let consumer = one.timeout.into_iter().fold(consumer, Consumer::handler_timeout);
+        consumer
+            .workers(if one.workers == 0 { BATCH_HANDLERS } else { one.workers })
             .handler_records_starts()
-            .handle(move |delivery| gather.clone().write(delivery))
+            .handle(move |delivery| writer.clone().write(delivery))
     };
-    // Each run of a batch has the time limit; waiting for the batch has none.
-    let batched = |made: Consumer, gather: Gather| {
-        let (handlers, prefetch) = TOGETHER;
-        watch(&gather);
-        made.workers(handlers)
+    // The timeout applies to each run of a batch, not to the wait for it.
+    let with_batches = |consumer: Consumer, writer: BatchWriter| {
+        watch_threads(&writer);
+        consumer
+            .workers(BATCH_HANDLERS)
             .handler_records_starts()
-            .prefetch(if one.prefetch == 0 { prefetch } else { one.prefetch })
-            .handle(move |delivery| gather.clone().write(delivery))
+            .prefetch(if one.prefetch == 0 { BATCH_PREFETCH } else { one.prefetch })
+            .handle(move |delivery| writer.clone().write(delivery))
     };
-    let batching = one.batch.map(|(size, linger)| Batching { size, linger, parallel: one.workers.max(1) });
+    let batch = one.batch.map(|(size, linger)| BatchOptions { size, linger, parallel: one.workers.max(1) });
     Ok(match &one.action {
         Action::Exec(words) => {
             let timeout = one.timeout.or(settings.exec.timeout);
-            exec::look_for(words)?;
-            let is_default = |shown: &ResolvedSetting| {
-                shown.key.name == keys::EXEC_TIMEOUT.name && shown.origin == Origin::Default
+            exec::check_program(words)?;
+            let is_default = |setting: &ResolvedSetting| {
+                setting.key.name == keys::EXEC_TIMEOUT.name && setting.origin == Origin::Default
             };
-            // The default is longer than most brokers wait. That it was exceeded is logged when it happens.
+            // The default is longer than the consumer_timeout of most brokers, so it causes no warning at the start.
             let chosen = one.timeout.or(timeout.filter(|_| !settings.resolved.iter().any(is_default)));
-            let made = chosen.into_iter().fold(made, Consumer::handler_timeout);
-            // Without the folder, commands are not recorded, which is logged.
+            let consumer = chosen.into_iter().fold(consumer, Consumer::handler_timeout);
+            // Without the folder commands are not recorded, which is logged.
             let _ = create_data_folder(settings);
             let groups = ProcessGroups::for_database(&settings.database);
-            let exec = Exec::new(words.clone(), timeout, ends.halted.clone(), groups);
-            if let Some(batching) = batching {
+            let exec = Exec::new(words.clone(), timeout, control.cancel.clone(), groups);
+            if let Some(options) = batch {
                 let runtime = Handle::current();
                 let run =
                     move |some: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(some, &lines));
-                return Ok(batched(made, batch::gather("exec", batching, run)?));
+                return Ok(with_batches(consumer, batch::batch_writer("exec", options, run)?));
             }
-            made.handle(move |delivery| Arc::clone(&exec).run(delivery))
+            consumer.handle(move |delivery| Arc::clone(&exec).run(delivery))
         }
         Action::Http(url) => {
             let timeout = one.timeout.unwrap_or(HTTP_TIMEOUT);
-            let made = made.handler_timeout(timeout);
+            let consumer = consumer.handler_timeout(timeout);
             let http = Http::new(url.clone(), timeout, one.http_retry_status.clone())?;
-            if let Some(batching) = batching {
+            if let Some(options) = batch {
                 let http = Arc::new(http);
                 let run = move |some: &[Delivery], lines: Vec<u8>| http.post_batch(some, &lines);
-                return Ok(batched(made, batch::gather("http", batching, run)?));
+                return Ok(with_batches(consumer, batch::batch_writer("http", options, run)?));
             }
-            made.handle_blocking(move |delivery| http.post(delivery))
+            consumer.handle_blocking(move |delivery| http.post(delivery))
         }
         Action::Enqueue { kind, queue } => {
             let Some(store) = store else {
-                return Err(Error::System("there is no store for tasks".to_owned()));
+                return Err(Error::System("--enqueue needs the database".to_owned()));
             };
-            gathered(made, Gather::enqueue(store.clone(), kind.clone(), queue.clone())?)
+            with_commits(consumer, BatchWriter::into_tasks(store.clone(), kind.clone(), queue.clone())?)
         }
         Action::Into { database, table } => {
-            let once = one.once_within.map(|window| (format!("amqp:{}", one.queue), window));
-            let table = Table::open(absolute(database)?, table, once)?;
+            let dedup = one.dedup_window.map(|window| (format!("amqp:{}", one.queue), window));
+            let table = SinkTable::open(absolute(database)?, table, dedup)?;
             let state = table.state();
-            ends.watch(Box::new(move || state.check()));
-            gathered(made, Gather::into(table)?)
+            control.add_check(Box::new(move || state.check()));
+            with_commits(consumer, BatchWriter::into_table(table)?)
         }
     })
 }

@@ -1,27 +1,27 @@
-//! Decides which variables of this process a command does not inherit, for tasks and for messages alike.
+//! Decides which variables of this process the commands of tasks and messages do not inherit.
 
 use std::ffi::OsString;
 
 use super::consume::MESSAGE_VARIABLES;
 use crate::settings::keys;
 
-/// Variables whose value may hold a password. A command may print its environment, and its output is kept.
+/// Variables that may hold a password. A command may print its environment, and its output is stored.
 const SECRETS: &[&str] = &[keys::AMQP_URI.variable];
 
-/// The variable of each header of a message begins with this.
-pub(super) const HEADER: &str = "GRISTMILL_HEADER_";
+/// Prefix of the variables of message headers.
+pub(super) const HEADER_PREFIX: &str = "GRISTMILL_HEADER_";
 
-/// Names of variables that this process has and its commands do not inherit: secrets, and what is about the task or the
-/// message that this process was itself started for.
+/// Returns the variables of this process that its commands do not inherit: secrets, and variables of the task or
+/// message for which this process itself was started.
 pub(super) fn withheld() -> Vec<OsString> {
     std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_str().is_some_and(is_withheld)).collect()
 }
 
 fn is_withheld(name: &str) -> bool {
-    let about = |name: &str| name == "TASK_ID" || MESSAGE_VARIABLES.contains(&name);
+    let describes_work = |name: &str| name == "TASK_ID" || MESSAGE_VARIABLES.contains(&name);
     SECRETS.contains(&name)
-        || name.starts_with(HEADER)
-        || name.strip_prefix("GRISTMILL_").is_some_and(about)
+        || name.starts_with(HEADER_PREFIX)
+        || name.strip_prefix("GRISTMILL_").is_some_and(describes_work)
         || matches!(name, "TRACEPARENT" | "TRACESTATE")
 }
 

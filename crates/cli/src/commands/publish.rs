@@ -1,9 +1,9 @@
-//! `gristmill publish`: lines and files to RabbitMQ, each confirmed.
+//! `gristmill publish`: publishes lines and files to RabbitMQ with confirmation.
 //!
-//! Owns the arguments and the summary. `source` reads messages, `sending` sends them. A message is in memory only while it is
-//! in flight.
+//! Owns the arguments and the summary. `source` reads messages, `sender` publishes them. A message is in memory only
+//! while it is in flight.
 
-mod sending;
+mod sender;
 mod source;
 
 use std::path::PathBuf;
@@ -14,164 +14,168 @@ use std::time::{Duration, Instant};
 use gristmill_amqp::{Exchange, Message, Queue};
 use serde_json::json;
 
-use self::sending::{Counts, End, NAMED, Sending};
-use self::source::Way;
+use self::sender::{MAX_REPORTED, MessageSender, PublishCounts, PublishEnd};
+use self::source::Splitting;
 use super::amqp_common::{self, BrokerArgs};
 use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{count_of, format_duration, note, thousands};
-use crate::settings::consumers::{DECLARE, kind};
+use crate::settings::consumers::{DECLARE, queue_kind};
 use crate::settings::typed::{self, Typed};
 use crate::settings::value::{self, DURATIONS};
 
-const EXAMPLES: &str = "\
-Each line of standard input is a message, without its end; empty lines are none. A file that is named is one message as \
-it is, whatever is in it. --lines takes lines of files, --whole all of standard input as one.
+const HELP: &str = "\
+Each line of standard input is a message, without its line end; empty lines are skipped. Each FILE is one message with \
+unchanged contents. --lines publishes the lines of files, --whole publishes standard input as one message.
 
-A message counts when the broker has confirmed it: on disk, for a queue that is durable. One that no queue takes is \
-named with its line or file, and costs only itself; the exit code is 1 then. When the connection is lost, what was not \
-confirmed is sent again, so that a message may arrive twice. A broker that confirms nothing for as long as \
---confirm-within says ends it: what it names then may have arrived, or not. Ctrl-C ends it after the messages that are on their way.
+A message counts as published once the broker has confirmed it, which for a durable queue means that it is on disk. A \
+message that no queue accepts is reported with its line or file; the others are published, and the exit code is 1. If the \
+connection is lost, unconfirmed messages are sent again, so a message may arrive twice. If the broker confirms nothing for \
+--confirm-timeout, publishing stops, and the reported messages may or may not have arrived. Ctrl-C stops publishing after \
+the messages in flight are confirmed.
+
+`gristmill consume --help` describes TLS, client certificates and heartbeats of the URI.
 
 Exit codes:
-  0    all are confirmed
-  1    a wrong argument; no entry at the broker; messages that no queue took, or could not be read
-  2    the system failed: no broker, or one that does not confirm
-  130  interrupted; what it says is published is
+  0    all messages are confirmed
+  1    invalid argument; access refused by the broker; messages that no queue
+       accepted or that could not be read
+  2    system failure: no broker, or a broker that does not confirm
+  130  interrupted; the messages counted as published are confirmed
 
 Examples:
   echo '{\"id\": 17}' | gristmill publish --queue orders
-  gristmill publish --exchange shop --routing-key order.created --ids --lines orders.jsonl
-  gristmill publish --queue orders --header retries:int=3 --priority 5 --expiration 1h order.json
-  gristmill publish --queue orders --declare quorum --argument max-length=100000 --argument delivery-limit=20 order.json
+  gristmill publish --exchange shop --routing-key order.created --lines orders
+  gristmill publish --queue orders --header retries:int=3 --expiration 1h a.json
+  gristmill publish --queue jobs --declare quorum --argument max-length=99 a.json
   gristmill publish --queue pictures --content-type image/png *.png
-  zcat dump.jsonl.gz | gristmill publish --queue events --header source=dump";
+  zcat dump.jsonl.gz | gristmill publish --queue events --generate-ids";
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = EXAMPLES,
+    after_help = HELP,
     override_usage = "gristmill publish [OPTIONS] --queue <QUEUE> [FILE]...\n       \
                       gristmill publish [OPTIONS] --exchange <EXCHANGE> [--routing-key <KEY>] [FILE]..."
 )]
 #[command(group(clap::ArgGroup::new("to").required(true).args(["queue", "exchange"])))]
 pub(crate) struct Args {
-    /// Files, each a message; - for standard input [default: the lines of standard input]
+    /// Files to publish, each as one message; - is standard input [default: the lines of standard input]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Straight to this queue
+    /// Publish to this queue
     #[arg(long, value_name = "QUEUE")]
     queue: Option<String>,
 
-    /// To this exchange
+    /// Publish to this exchange
     #[arg(long, value_name = "EXCHANGE")]
     exchange: Option<String>,
 
-    /// With this routing key
+    /// With --exchange: routing key of the messages [default: empty]
     #[arg(long, value_name = "KEY", requires = "exchange", conflicts_with = "queue")]
     routing_key: Option<String>,
 
-    /// Each line of a file is a message
+    /// Publish each line of a file as a message
     #[arg(long, conflicts_with = "whole")]
     lines: bool,
 
-    /// All of standard input is one message
+    /// Publish all of standard input as one message
     #[arg(long)]
     whole: bool,
 
-    /// A header for each message, as text or, with NAME:TYPE=VALUE, of a type: int, double, bool, time, bytes (in hexadecimal)
-    /// and so on; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = typed::header, help_heading = "What messages carry")]
+    /// Add a header to each message: text, or with NAME:TYPE=VALUE a value of type int, double, bool, time, bytes
+    /// (hexadecimal) and others; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = typed::header, help_heading = "Message options")]
     header: Vec<Typed>,
 
-    /// Give each message an id of its own, by which consumers can tell that they have seen it
-    #[arg(long, help_heading = "What messages carry")]
-    ids: bool,
+    /// Give each message its own id, by which consumers can recognise duplicates
+    #[arg(long, help_heading = "Message options")]
+    generate_ids: bool,
 
     /// Give each message this id
-    #[arg(long, value_name = "ID", conflicts_with = "ids", help_heading = "What messages carry")]
+    #[arg(long, value_name = "ID", conflicts_with = "generate_ids", help_heading = "Message options")]
     id: Option<String>,
 
-    /// A priority; the queue needs the argument max-priority to regard it
-    #[arg(long, value_name = "NUMBER", help_heading = "What messages carry")]
+    /// Set the priority, 0 to 255; the queue needs the argument max-priority
+    #[arg(long, value_name = "NUMBER", help_heading = "Message options")]
     priority: Option<u8>,
 
-    /// How long the broker keeps a message waiting, such as 30s
-    #[arg(long, value_name = "DURATION", value_parser = any_duration, help_heading = "What messages carry")]
+    /// Let the broker drop a message that waits longer than this, such as 30s
+    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Message options")]
     expiration: Option<Duration>,
 
-    /// Which request or conversation messages belong to
-    #[arg(long, value_name = "ID", help_heading = "What messages carry")]
+    /// Set the id of the request or conversation that the messages belong to
+    #[arg(long, value_name = "ID", help_heading = "Message options")]
     correlation_id: Option<String>,
 
-    /// The queue for answers
-    #[arg(long, value_name = "QUEUE", help_heading = "What messages carry")]
+    /// Set the queue for replies
+    #[arg(long, value_name = "QUEUE", help_heading = "Message options")]
     reply_to: Option<String>,
 
-    /// When they were made: seconds since 1970, a moment such as 2026-01-31T12:00:00Z, or now
-    #[arg(long, value_name = "TIME", value_parser = timestamp, help_heading = "What messages carry")]
+    /// Set the time of creation: seconds since 1970, a time such as 2026-01-31T12:00:00Z, or now
+    #[arg(long, value_name = "TIME", value_parser = timestamp, help_heading = "Message options")]
     timestamp: Option<u64>,
 
-    /// What they are, such as application/json
-    #[arg(long, value_name = "TYPE", help_heading = "What messages carry")]
+    /// Set the content type, such as application/json
+    #[arg(long, value_name = "TYPE", help_heading = "Message options")]
     content_type: Option<String>,
 
-    /// What happened, such as order.created
-    #[arg(long = "type", value_name = "NAME", help_heading = "What messages carry")]
+    /// Set the message type, such as order.created
+    #[arg(long = "type", value_name = "NAME", help_heading = "Message options")]
     kind: Option<String>,
 
-    /// The broker need not keep them through a restart
-    #[arg(long, help_heading = "What messages carry")]
+    /// Publish messages that the broker may lose when it restarts
+    #[arg(long, help_heading = "Message options")]
     transient: bool,
 
     #[command(flatten)]
-    place: BrokerArgs,
+    broker: BrokerArgs,
 
-    /// Make the queue if it does not exist: quorum, classic or stream
-    #[arg(long, value_name = "KIND", requires = "queue", help_heading = "The broker")]
+    /// Declare the queue if it does not exist: quorum, classic or stream
+    #[arg(long, value_name = "KIND", requires = "queue", help_heading = "Broker options")]
     declare: Option<String>,
 
-    /// With --declare: an argument of the queue, such as max-length=1000, single-active-consumer=true, delivery-limit=20,
-    /// max-priority=5 or x-other:int=3; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", requires = "declare", value_parser = typed::argument, help_heading = "The broker")]
+    /// With --declare: set an argument of the queue, such as max-length=1000, single-active-consumer=true,
+    /// delivery-limit=20, max-priority=5 or x-other:int=3; repeatable
+    #[arg(long, value_name = "NAME=VALUE", requires = "declare", value_parser = typed::argument, help_heading = "Broker options")]
     argument: Vec<Typed>,
 
-    /// How many messages may be on their way at a time
+    /// Allow this many unconfirmed messages at once, 1 to 100000
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000,
-          value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "The broker")]
-    in_flight: u32,
+          value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Broker options")]
+    max_in_flight: u32,
 
-    /// How long the broker may take to confirm a message, a restart included; then it is stopped
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration, help_heading = "The broker")]
-    confirm_within: Duration,
+    /// Stop if the broker does not confirm a message within this time; includes restarts of the broker
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = positive_duration, help_heading = "Broker options")]
+    confirm_timeout: Duration,
 }
 
 fn timestamp(text: &str) -> Result<u64, String> {
-    let expected = "expected: seconds since 1970, a moment such as 2026-01-31T12:00:00Z, or now";
+    let expected = "expected: seconds since 1970, a time such as 2026-01-31T12:00:00Z, or now";
     typed::seconds(text).ok_or_else(|| expected.to_owned())
 }
 
-fn any_duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, String> {
     value::duration(text).ok_or_else(|| format!("expected: {DURATIONS}"))
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+fn positive_duration(text: &str) -> Result<Duration, String> {
     let found = value::duration(text).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| format!("legal: more than 0s, written as {DURATIONS}"))
+    found.ok_or_else(|| format!("expected: more than 0s, written as {DURATIONS}"))
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
-    args.place.note(context);
+    args.broker.apply(context);
     if args.whole && !args.files.is_empty() && args.files.iter().all(|file| file != "-") {
         return Err(Error::Setting(
-            "--whole is about standard input; a file is one message anyway".to_owned(),
+            "--whole applies to standard input only; a file is always one message".to_owned(),
         ));
     }
     let settings = context.settings()?;
     let mut builder = amqp_common::builder(&settings.amqp, "gristmill publish")
-        .max_in_flight(args.in_flight.try_into().unwrap_or(1))
-        .confirm_timeout(args.confirm_within);
+        .max_in_flight(args.max_in_flight.try_into().unwrap_or(1))
+        .confirm_timeout(args.confirm_timeout);
     if let Some(queue) = &args.queue {
         builder = builder.queue(args.declared(queue)?);
     }
@@ -182,16 +186,16 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let (signals, mut cancelled) = amqp_common::signals(1)?;
     let runtime = amqp_common::runtime(2)?;
     let started = Instant::now();
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(PublishCounts::default());
     let ended = runtime.block_on(async {
         let client = tokio::select! {
             client = builder.start() => client.map_err(amqp_common::failed)?,
-            Some(()) = cancelled.recv() => return Ok(End::Interrupted),
+            Some(()) = cancelled.recv() => return Ok(PublishEnd::Interrupted),
         };
-        let inputs = source::read(&args.files, args.way())?;
-        let shown = show(&counts, context.quiet);
-        let end = Sending::new(args, client.publisher(), &counts).all(inputs, cancelled).await;
-        shown.end();
+        let inputs = source::read(&args.files, args.splitting())?;
+        let progress = start_progress(&counts, context.quiet);
+        let end = MessageSender::new(args, client.publisher(), &counts).send_all(inputs, cancelled).await;
+        progress.end();
         amqp_common::close(client).await;
         Ok::<_, Error>(end)
     });
@@ -200,20 +204,20 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     signals.stop();
     let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
     let seconds = started.elapsed().as_secs_f64();
-    if failed > NAMED {
-        note(&format!("and {} more that did not arrive", thousands(failed - NAMED)));
+    if failed > MAX_REPORTED {
+        note(&format!("and {} more failed", thousands(failed - MAX_REPORTED)));
     }
     let value = json!({
         "published": published,
         "failed": failed,
         "seconds": seconds,
-        "interrupted": end == End::Interrupted,
-        "stuck": end == End::Stuck,
+        "interrupted": end == PublishEnd::Interrupted,
+        "confirm_timed_out": end == PublishEnd::Unconfirmed,
     });
     let outcome = match end {
-        End::All => Outcome::Done,
-        End::Interrupted => Outcome::Interrupted,
-        End::Stuck => Outcome::Failed,
+        PublishEnd::All => Outcome::Done,
+        PublishEnd::Interrupted => Outcome::Interrupted,
+        PublishEnd::Unconfirmed => Outcome::Failed,
     };
     let outcome = if failed > 0 { outcome.and(Outcome::UserError) } else { outcome };
     context.output.summary(&value, outcome, |_| {
@@ -225,12 +229,12 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             thousands(rate)
         );
         if failed > 0 {
-            text.push_str(&format!(", {} not", thousands(failed)));
+            text.push_str(&format!(", {} failed", thousands(failed)));
         }
         match end {
-            End::All => {}
-            End::Interrupted => text.push_str("; interrupted"),
-            End::Stuck => text.push_str("; stopped: the broker does not confirm"),
+            PublishEnd::All => {}
+            PublishEnd::Interrupted => text.push_str("; interrupted"),
+            PublishEnd::Unconfirmed => text.push_str("; stopped: the broker does not confirm"),
         }
         text
     })?;
@@ -240,17 +244,19 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 impl Args {
     fn declared(&self, queue: &str) -> Result<Queue, Error> {
         let Some(text) = &self.declare else { return Ok(Queue::existing(queue)) };
-        match kind(text) {
+        match queue_kind(text) {
             Some(kind) => Ok(amqp_common::queue(queue, Some(kind), &self.argument)),
             None => {
-                let legal = DECLARE.legal;
-                Err(Error::Setting(format!("--declare is {text:?}, which is not legal\n\nlegal: {legal}")))
+                let expected = DECLARE.expected;
+                Err(Error::Setting(format!(
+                    "--declare is {text:?}, which is not allowed\n\nexpected: {expected}"
+                )))
             }
         }
     }
 
-    fn way(&self) -> Way {
-        Way { lines_of_files: self.lines, whole_input: self.whole }
+    fn splitting(&self) -> Splitting {
+        Splitting { lines_of_files: self.lines, whole_input: self.whole }
     }
 
     fn message(&self, body: Vec<u8>) -> Message {
@@ -265,7 +271,7 @@ impl Args {
         for (name, value) in &self.header {
             message = message.header(name, value.clone());
         }
-        if self.ids {
+        if self.generate_ids {
             message = message.id(uuid::Uuid::new_v4().to_string());
         }
         if let Some(kind) = &self.kind {
@@ -288,18 +294,18 @@ impl Args {
     }
 }
 
-fn show(counts: &Arc<Counts>, quiet: bool) -> ProgressReporter {
+fn start_progress(counts: &Arc<PublishCounts>, quiet: bool) -> ProgressReporter {
     let counts = Arc::clone(counts);
-    let mut pace = RateMeter::default();
+    let mut rate = RateMeter::default();
     ProgressReporter::start(quiet, move |_| {
         let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
         let mut parts = vec![
             Segment(9, format!("{} published", thousands(published))),
-            Segment(8, format!("{}/s", thousands(pace.rate(published) as u64))),
+            Segment(8, format!("{}/s", thousands(rate.rate(published) as u64))),
             Segment(6, crate::output::bytes(counts.bytes.load(Relaxed))),
         ];
         if failed > 0 {
-            parts.push(Segment(7, format!("{} not", thousands(failed))));
+            parts.push(Segment(7, format!("{} failed", thousands(failed))));
         }
         ProgressLine { segments: parts, bar: None }
     })

@@ -1,11 +1,11 @@
-//! `gristmill queues`: lists queues with their counts; its subcommands move, show and delete messages.
+//! `gristmill queues`: lists queues with their counts. Subcommands move, show and delete messages.
 
 mod filter;
 mod peek;
 mod purge;
 mod transfer;
 
-use gristmill_amqp::{Client, Error as Fault, derived_queue_names};
+use gristmill_amqp::{Client, Error as AmqpError, derived_queue_names};
 use serde::Serialize;
 use serde_json::json;
 
@@ -16,19 +16,20 @@ use crate::error::{Error, Outcome};
 use crate::output::{Output, thousands};
 use crate::settings::{Settings, consumers};
 
-const EXAMPLES: &str = "\
-Each queue is listed with its dead queue, QUEUE.dead, and its retry queues, QUEUE.retry.MILLISECONDS, where messages wait for \
-another attempt, as far as these exist. Without names, the queues of the settings file's consumers are listed.
+const HELP: &str = "\
+Each queue is listed with its dead queue, QUEUE.dead, and its retry queues, QUEUE.retry.MILLISECONDS, if they exist. Without \
+names, the queues of the consumers in the settings file are listed.
 
-Messages that a consumer holds and has not acknowledged yet are not counted. Those of a stream are all that it keeps. \
-RETURNING are messages whose wait is over and that the broker could not yet return to their queue, as when that is full; \
-they are in no other count. Only the management API knows them (setting amqp.management), and its counts are up to 5 s \
-old; without it, and for a queue that was just declared, they are unknown.
+MESSAGES counts the messages that are ready; for a stream, all that it stores. Messages that a consumer has received and not \
+acknowledged are not counted. RETURNING counts the messages whose retry delay is over and that the broker cannot return to \
+their queue, for example because it is full; no other count includes them. It needs the management API (setting \
+amqp.management), whose counts are up to 5 s old; without it, and for a queue that was just declared, it is unknown.
 
 Exit codes:
   0    done
-  1    a queue that was named does not exist; the broker or its management API refuses the user
-  2    the system failed: no broker, or no management API at amqp.management
+  1    a named queue does not exist; access refused by the broker or by its
+       management API
+  2    system failure: no broker, or no management API at amqp.management
 
 Examples:
   gristmill queues
@@ -37,48 +38,47 @@ Examples:
   gristmill queues move orders.dead orders --where reason=attempts";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(after_help = HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// The queues to list [default: those of the settings file's consumers]
+    /// Queues to list [default: the queues of the consumers in the settings file]
     #[arg(value_name = "QUEUE")]
     names: Vec<String>,
 
     #[command(flatten)]
-    place: BrokerArgs,
+    broker: BrokerArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Move messages to another queue, such as dead letters back to theirs
+    /// Move messages to another queue, such as dead letters back to their queue
     Move(transfer::Args),
-    /// Show the first messages of a queue; they stay in it
+    /// Show the first messages of a queue without removing them
     Peek(peek::Args),
-    /// Delete the messages of a queue
+    /// Delete all ready messages of a queue
     Purge(purge::Args),
 }
 
-/// A queue as it is.
+/// Listed queue with its counts.
 #[derive(Debug, Serialize)]
-struct Found {
+struct ListedQueue {
     queue: String,
     exists: bool,
     messages: Option<u32>,
     consumers: Option<u32>,
-    /// Messages that the broker is returning from this queue to the one that they wait for, and counts in neither. None is
-    /// unknown.
+    /// Messages that the broker is returning from this queue to another and counts in neither. None if unknown.
     returning: Option<u64>,
 }
 
-/// A queue to be listed.
-struct Wanted {
+/// Queue to look up.
+struct QueueLookup {
     name: String,
-    /// Listed only if it exists.
-    may_be_missing: bool,
-    /// Looked up only if this one exists: the broker logs an error for each lookup of a queue that does not exist.
-    only_with: Option<String>,
+    /// The queue is listed only if it exists.
+    is_optional: bool,
+    /// Looked up only if this queue exists, because the broker logs an error for each lookup of a missing queue.
+    only_if_exists: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -88,15 +88,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         Some(Command::Purge(args)) => return purge::run(args, context),
         None => {}
     }
-    args.place.note(context);
+    args.broker.apply(context);
     let settings = context.settings()?;
-    let wanted = wanted(args, &settings)?;
+    let lookups = lookups(args, &settings)?;
     let (signals, mut cancelled) = amqp_common::signals(1)?;
     let runtime = amqp_common::runtime(1)?;
     let found = runtime.block_on(async {
         let look = async {
             let client = amqp_common::builder(&settings.amqp, "gristmill queues").start().await?;
-            look(&client, &wanted).await
+            look_up(&client, &lookups).await
         };
         tokio::select! {
             found = look => found.map(Some).map_err(amqp_common::failed),
@@ -120,53 +120,52 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     }
 }
 
-/// The queues to list: those that are named, or those of the settings file's consumers, each followed by its dead queue and its
-/// retry queues.
-fn wanted(args: &Args, settings: &Settings) -> Result<Vec<Wanted>, Error> {
+/// Returns the named queues, or those of the settings file, each followed by its dead queue and retry queues.
+fn lookups(args: &Args, settings: &Settings) -> Result<Vec<QueueLookup>, Error> {
     let named = match args.names.is_empty() {
         false => args.names.clone(),
         true => queues_of_consumers(settings)?,
     };
-    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut lookups: Vec<QueueLookup> = Vec::new();
     for queue in &named {
-        // The dead queue, and then retry queues, of which the first exists whenever another does.
+        // The dead queue, then the retry queues, of which the first exists whenever another one does.
         let first = derived_queue_names(queue).nth(1);
-        let beside = derived_queue_names(queue).enumerate().map(|(at, name)| Wanted {
-            may_be_missing: !named.contains(&name),
-            only_with: first.clone().filter(|_| at > 1 && !named.contains(&name)),
+        let derived = derived_queue_names(queue).enumerate().map(|(at, name)| QueueLookup {
+            is_optional: !named.contains(&name),
+            only_if_exists: first.clone().filter(|_| at > 1 && !named.contains(&name)),
             name,
         });
-        let own = Wanted { name: queue.clone(), may_be_missing: false, only_with: None };
-        for one in std::iter::once(own).chain(beside) {
-            if !wanted.iter().any(|other| other.name == one.name) {
-                wanted.push(one);
+        let own = QueueLookup { name: queue.clone(), is_optional: false, only_if_exists: None };
+        for one in std::iter::once(own).chain(derived) {
+            if !lookups.iter().any(|other| other.name == one.name) {
+                lookups.push(one);
             }
         }
     }
-    Ok(wanted)
+    Ok(lookups)
 }
 
 fn queues_of_consumers(settings: &Settings) -> Result<Vec<String>, Error> {
     if settings.consumers.is_empty() {
         return Err(Error::Setting(
-            "no queue is named, and the settings file has no [[consumers]]; `gristmill queues QUEUE` shows one".to_owned(),
+            "no queue given, and the settings file has no [[consumers]]; name one with `gristmill queues QUEUE`".to_owned(),
         ));
     }
     let queue = |declared| Ok(consumers::resolve(declared, "the settings file")?.queue);
     settings.consumers.iter().map(queue).collect()
 }
 
-async fn look(client: &Client, wanted: &[Wanted]) -> Result<Vec<Found>, Fault> {
+async fn look_up(client: &Client, lookups: &[QueueLookup]) -> Result<Vec<ListedQueue>, AmqpError> {
     let mut found = Vec::new();
-    for Wanted { name, may_be_missing, only_with } in wanted {
-        let exists = |other: &String| found.iter().any(|one: &Found| one.queue == *other);
+    for QueueLookup { name, is_optional: may_be_missing, only_if_exists: only_with } in lookups {
+        let exists = |other: &String| found.iter().any(|one: &ListedQueue| one.queue == *other);
         if only_with.as_ref().is_some_and(|other| !exists(other)) {
             continue;
         }
         let queue = name.clone();
         match client.queue_depth(name).await {
             Ok((messages, consumers)) => {
-                found.push(Found {
+                found.push(ListedQueue {
                     queue,
                     exists: true,
                     messages: Some(messages),
@@ -174,9 +173,15 @@ async fn look(client: &Client, wanted: &[Wanted]) -> Result<Vec<Found>, Fault> {
                     returning: None,
                 });
             }
-            Err(Fault::Channel { code: 404, .. }) if *may_be_missing => {}
-            Err(Fault::Channel { code: 404, .. }) => {
-                found.push(Found { queue, exists: false, messages: None, consumers: None, returning: None });
+            Err(AmqpError::Channel { code: 404, .. }) if *may_be_missing => {}
+            Err(AmqpError::Channel { code: 404, .. }) => {
+                found.push(ListedQueue {
+                    queue,
+                    exists: false,
+                    messages: None,
+                    consumers: None,
+                    returning: None,
+                });
             }
             Err(error) => return Err(error),
         }
@@ -184,20 +189,20 @@ async fn look(client: &Client, wanted: &[Wanted]) -> Result<Vec<Found>, Fault> {
     Ok(found)
 }
 
-/// Asks the management API, if its URL is set, for the counts that AMQP does not have.
-fn count_returning(settings: &Settings, found: &mut [Found]) -> Result<(), Error> {
-    let Some(management) = Management::of(settings) else { return Ok(()) };
+/// Adds the counts of the management API, if its URL is set.
+fn count_returning(settings: &Settings, found: &mut [ListedQueue]) -> Result<(), Error> {
+    let Some(management) = Management::from_settings(settings) else { return Ok(()) };
     for one in found.iter_mut().filter(|one| one.exists) {
         one.returning = management.counts(&one.queue)?.and_then(|counts| counts.returning());
     }
     Ok(())
 }
 
-fn table(output: &Output, found: &[Found]) -> String {
+fn table(output: &Output, found: &[ListedQueue]) -> String {
     let number =
         |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| thousands(number.into()));
-    let row = |one: &Found| {
-        let there = if one.exists { "" } else { "not there" };
+    let row = |one: &ListedQueue| {
+        let there = if one.exists { "" } else { "does not exist" };
         let returning = match one.returning {
             Some(count) => thousands(count),
             None if one.exists => "unknown".to_owned(),
@@ -211,15 +216,15 @@ fn table(output: &Output, found: &[Found]) -> String {
     )
 }
 
-/// Why a queue that was named cannot be used.
-fn failed(fault: Fault) -> Error {
-    let text = fault.to_string();
-    match fault {
-        Fault::Channel { code: 404, .. } => {
-            Error::Setting(format!("{text}. `gristmill queues QUEUE` shows one"))
+/// Adds advice to an error about a named queue.
+fn failed(error: AmqpError) -> Error {
+    let text = error.to_string();
+    match error {
+        AmqpError::Channel { code: 404, .. } => {
+            Error::Setting(format!("{text}. Check its name and the virtual host"))
         }
-        Fault::ConnectionRefused { code: 540, .. } => {
-            Error::Setting(format!("{text}. Streams are read with `gristmill consume QUEUE --offset first`"))
+        AmqpError::ConnectionRefused { code: 540, .. } => {
+            Error::Setting(format!("{text}. Read a stream with `gristmill consume QUEUE --offset first`"))
         }
         other => amqp_common::failed(other),
     }

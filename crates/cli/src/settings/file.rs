@@ -56,7 +56,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
             DeValue::Array(tables) if name.get_ref() == consumers::SECTION => {
                 for one in tables.iter() {
                     let DeValue::Table(table) = one.get_ref() else {
-                        return Err(format!("{}: {}", place(&one.span()), consumers::LEGAL));
+                        return Err(format!("{}: {}", place(&one.span()), consumers::EXPECTED));
                     };
                     let mut declared = Values::new();
                     for (inner, value) in table {
@@ -68,7 +68,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
                 }
             }
             _ if name.get_ref() == consumers::SECTION => {
-                return Err(format!("{}: {}", place(&name.span()), consumers::LEGAL));
+                return Err(format!("{}: {}", place(&name.span()), consumers::EXPECTED));
             }
             DeValue::Table(section) if is_section(name.get_ref()) => {
                 for (inner, value) in section {

@@ -1,4 +1,4 @@
-//! `gristmill consume --http`.
+//! Tests of `gristmill consume --http`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use gristmill_amqp::Message;
 use serde_json::json;
 
-use crate::bed::{Bed, body, header};
+use crate::fixture::{Fixture, body, header};
 
-/// What came: the head, and the body.
+/// Received requests: head and body.
 pub(crate) type Requests = Arc<Mutex<Vec<(String, String)>>>;
 
-/// The other side: answers as `answer` says, which sees the body and how many requests with it came before.
+/// Starts an HTTP server. `answer` gets the body of a request and the number of earlier requests with that body.
 pub(crate) fn server(answer: fn(&str, usize) -> String) -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://me:secret@{}/orders?token=secret", listener.local_addr().unwrap());
@@ -56,18 +56,18 @@ pub(crate) fn status(status: &str, more: &str, body: &str) -> String {
 }
 
 #[test]
-fn the_message_is_posted() {
+fn http_posts_body_with_properties_as_headers() {
     let (url, requests) = server(|_, _| status("204 No Content", "", ""));
-    let bed = Bed::new("post");
-    let mut message = Message::to_queue(&bed.queue, "{\"id\": 17}")
+    let fixture = Fixture::new("post");
+    let mut message = Message::to_queue(&fixture.queue, "{\"id\": 17}")
         .id("id-1")
         .header("tenant", "ac\u{e9}")
         .header("split", "a\r\nX-Evil: 1")
         .header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
     message.properties.content_type = Some("application/json".to_owned());
-    bed.send([message, Message::to_queue(&bed.queue, "bare")]);
-    let stats = bed.drain(&["--http", &url]);
-    assert_eq!((&stats["acknowledged"], &stats["rejected"]), (&json!(2), &json!(0)), "{stats}");
+    fixture.send([message, Message::to_queue(&fixture.queue, "bare")]);
+    let stats = fixture.drain(&["--http", &url]);
+    assert_eq!((&stats["acknowledged"], &stats["dead_lettered"]), (&json!(2), &json!(0)), "{stats}");
     let requests = requests.lock().unwrap();
     let of = |body: &str| requests.iter().find(|(_, found)| found == body).unwrap().0.to_lowercase();
     let head = of("{\"id\": 17}");
@@ -75,7 +75,7 @@ fn the_message_is_posted() {
     for expected in [
         "content-type: application/json",
         "x-gristmill-message-id: id-1",
-        &format!("x-gristmill-queue: {}", bed.queue),
+        &format!("x-gristmill-queue: {}", fixture.queue),
         "x-gristmill-attempt: 1",
         "x-gristmill-header-tenant: ac%c3%a9",
         "x-gristmill-header-split: a%0d%0ax-evil: 1",
@@ -87,65 +87,65 @@ fn the_message_is_posted() {
 }
 
 #[test]
-fn the_status_decides() {
+fn http_status_decides_between_done_pause_and_dead_letter() {
     let (url, requests) = server(|body, before| match (body, before) {
         ("busy", 0) => status("503 Service Unavailable", "", "later"),
         ("wrong", _) => status("400 Bad Request", "", "no such\n  customer"),
         ("moved", _) => status("302 Found", "Location: http://127.0.0.1:1/\r\n", ""),
         _ => status("200 OK", "", "fine"),
     });
-    let bed = Bed::new("status");
-    bed.publish(["busy", "wrong", "moved", "good"]);
-    let stats = bed.drain(&["--retry-delay", "1ms", "--http", &url]);
+    let fixture = Fixture::new("status");
+    fixture.publish(["busy", "wrong", "moved", "good"]);
+    let stats = fixture.drain(&["--retry-delay", "1ms", "--http", &url]);
     assert_eq!(
-        (&stats["done"], &stats["retried"], &stats["rejected"]),
+        (&stats["handled"], &stats["retried"], &stats["dead_lettered"]),
         (&json!(2), &json!(0), &json!(2)),
         "{stats}"
     );
     assert_eq!(requests.lock().unwrap().len(), 5);
-    let mut dead = bed.take(".dead", 2);
+    let mut dead = fixture.take(".dead", 2);
     dead.sort_by_key(body);
     let errors: Vec<String> = dead.iter().map(|one| header(one, "x-gristmill-error")).collect();
     let at = url.replace("me:secret@", "").replace("?token=secret", "");
     let expected = [format!("POST {at}: 302 Found"), format!("POST {at}: 400 Bad Request: no such customer")];
     assert_eq!(errors, expected);
-    assert!(!stats["said"].as_str().unwrap().contains("secret"), "{stats}");
+    assert!(!stats["stderr"].as_str().unwrap().contains("secret"), "{stats}");
 }
 
 #[test]
-fn server_that_asks_for_a_later_time_is_not_asked_before() {
+fn retry_after_delays_further_requests() {
     let (url, requests) = server(|_, _| status("429 Too Many Requests", "Retry-After: 3600\r\n", ""));
-    let bed = Bed::new("retry-after");
-    bed.publish((0..40).map(|number| number.to_string()));
-    let words = ["consume", &bed.queue, "--workers", "4", "--json", "--for", "3s", "--http", &url];
-    let said = bed.run(&words);
-    // Those that were under way at the first answer, and none in the seconds after it.
+    let fixture = Fixture::new("retry-after");
+    fixture.publish((0..40).map(|number| number.to_string()));
+    let words = ["consume", &fixture.queue, "--workers", "4", "--json", "--for", "3s", "--http", &url];
+    let output = fixture.run(&words);
+    // Requests in flight at the first response, and none in the seconds after it.
     let count = requests.lock().unwrap().len();
     assert!((1..=12).contains(&count), "{count} requests");
-    assert_eq!(said.code, Some(2), "{said:?}");
-    let stats = &said.json()["consumers"][0];
-    assert_eq!((&stats["retried"], &stats["rejected"]), (&json!(0), &json!(0)), "{stats}");
-    bed.depth_is("", 40);
+    assert_eq!(output.code, Some(2), "{output:?}");
+    let stats = &output.json()["consumers"][0];
+    assert_eq!((&stats["retried"], &stats["dead_lettered"]), (&json!(0), &json!(0)), "{stats}");
+    fixture.wait_for_depth("", 40);
 }
 
 #[test]
-fn message_that_the_server_never_answers_is_left_in_time() {
+fn message_without_response_is_dead_lettered_after_timeout() {
     let (url, _) = server(|body, _| match body {
-        // Said to be longer than it is.
+        // The announced body never arrives.
         "x" => "HTTP/1.1 200 OK\r\nContent-Length: 9".to_owned(),
         _ => status("200 OK", "", ""),
     });
-    let bed = Bed::new("silent");
-    bed.publish((0..20).map(|number| if number == 5 { "x".to_owned() } else { number.to_string() }));
+    let fixture = Fixture::new("silent");
+    fixture.publish((0..20).map(|number| if number == 5 { "x".to_owned() } else { number.to_string() }));
     let words = ["--workers", "2", "--attempts", "1", "--timeout", "2s", "--http", &url];
-    let stats = bed.drain(&words);
-    assert_eq!((&stats["done"], &stats["rejected"]), (&json!(19), &json!(1)), "{stats}");
-    let dead = bed.take(".dead", 1);
+    let stats = fixture.drain(&words);
+    assert_eq!((&stats["handled"], &stats["dead_lettered"]), (&json!(19), &json!(1)), "{stats}");
+    let dead = fixture.take(".dead", 1);
     let error = header(&dead[0], "x-gristmill-error");
     assert!(error.contains("timeout"), "{error}");
 }
 
-/// Another side that answers one request after the other with 204, by TLS.
+/// Starts a TLS server that answers each request with 204.
 fn secure(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
     use tokio_rustls::rustls::pki_types::PrivateKeyDer;
     use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned, crypto::ring};
@@ -164,7 +164,7 @@ fn secure(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = StreamOwned::new(connection, stream.unwrap());
             let mut request = [0; 4096];
-            // One that does not trust us hangs up here.
+            // A client that does not trust the certificate disconnects here.
             if stream.read(&mut request).is_ok_and(|count| count > 0) {
                 let _ = stream.write_all(status("204 No Content", "Connection: close\r\n", "").as_bytes());
                 stream.conn.send_close_notify();
@@ -176,19 +176,19 @@ fn secure(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
 }
 
 #[test]
-fn https_is_for_those_whom_the_system_trusts() {
+fn https_requires_certificate_trusted_by_the_system() {
     let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let url = format!("https://localhost:{}/", secure(&certificate));
-    let bed = Bed::new("tls");
-    let file = bed.home.write("authority.pem", &certificate.cert.pem());
-    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let other = bed.home.write("stranger.pem", &stranger.cert.pem());
+    let fixture = Fixture::new("tls");
+    let file = fixture.home.write("authority.pem", &certificate.cert.pem());
+    let untrusted = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = fixture.home.write("untrusted.pem", &untrusted.cert.pem());
     for (trusted, code) in [(&file, 0), (&other, 2)] {
-        bed.publish(["x"]);
-        let words = ["consume", &bed.queue, "--drain", "--drain-timeout", "1s", "--http", &url];
-        let mut command = bed.command(&words);
-        let said = crate::common::RunOutput::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
-        assert_eq!(said.code, Some(code), "{said:?}");
-        assert_eq!(said.err.contains("certificate"), code == 2, "{said:?}");
+        fixture.publish(["x"]);
+        let words = ["consume", &fixture.queue, "--drain", "--drain-timeout", "1s", "--http", &url];
+        let mut command = fixture.command(&words);
+        let output = crate::common::RunOutput::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
+        assert_eq!(output.code, Some(code), "{output:?}");
+        assert_eq!(output.err.contains("certificate"), code == 2, "{output:?}");
     }
 }

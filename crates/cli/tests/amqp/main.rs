@@ -1,24 +1,25 @@
-//! The commands that speak to RabbitMQ, as processes, on a real one.
+//! Tests of the commands that connect to RabbitMQ, run as processes with a real broker.
 #![cfg(unix)]
 
 mod batches;
-mod bed;
 #[path = "../common/mod.rs"]
 mod common;
+mod consumer_process;
+mod delivery;
 mod drain;
 mod enqueue;
+mod errors;
 mod exec;
+mod fixture;
 mod http;
 mod into;
-mod letters;
 mod management;
-mod moves;
+mod pauses;
+mod proxy;
 mod publish;
-mod questions;
+mod queue_messages;
 mod queues;
 mod settings;
-mod sinks;
-mod stop;
+mod shutdown;
+mod stored_dead_letters;
 mod streams;
-mod ways;
-mod wrong;

@@ -1,15 +1,15 @@
-//! What the settings file says about the broker and its consumers.
+//! Settings of the broker and of consumers in the settings file.
 
 use serde_json::json;
 
-use crate::bed::{Bed, broker, clean};
 use crate::common::{Home, RunOutput};
+use crate::fixture::{Fixture, broker, check_no_password};
 
 const FILE: &str = ".config/gristmill/config.toml";
 
-/// What a settings file with this in it is refused with, by every command.
+/// Checks that every command rejects a settings file with this text.
 #[track_caller]
-fn refused(text: &str, expected: &str) {
+fn rejects(text: &str, expected: &str) {
     let home = Home::new();
     home.write(FILE, text);
     for words in [&["config", "show"][..], &["consume"], &["jobs", "list"]] {
@@ -19,78 +19,83 @@ fn refused(text: &str, expected: &str) {
 }
 
 #[test]
-fn a_wrong_consumer_is_named_with_its_line_and_what_is_legal() {
+fn invalid_consumer_error_names_line_and_expected_value() {
     let consumer = "[[consumers]]\nqueue = 'q'\nexec = ['true']\n";
-    refused(
+    rejects(
         &format!("{consumer}workers = 201\n"),
-        "config.toml:4), which is not legal\n\nlegal: a whole number from 0",
+        "config.toml:4), which is not allowed\n\nexpected: a whole number from 0",
     );
-    refused(
+    rejects(
         &format!("{consumer}worker = 2\n"),
         "config.toml:4: consumers have no setting worker; did you mean workers?",
     );
-    refused(&format!("{consumer}keep_letters = 'maybe'\n"), "consumers.keep_letters is \"maybe\" (");
-    refused(&format!("{consumer}http = 'http://x'\n"), "a consumer has exec and http (");
-    refused("[[consumers]]\nqueue = 'q'\n", "config.toml:1); one of exec, http, enqueue, into is legal");
-    refused("[[consumers]]\nexec = ['true']\n", "queue is missing (");
-    refused("[[consumers]]\nqueue = 'q'\nexec = 'true'\n", "legal: a list: the program and its words");
-    refused("[consumers]\nqueue = 'q'\n", "config.toml:1: consumers are tables, each under [[consumers]]");
-    refused("consumers = [1]\n", "consumers are tables, each under [[consumers]]");
-    refused("[amqp]\nuri = 'amqp://a:s3cr3t@h:x'\n", "config.toml:2) is not legal: ");
-    refused("[amqp]\nuri = 5\n", "amqp.uri (");
-    refused("[amqp]\nuri = []\n", "there is none");
+    rejects(
+        &format!("{consumer}store_dead_letters = 'maybe'\n"),
+        "consumers.store_dead_letters is \"maybe\" (",
+    );
+    rejects(&format!("{consumer}http = 'http://x'\n"), "a consumer has exec and http (");
+    rejects("[[consumers]]\nqueue = 'q'\n", "config.toml:1); expected: one of exec, http, enqueue, into");
+    rejects("[[consumers]]\nexec = ['true']\n", "queue is missing (");
+    rejects("[[consumers]]\nqueue = 'q'\nexec = 'true'\n", "expected: a list: the program and its arguments");
+    rejects("[consumers]\nqueue = 'q'\n", "config.toml:1: consumers are tables, each under [[consumers]]");
+    rejects("consumers = [1]\n", "consumers are tables, each under [[consumers]]");
+    rejects("[amqp]\nuri = 'amqp://a:s3cr3t@h:x'\n", "config.toml:2) is not allowed: ");
+    rejects("[amqp]\nuri = 5\n", "amqp.uri (");
+    rejects("[amqp]\nuri = []\n", "there is none");
 }
 
 #[test]
-fn a_password_in_the_file_is_shown_by_nothing() {
+fn password_in_settings_file_is_never_printed() {
     let home = Home::new();
-    home.write(FILE, "[amqp]\nuri = ['amqp://miller:s3cr3t@a/grain', 'amqps://miller:s3cr3t@b']\n");
+    home.write(FILE, "[amqp]\nuri = ['amqp://alice:s3cr3t@a/shop', 'amqps://alice:s3cr3t@b']\n");
     for words in [&["config", "show"][..], &["config", "show", "--json"], &["config", "show", "-vvv"]] {
-        let said = home.run(words);
-        assert_eq!(said.code, Some(0), "{said:?}");
-        assert!(said.out.contains("amqp://miller@a:5672/grain, amqps://miller@b:5671/%2f"), "{said:?}");
-        assert!(!said.out.contains("s3cr3t") && !said.err.contains("s3cr3t"), "{said:?}");
+        let output = home.run(words);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        assert!(output.out.contains("amqp://alice@a:5672/shop, amqps://alice@b:5671/%2f"), "{output:?}");
+        assert!(!output.out.contains("s3cr3t") && !output.err.contains("s3cr3t"), "{output:?}");
     }
 }
 
 #[test]
-fn consumers_of_the_file_run_together_or_by_name() {
-    let bed = Bed::new("both");
-    let other = Bed::new("other");
+fn consumers_of_settings_file_run_together_or_by_name() {
+    let fixture = Fixture::new("both");
+    let other = Fixture::new("other");
     let text = format!(
         "[amqp]\nuri = '{}'\n[[consumers]]\nqueue = '{}'\nexec = ['true']\n[[consumers]]\nqueue = '{}'\nname = 'named'\n\
          exec = ['false']\nattempts = 1\nevent = 'x'\n",
         broker().uri(),
-        bed.queue,
+        fixture.queue,
         other.queue
     );
-    bed.home.write(FILE, &text);
-    bed.publish(["a"]);
+    fixture.home.write(FILE, &text);
+    fixture.publish(["a"]);
     other.publish(["b"]);
     let run = |words: &[&str]| {
         let fixed = ["consume", "--json", "--drain", "--for", "2m"];
-        let said = clean(RunOutput::of(&bed.home.command(&[&fixed, words].concat()).output().unwrap()));
-        assert_eq!(said.code, Some(0), "{said:?}");
-        said.json()["consumers"].clone()
+        let output = check_no_password(RunOutput::of(
+            &fixture.home.command(&[&fixed, words].concat()).output().unwrap(),
+        ));
+        assert_eq!(output.code, Some(0), "{output:?}");
+        output.json()["consumers"].clone()
     };
     let stats = run(&["named"]);
     assert_eq!(stats.as_array().unwrap().len(), 1, "{stats}");
-    assert_eq!((&stats[0]["rejected"], &stats[0]["event"]), (&json!(1), &json!("x")), "{stats}");
+    assert_eq!((&stats[0]["dead_lettered"], &stats[0]["event"]), (&json!(1), &json!("x")), "{stats}");
     let stats = run(&[]);
     assert_eq!(stats.as_array().unwrap().len(), 2, "{stats}");
     assert_eq!(stats[0]["acknowledged"], 1, "{stats}");
-    let said = clean(bed.run(&["consume", "unknown"]));
-    said.check("unknown", 1, "", "the settings file has no consumer of the queue \"unknown\"");
+    let output = check_no_password(fixture.run(&["consume", "unknown"]));
+    output.check("unknown", 1, "", "the settings file has no consumer with the queue or name \"unknown\"");
 }
 
 #[test]
-fn a_queue_is_made_bound_and_read_as_a_stream() {
-    let bed = Bed::new("made");
-    let stream = format!("{}-stream", bed.queue);
+fn stream_is_declared_bound_and_read() {
+    let fixture = Fixture::new("made");
+    let stream = format!("{}-stream", fixture.queue);
     let fixed = ["consume", &stream, "--declare", "stream", "--bind", "amq.topic:made.#", "--for", "100ms"];
-    let said = bed.run(&[&fixed, &["--exec", "true"][..]].concat());
-    assert!(said.code == Some(0) && said.out.contains("0 messages"), "{said:?}");
-    let lines = bed.home.write("lines", "one\ntwo\n");
+    let output = fixture.run(&[&fixed, &["--exec", "true"][..]].concat());
+    assert!(output.code == Some(0) && output.out.contains("0 messages"), "{output:?}");
+    let lines = fixture.home.write("lines", "one\ntwo\n");
     let words = [
         "publish",
         "--exchange",
@@ -100,9 +105,9 @@ fn a_queue_is_made_bound_and_read_as_a_stream() {
         "--lines",
         lines.to_str().unwrap(),
     ];
-    bed.run(&words).check("publish", 0, "2 messages published", "");
+    fixture.run(&words).check("publish", 0, "2 messages published", "");
     let script = "echo $(cat) >> seen; test $GRISTMILL_ROUTING_KEY = made.here";
-    let mut command = bed.command(&[
+    let mut command = fixture.command(&[
         "consume",
         &stream,
         "--declare",
@@ -116,8 +121,8 @@ fn a_queue_is_made_bound_and_read_as_a_stream() {
     ]);
     let process =
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    let seen = || std::fs::read_to_string(bed.home.path("seen")).unwrap_or_default();
-    bed.until("two lines", || seen().lines().count() == 2);
+    let seen = || std::fs::read_to_string(fixture.home.path("seen")).unwrap_or_default();
+    fixture.wait_until("two lines", || seen().lines().count() == 2);
     crate::common::signal(&process, "TERM");
     assert_eq!({ process }.wait().unwrap().code(), Some(0));
     let seen = seen();

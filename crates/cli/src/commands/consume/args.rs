@@ -1,90 +1,116 @@
-//! What was asked of `gristmill consume`, in words.
+//! Flags of `gristmill consume`, their help, and the consumers that they select.
 
 use std::time::Duration;
 
 use super::super::amqp_common::BrokerArgs;
-use super::drain::TIMEOUT;
+use super::drain::DEFAULT_DRAIN_TIMEOUT;
 use crate::context::Context;
 use crate::error::Error;
 use crate::settings::consumers::{self, Consumer, Declared, Key};
 use crate::settings::value::{self, DURATIONS};
 use crate::settings::{Origin, Raw, Settings, keys};
 
-const EXAMPLES: &str = "\
-With an action (--exec, --http, --enqueue or --into) one consumer of QUEUE is run, as flags say. Without, those of the \
-settings file are: all, or those of QUEUE, or of that name; flags go over what the file says.
+const HELP: &str = "\
+With an action (--exec, --http, --enqueue or --into), run one consumer of QUEUE as the flags describe. Without an action, \
+run the consumers of the settings file: all of them, or those whose queue or name is QUEUE. Flags override the file.
 
-A message is acknowledged when its action is done, and not before: killed at any instant, it loses none, and may do \
-one twice. A message that fails and may succeed later is tried again, later and later, while others are handled. One \
-that cannot be done, or failed too often, goes to QUEUE.dead with the reason in its headers (x-gristmill-reason, \
-x-gristmill-error). Where order is kept (--workers 1, --order-by, streams) a message is tried again in its place.
+A message is acknowledged only after its action has succeeded. Every message is handled or goes to QUEUE.dead: if the \
+process is killed at any time, none is lost, and some may be handled twice.
 
-When the action itself fails, whatever the message (a server that is down, a full disk, a locked database, a command \
-that cannot be started), consuming is paused: messages keep their places and their attempts, and one at a time is \
-tried, after 1 s at first, then up to a minute apart, until one is done. A message with which alone a server fails, \
-while others are done, uses its attempts. Databases that are locked at the start are waited for, too.
+A message that fails and may succeed later is retried after a delay, while others are handled. It waits in a queue \
+QUEUE.retry.MILLISECONDS; there is one for each delay, so delays are rounded up to 1/8 s times a power of 2: 3 s becomes \
+4 s, 5 min becomes 8.5 min. With --workers 1 or --order-by, and in a stream, a message is retried in place, without \
+rounding. A stream with several workers and no --order-by does not keep its order.
+
+A message that can never succeed, or has used its attempts, becomes a dead letter: it is published to QUEUE.dead, a queue at \
+the broker, with the reason in its headers (x-gristmill-reason, x-gristmill-error). `gristmill queues peek QUEUE.dead` \
+shows it; `gristmill dead` lists it only with --store-dead-letters.
+
+If the action fails whatever the message (a server is down, a disk is full, a database is locked, a command cannot be \
+started), consuming pauses. Messages keep their places and their attempts, and one at a time is tried, after 1 s at first \
+and up to 1 min apart later, until one succeeds. A message that alone makes a server fail, while others succeed, uses its \
+attempts. A database that is locked at the start is waited for.
 
 Actions:
-  --exec     the message on standard input; 0 is done; 69, 126, 127 or a command that cannot be
-             started: consuming is paused; 64 to 78 but 69 and 75 are for ever; any other exit code,
-             a signal or the timeout: tried again. Variables: GRISTMILL_QUEUE,
-             _EXCHANGE, _ROUTING_KEY, _MESSAGE_ID, _ATTEMPT, _REDELIVERED, _CONTENT_TYPE, _TYPE,
-             _CORRELATION_ID, _REPLY_TO, _TIMESTAMP, TRACEPARENT, TRACESTATE, and for each header
-             GRISTMILL_HEADER_NAME. Headers beyond 32 KiB, or with a NUL in them, are left out
-  --http     2xx is done; a status of --http-retry-status, no connection or no answer in time:
-             consuming is paused, at least until Retry-After; any other answer, a redirect too, is for
-             ever. Headers: X-Gristmill-Queue and so on, traceparent; what is not plain ASCII in them
-             is encoded as in a URL
-  --enqueue  a task for each message, which is its payload and must be JSON. While a task with the
-             message's id as its key is unfinished, no second one is made
-  --batch    with --exec or --http: up to N messages at a time, one JSON object a line: on standard
-             input, or as application/x-ndjson. A line has queue, exchange, routing_key, attempt,
-             redelivered, headers (as texts), message_id, type, content_type and so on where they
-             are set, and body where the body is JSON, else text, or hex. All of a batch succeed
-             together. When a batch fails, each of its messages is tried alone at once, and only
-             those that fail alone have used an attempt: a handler may see a message twice. Messages
-             that failed before are handed over alone. --workers is the number of batches at a time
-             (1); order is kept by --order-by only. GRISTMILL_BATCH (X-Gristmill-Batch) has the
-             number of lines
-  --into     a row for each message, which must be a JSON object; many in one transaction
+  --exec     Run the command with the message on standard input. Exit code 0 is
+             success; 69, 126, 127 or a command that cannot be started pauses;
+             other codes from 64 to 78 except 75 are permanent failures; any
+             other code, a signal or the timeout is retried. The end of its output
+             (1,500 bytes of each stream) is logged with -vv after success, and is
+             in x-gristmill-error (2,000 bytes) after a failure. Variables:
+             GRISTMILL_QUEUE, _EXCHANGE, _ROUTING_KEY, _MESSAGE_ID, _ATTEMPT,
+             _REDELIVERED, _CONTENT_TYPE, _TYPE, _CORRELATION_ID, _REPLY_TO,
+             _TIMESTAMP, TRACEPARENT, TRACESTATE, and GRISTMILL_HEADER_NAME for
+             each header. Headers above 32 KiB or with a NUL are omitted.
+  --http     POST the message. 2xx is success; a status of --http-retry-status, a
+             failed connection or a timeout pauses, at least for Retry-After; any
+             other status, also a redirect, is a permanent failure. Headers:
+             X-Gristmill-Queue and so on, traceparent, tracestate; values that
+             are not ASCII are percent-encoded.
+  --enqueue  Enqueue a task whose payload is the message, which must be JSON. A
+             message whose id is the key of an unfinished task adds no second one.
+  --into     Insert a row for each message, which must be a JSON object. One
+             transaction inserts many.
+  --batch    With --exec or --http: pass up to N messages as JSON lines, on
+             standard input or as application/x-ndjson. A line has queue,
+             exchange, routing_key, attempt, redelivered, headers (as text),
+             message_id, type, content_type and so on if set, and body if the
+             body is JSON, else text or hex. A batch succeeds as a whole. If it
+             fails, each message is tried alone at once, and only those that
+             fail alone use an attempt: a handler may see a message twice. A
+             message that failed before is passed alone. --workers is the number
+             of batches at once (default 1); only --order-by keeps an order.
+             GRISTMILL_BATCH or X-Gristmill-Batch is the number of lines.
 
---drain ends it when nothing waits in the queue, nor for another attempt, and nothing runs, for half a second, and \
-every message that was postponed has come back. It exits with 2 if messages are left and nothing changes for 5 minutes \
-(--drain-timeout): one that was postponed has not come back, consuming is paused and no message can be finished, or the \
-broker does not answer. A stream is drained when all of it is done up to the message that was its last at the start.
+Broker:
+  TLS          amqps://HOST checks the broker's certificate with the authorities
+               of the system, or with those of ?cacertfile=FILE.
+  Certificate  ?certfile=FILE&keyfile=FILE presents a client certificate;
+               &auth_mechanism=external logs in with it instead of a password.
+  Heartbeat    ?heartbeat=SECONDS, 1 to 3600 (default 10).
+  Permissions  read on QUEUE, write on amq.default; configure and read on
+               QUEUE.dead and QUEUE.retry.* unless these queues exist. The error
+               about a missing one has the rabbitmqctl command that grants it.
 
-Messages that an earlier run postponed, and that the broker could not return to their full queue, are counted by the \
-management API only (setting amqp.management). Where they cannot be counted, --drain says so; it exits with 2 if the \
-queue is declared with overflow=reject-publish, and so may have been full.
+--drain ends consuming when the queue and its retry queues are empty, no action runs for half a second, and every postponed \
+message has come back. It exits with status 2 if messages are left and nothing changes for --drain-timeout: a postponed \
+message has not come back, consuming is paused and no message can be finished, or the broker does not answer. A stream is \
+drained when every message up to the one that was last at the start is finished.
 
-A consumer of a stream keeps its position in the database, by its name, and continues there after a restart: with the \
-first message that was not done. After a kill the messages of the last moments come again. A queue that exists is \
-recognised as a stream by itself.
+A message that an earlier run postponed, and that the broker cannot return because its queue is full, is counted only by the \
+management API (setting amqp.management). Without that --drain prints a warning, or exits with status 2 if the queue is \
+declared with overflow=reject-publish, and so may have been full.
 
-The first Ctrl-C (or SIGTERM, or SIGHUP, which counts once) has it take nothing more and finish what runs, for as long as --shutdown says; the rest \
-goes back to the queue. The second ends commands and gives messages back within a second; the third ends it at once. SIGQUIT \
-(Ctrl-\\) ends it at once too, with a core dump where the system makes one; the next run ends commands that are left.
+A consumer of a stream stores its position in the database under its name, and resumes with the first unfinished message. \
+After a kill, the last few messages are handled again. An existing queue is recognised as a stream.
+
+The first Ctrl-C, SIGTERM or SIGHUP (which counts once) takes no more messages and waits for running actions, up to \
+--shutdown; the rest returns to the queue. The second kills commands and returns messages within 1 s, the third exits at \
+once. SIGQUIT (Ctrl-\\) exits at once, with a core dump if the system writes one; the next run kills orphaned commands.
 
 Exit codes:
-  0    told to stop, once, and stopped; or with --drain or --for: that is reached.
-       Messages that failed are no failure of the consumer
-  1    a wrong argument or setting; a queue that is not there; no entry at the broker
-  2    the system failed: no broker; with --drain or --for: consuming was paused at the
-       end, or messages that were postponed did not come back or cannot be counted, or
+  0    stopped by one signal; or --drain or --for was reached. Failed messages
+       do not change the exit code.
+  1    invalid argument or setting; missing queue; access refused by the broker
+  2    system failure: no broker; with --drain or --for: consuming was paused at
+       the end, postponed messages did not come back or cannot be counted, or
        the broker did not answer
-  130  told to stop before it was done (--drain, --for), or told so more than once
+  130  interrupted before --drain or --for was reached, or by several signals
 
 Examples:
   gristmill consume orders --exec ./ship-order
-  gristmill consume orders --declare quorum --bind shop:order.* --http https://ship.example/orders
-  gristmill consume clicks --batch 100 --linger 1s --http https://stats.example/clicks
+  gristmill consume orders --declare quorum --bind shop:order.* \\
+      --http https://ship.example/orders
+  gristmill consume clicks --batch 100 --http https://stats.example/clicks
   gristmill consume events --into events.db --table events --drain
   gristmill consume jobs --enqueue exec && gristmill worker --once
+  gristmill consume orders --uri 'amqps://mq.example?cacertfile=ca.pem' \\
+      --exec ./ship-order
   gristmill consume --metrics 9419";
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = EXAMPLES,
+    after_help = HELP,
     override_usage = "gristmill consume [OPTIONS] <QUEUE> --exec <COMMAND>...\n       \
                       gristmill consume [OPTIONS] <QUEUE> --http <URL>\n       \
                       gristmill consume [OPTIONS] <QUEUE> --enqueue <KIND>\n       \
@@ -92,192 +118,182 @@ Examples:
                       gristmill consume [OPTIONS] [QUEUE]"
 )]
 pub(crate) struct Args {
-    /// The queue to take messages from; without an action, which of the settings file's consumers to run
+    /// Queue to consume; without an action: queue or name of the consumers of the settings file to run
     queue: Option<String>,
 
-    /// Run a command for each message. All that follows is the command: the last on the line
-    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, help_heading = "What to do with a message")]
+    /// Run a command for each message; give it last, all that follows belongs to the command
+    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, help_heading = "Action options")]
     exec: Vec<String>,
 
-    /// POST each message
-    #[arg(long, value_name = "URL", help_heading = "What to do with a message")]
+    /// POST each message to URL
+    #[arg(long, value_name = "URL", help_heading = "Action options")]
     http: Option<String>,
 
-    /// For --http: which statuses are the server's fault, not the message's [default: 408,425,429,5xx]
-    #[arg(long, value_name = "STATUSES", help_heading = "What to do with a message")]
+    /// With --http: pause on these statuses; any other failure makes a dead letter [default: 408,425,429,5xx]
+    #[arg(long, value_name = "STATUSES", help_heading = "Action options")]
     http_retry_status: Option<String>,
 
-    /// Hand up to N messages at a time to --exec or --http, as JSON lines
-    #[arg(long, value_name = "N", help_heading = "What to do with a message", allow_hyphen_values = true)]
+    /// Pass up to N messages at once to --exec or --http as JSON lines, 1 to 200
+    #[arg(long, value_name = "N", help_heading = "Action options", allow_hyphen_values = true)]
     batch: Option<String>,
 
-    /// With --batch: how long the first message of a batch waits for others [default: 1s]
-    #[arg(long, value_name = "DURATION", help_heading = "What to do with a message")]
+    /// With --batch: wait this long for a batch to fill [default: 1s]
+    #[arg(long, value_name = "DURATION", help_heading = "Action options")]
     linger: Option<String>,
 
-    /// Make a durable task of each message
-    #[arg(long, value_name = "KIND", help_heading = "What to do with a message")]
+    /// Enqueue a task of this kind for each message
+    #[arg(long, value_name = "KIND", help_heading = "Action options")]
     enqueue: Option<String>,
 
-    /// For --enqueue: which workers may take the tasks [default: default]
-    #[arg(long, value_name = "QUEUE", help_heading = "What to do with a message")]
+    /// With --enqueue: queue of the tasks, which decides which workers run them [default: default]
+    #[arg(long, value_name = "QUEUE", help_heading = "Action options")]
     task_queue: Option<String>,
 
-    /// Put each message into a table of this SQLite database; made if it is not there
-    #[arg(long, value_name = "DATABASE", help_heading = "What to do with a message")]
+    /// Insert each message into a table of this SQLite database; created if missing
+    #[arg(long, value_name = "DATABASE", help_heading = "Action options")]
     into: Option<String>,
 
-    /// For --into: the table; made if it is not there
-    #[arg(long, value_name = "TABLE", help_heading = "What to do with a message")]
+    /// With --into: table to insert into; created if missing
+    #[arg(long, value_name = "TABLE", help_heading = "Action options")]
     table: Option<String>,
 
-    /// End when nothing is left to do, instead of waiting for more
+    /// Exit when no message is left, instead of waiting for more
     #[arg(long)]
     drain: bool,
 
-    /// With --drain: exit with 2 if messages are left and nothing changes for this long [default: 5m]
+    /// With --drain: exit with status 2 if messages are left and nothing changes for this long [default: 5m]
     #[arg(long, value_name = "DURATION", requires = "drain")]
     drain_timeout: Option<String>,
 
-    /// End after this time
+    /// Exit after this time
     #[arg(long = "for", value_name = "DURATION")]
     limit: Option<String>,
 
-    /// How long what runs may go on after it was told to stop [default: the setting amqp.shutdown]
+    /// Wait this long for running actions after a signal [default: setting amqp.shutdown, 30s]
     #[arg(long, value_name = "DURATION")]
     shutdown: Option<String>,
 
-    /// Tell Prometheus how it goes, at http://ADDRESS/metrics; a port alone is for this machine only
+    /// Serve Prometheus metrics at http://ADDRESS/metrics; a port alone listens on 127.0.0.1 [default: setting
+    /// amqp.metrics, none]
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
 
-    /// How many messages at a time, 0 to 200; 1 keeps the queue's order [default: four a core; 200 for --into and
-    /// --enqueue]
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        help_heading = "How messages are handled",
-        allow_hyphen_values = true
-    )]
+    /// Handle this many messages at once, 0 to 200. 1 keeps the order of the queue if this is its only consumer
+    /// (see single-active-consumer under --argument) [default: 0: 4 per core, 200 for --into and --enqueue]
+    #[arg(long, value_name = "NUMBER", help_heading = "Delivery options", allow_hyphen_values = true)]
     workers: Option<String>,
 
-    /// At most how many messages the broker sends ahead, 0 to 1000; fewer with slow actions and large messages [default: ten a
-    /// worker, at most 500]
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        help_heading = "How messages are handled",
-        allow_hyphen_values = true
-    )]
+    /// Let the broker send at most this many messages ahead, 0 to 1000; fewer are sent if actions are slow or
+    /// messages large [default: 0: 10 per worker, at most 500]
+    #[arg(long, value_name = "NUMBER", help_heading = "Delivery options", allow_hyphen_values = true)]
     prefetch: Option<String>,
 
-    /// Keep the order of messages with the same header, or routing key
-    #[arg(long, value_name = "header:NAME|routing-key", help_heading = "How messages are handled")]
+    /// Keep the order of messages with the same value of a header, or the same routing key
+    #[arg(long, value_name = "header:NAME|routing-key", help_heading = "Delivery options")]
     order_by: Option<String>,
 
-    /// How long one attempt may take; for --into and --enqueue: how long a message waits until its transaction begins, after
-    /// which consuming is paused [default: the setting exec.timeout; 30s for --http; no limit for --into and --enqueue]
-    #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
+    /// Limit the time of one attempt; for --into and --enqueue: the wait until the transaction of a message begins,
+    /// after which consuming pauses [default: setting exec.timeout, 1h; 30s for --http; none for --into and
+    /// --enqueue]
+    #[arg(long, value_name = "DURATION", help_heading = "Delivery options")]
     timeout: Option<String>,
 
-    /// How many attempts a message has [default: 12; 5 where order is kept]
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        help_heading = "How messages are handled",
-        allow_hyphen_values = true
-    )]
+    /// Try a message this often before it becomes a dead letter, 1 to 1000 [default: 12; 5 if retried in place]
+    #[arg(long, value_name = "NUMBER", help_heading = "Retry options", allow_hyphen_values = true)]
     attempts: Option<String>,
 
-    /// The wait after the first failed attempt; it doubles with each further one, up to 1h [default: 1m; 1s where order is
-    /// kept]
-    #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
+    /// Wait this long after the first failed attempt; the delay doubles with each further one, up to 1h, and is
+    /// rounded up (see below) [default: 1m; 1s if retried in place]
+    #[arg(long, value_name = "DURATION", help_heading = "Retry options")]
     retry_delay: Option<String>,
 
-    /// For how long a message is tried again, all waits together: as many attempts as fit
-    #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
+    /// Limit the sum of all retry delays of a message; allows as many attempts as fit
+    #[arg(long, value_name = "DURATION", help_heading = "Retry options")]
     retry_for: Option<String>,
 
-    /// Where dead letters go: an exchange that is there, and a routing key; :QUEUE is straight to a queue [default: a queue
-    /// QUEUE.dead, which is made]
-    #[arg(long, value_name = "EXCHANGE[:KEY]", help_heading = "How messages are handled")]
+    /// Publish dead letters to this existing exchange, or with :QUEUE to this existing queue [default: QUEUE.dead,
+    /// which is declared]
+    #[arg(long, value_name = "EXCHANGE[:KEY]", help_heading = "Retry options")]
     dead_letters: Option<String>,
 
-    /// Keep dead letters in the database too, for `gristmill dead`
-    #[arg(long, help_heading = "How messages are handled")]
-    keep_letters: bool,
+    /// Also store dead letters in the database, for `gristmill dead`
+    #[arg(long, help_heading = "Retry options")]
+    store_dead_letters: bool,
 
-    /// Skip a message whose id was done within this time
-    #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
-    once_within: Option<String>,
+    /// Skip a message whose id was handled with success within this time
+    #[arg(long, value_name = "DURATION", help_heading = "Delivery options")]
+    dedup_window: Option<String>,
 
-    /// How often a message may be started again without getting to its end; counted in the database [default: 15]
+    /// Restart a message whose process ended before the message was finished at most this often, 1 to 1000000;
+    /// counted in the database [default: 15]
     #[arg(
         long,
         alias = "max-deliveries",
         value_name = "NUMBER",
-        help_heading = "How messages are handled",
+        help_heading = "Delivery options",
         allow_hyphen_values = true
     )]
     max_starts: Option<String>,
 
-    /// How long the broker waits for an acknowledgement, or none; a longer --timeout is warned of [default: 30m]
-    #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
+    /// Expect the broker to wait this long for an acknowledgement (its consumer_timeout), or none; a longer
+    /// --timeout causes a warning [default: 30m]
+    #[arg(long, value_name = "DURATION", help_heading = "Delivery options")]
     consumer_timeout: Option<String>,
 
     #[command(flatten)]
-    place: BrokerArgs,
+    broker: BrokerArgs,
 
-    /// Make the queue if it is not there: quorum, classic or stream
-    #[arg(long, value_name = "KIND", help_heading = "The broker")]
+    /// Declare the queue if it does not exist: quorum, classic or stream
+    #[arg(long, value_name = "KIND", help_heading = "Broker options")]
     declare: Option<String>,
 
-    /// With --declare: an argument of the queue, such as max-length=1000, single-active-consumer=true, delivery-limit=20,
-    /// max-priority=5 or x-other:int=3; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "The broker")]
+    /// With --declare: set an argument of the queue, such as max-length=1000, single-active-consumer=true,
+    /// delivery-limit=20, max-priority=5 or x-other:int=3; repeatable
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Broker options")]
     argument: Vec<String>,
 
-    /// Bring messages of an exchange that is there to the queue; may be given several times
-    #[arg(long, value_name = "EXCHANGE:KEY", help_heading = "The broker")]
+    /// Bind the queue to an existing exchange; repeatable
+    #[arg(long, value_name = "EXCHANGE:KEY", help_heading = "Broker options")]
     bind: Vec<String>,
 
-    /// Where in a stream to begin the first time; after that, it continues where it was [default: next]
+    /// Start at this offset the first time; later runs resume where the last one ended [default: next]
     #[arg(
         long,
         value_name = "first|last|next|NUMBER",
-        help_heading = "The broker",
+        help_heading = "Stream options",
         allow_hyphen_values = true
     )]
     offset: Option<String>,
 
-    /// Begin where --offset says, though a position is stored
-    #[arg(long, help_heading = "The broker")]
+    /// Start at --offset even if a position is stored
+    #[arg(long, help_heading = "Stream options")]
     rewind: bool,
 
-    /// Be the only consumer of the queue; the broker enforces it for classic queues only
-    #[arg(long, help_heading = "The broker")]
+    /// Be the only consumer of the queue; the broker enforces this for classic queues only
+    #[arg(long, help_heading = "Broker options")]
     exclusive: bool,
 
-    /// What it is called in logs, in statistics and at the broker [default: as the queue]
-    #[arg(long, help_heading = "The broker")]
+    /// Name the consumer in logs, in statistics and at the broker [default: the name of the queue]
+    #[arg(long, help_heading = "Broker options")]
     name: Option<String>,
 
-    /// What the messages are about: a label in statistics
-    #[arg(long, value_name = "TEXT", help_heading = "The broker")]
+    /// Label the messages with this text in statistics
+    #[arg(long, value_name = "TEXT", help_heading = "Broker options")]
     event: Option<String>,
 }
 
-/// When it ends by itself.
-pub(super) struct Limits {
-    /// Ends when nothing is left, or nothing has changed for this long while messages are left.
+/// Limits after which consuming ends without a signal.
+pub(super) struct RunLimits {
+    /// `--drain` with its timeout: how long nothing may change while messages are left.
     pub(super) drain: Option<Duration>,
+    /// Time limit of `--for`.
     pub(super) limit: Option<Duration>,
 }
 
 impl Args {
-    /// The settings that flags give.
-    pub(super) fn note(&self, context: &mut Context) {
-        self.place.note(context);
+    /// Applies the flags that override settings.
+    pub(super) fn apply(&self, context: &mut Context) {
+        self.broker.apply(context);
         for (key, flag, value) in [
             (&keys::AMQP_SHUTDOWN, "--shutdown", &self.shutdown),
             (&keys::AMQP_METRICS, "--metrics", &self.metrics),
@@ -288,67 +304,66 @@ impl Args {
         }
     }
 
-    pub(super) fn limits(&self) -> Result<Limits, Error> {
+    pub(super) fn limits(&self) -> Result<RunLimits, Error> {
         let read = |flag: &str, text: &Option<String>| {
             let Some(text) = text else { return Ok(None) };
             let limit = value::duration(text).filter(|limit| !limit.is_zero());
             limit.map(Some).ok_or_else(|| {
                 Error::Setting(format!(
-                    "{flag} is {text:?}, which is not legal\n\nlegal: more than 0s, written as {DURATIONS}"
+                    "{flag} is {text:?}, which is not allowed\n\nexpected: more than 0s, written as {DURATIONS}"
                 ))
             })
         };
-        let timeout = read("--drain-timeout", &self.drain_timeout)?.unwrap_or(TIMEOUT);
-        Ok(Limits { drain: self.drain.then_some(timeout), limit: read("--for", &self.limit)? })
+        let timeout = read("--drain-timeout", &self.drain_timeout)?.unwrap_or(DEFAULT_DRAIN_TIMEOUT);
+        Ok(RunLimits { drain: self.drain.then_some(timeout), limit: read("--for", &self.limit)? })
     }
 
-    /// The consumers to be run.
+    /// Returns the consumers to run.
     pub(super) fn choose(&self, settings: &Settings) -> Result<Vec<Consumer>, Error> {
-        let said = self.said();
+        let from_flags = self.declared();
         let has_action =
             !self.exec.is_empty() || self.http.is_some() || self.enqueue.is_some() || self.into.is_some();
         if has_action {
-            return Ok(vec![consumers::resolve(&said, "the command line")?]);
+            return Ok(vec![consumers::resolve(&from_flags, "the command line")?]);
         }
-        let is_meant = |one: &&Declared| {
+        let is_selected = |one: &&Declared| {
             let text = |key: &Key| one.get(key.name).map(|(raw, _)| raw.clone());
             self.queue.as_ref().is_none_or(|queue| {
                 let queue = Raw::One(queue.into());
                 text(&consumers::QUEUE).as_ref() == Some(&queue) || text(&consumers::NAME) == Some(queue)
             })
         };
-        let meant: Vec<&Declared> = settings.consumers.iter().filter(is_meant).collect();
-        if meant.is_empty() {
-            return Err(self.none(settings));
+        let selected: Vec<&Declared> = settings.consumers.iter().filter(is_selected).collect();
+        if selected.is_empty() {
+            return Err(self.no_consumer_error(settings));
         }
-        let over = |one: &&Declared| {
+        let with_flags = |one: &&Declared| {
             let mut one = (*one).clone();
-            let but_queue = said.iter().filter(|(name, _)| **name != consumers::QUEUE.name);
-            one.extend(but_queue.map(|(name, value)| (*name, value.clone())));
+            let without_queue = from_flags.iter().filter(|(name, _)| **name != consumers::QUEUE.name);
+            one.extend(without_queue.map(|(name, value)| (*name, value.clone())));
             consumers::resolve(&one, "the settings file")
         };
-        meant.iter().map(over).collect()
+        selected.iter().map(with_flags).collect()
     }
 
-    fn none(&self, settings: &Settings) -> Error {
-        let actions = "--exec, --http, --enqueue or --into says what to do with messages";
+    fn no_consumer_error(&self, settings: &Settings) -> Error {
+        let actions = "choose one with --exec, --http, --enqueue or --into";
         Error::Setting(match &self.queue {
             Some(queue) if settings.consumers.is_empty() => {
-                format!("nothing is said about what to do with the messages of {queue}; {actions}")
+                format!("no action for the messages of {queue}; {actions}")
             }
             Some(queue) => format!(
-                "the settings file has no consumer of the queue {queue:?}, or of that name; {actions}"
+                "the settings file has no consumer with the queue or name {queue:?}; for an action without it, {actions}"
             ),
-            None => format!(
-                "the settings file has no [[consumers]], and no queue is named; {actions}, and `gristmill config init` \
-                 writes a file with an example"
-            ),
+            None => "no queue given, and the settings file has no [[consumers]]; name a queue and an action, or write a settings \
+                     file with an example by `gristmill config init`"
+                .to_owned(),
         })
     }
 
-    /// What flags say about a consumer.
-    fn said(&self) -> Declared {
-        let mut said = Declared::new();
+    /// Returns the settings of a consumer that are given by flags.
+    fn declared(&self) -> Declared {
+        let mut declared = Declared::new();
         let texts = [
             (&consumers::QUEUE, &self.queue),
             (&consumers::NAME, &self.name),
@@ -369,7 +384,7 @@ impl Args {
             (&consumers::RETRY_FOR, &self.retry_for),
             (&consumers::HTTP_RETRY_STATUS, &self.http_retry_status),
             (&consumers::DEAD_LETTERS, &self.dead_letters),
-            (&consumers::ONCE_WITHIN, &self.once_within),
+            (&consumers::DEDUP_WINDOW, &self.dedup_window),
             (&consumers::MAX_STARTS, &self.max_starts),
             (&consumers::CONSUMER_TIMEOUT, &self.consumer_timeout),
             (&consumers::DECLARE, &self.declare),
@@ -377,16 +392,16 @@ impl Args {
         ];
         for (key, text) in texts {
             if let Some(text) = text {
-                said.insert(key.name, (Raw::One(text.into()), Origin::Flag(key.flag)));
+                declared.insert(key.name, (Raw::One(text.into()), Origin::Flag(key.flag)));
             }
         }
         for (key, given) in [
-            (&consumers::KEEP_LETTERS, self.keep_letters),
+            (&consumers::STORE_DEAD_LETTERS, self.store_dead_letters),
             (&consumers::REWIND, self.rewind),
             (&consumers::EXCLUSIVE, self.exclusive),
         ] {
             if given {
-                said.insert(key.name, (Raw::Bare("true".to_owned()), Origin::Flag(key.flag)));
+                declared.insert(key.name, (Raw::Bare("true".to_owned()), Origin::Flag(key.flag)));
             }
         }
         for (key, items) in [
@@ -395,9 +410,9 @@ impl Args {
             (&consumers::BIND, &self.bind),
         ] {
             if !items.is_empty() {
-                said.insert(key.name, (Raw::Many(items.clone()), Origin::Flag(key.flag)));
+                declared.insert(key.name, (Raw::Many(items.clone()), Origin::Flag(key.flag)));
             }
         }
-        said
+        declared
     }
 }

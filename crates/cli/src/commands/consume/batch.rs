@@ -1,7 +1,7 @@
-//! `--batch`: several messages to one command or request, as JSON lines.
+//! `--batch`: passes several messages to one command or request as JSON lines.
 //!
-//! Owns the line of a message, and what a failed batch means: each of its messages is tried alone, at once, so that only
-//! those pay that fail alone. A message that failed before is not put into a batch again.
+//! Owns the format of a line and the handling of a failed batch: each of its messages is tried alone at once, and
+//! only those that fail alone use an attempt. A message that failed before is not put into a batch again.
 
 use std::time::Duration;
 
@@ -10,64 +10,67 @@ use gristmill_pool::error::Cause;
 use gristmill_pool::{Dependency, TaskError, TaskResult};
 use serde_json::{Map, Value, json};
 
-use super::gather::{Gather, Limits, Written, again, starting};
+use super::batch_writer::{BatchLimits, BatchResult, BatchWriter, copy_error, recording_starts};
 use crate::error::Error;
 
-/// How messages are put together.
+/// Options of `--batch` and `--workers`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Batching {
-    /// At most this number of messages.
+pub(super) struct BatchOptions {
+    /// Maximum number of messages in a batch.
     pub(super) size: usize,
-    /// How long the first message of a batch waits for others.
+    /// How long the first message of a batch waits for further ones.
     pub(super) linger: Duration,
-    /// Batches at a time.
+    /// Number of batches that run at once.
     pub(super) parallel: usize,
 }
 
-/// After this number of messages in a row that failed alone because of the server or command, the others of a batch are not
-/// tried: it works for none of them.
-const MAX_UNAVAILABLE: u32 = 3;
+/// Number of consecutive messages that fail alone because of the server or command, after which the rest is skipped.
+const MAX_CONSECUTIVE_UNAVAILABLE: u32 = 3;
 
-/// Collects messages and hands them to `run`, which is given their lines and their number.
-pub(super) fn gather(
+/// Starts a writer that collects messages and passes each batch with its JSON lines to `run`.
+pub(super) fn batch_writer(
     name: &str,
-    batching: Batching,
+    options: BatchOptions,
     run: impl Fn(&[Delivery], Vec<u8>) -> TaskResult<()> + Clone + Send + 'static,
-) -> Result<Gather, Error> {
-    let Batching { size, linger, parallel } = batching;
-    let write = move |deliveries: &[Delivery]| -> Written {
+) -> Result<BatchWriter, Error> {
+    let BatchOptions { size, linger, parallel } = options;
+    let write = move |deliveries: &[Delivery]| -> BatchResult {
         let run = |some: &[Delivery]| run(some, lines(some));
-        let fresh: Vec<Delivery> = deliveries.iter().filter(|one| one.attempt() == 1).cloned().collect();
-        let together = if fresh.len() > 1 { Some(run(&fresh)) } else { None };
+        let first_attempts: Vec<Delivery> =
+            deliveries.iter().filter(|one| one.attempt() == 1).cloned().collect();
+        let batch_result = if first_attempts.len() > 1 { Some(run(&first_attempts)) } else { None };
         let mut unavailable = 0;
-        let outcome = |one: &Delivery| outcome(one, together.as_ref(), &mut unavailable, &run);
+        let outcome = |one: &Delivery| outcome(one, batch_result.as_ref(), &mut unavailable, &run);
         Ok(deliveries.iter().map(outcome).collect())
     };
-    let limits = Limits { most: size, linger };
-    let writers = std::iter::repeat_n(write, parallel).map(starting);
-    Gather::start(name, limits, Delivery::runs_alone, writers)
+    let limits = BatchLimits { max_messages: size, linger };
+    let writers = std::iter::repeat_n(write, parallel).map(recording_starts);
+    BatchWriter::start(name, limits, Delivery::runs_alone, writers)
 }
 
-/// What became of one message: what became of its batch, unless that failed.
+/// Result of one message: that of its batch, or of running it alone if the batch failed.
 fn outcome(
     delivery: &Delivery,
-    together: Option<&TaskResult<()>>,
+    batch_result: Option<&TaskResult<()>>,
     unavailable: &mut u32,
     run: &impl Fn(&[Delivery]) -> TaskResult<()>,
 ) -> TaskResult<()> {
-    match together.filter(|_| delivery.attempt() == 1) {
+    match batch_result.filter(|_| delivery.attempt() == 1) {
         Some(Ok(())) => return Ok(()),
         Some(Err(error)) if matches!(error.cause(), Cause::Cancelled) => return Err(TaskError::cancelled()),
-        // No message is the cause: the same would happen to each alone.
-        Some(Err(error)) if error.dependency() == Some(Dependency::Unavailable) => return Err(again(error)),
+        // The server or command failed before it saw a message, so each message alone would fail too.
+        Some(Err(error)) if error.dependency() == Some(Dependency::Unavailable) => {
+            return Err(copy_error(error));
+        }
         Some(Err(error)) => {
-            tracing::debug!(%error, "a batch failed; its messages are tried one by one");
+            tracing::debug!(%error, "the batch failed; trying its messages one by one");
         }
         None => {}
     }
-    if *unavailable >= MAX_UNAVAILABLE {
-        let text =
-            format!("not tried: {MAX_UNAVAILABLE} messages in a row failed because of the server or command");
+    if *unavailable >= MAX_CONSECUTIVE_UNAVAILABLE {
+        let text = format!(
+            "not tried: {MAX_CONSECUTIVE_UNAVAILABLE} consecutive messages failed because of the server or command"
+        );
         return Err(TaskError::unavailable(text));
     }
     let result = run(std::slice::from_ref(delivery));
@@ -76,7 +79,7 @@ fn outcome(
     result
 }
 
-/// One line for each message.
+/// Returns the messages as JSON lines.
 fn lines(deliveries: &[Delivery]) -> Vec<u8> {
     let mut lines = Vec::new();
     for delivery in deliveries {
@@ -86,7 +89,8 @@ fn lines(deliveries: &[Delivery]) -> Vec<u8> {
     lines
 }
 
-/// A message as one line of JSON: `body` has its body if that is JSON, as it was written; else `text`, or `hex` for bytes.
+/// Returns a message as one line of JSON. Its body is in `body`, unchanged, if it is JSON, else in `text`, or in
+/// `hex` if it is not UTF-8.
 fn line(delivery: &Delivery) -> Vec<u8> {
     let properties = delivery.properties();
     let mut object = Map::new();
@@ -117,7 +121,7 @@ fn line(delivery: &Delivery) -> Vec<u8> {
             let mut line = json!(object).to_string().into_bytes();
             line.pop();
             line.extend_from_slice(b",\"body\":");
-            // In JSON a line end stands only between values.
+            // Line ends in JSON occur only between tokens.
             line.extend(body.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')));
             line.push(b'}');
             return line;

@@ -1,7 +1,7 @@
-//! `--http`: a POST of each message.
+//! `--http`: sends each message as a POST request.
 //!
-//! Owns the client and what an answer means: whether the message is done, is refused, or the server has failed. Redirects
-//! are not followed: a message would arrive at a place that was not named.
+//! Owns the HTTP client and classifies responses: success, permanent failure of the message, or failure of the
+//! server. Redirects are not followed, so that messages reach only the given URL.
 
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use jiff::Timestamp;
 use tokio_rustls::rustls::crypto::ring;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use super::metadata::{Bounds, MessageField, about, plain, trace};
+use super::metadata::{FieldLimits, MessageField, message_fields, normalize_name, trace_headers};
 use crate::error::Error;
-use crate::settings::consumers::Statuses;
+use crate::settings::consumers::HttpStatuses;
 
-/// What servers take without a word about it.
-const BOUNDS: Bounds = Bounds { each: 4 << 10, total: 12 << 10 };
+/// Limits of the request headers; common servers accept this size without configuration.
+const FIELD_LIMITS: FieldLimits = FieldLimits { max_value: 4 << 10, max_total: 12 << 10 };
 
-/// So much of an answer is read, to be told when it is no good one.
-const ANSWER: u64 = 1 << 10;
+/// Bytes of an error response that are read and reported.
+const MAX_ERROR_BODY: u64 = 1 << 10;
 
-/// An answer that asks for a longer wait is not believed.
-const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+/// Upper bound of the wait that `Retry-After` can request.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
-/// What posts.
+/// Client that posts messages to one URL.
 pub(super) struct Http {
     agent: ureq::Agent,
     url: String,
-    /// Without what may be secret in it.
-    shown: String,
-    /// Answers that are the server's fault.
-    retried: Statuses,
+    /// URL without user, password, query and fragment.
+    display_url: String,
+    /// Statuses that count as failures of the server.
+    retry_statuses: HttpStatuses,
 }
 
 impl Http {
-    pub(super) fn new(url: String, timeout: Duration, retried: Statuses) -> Result<Self, Error> {
+    pub(super) fn new(url: String, timeout: Duration, retry_statuses: HttpStatuses) -> Result<Self, Error> {
         let mut config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
@@ -49,8 +49,8 @@ impl Http {
         if url.starts_with("https:") {
             config = config.tls_config(tls()?);
         }
-        let shown = shown(&url);
-        Ok(Http { agent: config.build().new_agent(), url, shown, retried })
+        let shown = display_url(&url);
+        Ok(Http { agent: config.build().new_agent(), url, display_url: shown, retry_statuses })
     }
 
     pub(super) fn post(&self, delivery: &Delivery) -> TaskResult<()> {
@@ -59,7 +59,7 @@ impl Http {
 
     /// Posts a batch as JSON lines.
     pub(super) fn post_batch(&self, deliveries: &[Delivery], lines: &[u8]) -> TaskResult<()> {
-        let queue = deliveries.first().map(|one| encoded(one.queue())).unwrap_or_default();
+        let queue = deliveries.first().map(|one| percent_encode(one.queue())).unwrap_or_default();
         let headers = [
             ("Content-Type", "application/x-ndjson".to_owned()),
             ("X-Gristmill-Queue", queue),
@@ -73,39 +73,39 @@ impl Http {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let mut answer = request.send(body).map_err(|error| {
-            let text = format!("POST {}: {error}", self.shown);
-            // Timeouts are counted by their kind.
+        let mut response = request.send(body).map_err(|error| {
+            let text = format!("POST {}: {error}", self.display_url);
+            // The consumer counts errors of this kind as timeouts.
             let kind = if is_timeout(&error) { ErrorKind::TimedOut } else { ErrorKind::Other };
             let described = std::io::Error::new(kind, text);
-            match fault(&error) {
-                Fault::Message => TaskError::permanent(described),
-                Fault::NoConnection => TaskError::unavailable(described),
-                Fault::Unclear => TaskError::dependency_failed(described),
+            match classify_failure(&error) {
+                RequestFailure::InvalidMessage => TaskError::permanent(described),
+                RequestFailure::NoConnection => TaskError::unavailable(described),
+                RequestFailure::NoResponse => TaskError::dependency_failed(described),
             }
         })?;
-        let status = answer.status();
+        let status = response.status();
         if status.is_success() {
-            // To its end, so that the connection can be used again; but not for ever.
-            let _ = std::io::copy(&mut answer.body_mut().as_reader().take(64 << 10), &mut std::io::sink());
+            // Reads up to 64 KiB to the end, so that the connection can be reused.
+            let _ = std::io::copy(&mut response.body_mut().as_reader().take(64 << 10), &mut std::io::sink());
             return Ok(());
         }
-        let later = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
-        let later = later.and_then(|text| wait(text, Timestamp::now()));
-        let mut said = Vec::new();
-        let _ = answer.body_mut().as_reader().take(ANSWER).read_to_end(&mut said);
-        let said = String::from_utf8_lossy(&said);
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        let apart = if said.is_empty() { "" } else { ": " };
-        let text = format!("POST {}: {status}{apart}{said}", self.shown);
+        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        let retry_after = retry_after.and_then(|text| parse_retry_after(text, Timestamp::now()));
+        let mut body = Vec::new();
+        let _ = response.body_mut().as_reader().take(MAX_ERROR_BODY).read_to_end(&mut body);
+        let text = String::from_utf8_lossy(&body);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let separator = if text.is_empty() { "" } else { ": " };
+        let text = format!("POST {}: {status}{separator}{text}", self.display_url);
         let error = match status.as_u16() {
-            code if !self.retried.has(code) => TaskError::permanent(text),
-            // The server has said that it did not look at the message.
+            code if !self.retry_statuses.has(code) => TaskError::permanent(text),
+            // The server rejected the request without processing the message.
             429 => TaskError::unavailable(text),
-            503 if later.is_some() => TaskError::unavailable(text),
+            503 if retry_after.is_some() => TaskError::unavailable(text),
             _ => TaskError::dependency_failed(text),
         };
-        Err(match later {
+        Err(match retry_after {
             Some(delay) => error.with_retry_after(delay),
             None => error,
         })
@@ -120,40 +120,42 @@ fn is_timeout(error: &ureq::Error) -> bool {
     }
 }
 
-/// What a request without an answer shows.
+/// Cause of a request that has no response.
 #[derive(Debug, PartialEq, Eq)]
-enum Fault {
+enum RequestFailure {
     /// The message cannot be sent.
-    Message,
-    /// No connection was made: the message was not sent.
+    InvalidMessage,
+    /// No connection was established, so the message was not sent.
     NoConnection,
-    /// The server had the message, or a part of it, and did not answer.
-    Unclear,
+    /// The server received the message, or a part of it, and did not respond.
+    NoResponse,
 }
 
-fn fault(error: &ureq::Error) -> Fault {
+fn classify_failure(error: &ureq::Error) -> RequestFailure {
     match error {
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Fault::Message,
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => RequestFailure::InvalidMessage,
         ureq::Error::HostNotFound
         | ureq::Error::ConnectionFailed
         | ureq::Error::Tls(_)
         | ureq::Error::Rustls(_)
-        | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => Fault::NoConnection,
+        | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
+            RequestFailure::NoConnection
+        }
         ureq::Error::Io(error) => match error.kind() {
             ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
             | ErrorKind::BrokenPipe
             | ErrorKind::UnexpectedEof
-            | ErrorKind::TimedOut => Fault::Unclear,
-            // Refused, unreachable, no more files: there was no connection.
-            _ => Fault::NoConnection,
+            | ErrorKind::TimedOut => RequestFailure::NoResponse,
+            // Refused, unreachable, too many open files: there was no connection.
+            _ => RequestFailure::NoConnection,
         },
-        _ => Fault::Unclear,
+        _ => RequestFailure::NoResponse,
     }
 }
 
-/// What an answer says about when to come again: seconds, or a moment.
-fn wait(text: &str, now: Timestamp) -> Option<Duration> {
+/// Parses `Retry-After`: a number of seconds, or a date.
+fn parse_retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     let delay = match text.parse().map(Duration::from_secs) {
         Ok(delay) => delay,
@@ -162,30 +164,34 @@ fn wait(text: &str, now: Timestamp) -> Option<Duration> {
             Duration::try_from(at.duration_since(now)).unwrap_or_default()
         }
     };
-    Some(delay.min(LONGEST_WAIT))
+    Some(delay.min(MAX_RETRY_AFTER))
 }
 
 fn headers(delivery: &Delivery) -> Vec<(String, String)> {
-    let kind = delivery.properties().content_type.as_deref().map(encoded);
+    let kind = delivery.properties().content_type.as_deref().map(percent_encode);
     let kind = kind.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "application/octet-stream".to_owned());
     let mut headers = vec![("Content-Type".to_owned(), kind)];
-    for one in about(delivery, BOUNDS, |_| true) {
+    for one in message_fields(delivery, FIELD_LIMITS, |_| true) {
         let (name, value) = match one {
             MessageField::Property("CONTENT_TYPE", _) => continue,
-            MessageField::Property(name, value) => (format!("X-Gristmill-{}", plain(name, '-')), value),
+            MessageField::Property(name, value) => {
+                (format!("X-Gristmill-{}", normalize_name(name, '-')), value)
+            }
             MessageField::Header(name, _) if name.is_empty() => continue,
-            MessageField::Header(name, value) => (format!("X-Gristmill-Header-{}", plain(&name, '-')), value),
+            MessageField::Header(name, value) => {
+                (format!("X-Gristmill-Header-{}", normalize_name(&name, '-')), value)
+            }
         };
         if headers.iter().all(|(known, _)| *known != name) {
-            headers.push((name, encoded(&value)));
+            headers.push((name, percent_encode(&value)));
         }
     }
-    headers.extend(trace(delivery).map(|(name, value)| (name.to_owned(), encoded(value))));
+    headers.extend(trace_headers(delivery).map(|(name, value)| (name.to_owned(), percent_encode(value))));
     headers
 }
 
-/// A value as it may stand in a header: what has more than plain letters in it is encoded as in a URL.
-fn encoded(value: &str) -> String {
+/// Percent-encodes a header value that contains characters other than printable ASCII.
+fn percent_encode(value: &str) -> String {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
     if value.bytes().all(is_plain) {
         return value.to_owned();
@@ -201,8 +207,8 @@ fn encoded(value: &str) -> String {
     text
 }
 
-/// A URL without its user, its password and its question.
-fn shown(url: &str) -> String {
+/// Removes user, password, query and fragment from a URL.
+fn display_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
     let rest = &rest[..end];
@@ -211,14 +217,14 @@ fn shown(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// The authorities that this system trusts.
+/// Trusts the certificate authorities of the system.
 fn tls() -> Result<TlsConfig, Error> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
         let why = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
         return Err(Error::Setting(format!(
-            "this system has no certificates of authorities to check https:// with{why}; install them, such as the \
-             package ca-certificates, or name a file of them with SSL_CERT_FILE"
+            "cannot check https:// certificates: the system has no certificate authorities{why}; install the package \
+             ca-certificates, or name a file of them in SSL_CERT_FILE"
         )));
     }
     let roots: Vec<Certificate<'static>> =
@@ -232,25 +238,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_without_an_answer_shows_whether_there_was_a_connection() {
+    fn failed_requests_are_classified_by_connection() {
         let io = |kind: ErrorKind| ureq::Error::Io(kind.into());
         for (error, expected) in [
-            (io(ErrorKind::ConnectionRefused), Fault::NoConnection),
-            (io(ErrorKind::HostUnreachable), Fault::NoConnection),
-            (ureq::Error::HostNotFound, Fault::NoConnection),
-            (ureq::Error::Timeout(ureq::Timeout::Connect), Fault::NoConnection),
-            (ureq::Error::Timeout(ureq::Timeout::Global), Fault::Unclear),
-            (ureq::Error::Timeout(ureq::Timeout::RecvResponse), Fault::Unclear),
-            (io(ErrorKind::ConnectionReset), Fault::Unclear),
-            (io(ErrorKind::UnexpectedEof), Fault::Unclear),
-            (ureq::Error::BadUri(String::new()), Fault::Message),
+            (io(ErrorKind::ConnectionRefused), RequestFailure::NoConnection),
+            (io(ErrorKind::HostUnreachable), RequestFailure::NoConnection),
+            (ureq::Error::HostNotFound, RequestFailure::NoConnection),
+            (ureq::Error::Timeout(ureq::Timeout::Connect), RequestFailure::NoConnection),
+            (ureq::Error::Timeout(ureq::Timeout::Global), RequestFailure::NoResponse),
+            (ureq::Error::Timeout(ureq::Timeout::RecvResponse), RequestFailure::NoResponse),
+            (io(ErrorKind::ConnectionReset), RequestFailure::NoResponse),
+            (io(ErrorKind::UnexpectedEof), RequestFailure::NoResponse),
+            (ureq::Error::BadUri(String::new()), RequestFailure::InvalidMessage),
         ] {
-            assert_eq!(fault(&error), expected, "{error}");
+            assert_eq!(classify_failure(&error), expected, "{error}");
         }
     }
 
     #[test]
-    fn both_ways_of_saying_when_to_come_again() {
+    fn retry_after_is_parsed_as_seconds_or_date() {
         let now: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
         for (text, seconds) in [
             ("120", Some(120)),
@@ -262,27 +268,27 @@ mod tests {
             ("-5", None),
             ("", None),
         ] {
-            assert_eq!(wait(text, now).map(|wait| wait.as_secs()), seconds, "{text:?}");
+            assert_eq!(parse_retry_after(text, now).map(|wait| wait.as_secs()), seconds, "{text:?}");
         }
     }
 
     #[test]
-    fn a_url_is_shown_without_what_may_be_secret() {
+    fn displayed_url_has_no_credentials_or_query() {
         for (url, expected) in [
             ("https://u:secret@host:1/a?token=secret#secret", "https://host:1/a"),
             ("http://host", "http://host"),
             ("http://u:se@cret@host?x", "http://host"),
         ] {
-            assert_eq!(shown(url), expected);
+            assert_eq!(display_url(url), expected);
         }
     }
 
     #[test]
-    fn values_of_any_kind_become_plain() {
+    fn header_values_are_percent_encoded() {
         for (value, expected) in
             [("a b", "a b"), ("50%", "50%"), ("a\r\nb: c", "a%0D%0Ab: c"), ("é%", "%C3%A9%25")]
         {
-            assert_eq!(encoded(value), expected);
+            assert_eq!(percent_encode(value), expected);
         }
     }
 }

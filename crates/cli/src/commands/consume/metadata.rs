@@ -1,30 +1,33 @@
-//! What a message carries beside its body, for programs that know no AMQP: names and values, clean and bounded.
+//! Properties and headers of a message as names and text values, for `--exec` and `--http`.
 //!
-//! Owns which there are, and what is left out. How they are handed over is the action's affair.
+//! Owns which fields there are, and omits those that exceed the limits of an action.
 
 use gristmill_amqp::{Delivery, FieldValue, header};
 
-/// How much of it an action can hand over.
+/// Size limits of the fields that an action passes on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// A header with a longer value is left out.
-    pub(super) each: usize,
-    /// When all together are longer, those behind are left out.
-    pub(super) total: usize,
+pub(super) struct FieldLimits {
+    /// Bytes of a value; a field with a longer value is omitted.
+    pub(super) max_value: usize,
+    /// Bytes of all fields together; fields beyond it are omitted.
+    pub(super) max_total: usize,
 }
 
-/// Something about a message.
+/// Name and value of a property or a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MessageField {
-    /// In words of ours: `QUEUE`, `MESSAGE_ID`.
+    /// Property with a fixed name, such as `QUEUE` or `MESSAGE_ID`.
     Property(&'static str, String),
-    /// A header of the message by its own name.
+    /// Header with its name in the message.
     Header(String, String),
 }
 
-/// All there is to say about a message, in order. What cannot stand in `may_stand` is left out, and never more than
-/// this costs the message.
-pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> bool) -> Vec<MessageField> {
+/// Returns properties, then headers. Omits values that are too long or that `is_allowed` rejects.
+pub(super) fn message_fields(
+    delivery: &Delivery,
+    limits: FieldLimits,
+    is_allowed: fn(&str) -> bool,
+) -> Vec<MessageField> {
     let properties = delivery.properties();
     let number = |number: u32| Some(number.to_string());
     let given = [
@@ -47,37 +50,37 @@ pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> 
         .headers()
         .iter()
         .map(|(name, value)| MessageField::Header(name.to_owned(), value.to_string()));
-    let mut room = bounds.total;
+    let mut left = limits.max_total;
     let mut all = Vec::new();
     for one in known.chain(headers) {
         let (name, value) = match &one {
             MessageField::Property(name, value) => (*name, value),
             MessageField::Header(name, value) => (name.as_str(), value),
         };
-        // With what stands around it: a prefix, a `=`, an end.
+        // 32 bytes for a prefix, a separator and a terminator.
         let size = name.len() + value.len() + 32;
-        if value.len() <= bounds.each && size <= room && may_stand(value) {
-            room -= size;
+        if value.len() <= limits.max_value && size <= left && is_allowed(value) {
+            left -= size;
             all.push(one);
         }
     }
     all
 }
 
-/// The trace that a message belongs to, as W3C has it: names in lower case.
-pub(super) fn trace(delivery: &Delivery) -> impl Iterator<Item = (&'static str, &str)> {
+/// Returns the W3C trace context headers of a message; names are in lower case.
+pub(super) fn trace_headers(delivery: &Delivery) -> impl Iterator<Item = (&'static str, &str)> {
     let names = [header::TRACEPARENT, header::TRACESTATE];
     let value = |name: &'static str| delivery.headers().get(name).and_then(FieldValue::as_str);
     names.into_iter().filter_map(move |name| Some((name, value(name)?)))
 }
 
-/// A name as it may stand in a variable, or, with another filler, in a header of HTTP.
-pub(super) fn plain(name: &str, filler: char) -> String {
+/// Normalizes a name for a variable or an HTTP header: ASCII letters in upper case and digits; others become `filler`.
+pub(super) fn normalize_name(name: &str, filler: char) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { filler };
     name.chars().map(plain).collect()
 }
 
-/// Names of the variables about one message, without `GRISTMILL_`.
+/// Names of the variables of a message, without the prefix `GRISTMILL_`.
 pub(in crate::commands) const MESSAGE_VARIABLES: &[&str] = &[
     "QUEUE",
     "EXCHANGE",
@@ -100,11 +103,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_any_kind_become_plain() {
+    fn names_are_normalized_to_ascii() {
         for (name, expected) in
             [("tenant-id", "TENANT_ID"), ("a=b\0c", "A_B_C"), ("größe", "GR__E"), ("", "")]
         {
-            assert_eq!(plain(name, '_'), expected, "{name:?}");
+            assert_eq!(normalize_name(name, '_'), expected, "{name:?}");
         }
     }
 }

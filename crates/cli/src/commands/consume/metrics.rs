@@ -1,7 +1,6 @@
-//! `--metrics`: how it goes, for Prometheus.
+//! `--metrics`: serves statistics to Prometheus.
 //!
-//! Owns a responder that knows one page. Requests are bounded in size, time and number; whoever sends something else
-//! is told so and hung up on.
+//! Owns a minimal HTTP server for `/metrics`. Requests are limited in size, time and number; other requests fail.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,29 +13,26 @@ use tokio::task::AbortHandle;
 
 use crate::error::Error;
 
-/// The longest request.
-const MAX_REQUEST: usize = 8 << 10;
-/// How long a connection may take from its first byte to the end of its answer.
-const WITHIN: Duration = Duration::from_secs(5);
-/// Connections that are open at a time. The oldest is closed for one more, so that connections which send nothing keep
-/// nobody out.
+/// Bytes of a request that are read at most.
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+/// Time limit of a connection, including the response.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of open connections. A further one closes the oldest, so that idle connections block no others.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Where it listens from now on; nothing is answered yet.
+/// Starts to listen; connections are answered by [`serve`].
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|error| {
-        Error::Setting(format!(
-            "cannot listen on {address} for --metrics: {error}; another address may be free"
-        ))
+        Error::Setting(format!("cannot listen on {address} for --metrics: {error}; choose another address"))
     })
 }
 
-/// Answers until the runtime ends.
-pub(super) async fn serve(listener: TcpListener, watch: StatsHandle) {
+/// Answers requests until the runtime shuts down.
+pub(super) async fn serve(listener: TcpListener, stats: StatsHandle) {
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Most likely there are no more file descriptors: connections that end free some.
+            // Most likely there are no free file descriptors; connections that end free some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -46,16 +42,16 @@ pub(super) async fn serve(listener: TcpListener, watch: StatsHandle) {
         {
             oldest.abort();
         }
-        let watch = watch.clone();
-        let answer = async move { tokio::time::timeout(WITHIN, answer(stream, &watch)).await };
+        let stats = stats.clone();
+        let answer = async move { tokio::time::timeout(CONNECTION_TIMEOUT, respond(stream, &stats)).await };
         open.push_back(tokio::spawn(answer).abort_handle());
     }
 }
 
-async fn answer(mut stream: TcpStream, watch: &StatsHandle) -> std::io::Result<()> {
+async fn respond(mut stream: TcpStream, stats: &StatsHandle) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 1 << 10];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST {
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST_BYTES {
         match stream.read(&mut buffer).await? {
             0 => break,
             count => request.extend_from_slice(&buffer[..count]),
@@ -66,9 +62,9 @@ async fn answer(mut stream: TcpStream, watch: &StatsHandle) -> std::io::Result<(
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (status, body) = match (method, path) {
-        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", watch.stats().prometheus()),
-        (b"GET" | b"HEAD", _) => ("404 Not Found", "there is only /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "only GET is answered\n".to_owned()),
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", stats.stats().prometheus()),
+        (b"GET" | b"HEAD", _) => ("404 Not Found", "not found; metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "only GET and HEAD are allowed\n".to_owned()),
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\

@@ -1,4 +1,4 @@
-//! How often and when a message is tried again, from what was asked for.
+//! Retry policy of a consumer, from its settings.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use gristmill_pool::Retry;
 
 use crate::settings::consumers::Consumer;
 
-/// No wait between two attempts is longer, unless the first is, or the server asks for it.
+/// Upper bound of a retry delay, unless the first delay or `Retry-After` is longer.
 const MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 
-/// The policy of a consumer, for messages that are tried again in their place or for others. `retry_for` alone allows as many attempts as it has time for; with `attempts`, the smaller
-/// number counts.
+/// Returns the retry policy for messages that are retried in place, or for others. `retry_for` allows as many
+/// attempts as fit into its time; with `attempts`, the smaller number counts.
 pub(super) fn retry(one: &Consumer, in_place: bool) -> Retry {
     let default = if in_place { DEFAULT_RETRY_IN_PLACE } else { DEFAULT_RETRY };
     let delay = one.retry_delay.unwrap_or_else(|| default.without_jitter().delay(1));
@@ -25,7 +25,7 @@ pub(super) fn retry(one: &Consumer, in_place: bool) -> Retry {
     }
 }
 
-/// How many attempts there are when the waits between them take no longer than this, together.
+/// Number of attempts whose delays together do not exceed `time`.
 fn attempts_within(policy: Retry, time: Duration) -> u32 {
     let mut waited = Duration::ZERO;
     let fits = |failed: &u32| {
@@ -35,7 +35,7 @@ fn attempts_within(policy: Retry, time: Duration) -> u32 {
     (1..MAX_ATTEMPTS).take_while(fits).count() as u32 + 1
 }
 
-/// As many as can be asked for by number.
+/// Upper bound of `attempts`.
 const MAX_ATTEMPTS: u32 = 1_000;
 
 #[cfg(test)]
@@ -46,14 +46,14 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn waits_grow_to_an_hour_and_fill_the_time_that_is_given() {
+    fn retry_for_allows_attempts_whose_delays_fit() {
         let of = |delay, time| {
             attempts_within(Retry::exponential(u32::MAX, delay).max_delay(HOUR).without_jitter(), time)
         };
         assert_eq!(of(SECOND, Duration::ZERO), 1);
         assert_eq!(of(SECOND, SECOND * 7), 4);
         assert_eq!(of(SECOND, SECOND * 6), 3);
-        // 1, 2, 4, 8, 16 and 32 minutes, then 22 times an hour.
+        // 1, 2, 4, 8, 16 and 32 minutes, then 22 times 1 hour.
         assert_eq!(of(SECOND * 60, HOUR * 24), 1 + 6 + 22);
         assert_eq!(of(Duration::from_millis(1), Duration::MAX), MAX_ATTEMPTS);
     }

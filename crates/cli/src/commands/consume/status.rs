@@ -1,4 +1,4 @@
-//! What is told of consumers: a line while they work, a table in the end.
+//! Progress line and final summary of consumers.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,22 @@ use super::super::to_object;
 use crate::error::Error;
 use crate::output::{Output, count_of, format_duration, thousands};
 
-/// Shows how it goes until it is ended.
-pub(super) fn show(watch: StatsHandle, quiet: bool) -> ProgressReporter {
-    let mut rate = Rate::default();
+/// Characters of the reason of a pause in the progress line.
+const MAX_REASON_CHARS: usize = 60;
+
+/// Shows a progress line until the returned reporter is ended.
+pub(super) fn start_progress(handle: StatsHandle, quiet: bool) -> ProgressReporter {
+    let mut rate = MessageRate::default();
     ProgressReporter::start(quiet, move |_| {
-        let stats = watch.stats();
-        let sum = Sum::of(&stats);
-        line(&sum, rate.of(sum.acknowledged), &state(&stats))
+        let stats = handle.stats();
+        let sum = Totals::of(&stats);
+        progress_line(&sum, rate.update(sum.acknowledged), &describe_state(&stats))
     })
 }
 
-/// All consumers together.
+/// Sums of all consumers.
 #[derive(Default)]
-struct Sum {
+struct Totals {
     acknowledged: u64,
     done: u64,
     retried: u64,
@@ -33,30 +36,34 @@ struct Sum {
     lag: Option<u64>,
 }
 
-impl Sum {
+impl Totals {
     fn of(stats: &ClientStats) -> Self {
-        stats.consumers.iter().fold(Sum::default(), |sum, one| Sum {
+        stats.consumers.iter().fold(Totals::default(), |sum, one| Totals {
             acknowledged: sum.acknowledged + one.acknowledged,
-            done: sum.done + one.done,
+            done: sum.done + one.handled,
             retried: sum.retried + one.retried,
-            rejected: sum.rejected + one.rejected,
+            rejected: sum.rejected + one.dead_lettered,
             skipped: sum.skipped + one.skipped,
             in_flight: sum.in_flight + one.in_flight,
             postponed: sum.postponed + one.postponed,
-            // Those at the broker, and those that wait here, as while consuming is paused.
+            // Messages at the broker, and those waiting in this process, as while consuming is paused.
             lag: one.lag.map(|lag| lag + one.waiting + sum.lag.unwrap_or(0)).or(sum.lag),
         })
     }
 }
 
-/// What consumers are doing.
-fn state(stats: &ClientStats) -> String {
+/// Describes whether the consumers are connected, consuming or paused.
+fn describe_state(stats: &ClientStats) -> String {
     let paused: Vec<_> = stats.consumers.iter().filter_map(|one| one.paused.as_deref()).collect();
     match paused.first() {
         _ if !stats.connected => "waiting for the broker".to_owned(),
         None => "consuming".to_owned(),
         Some(why) => {
-            let why: String = why.lines().next().unwrap_or_default().chars().take(60).collect();
+            let why = why.lines().next().unwrap_or_default();
+            let why = match why.char_indices().nth(MAX_REASON_CHARS) {
+                Some((end, _)) => format!("{}…", &why[..end]),
+                None => why.to_owned(),
+            };
             let count = match (paused.len(), stats.consumers.len()) {
                 (_, 1) => String::new(),
                 (paused, all) => format!(" {paused} of {all}"),
@@ -66,7 +73,7 @@ fn state(stats: &ClientStats) -> String {
     }
 }
 
-fn line(sum: &Sum, rate: u64, state: &str) -> ProgressLine {
+fn progress_line(sum: &Totals, rate: u64, state: &str) -> ProgressLine {
     let mut parts = vec![
         Segment(9, state.to_owned()),
         Segment(8, format!("{}/s", thousands(rate))),
@@ -75,9 +82,9 @@ fn line(sum: &Sum, rate: u64, state: &str) -> ProgressLine {
     ];
     parts.extend(sum.lag.map(|lag| Segment(6, format!("{} waiting", thousands(lag)))));
     for (count, what, weight) in [
-        (sum.postponed, "to come back", 5),
+        (sum.postponed, "postponed", 5),
         (sum.retried, "retried", 3),
-        (sum.rejected, "rejected", 4),
+        (sum.rejected, "dead-lettered", 4),
         (sum.skipped, "skipped", 2),
     ] {
         if count > 0 {
@@ -87,15 +94,15 @@ fn line(sum: &Sum, rate: u64, state: &str) -> ProgressLine {
     ProgressLine { segments: parts, bar: None }
 }
 
-/// How many a second, of late.
+/// Messages per second, updated every second.
 #[derive(Default)]
-struct Rate {
+struct MessageRate {
     since: Option<(Instant, u64)>,
     last: u64,
 }
 
-impl Rate {
-    fn of(&mut self, count: u64) -> u64 {
+impl MessageRate {
+    fn update(&mut self, count: u64) -> u64 {
         let (begun, before) = *self.since.get_or_insert((Instant::now(), count));
         let seconds = begun.elapsed().as_secs_f64();
         if seconds >= 1.0 {
@@ -106,16 +113,20 @@ impl Rate {
     }
 }
 
-/// How it ended, for programs.
-pub(super) fn value(stats: &ClientStats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
+/// Returns the summary as JSON.
+pub(super) fn summary_json(
+    stats: &ClientStats,
+    elapsed: Duration,
+    interrupted: bool,
+) -> Result<Value, Error> {
     let mut value = to_object(stats)?;
     value.insert("seconds".to_owned(), json!(elapsed.as_secs_f64()));
     value.insert("interrupted".to_owned(), json!(interrupted));
     Ok(Value::Object(value))
 }
 
-/// How it ended, for people.
-pub(super) fn text(stats: &ClientStats, elapsed: Duration, output: &Output) -> String {
+/// Returns the summary as a table and one line.
+pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Output) -> String {
     let milliseconds = |nanos: u64| format!("{:.1} ms", nanos as f64 / 1e6);
     let rows: Vec<Vec<String>> = stats
         .consumers
@@ -125,18 +136,17 @@ pub(super) fn text(stats: &ClientStats, elapsed: Duration, output: &Output) -> S
                 one.name.clone(),
                 one.queue.clone(),
                 thousands(one.received),
-                thousands(one.done),
+                thousands(one.handled),
                 thousands(one.retried),
-                thousands(one.rejected),
+                thousands(one.dead_lettered),
                 thousands(one.skipped),
                 one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p50_ns)),
                 one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p99_ns)),
             ]
         })
         .collect();
-    let headers =
-        ["CONSUMER", "QUEUE", "RECEIVED", "DONE", "RETRIED", "REJECTED", "SKIPPED", "MEDIAN", "P99"];
-    let sum = Sum::of(stats);
+    let headers = ["CONSUMER", "QUEUE", "RECEIVED", "DONE", "RETRIED", "DEAD", "SKIPPED", "P50", "P99"];
+    let sum = Totals::of(stats);
     let seconds = elapsed.as_secs_f64();
     let rate = if seconds > 0.0 { (sum.done as f64 / seconds) as u64 } else { 0 };
     let mut text = output.table(&headers, &rows);
@@ -148,11 +158,11 @@ pub(super) fn text(stats: &ClientStats, elapsed: Duration, output: &Output) -> S
     ));
     if sum.postponed > 0 {
         let count = thousands(sum.postponed);
-        text.push_str(&format!("; {count} postponed, which come back to their queue for another attempt"));
+        text.push_str(&format!("; {count} postponed (they return to their queue after the retry delay)"));
     }
     if sum.rejected > 0 {
         text.push_str(&format!(
-            "; {} given up: see QUEUE.dead, or where --dead-letters says",
+            "; {} dead-lettered (in QUEUE.dead or at --dead-letters)",
             thousands(sum.rejected)
         ));
     }

@@ -1,31 +1,31 @@
-//! `--drain` of streams: to the end as it was at the start.
+//! `--drain` of streams.
 //!
-//! A stream is never empty. It is drained when everything up to the message that was its last at the start is finished.
+//! A stream is never empty. It is drained when every message up to the one that was last at the start is finished.
 
 use gristmill_amqp::stats::ConsumerStats;
-use gristmill_amqp::{Client, ClientStats, Error as Fault};
+use gristmill_amqp::{Client, ClientStats, Error as AmqpError};
 
-/// The ends of the streams that are consumed, by consumer; none for other queues and for empty streams.
-pub(super) struct Streams(Vec<Option<u64>>);
+/// Last offset of each consumer's stream at the start; none for other queues and for empty streams.
+pub(super) struct StreamEnds(Vec<Option<u64>>);
 
-impl Streams {
-    /// The ends as they are now.
-    pub(super) async fn now(client: &Client) -> Result<Self, Fault> {
-        client.stream_ends().await.map(Streams)
+impl StreamEnds {
+    /// Fetches the current last offsets from the broker.
+    pub(super) async fn fetch(client: &Client) -> Result<Self, AmqpError> {
+        client.stream_ends().await.map(StreamEnds)
     }
 
-    /// The end of the stream of the consumer at this place.
-    pub(super) fn end(&self, place: usize) -> Option<u64> {
-        self.0.get(place).copied().flatten()
+    /// Last offset of the stream of the consumer at this index.
+    pub(super) fn end(&self, index: usize) -> Option<u64> {
+        self.0.get(index).copied().flatten()
     }
 
-    /// The same without the consumers at these places.
-    pub(super) fn without(&self, places: &[usize]) -> Self {
-        let ends = self.0.iter().enumerate().filter(|(at, _)| !places.contains(at));
-        Streams(ends.map(|(_, end)| *end).collect())
+    /// Removes the consumers at these indexes.
+    pub(super) fn without(&self, indexes: &[usize]) -> Self {
+        let ends = self.0.iter().enumerate().filter(|(at, _)| !indexes.contains(at));
+        StreamEnds(ends.map(|(_, end)| *end).collect())
     }
 
-    /// Whether all streams are read to their ends.
+    /// Whether all streams are handled up to their last offsets.
     pub(super) fn are_read(&self, stats: &ClientStats) -> bool {
         let is_read = |(one, end): (&ConsumerStats, &Option<u64>)| {
             end.is_none_or(|end| one.position.is_some_and(|position| position > end))
@@ -33,7 +33,7 @@ impl Streams {
         stats.consumers.iter().zip(&self.0).all(is_read)
     }
 
-    /// The same without consumers of streams.
+    /// Removes consumers of streams from the statistics.
     pub(super) fn queues_only(&self, mut stats: ClientStats) -> ClientStats {
         let consumers = std::mem::take(&mut stats.consumers).into_iter().zip(&self.0);
         let queues = consumers.filter(|(one, end)| one.position.is_none() && end.is_none());

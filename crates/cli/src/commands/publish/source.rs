@@ -1,7 +1,6 @@
-//! What is published: lines or whole files, one after the other, from a thread of its own.
+//! Reads the messages to publish from lines or whole files, on a thread of its own.
 //!
-//! Owns where a message begins and ends, and how long it may be. The number of messages that are read and not yet sent is
-//! bounded.
+//! Owns how input is split into messages, and their maximum size. The number of messages read ahead is bounded.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,27 +12,27 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use crate::error::Error;
 use crate::output;
 
-/// The longest message. (RabbitMQ's own limit is 16 MiB, unless its settings say otherwise.)
-const LONGEST: u64 = 128 << 20;
+/// Maximum size of a message. (RabbitMQ's default limit is 16 MiB.)
+const MAX_MESSAGE_BYTES: u64 = 128 << 20;
 
-/// The number of messages that are read ahead.
-const AHEAD: usize = 16;
+/// Number of messages that are read ahead.
+const READ_AHEAD_CAPACITY: usize = 16;
 
-/// Whether lines or whole files are messages.
+/// How input is split into messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct Splitting {
     pub(super) lines_of_files: bool,
     pub(super) whole_input: bool,
 }
 
-/// Where a message is from, for people.
+/// File and line of a message, for errors.
 #[derive(Clone, Debug)]
-pub(super) struct Origin {
+pub(super) struct MessageOrigin {
     file: Arc<str>,
     line: Option<u64>,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for MessageOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             Some(line) => write!(f, "{}:{line}", self.file),
@@ -42,18 +41,19 @@ impl fmt::Display for Origin {
     }
 }
 
+/// A message, or input that cannot be one.
 pub(super) enum Input {
-    Message(Origin, Vec<u8>),
-    /// What cannot be one, and why.
-    Bad(Origin, String),
+    Message(MessageOrigin, Vec<u8>),
+    /// Origin of the input, and why it is not a message.
+    Invalid(MessageOrigin, String),
 }
 
-/// The receiver is gone: reading ends.
-struct Gone;
+/// The receiver was dropped, so reading ends.
+struct ReceiverClosed;
 
-/// Begins to read on a thread of its own. The thread is not joined: one that waits for a line cannot be stopped.
-pub(super) fn read(files: &[PathBuf], way: Way) -> Result<Receiver<Input>, Error> {
-    let (sender, inputs) = channel(AHEAD);
+/// Starts the reading thread. It is not joined, because a thread that waits for a line cannot be stopped.
+pub(super) fn read(files: &[PathBuf], way: Splitting) -> Result<Receiver<Input>, Error> {
+    let (sender, inputs) = channel(READ_AHEAD_CAPACITY);
     let files = match files {
         [] => vec![PathBuf::from("-")],
         files => files.to_vec(),
@@ -70,54 +70,54 @@ pub(super) fn read(files: &[PathBuf], way: Way) -> Result<Receiver<Input>, Error
     Ok(inputs)
 }
 
-fn read_one(path: &Path, way: Way, sender: &Sender<Input>) -> Result<(), Gone> {
+fn read_one(path: &Path, way: Splitting, sender: &Sender<Input>) -> Result<(), ReceiverClosed> {
     let is_input = path == Path::new("-");
     let name = if is_input { "standard input".to_owned() } else { output::path(path) };
-    let origin = Origin { file: name.into(), line: None };
+    let origin = MessageOrigin { file: name.into(), line: None };
     let opened: io::Result<Box<dyn BufRead>> = match is_input {
         true => Ok(Box::new(BufReader::new(io::stdin()))),
         false => std::fs::File::open(path).map(|file| Box::new(BufReader::new(file)) as Box<dyn BufRead>),
     };
     let mut source = match opened {
         Ok(source) => source,
-        Err(error) => return send(sender, Input::Bad(origin, format!("cannot be read: {error}"))),
+        Err(error) => return send(sender, Input::Invalid(origin, format!("cannot read: {error}"))),
     };
     let is_whole = if is_input { way.whole_input } else { !way.lines_of_files };
     match is_whole {
         true => send(sender, whole(source.as_mut(), origin)),
-        false => lines(source.as_mut(), &origin, LONGEST, sender),
+        false => lines(source.as_mut(), &origin, MAX_MESSAGE_BYTES, sender),
     }
 }
 
-fn send(sender: &Sender<Input>, input: Input) -> Result<(), Gone> {
-    sender.blocking_send(input).map_err(|_| Gone)
+fn send(sender: &Sender<Input>, input: Input) -> Result<(), ReceiverClosed> {
+    sender.blocking_send(input).map_err(|_| ReceiverClosed)
 }
 
-fn whole(source: &mut dyn BufRead, origin: Origin) -> Input {
+fn whole(source: &mut dyn BufRead, origin: MessageOrigin) -> Input {
     let mut body = Vec::new();
-    match source.take(LONGEST + 1).read_to_end(&mut body) {
-        Err(error) => Input::Bad(origin, format!("cannot be read: {error}")),
-        Ok(size) if size as u64 > LONGEST => Input::Bad(origin, too_long(LONGEST)),
+    match source.take(MAX_MESSAGE_BYTES + 1).read_to_end(&mut body) {
+        Err(error) => Input::Invalid(origin, format!("cannot read: {error}")),
+        Ok(size) if size as u64 > MAX_MESSAGE_BYTES => Input::Invalid(origin, too_long(MAX_MESSAGE_BYTES)),
         Ok(_) => Input::Message(origin, body),
     }
 }
 
 fn too_long(longest: u64) -> String {
-    format!("is too long; at most {longest} bytes are legal")
+    format!("is too long; the maximum is {longest} bytes")
 }
 
-/// A line that is too long is never in memory as a whole.
+/// Sends each line as a message. A line that is too long is never held in memory as a whole.
 fn lines(
     source: &mut dyn BufRead,
-    origin: &Origin,
+    origin: &MessageOrigin,
     longest: u64,
     sender: &Sender<Input>,
-) -> Result<(), Gone> {
+) -> Result<(), ReceiverClosed> {
     for number in 1.. {
-        let origin = Origin { line: Some(number), ..origin.clone() };
+        let origin = MessageOrigin { line: Some(number), ..origin.clone() };
         let mut line = Vec::new();
         match source.take(longest + 2).read_until(b'\n', &mut line) {
-            Err(error) => return send(sender, Input::Bad(origin, format!("cannot be read: {error}"))),
+            Err(error) => return send(sender, Input::Invalid(origin, format!("cannot read: {error}"))),
             Ok(0) => return Ok(()),
             Ok(_) => {}
         }
@@ -127,9 +127,9 @@ fn lines(
         }
         if is_cut || line.len() as u64 > longest {
             if is_cut && let Err(error) = source.skip_until(b'\n') {
-                return send(sender, Input::Bad(origin, format!("cannot be read: {error}")));
+                return send(sender, Input::Invalid(origin, format!("cannot read: {error}")));
             }
-            send(sender, Input::Bad(origin, too_long(longest)))?;
+            send(sender, Input::Invalid(origin, too_long(longest)))?;
         } else if !line.is_empty() {
             send(sender, Input::Message(origin, line))?;
         }
@@ -142,9 +142,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_messages_and_bounded() {
+    fn lines_longer_than_the_limit_are_rejected() {
         let (sender, mut inputs) = channel(20);
-        let origin = Origin { file: "f".into(), line: None };
+        let origin = MessageOrigin { file: "f".into(), line: None };
         let mut text: &[u8] = b"a\r\n\n12345678\n123456789\n1234567890123\nlast";
         assert!(lines(&mut text, &origin, 8, &sender).is_ok());
         drop(sender);
@@ -152,7 +152,7 @@ mod tests {
         while let Some(input) = inputs.blocking_recv() {
             found.push(match input {
                 Input::Message(origin, body) => format!("{origin} {}", String::from_utf8(body).unwrap()),
-                Input::Bad(origin, why) => format!("{origin} {why}"),
+                Input::Invalid(origin, why) => format!("{origin} {why}"),
             });
         }
         let long = too_long(8);

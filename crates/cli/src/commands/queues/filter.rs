@@ -1,54 +1,51 @@
-//! `--where`: which messages are meant.
-//!
-//! Owns the names of what can be compared, and how. All conditions must hold.
+//! `--where`: conditions that select messages.
 
 use gristmill_amqp::{Delivery, header};
 
-/// The keys that `--where` takes.
+/// Keys of `--where`, for errors.
 const KEYS: &str = "reason, error, consumer, queue, id, type, correlation-id, routing-key or header:NAME";
 
-/// One condition.
+/// Condition on a property or a header of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
-    key: Key,
+    field: Field,
     value: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Key {
+enum Field {
     Id,
     Type,
     CorrelationId,
-    /// The routing key.
-    Route,
-    /// The value of a header is this text.
+    RoutingKey,
+    /// Header whose value equals the text.
     Header(String),
-    /// The value of a header has this text in it.
-    HeaderHas(&'static str),
+    /// Header whose value contains the text.
+    HeaderContains(&'static str),
 }
 
-/// Reads KEY=VALUE.
+/// Parses a condition written as `KEY=VALUE`.
 pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let expected = || format!("expected: KEY=VALUE, where KEY is {KEYS}");
     let (key, value) = text.split_once('=').ok_or_else(expected)?;
-    let key = match key {
-        "id" => Key::Id,
-        "type" => Key::Type,
-        "correlation-id" => Key::CorrelationId,
-        "routing-key" => Key::Route,
-        "reason" => Key::Header(header::REASON.to_owned()),
-        "consumer" => Key::Header(header::CONSUMER.to_owned()),
-        "queue" => Key::Header(header::QUEUE.to_owned()),
-        "error" => Key::HeaderHas(header::ERROR),
+    let field = match key {
+        "id" => Field::Id,
+        "type" => Field::Type,
+        "correlation-id" => Field::CorrelationId,
+        "routing-key" => Field::RoutingKey,
+        "reason" => Field::Header(header::REASON.to_owned()),
+        "consumer" => Field::Header(header::CONSUMER.to_owned()),
+        "queue" => Field::Header(header::QUEUE.to_owned()),
+        "error" => Field::HeaderContains(header::ERROR),
         other => match other.strip_prefix("header:") {
-            Some(name) if !name.is_empty() => Key::Header(name.to_owned()),
+            Some(name) if !name.is_empty() => Field::Header(name.to_owned()),
             _ => return Err(expected()),
         },
     };
-    Ok(Condition { key, value: value.to_owned() })
+    Ok(Condition { field, value: value.to_owned() })
 }
 
-/// Whether all conditions hold.
+/// Whether a message meets all conditions.
 pub(crate) fn matches(conditions: &[Condition], delivery: &Delivery) -> bool {
     conditions.iter().all(|condition| condition.holds(delivery))
 }
@@ -57,14 +54,16 @@ impl Condition {
     fn holds(&self, delivery: &Delivery) -> bool {
         let properties = delivery.properties();
         let header = |name: &str| delivery.headers().get(name).map(ToString::to_string);
-        let found = match &self.key {
-            Key::Id => properties.message_id.clone(),
-            Key::Type => properties.kind.clone(),
-            Key::CorrelationId => properties.correlation_id.clone(),
-            // The one it was first published with, where Gristmill has moved it since.
-            Key::Route => header(header::ROUTING_KEY).or_else(|| Some(delivery.routing_key().to_owned())),
-            Key::Header(name) => header(name),
-            Key::HeaderHas(name) => {
+        let found = match &self.field {
+            Field::Id => properties.message_id.clone(),
+            Field::Type => properties.kind.clone(),
+            Field::CorrelationId => properties.correlation_id.clone(),
+            // The original routing key, if Gristmill has moved the message since.
+            Field::RoutingKey => {
+                header(header::ROUTING_KEY).or_else(|| Some(delivery.routing_key().to_owned()))
+            }
+            Field::Header(name) => header(name),
+            Field::HeaderContains(name) => {
                 return header(name).is_some_and(|found| found.contains(&self.value));
             }
         };
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_there_are_not_are_refused_with_those_there_are() {
+    fn unknown_where_keys_are_rejected() {
         for text in ["reason", "colour=red", "header:=1", "=1", ""] {
             assert!(condition(text).unwrap_err().contains(KEYS), "{text}");
         }

@@ -1,4 +1,4 @@
-//! `gristmill queues peek`: the first messages of a queue, which stay in it.
+//! `gristmill queues peek`: shows the first messages of a queue without removing them.
 
 use gristmill_amqp::Delivery;
 use serde_json::{Value, json};
@@ -10,14 +10,15 @@ use crate::error::{Error, Outcome};
 use crate::output::Output;
 
 pub(super) const HELP: &str = "\
-Shows properties, headers with their types, and the body; a body that is not text is shown in hexadecimal. The messages \
-stay in the queue, where their order may change. The broker marks them as redelivered, and for a quorum queue counts a delivery of each: a queue with a \
-delivery limit drops or dead-letters a message that was looked at too often. A stream cannot be looked at.
+Shows the properties, the headers with their types, and the body, in hexadecimal if it is not text. The messages stay in \
+the queue, but their order may change. The broker marks them as redelivered, and a quorum queue counts a delivery of each: a \
+queue with a delivery limit drops or dead-letters a message that was shown too often. A stream has no peek; use `gristmill \
+consume QUEUE --offset first`.
 
 Exit codes:
   0    done
-  1    a queue that does not exist; no entry at the broker
-  2    the system failed: no broker
+  1    missing queue; access refused by the broker
+  2    system failure: no broker
 
 Examples:
   gristmill queues peek orders.dead
@@ -26,19 +27,19 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// The queue to look at
+    /// Queue to show messages of
     queue: String,
 
-    /// Show at most N messages
+    /// Show at most N messages, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
 
     #[command(flatten)]
-    place: BrokerArgs,
+    broker: BrokerArgs,
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
-    args.place.note(context);
+    args.broker.apply(context);
     let settings = context.settings()?;
     let (signals, mut cancelled) = amqp_common::signals(1)?;
     let runtime = amqp_common::runtime(1)?;
@@ -58,13 +59,13 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     runtime.shutdown_background();
     signals.stop();
     let Some(found) = found? else { return Ok(Outcome::Interrupted) };
-    let items: Vec<Value> = found.iter().map(item).collect();
+    let items: Vec<Value> = found.iter().map(message_json).collect();
     let text = |output: &Output| match found.is_empty() {
-        true => format!("no message is ready in {}", args.queue),
+        true => format!("no ready messages in {}", args.queue),
         false => found
             .iter()
             .enumerate()
-            .map(|(at, one)| block(output, at + 1, one))
+            .map(|(at, one)| message_text(output, at + 1, one))
             .collect::<Vec<_>>()
             .join("\n"),
     };
@@ -72,7 +73,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     Ok(Outcome::Done)
 }
 
-fn item(delivery: &Delivery) -> Value {
+fn message_json(delivery: &Delivery) -> Value {
     let mut item = delivery.to_json();
     item["redelivered"] = delivery.is_redelivered().into();
     item["bytes"] = delivery.body().len().into();
@@ -80,8 +81,8 @@ fn item(delivery: &Delivery) -> Value {
     item
 }
 
-/// A message for a person: its fields, one below the other.
-fn block(output: &Output, number: usize, delivery: &Delivery) -> String {
+/// Returns the fields of a message as text, one per line.
+fn message_text(output: &Output, number: usize, delivery: &Delivery) -> String {
     let json = delivery.to_json();
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),

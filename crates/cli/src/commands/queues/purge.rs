@@ -1,4 +1,4 @@
-//! `gristmill queues purge`: deletes the messages of a queue.
+//! `gristmill queues purge`: deletes all ready messages of a queue.
 
 use serde_json::json;
 
@@ -10,14 +10,14 @@ use crate::error::{Error, Outcome};
 use crate::output::count_of;
 
 pub(super) const HELP: &str = "\
-Deletes the messages that are ready; those that a consumer holds are not deleted. They cannot be brought back.
+Deletes the messages that are ready, for good. Messages that a consumer has received and not acknowledged are kept.
 
-On a terminal it asks first; elsewhere --yes is needed, and without it nothing is connected to.
+Asks for confirmation on a terminal. Without a terminal, --yes is required, and the command fails before it connects.
 
 Exit codes:
   0    done
-  1    not confirmed; a queue that does not exist; no entry at the broker
-  2    the system failed: no broker
+  1    not confirmed; missing queue; access refused by the broker
+  2    system failure: no broker
 
 Examples:
   gristmill queues purge orders.dead
@@ -26,24 +26,24 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// The queue whose messages are deleted
+    /// Queue to purge
     queue: String,
 
-    /// Do not ask
+    /// Delete without asking
     #[arg(long)]
     yes: bool,
 
     #[command(flatten)]
-    place: BrokerArgs,
+    broker: BrokerArgs,
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
-    args.place.note(context);
+    args.broker.apply(context);
     let settings = context.settings()?;
     let queue = &args.queue;
     if !args.yes && !is_interactive() {
         return Err(Error::Setting(format!(
-            "nothing was deleted: the messages of {queue} would be deleted for good; with --yes they are"
+            "nothing was deleted: give --yes to delete the messages of {queue} without a confirmation"
         )));
     }
     let runtime = amqp_common::runtime(1)?;
@@ -53,13 +53,13 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let (ready, _) = runtime.block_on(client.queue_depth(queue)).map_err(failed)?;
     let ready = count_of(ready.into(), "message");
     if !args.yes && confirm(&format!("Delete {ready} of {queue} for good?"), false)? != Some(true) {
-        return Err(Error::Setting(format!("nothing was deleted: {ready} stay in {queue}")));
+        return Err(Error::Setting(format!("nothing was deleted: not confirmed; {ready} left in {queue}")));
     }
     let deleted = runtime.block_on(client.purge(queue)).map_err(failed)?;
     runtime.block_on(amqp_common::close(client));
     runtime.shutdown_background();
     context.output.summary(&json!({"queue": queue, "deleted": deleted}), Outcome::Done, |_| {
-        format!("{} of {queue} deleted", count_of(deleted.into(), "message"))
+        format!("deleted {} of {queue}", count_of(deleted.into(), "message"))
     })?;
     Ok(Outcome::Done)
 }

@@ -1,6 +1,6 @@
-//! `gristmill queues move`: messages of one queue into another, such as dead letters back into their queue.
+//! `gristmill queues move`: moves messages to another queue, such as dead letters back to their queue.
 
-use gristmill_amqp::{Error as Fault, Transfer, Transferred};
+use gristmill_amqp::{Error as AmqpError, Transfer, Transferred};
 use serde_json::json;
 
 use super::super::amqp_common::{self, BrokerArgs};
@@ -12,28 +12,30 @@ use crate::error::{Error, Outcome};
 use crate::output::{count_of, note, thousands};
 
 pub(super) const HELP: &str = "\
-Each message is published to TARGET, confirmed by the broker, and only then removed from SOURCE. Killed at any instant, \
-it loses none; a message that was confirmed and not yet removed is then in both queues.
+Each message is published to TARGET and confirmed by the broker before it is removed from SOURCE. If the command is killed \
+at any time, no message is lost; a message that was confirmed and not yet removed is then in both queues.
 
-Only messages that are in SOURCE at the start are moved. Messages that do not match are held until the end and go back to \
-SOURCE, where their order may change; at most 1,000,000 are held. For a quorum queue the broker counts that as a \
-delivery of each: a queue with a delivery limit drops or dead-letters a message that was looked at too often.
+Only messages that are in SOURCE at the start are moved. Messages that do not match are held until the end and then \
+return to SOURCE, where their order may change; at most 1,000,000 are held. A quorum queue counts a delivery of each: a \
+queue with a delivery limit drops or dead-letters a message that was examined too often.
 
-A message keeps its properties, except expiration, and its headers, and begins anew: notes about its failures (x-gristmill-…, x-death) are \
-removed. A consumer of TARGET sees the exchange and the routing key that it was first published with.
+A message keeps its headers and its properties except expiration. Its attempts restart: headers about earlier failures \
+(x-gristmill-…, x-death) are removed. A consumer of TARGET sees the exchange and the routing key of the first publication.
 
 Keys of --where:
-  reason          why it is a dead letter: permanent, attempts, starts or unreadable
-  error           part of the text of its last error
-  consumer, queue that dead-lettered it, where it came from
+  reason         reason of the dead letter: permanent, attempts, starts, unreadable
+  error          part of the text of the last error
+  consumer       consumer that dead-lettered the message
+  queue          queue that the message came from
   id, type, correlation-id, routing-key
-  header:NAME     the value of any header
+                 property of the message
+  header:NAME    value of a header
 
 Exit codes:
   0    done
-  1    a wrong argument; a queue that does not exist; a message that cannot be moved
-  2    the system failed: no broker, or one that does not confirm; a full queue
-  130  interrupted; what it reports as moved is
+  1    invalid argument; missing queue; a message that cannot be moved
+  2    system failure: no broker, or one that does not confirm; TARGET is full
+  130  interrupted; the messages counted as moved are in TARGET
 
 Examples:
   gristmill queues move orders.dead orders --dry-run
@@ -43,13 +45,13 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// The queue to take messages from
+    /// Queue to move messages from
     source: String,
 
-    /// The queue to put them into; it must exist
+    /// Existing queue to move messages to
     target: String,
 
-    /// Only messages with this; may be given several times, and then all must hold
+    /// Move only messages that meet this condition; repeatable, all conditions must be met
     #[arg(long = "where", value_name = "KEY=VALUE", value_parser = filter::condition)]
     conditions: Vec<Condition>,
 
@@ -57,16 +59,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 
-    /// Move nothing; count the messages that would be moved
+    /// Count the messages that would be moved, without moving any
     #[arg(long)]
     dry_run: bool,
 
     #[command(flatten)]
-    place: BrokerArgs,
+    broker: BrokerArgs,
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
-    args.place.note(context);
+    args.broker.apply(context);
     let settings = context.settings()?;
     let conditions = args.conditions.clone();
     let mut transfer = Transfer::new(&args.source, &args.target)
@@ -97,10 +99,10 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let Some((progress, result)) = ended? else { return Ok(Outcome::Interrupted) };
     let outcome = match result {
         Ok(()) => outcome(args, &progress),
-        // Nothing was begun.
+        // No message was examined.
         Err(error) if progress.examined == 0 => return Err(failed(error)),
         Err(error) => {
-            let error = refused(error).complete_commands(&context.hints);
+            let error = transfer_error(error).complete_commands(&context.hints);
             error.report();
             error.outcome()
         }
@@ -116,29 +118,27 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 fn outcome(args: &Args, progress: &Transferred) -> Outcome {
     if progress.unreadable > 0 {
         let count = count_of(progress.unreadable, "message");
-        note(&format!("error: {count} of {}: properties that cannot be read; left there", args.source));
+        note(&format!("error: {count} of {} not moved: cannot read the properties", args.source));
     }
-    if progress.interrupted > 0 {
-        note("the connection was lost on the way: messages may be in both queues");
+    if progress.connection_losses > 0 {
+        note("warning: the connection was lost: some messages may be in both queues");
     }
-    let outcome = if progress.cancelled { Outcome::Interrupted } else { Outcome::Done };
+    let outcome = if progress.interrupted { Outcome::Interrupted } else { Outcome::Done };
     if progress.unreadable > 0 { outcome.and(Outcome::UserError) } else { outcome }
 }
 
-fn refused(error: Fault) -> Error {
+fn transfer_error(error: AmqpError) -> Error {
     match error {
-        Fault::Nacked => {
-            Error::System("the broker did not take a message: TARGET is full; the rest stays".to_owned())
-        }
+        AmqpError::Nacked => Error::System(
+            "the broker rejected a message: TARGET is full; the remaining messages stay in SOURCE".to_owned(),
+        ),
         other => failed(other),
     }
 }
 
 fn text(args: &Args, progress: &Transferred) -> String {
     let Transferred { examined, matched, moved, .. } = progress;
-    let of = format!("of {} examined in {}", count_of(*examined, "message"), args.source);
-    match args.dry_run {
-        true => format!("{} {of} would be moved to {}", thousands(*matched), args.target),
-        false => format!("{} {of} moved to {}", thousands(*moved), args.target),
-    }
+    let (verb, count) = if args.dry_run { ("would move", *matched) } else { ("moved", *moved) };
+    let of = count_of(*examined, "message");
+    format!("{verb} {} of {of} from {} to {}", thousands(count), args.source, args.target)
 }

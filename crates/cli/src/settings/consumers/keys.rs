@@ -1,100 +1,101 @@
-//! Every setting of a consumer: its name, its flag, what it is for and what is legal.
+//! Every setting of a consumer: its name, its flag, its description and the values that it accepts.
 //!
-//! Owns the list, from which come the commented file and the messages about wrong values. It reads nothing.
+//! The commented settings file and the errors about invalid values are made from this list.
 
 use super::super::file::wrap;
 use super::super::keys;
 
-/// The tables of the file.
+/// Name of the tables in the settings file.
 pub(crate) const SECTION: &str = "consumers";
-pub(crate) const LEGAL: &str = "consumers are tables, each under [[consumers]]";
+/// Error about `consumers` that is not an array of tables.
+pub(crate) const EXPECTED: &str = "consumers are tables, each under [[consumers]]";
 
-/// A setting of a consumer.
+/// Setting of a consumer.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// As in the file.
+    /// Name in the settings file.
     pub(crate) name: &'static str,
     pub(crate) flag: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) legal: &'static str,
-    /// As one would write it in the file.
+    pub(crate) expected: &'static str,
+    /// Example value in TOML.
     example: &'static str,
 }
 
 macro_rules! keys {
-    ($($id:ident = $name:literal, $flag:literal, $about:literal, $legal:literal, $example:literal;)*) => {
+    ($($id:ident = $name:literal, $flag:literal, $about:literal, $expected:literal, $example:literal;)*) => {
         $(pub(crate) static $id: Key =
-            Key { name: $name, flag: $flag, about: $about, legal: $legal, example: $example };)*
-        /// All of them, in the order of the file.
+            Key { name: $name, flag: $flag, about: $about, expected: $expected, example: $example };)*
+        /// All settings, in the order of the commented file.
         pub(crate) static ALL: &[&Key] = &[$(&$id),*];
     };
 }
 
 keys! {
-    QUEUE = "queue", "QUEUE", "The queue to take messages from.", "a name", "\"orders\"";
-    NAME = "name", "--name", "What it is called in logs, in statistics and at the broker; as its queue, unless said.", "a name", "\"shipping\"";
-    EVENT = "event", "--event", "What its messages are about: a label in statistics.", "a text", "\"order\"";
-    EXEC = "exec", "--exec", "Its action; exactly one of exec, http, enqueue and into. A command for each message.", "a list: the program and its words", "[\"./ship-order\", \"--fast\"]";
-    HTTP = "http", "--http", "Or: a POST of each message.", "a URL with http:// or https://", "\"https://shop.example/orders\"";
-    HTTP_RETRY_STATUS = "http_retry_status", "--http-retry-status", "For http: which statuses are the server's fault: consuming is paused. Any other status but 2xx is the message's.", "statuses from 300 to 599 with commas between them; 4xx and 5xx stand for all of their kind", "\"401,404,408,425,429,5xx\"";
-    ENQUEUE = "enqueue", "--enqueue", "Or: a durable task of this kind for each message.", "the kind of a task, such as exec", "\"exec\"";
-    TASK_QUEUE = "task_queue", "--task-queue", "For enqueue: which workers may take the tasks.", "a name", "\"default\"";
-    INTO = "into", "--into", "Or: messages, which are JSON, into a table of this SQLite database.", "a path; in the settings file relative to its folder", "\"orders.db\"";
+    QUEUE = "queue", "QUEUE", "Queue to consume.", "a name", "\"orders\"";
+    NAME = "name", "--name", "Name in logs, in statistics and at the broker. Default: the name of the queue.", "a name", "\"shipping\"";
+    EVENT = "event", "--event", "Label of the messages in statistics.", "a text", "\"order\"";
+    EXEC = "exec", "--exec", "Action; exactly one of exec, http, enqueue and into. Runs a command for each message.", "a list: the program and its arguments", "[\"./ship-order\", \"--fast\"]";
+    HTTP = "http", "--http", "Action: POSTs each message to this URL.", "a URL with http:// or https://", "\"https://shop.example/orders\"";
+    HTTP_RETRY_STATUS = "http_retry_status", "--http-retry-status", "For http: statuses that are failures of the server and pause consuming. Any other status except 2xx makes a dead letter. Default: 408,425,429,5xx.", "statuses from 300 to 599 separated by commas; 3xx, 4xx and 5xx are whole classes", "\"401,404,408,425,429,5xx\"";
+    ENQUEUE = "enqueue", "--enqueue", "Action: enqueues a task of this kind for each message.", "the kind of a task, such as exec", "\"exec\"";
+    TASK_QUEUE = "task_queue", "--task-queue", "For enqueue: queue of the tasks, which decides which workers run them. Default: default.", "a name", "\"default\"";
+    INTO = "into", "--into", "Action: inserts each message, which must be a JSON object, into a table of this SQLite database.", "a path; in the settings file relative to its folder", "\"orders.db\"";
     TABLE = "table", "--table", "For into: the table.", "a name", "\"orders\"";
-    BATCH = "batch", "--batch", "For exec and http: up to this number of messages at a time, as JSON lines. They succeed together; after a failure each is tried alone.", "a whole number from 1 to 200", "100";
-    LINGER = "linger", "--linger", "For batch: how long the first message of a batch waits for others.", "a duration of at least 1ms, such as 200ms or 1s", "\"1s\"";
-    WORKERS = "workers", "--workers", "How many messages at a time. 1 keeps the queue's order; 0 is as many as fit the action.", "a whole number from 0 to 200", "8";
-    PREFETCH = "prefetch", "--prefetch", "At most how many messages the broker sends ahead, fewer with slow actions and large messages; 0 is as many as fit the workers.", "a whole number from 0 to 1000", "80";
-    ORDER_BY = "order_by", "--order-by", "Keeps the order of messages with the same key.", "header:NAME or routing-key", "\"header:customer\"";
-    TIMEOUT = "timeout", "--timeout", "How long one attempt may take; for into and enqueue: how long a message waits until its transaction begins, after which consuming is paused. Default: the setting exec.timeout for exec, 30s for http, no limit for into and enqueue.", "a duration of at least 1ms, such as 30s or 5m", "\"30s\"";
-    ATTEMPTS = "attempts", "--attempts", "How many attempts a message has before it is a dead letter. Default: 12, or 5 where order is kept.", "a whole number from 1 to 1000", "12";
-    RETRY_DELAY = "retry_delay", "--retry-delay", "The wait after the first failed attempt; it doubles with each further one, up to 1h. Default: 1m, or 1s where order is kept.", "a duration from 1ms to 1d, such as 500ms or 1m", "\"1m\"";
-    RETRY_FOR = "retry_for", "--retry-for", "For how long a message is tried again, all waits together: as many attempts as fit, unless attempts allows fewer.", "a duration of at least 1ms, such as 1h or 24h", "\"24h\"";
-    DEAD_LETTERS = "dead_letters", "--dead-letters", "Where dead letters go. Default: a queue named after the queue with .dead appended, which is declared.", "EXCHANGE or EXCHANGE:KEY, of an exchange that exists, or :QUEUE, of another queue that exists", "\"graveyard:orders\"";
-    KEEP_LETTERS = "keep_letters", "--keep-letters", "Also keeps dead letters in the database, for `gristmill dead`.", "true or false", "true";
-    ONCE_WITHIN = "once_within", "--once-within", "Skips a message whose id was done within this time.", "a duration of at least 1ms, such as 1h or 7d", "\"1d\"";
-    MAX_STARTS = "max_starts", "--max-starts", "How often a message may be started again without getting to its end, before it is taken for one that ends its process. Counted in the database.", "a whole number from 1 to 1000000", "15";
-    CONSUMER_TIMEOUT = "consumer_timeout", "--consumer-timeout", "How long the broker waits for an acknowledgement: its consumer_timeout, or that of the queue. A longer timeout is warned of.", "a duration of at least 1ms, or none", "\"30m\"";
-    DECLARE = "declare", "--declare", "Makes the queue if it is not there. Without this it must be.", "quorum, classic or stream", "\"quorum\"";
-    ARGUMENTS = "arguments", "--argument", "Arguments of a queue that declare makes; one that exists must have the same.", "a list of NAME=VALUE such as max-length=1000, single-active-consumer=true, delivery-limit=20 or max-priority=5; or x-NAME:TYPE=VALUE", "[\"max-length=100000\"]";
-    BIND = "bind", "--bind", "What brings messages to the queue, of exchanges that are there.", "a list of EXCHANGE:KEY", "[\"shop:order.*\"]";
-    OFFSET = "offset", "--offset", "Where in a stream to begin the first time; after that, it continues where it was. The position is kept in the database, by the name of the consumer.", "first, last, next or the number of a message", "\"next\"";
-    REWIND = "rewind", "--rewind", "Begins in a stream where offset says, though a position is stored.", "true or false", "false";
-    EXCLUSIVE = "exclusive", "--exclusive", "Be the only consumer of the queue; the broker enforces it for classic queues only.", "true or false", "false";
+    BATCH = "batch", "--batch", "For exec and http: passes up to this many messages at once, as JSON lines. A batch succeeds as a whole; if it fails, each message is tried alone.", "a whole number from 1 to 200", "100";
+    LINGER = "linger", "--linger", "For batch: how long a batch waits to fill. Default: 1s.", "a duration of at least 1ms, such as 200ms or 1s", "\"1s\"";
+    WORKERS = "workers", "--workers", "Number of messages handled at once. 1 keeps the order of the queue if this is its only consumer. Default: 0, which is 4 per core, or 200 for into and enqueue.", "a whole number from 0 to 200", "8";
+    PREFETCH = "prefetch", "--prefetch", "Maximum number of messages that the broker sends ahead; fewer if actions are slow or messages large. Default: 0, which is 10 per worker, at most 500.", "a whole number from 0 to 1000", "80";
+    ORDER_BY = "order_by", "--order-by", "Keeps the order of messages with the same value of a header, or the same routing key.", "header:NAME or routing-key", "\"header:customer\"";
+    TIMEOUT = "timeout", "--timeout", "Time limit of one attempt; for into and enqueue: of the wait until the transaction of a message begins, after which consuming pauses. Default: the setting exec.timeout for exec, 30s for http, none for into and enqueue.", "a duration of at least 1ms, such as 30s or 5m", "\"30s\"";
+    ATTEMPTS = "attempts", "--attempts", "Number of attempts before a message becomes a dead letter. Default: 12, or 5 if retried in place.", "a whole number from 1 to 1000", "12";
+    RETRY_DELAY = "retry_delay", "--retry-delay", "Delay after the first failed attempt; it doubles with each further one, up to 1h. Unless retried in place, it is rounded up to 1/8 s times a power of 2. Default: 1m, or 1s if retried in place.", "a duration from 1ms to 1d, such as 500ms or 1m", "\"1m\"";
+    RETRY_FOR = "retry_for", "--retry-for", "Upper bound of the sum of all retry delays of a message. Allows as many attempts as fit, unless attempts allows fewer.", "a duration of at least 1ms, such as 1h or 24h", "\"24h\"";
+    DEAD_LETTERS = "dead_letters", "--dead-letters", "Where dead letters are published. Default: the queue with .dead appended to its name, which is declared.", "EXCHANGE or EXCHANGE:KEY, of an exchange that exists, or :QUEUE, of another queue that exists", "\"graveyard:orders\"";
+    STORE_DEAD_LETTERS = "store_dead_letters", "--store-dead-letters", "Also stores dead letters in the database, for `gristmill dead`.", "true or false", "true";
+    DEDUP_WINDOW = "dedup_window", "--dedup-window", "Skips a message whose id was handled with success within this time.", "a duration of at least 1ms, such as 1h or 7d", "\"1d\"";
+    MAX_STARTS = "max_starts", "--max-starts", "How often a message may be restarted whose process ended before the message was finished. Then it becomes a dead letter. Counted in the database. Default: 15.", "a whole number from 1 to 1000000", "15";
+    CONSUMER_TIMEOUT = "consumer_timeout", "--consumer-timeout", "How long the broker waits for an acknowledgement: its consumer_timeout, or that of the queue. A longer timeout causes a warning. Default: 30m.", "a duration of at least 1ms, or none", "\"30m\"";
+    DECLARE = "declare", "--declare", "Declares the queue if it does not exist. Without it the queue must exist.", "quorum, classic or stream", "\"quorum\"";
+    ARGUMENTS = "arguments", "--argument", "Arguments of the queue that declare creates. An existing queue must have the same.", "a list of NAME=VALUE such as max-length=1000, single-active-consumer=true, delivery-limit=20 or max-priority=5; or x-NAME:TYPE=VALUE", "[\"max-length=100000\"]";
+    BIND = "bind", "--bind", "Bindings of the queue to existing exchanges.", "a list of EXCHANGE:KEY", "[\"shop:order.*\"]";
+    OFFSET = "offset", "--offset", "Offset of a stream to start at the first time. Later runs resume at the position that is stored in the database under the name of the consumer. Default: next.", "first, last, next or the offset of a message", "\"next\"";
+    REWIND = "rewind", "--rewind", "Starts at offset even if a position is stored.", "true or false", "false";
+    EXCLUSIVE = "exclusive", "--exclusive", "Be the only consumer of the queue; the broker enforces this for classic queues only.", "true or false", "false";
 }
 
-/// The actions. All but the first are left out of the example in the commented file, with the settings that go with them.
+/// The actions. The example in the commented file uses the first; lines of the others have a space after `#`.
 pub(super) static ACTIONS: &[&Key] = &[&EXEC, &HTTP, &ENQUEUE, &INTO];
 static OF_OTHER_ACTIONS: &[&Key] = &[&HTTP, &HTTP_RETRY_STATUS, &ENQUEUE, &TASK_QUEUE, &INTO, &TABLE];
 
-/// The setting of this name, or why there is none.
+/// Finds the setting of this name, or returns an error with a suggestion.
 pub(crate) fn known(name: &str) -> Result<&'static Key, String> {
-    // As it was called when deliveries were counted.
+    // Former name, from when deliveries were counted.
     let name = if name == "max_deliveries" { MAX_STARTS.name } else { name };
     ALL.iter().copied().find(|key| key.name == name).ok_or_else(|| {
         let hint = match keys::nearest(name, ALL.iter().map(|key| key.name)) {
             Some(meant) => format!("did you mean {meant}?"),
-            None => "`gristmill config init --config FILE` writes a file with all there are".to_owned(),
+            None => "list all with `gristmill config init --config FILE`".to_owned(),
         };
         format!("consumers have no setting {name}; {hint}")
     })
 }
 
-/// The part of the commented file that is about consumers.
+/// Returns the lines of the commented settings file about consumers.
 pub(crate) fn template() -> Vec<String> {
     let mut lines = vec![
         String::new(),
-        "# Consumers of RabbitMQ's queues, which `gristmill consume` runs: a table each. The defaults are in"
+        "# Consumers of RabbitMQ queues, run by `gristmill consume`, one table each. See `gristmill consume --help`"
             .to_owned(),
-        "# `gristmill consume --help`.".to_owned(),
+        "# for details.".to_owned(),
         "#[[consumers]]".to_owned(),
     ];
     for key in ALL {
         lines.push(String::new());
         lines.extend(wrap(key.about, 100).into_iter().map(|line| format!("# {line}")));
-        lines.push(format!("# Legal: {}.", key.legal));
-        let apart = if OF_OTHER_ACTIONS.iter().any(|other| other.name == key.name) { " " } else { "" };
-        lines.push(format!("#{apart}{} = {}", key.name, key.example));
+        lines.push(format!("# Expected: {}.", key.expected));
+        let indent = if OF_OTHER_ACTIONS.iter().any(|other| other.name == key.name) { " " } else { "" };
+        lines.push(format!("#{indent}{} = {}", key.name, key.example));
     }
     lines
 }

@@ -1,6 +1,4 @@
-//! Values of consumers' settings: text in, typed value out; none for text that is not legal.
-//!
-//! Owns the grammar of each value. Which setting has which, and what is said about a wrong one, is the affair of `consumers`.
+//! Parsers of the values of consumer settings. They return none for text that is not allowed; `consumers` reports it.
 
 use std::time::Duration;
 
@@ -8,25 +6,25 @@ use gristmill_amqp::{Offset, OrderBy};
 
 use super::super::{MILLISECOND, value};
 
-/// A kind of queue.
+/// Kind of a RabbitMQ queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum QueueKind {
     Quorum,
     Classic,
     Stream,
 }
 
-/// Statuses of HTTP: `404`, or all of a kind, `5xx`.
+/// HTTP statuses: single ones such as `404`, or classes such as `5xx`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Statuses(Vec<std::ops::RangeInclusive<u16>>);
+pub(crate) struct HttpStatuses(Vec<std::ops::RangeInclusive<u16>>);
 
-impl Default for Statuses {
+impl Default for HttpStatuses {
     fn default() -> Self {
         Self(vec![408..=408, 425..=425, 429..=429, 500..=599])
     }
 }
 
-impl Statuses {
+impl HttpStatuses {
     pub(super) fn read(text: &str) -> Option<Self> {
         let one = |text: &str| match text.trim() {
             "3xx" => Some(300..=399),
@@ -46,11 +44,11 @@ pub(super) fn name(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|name| (1..=255).contains(&name.len()) && !name.contains('\0'))
 }
 
-pub(super) fn at_least_a_moment(text: &str) -> Option<Duration> {
+pub(super) fn positive_duration(text: &str) -> Option<Duration> {
     value::duration(text).filter(|duration| *duration >= MILLISECOND)
 }
 
-pub(super) fn order(text: &str) -> Option<OrderBy> {
+pub(super) fn order_by(text: &str) -> Option<OrderBy> {
     match text.split_once(':') {
         None if text == "routing-key" => Some(OrderBy::RoutingKey),
         Some(("header", name)) if !name.is_empty() => Some(OrderBy::Header(name.to_owned())),
@@ -58,11 +56,11 @@ pub(super) fn order(text: &str) -> Option<OrderBy> {
     }
 }
 
-pub(crate) fn kind(text: &str) -> Option<Kind> {
+pub(crate) fn queue_kind(text: &str) -> Option<QueueKind> {
     match text {
-        "quorum" => Some(Kind::Quorum),
-        "classic" => Some(Kind::Classic),
-        "stream" => Some(Kind::Stream),
+        "quorum" => Some(QueueKind::Quorum),
+        "classic" => Some(QueueKind::Classic),
+        "stream" => Some(QueueKind::Stream),
         _ => None,
     }
 }
@@ -76,10 +74,10 @@ pub(super) fn offset(text: &str) -> Option<Offset> {
     })
 }
 
-pub(super) fn place_for_letters(text: &str) -> Option<(String, String)> {
+pub(super) fn dead_letter_target(text: &str) -> Option<(String, String)> {
     let (exchange, key) = text.split_once(':').unwrap_or((text, ""));
     match exchange {
-        // The exchange without a name, which has every queue by its name.
+        // The default exchange, whose routing keys are names of queues.
         "" => Some((String::new(), name(key)?)),
         exchange => Some((name(exchange)?, key.to_owned())),
     }
@@ -102,25 +100,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_numbers_and_kinds() {
-        let statuses = Statuses::read("401, 404,5xx").unwrap();
+    fn statuses_are_numbers_or_classes() {
+        let statuses = HttpStatuses::read("401, 404,5xx").unwrap();
         for (status, expected) in
             [(401, true), (404, true), (403, false), (500, true), (599, true), (429, false)]
         {
             assert_eq!(statuses.has(status), expected, "{status}");
         }
         for bad in ["", "200", "2xx", "6xx", "404;405", "600", "-1", "404,"] {
-            assert_eq!(Statuses::read(bad), None, "{bad}");
+            assert_eq!(HttpStatuses::read(bad), None, "{bad}");
         }
         for (status, expected) in
             [(408, true), (425, true), (429, true), (503, true), (401, false), (302, false)]
         {
-            assert_eq!(Statuses::default().has(status), expected, "{status}");
+            assert_eq!(HttpStatuses::default().has(status), expected, "{status}");
         }
     }
 
     #[test]
-    fn urls_are_of_http_and_name_a_host() {
+    fn urls_require_http_and_a_host() {
         for good in ["http://a", "https://u:p@a:1/b?c", "http://[::1]:80/"] {
             assert_eq!(url(good).as_deref(), Some(good));
         }

@@ -1,8 +1,8 @@
-//! Messages that are written together: those that came while the last commit ran go into the next.
+//! Writes messages in batches: those that arrive during one commit are written by the next.
 //!
-//! Owns the threads that write, and which handler gets which result. A message's handler waits for the commit that holds it, so
-//! that what is acknowledged is on disk. A thread that has ended is no fault of the database, server or command: consuming ends
-//! with an error, and the messages go back to the queue.
+//! Owns the writer threads and assigns results to handlers. The handler of a message waits for the commit that
+//! contains it, so every acknowledged message is on disk. If a writer thread ends, consuming ends with an error and
+//! the messages return to the queue: the database, server or command is not the cause.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,112 +18,115 @@ use gristmill_store::tasks::NewTask;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::databases::Table;
+use super::open_databases::SinkTable;
 use crate::commands::enqueue;
 use crate::error::Error;
 use crate::settings::value::show_duration;
 
-/// What one commit takes: at most 500 messages, and no message waits for others.
-const COMMIT: Limits = Limits { most: 500, linger: Duration::ZERO };
+/// Limits of one commit: at most 500 messages, and no message waits for further ones.
+const COMMIT_LIMITS: BatchLimits = BatchLimits { max_messages: 500, linger: Duration::ZERO };
 
-/// Whether a message is not put into a batch with others.
+/// Whether a message must be written in a batch of its own.
 type RunsAlone<T> = fn(&T) -> bool;
 
-/// What became of each message of a batch, or why the whole batch was not written.
-pub(super) type Written = Result<Vec<TaskResult<()>>, TaskError>;
+/// Result of each message of a batch, or the error of the whole batch.
+pub(super) type BatchResult = Result<Vec<TaskResult<()>>, TaskError>;
 
-/// How messages are collected.
+/// Limits of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Messages of a batch, at most.
-    pub(super) most: usize,
-    /// How long the first message of a batch waits for others.
+pub(super) struct BatchLimits {
+    /// Maximum number of messages in a batch.
+    pub(super) max_messages: usize,
+    /// How long the first message of a batch waits for further ones.
     pub(super) linger: Duration,
 }
 
-/// Where messages are written together.
+/// Handle to the writer threads; clones share them.
 #[derive(Clone)]
-pub(super) struct Gather<T = Delivery> {
-    sender: Sender<Waiting<T>>,
-    /// How long a message waits until it is written, if that is limited.
-    limit: Option<Duration>,
-    threads: Threads,
+pub(super) struct BatchWriter<T = Delivery> {
+    sender: Sender<PendingMessage<T>>,
+    /// How long a message may wait until it is written, if limited.
+    begin_timeout: Option<Duration>,
+    threads: WriterThreads,
 }
 
-/// The threads that write. Each ends with the last [`Gather`], or by a panic.
+/// The writer threads. Each ends when the last [`BatchWriter`] is dropped, or by a panic.
 #[derive(Clone, Default)]
-pub(super) struct Threads(Arc<Mutex<Vec<JoinHandle<()>>>>);
+pub(super) struct WriterThreads(Arc<Mutex<Vec<JoinHandle<()>>>>);
 
-struct Waiting<T> {
+struct PendingMessage<T> {
     message: T,
-    /// Sent right before the message is written. That fails if its handler does not wait any more.
+    /// Signalled right before the message is written. Sending fails if its handler no longer waits.
     begin: oneshot::Sender<()>,
     answer: oneshot::Sender<TaskResult<()>>,
 }
 
-/// Puts messages together.
-struct Collector<T> {
-    receiver: Receiver<Waiting<T>>,
-    limits: Limits,
+/// Collects messages into batches.
+struct BatchCollector<T> {
+    receiver: Receiver<PendingMessage<T>>,
+    limits: BatchLimits,
     runs_alone: RunsAlone<T>,
-    /// The next batch, and when it is complete at the latest.
-    batch: Vec<Waiting<T>>,
-    due: Instant,
+    /// The next batch, and the time at which it is written at the latest.
+    batch: Vec<PendingMessage<T>>,
+    deadline: Instant,
 }
 
-impl Threads {
-    /// Fails when one of them has ended, though messages may come.
+impl WriterThreads {
+    /// Fails if a thread has ended while messages may still arrive.
     pub(super) fn check(&self) -> Result<(), Error> {
         let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = threads.iter().position(JoinHandle::is_finished) else { return Ok(()) };
         let thread = threads.swap_remove(at);
         let name = thread.thread().name().unwrap_or_default().to_owned();
         let why = match thread.join() {
-            Ok(()) => "it came to its end".to_owned(),
+            Ok(()) => "it returned".to_owned(),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                format!("it panicked: {}", text.unwrap_or("no text"))
+                format!("it panicked: {}", text.unwrap_or("no message"))
             }
         };
         Err(Error::System(format!(
-            "the thread that handles messages for --{name} has ended: {why}. Its messages go back to the queue. This is a defect \
-             of gristmill: please report it, with what is above"
+            "the writer thread of --{name} has ended: {why}. Its messages return to the queue. This is a bug in gristmill: please \
+             report it with the output above"
         )))
     }
 }
 
-impl<T: Send + 'static> Gather<T> {
-    /// Starts a thread for each writer, which writes one batch at a time. They end with the last of the handles.
+impl<T: Send + 'static> BatchWriter<T> {
+    /// Starts a thread for each writer, which writes one batch at a time, until the last handle is dropped.
     pub(super) fn start(
         name: &str,
-        limits: Limits,
+        limits: BatchLimits,
         runs_alone: RunsAlone<T>,
-        writers: impl IntoIterator<Item = impl FnMut(&[T]) -> Written + Send + 'static>,
+        writers: impl IntoIterator<Item = impl FnMut(&[T]) -> BatchResult + Send + 'static>,
     ) -> Result<Self, Error> {
-        let (sender, receiver) = mpsc::channel::<Waiting<T>>();
+        let (sender, receiver) = mpsc::channel::<PendingMessage<T>>();
         let mut threads = Vec::new();
-        let (batch, due) = (Vec::new(), Instant::now());
-        let collector = Arc::new(Mutex::new(Collector { receiver, limits, runs_alone, batch, due }));
+        let (batch, deadline) = (Vec::new(), Instant::now());
+        let collector =
+            Arc::new(Mutex::new(BatchCollector { receiver, limits, runs_alone, batch, deadline }));
         for mut write in writers {
             let collector = Arc::clone(&collector);
-            // One thread collects at a time, so that batches fill one after the other.
-            let next = move || collector.lock().unwrap_or_else(PoisonError::into_inner).next();
+            // One thread collects at a time, so that batches fill one after another.
+            let next = move || collector.lock().unwrap_or_else(PoisonError::into_inner).next_batch();
             let write_all = move || {
                 while let Some(batch) = next() {
-                    // A message whose handler has ended is retried or goes back to the queue: here it would be written twice.
-                    let begin =
-                        |one: Waiting<T>| one.begin.send(()).is_ok().then_some((one.message, one.answer));
+                    // A message whose handler has ended is retried or returned to the queue; writing it too would
+                    // write it twice.
+                    let begin = |one: PendingMessage<T>| {
+                        one.begin.send(()).is_ok().then_some((one.message, one.answer))
+                    };
                     let (messages, answers): (Vec<_>, Vec<_>) = batch.into_iter().filter_map(begin).unzip();
                     if messages.is_empty() {
                         continue;
                     }
                     let results = match write(&messages) {
                         Ok(results) => results,
-                        Err(error) => answers.iter().map(|_| Err(again(&error))).collect(),
+                        Err(error) => answers.iter().map(|_| Err(copy_error(&error))).collect(),
                     };
                     for (answer, result) in answers.into_iter().zip(results) {
-                        // A handler that does not wait any more was cancelled: the broker delivers its message again.
+                        // A handler that no longer waits was cancelled: the broker redelivers its message.
                         let _ = answer.send(result);
                     }
                 }
@@ -131,31 +134,31 @@ impl<T: Send + 'static> Gather<T> {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(write_all);
             threads.push(thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?);
         }
-        Ok(Gather { sender, limit: None, threads: Threads(Arc::new(Mutex::new(threads))) })
+        Ok(BatchWriter { sender, begin_timeout: None, threads: WriterThreads(Arc::new(Mutex::new(threads))) })
     }
 
-    /// The same with a limit of the time that a message waits until it is written. A message that is being written has its own
-    /// time: that of the database, server or command.
-    pub(super) fn within(self, limit: Option<Duration>) -> Self {
-        Gather { limit, ..self }
+    /// Limits the time that a message waits until it is written. The write itself is limited by the timeout of the
+    /// database, server or command.
+    pub(super) fn with_begin_timeout(self, limit: Option<Duration>) -> Self {
+        BatchWriter { begin_timeout: limit, ..self }
     }
 
-    /// The threads that write, to be watched.
-    pub(super) fn threads(&self) -> Threads {
+    /// Returns the writer threads, for the supervisor to check.
+    pub(super) fn threads(&self) -> WriterThreads {
         self.threads.clone()
     }
 
-    /// Waits until the message is written, or is known not to be.
-    /// Where a thread has ended, the message is neither done nor failed: it goes back to the queue as consuming ends.
+    /// Waits until the message is written or has failed. If the thread has ended, returns "cancelled": consuming
+    /// ends, and the message returns to the queue.
     pub(super) async fn write(self, message: T) -> TaskResult<()> {
         let (begin, mut begun) = oneshot::channel();
         let (answer, answered) = oneshot::channel();
-        self.sender.send(Waiting { message, begin, answer }).map_err(|_| TaskError::cancelled())?;
-        if let Some(limit) = self.limit
+        self.sender.send(PendingMessage { message, begin, answer }).map_err(|_| TaskError::cancelled())?;
+        if let Some(limit) = self.begin_timeout
             && timeout(limit, &mut begun).await.is_err()
         {
             begun.close();
-            // It may have begun right before.
+            // Writing may have begun just before the channel was closed.
             if begun.try_recv().is_err() {
                 let limit = show_duration(limit);
                 let text = format!(
@@ -168,10 +171,10 @@ impl<T: Send + 'static> Gather<T> {
     }
 }
 
-impl Gather {
-    /// Into a table of SQLite.
-    pub(super) fn into(mut table: Table) -> Result<Self, Error> {
-        let write = move |deliveries: &[Delivery]| -> Written {
+impl BatchWriter {
+    /// Starts a writer that inserts messages into a SQLite table.
+    pub(super) fn into_table(mut table: SinkTable) -> Result<Self, Error> {
+        let write = move |deliveries: &[Delivery]| -> BatchResult {
             let ids: Vec<Option<String>> = deliveries.iter().map(Delivery::identity).collect();
             let objects = deliveries
                 .iter()
@@ -186,24 +189,24 @@ impl Gather {
             }
             Ok(results.into_iter().map(|result| result.map(drop).map_err(TaskError::permanent)).collect())
         };
-        Gather::start("into", COMMIT, |_| false, [starting(write)])
+        BatchWriter::start("into", COMMIT_LIMITS, |_| false, [recording_starts(write)])
     }
 
-    /// Into the store, as tasks. A message that is delivered again while its task is unfinished, known by its id, makes
-    /// no second one.
-    pub(super) fn enqueue(store: Store, kind: String, queue: Option<String>) -> Result<Self, Error> {
-        let write = move |deliveries: &[Delivery]| -> Written {
+    /// Starts a writer that enqueues a task for each message. The id of the message is the unique key of the task, so a
+    /// redelivered message adds no second task while the first is unfinished.
+    pub(super) fn into_tasks(store: Store, kind: String, queue: Option<String>) -> Result<Self, Error> {
+        let write = move |deliveries: &[Delivery]| -> BatchResult {
             let mut results = Vec::with_capacity(deliveries.len());
             let mut tasks = Vec::with_capacity(deliveries.len());
             for delivery in deliveries {
-                let task = task(delivery, &kind, queue.as_deref());
+                let task = task_from_message(delivery, &kind, queue.as_deref());
                 results.push(task.map(|task| tasks.push(task)).map_err(TaskError::permanent));
             }
             if let Err(error) = store.tasks().enqueue_many(tasks.clone()) {
                 if !error.is_user_error() {
                     return Err(TaskError::unavailable(error.to_string()));
                 }
-                // One of them is not what the store takes. That costs it alone.
+                // The store rejects one of the tasks. Enqueued one by one, only that one fails.
                 let mut tasks = tasks.into_iter();
                 for result in results.iter_mut().filter(|result| result.is_ok()) {
                     *result = tasks.next().map_or(Ok(()), |task| enqueue_one(&store, task));
@@ -211,13 +214,15 @@ impl Gather {
             }
             Ok(results)
         };
-        Gather::start("enqueue", COMMIT, |_| false, [starting(write)])
+        BatchWriter::start("enqueue", COMMIT_LIMITS, |_| false, [recording_starts(write)])
     }
 }
 
-/// Records the starts of messages before they are written: those that only wait to be collected have none. Leaves out those
-/// that were started too often.
-pub(super) fn starting(mut write: impl FnMut(&[Delivery]) -> Written) -> impl FnMut(&[Delivery]) -> Written {
+/// Records the starts of messages right before they are written, so that messages that only wait in a batch have
+/// none. Omits messages that were started too often.
+pub(super) fn recording_starts(
+    mut write: impl FnMut(&[Delivery]) -> BatchResult,
+) -> impl FnMut(&[Delivery]) -> BatchResult {
     move |deliveries| {
         let allowed = Delivery::record_starts(deliveries);
         if allowed.iter().all(|is_allowed| *is_allowed) {
@@ -241,7 +246,7 @@ fn enqueue_one(store: &Store, task: NewTask) -> TaskResult<()> {
     })
 }
 
-fn task(delivery: &Delivery, kind: &str, queue: Option<&str>) -> Result<NewTask, String> {
+fn task_from_message(delivery: &Delivery, kind: &str, queue: Option<&str>) -> Result<NewTask, String> {
     let payload = std::str::from_utf8(delivery.body())
         .map_err(|error| format!("the message is not JSON: it is not UTF-8: {error}"))?;
     enqueue::check(kind, payload).map_err(|error| format!("the message {error}"))?;
@@ -254,12 +259,12 @@ fn task(delivery: &Delivery, kind: &str, queue: Option<&str>) -> Result<NewTask,
     })
 }
 
-impl<T> Collector<T> {
-    /// The next batch: the first message, and those that come while it waits; or one message that runs alone, which waits for
-    /// nothing. None: no more can come.
-    fn next(&mut self) -> Option<Vec<Waiting<T>>> {
-        while self.batch.len() < self.limits.most {
-            let left = self.due.saturating_duration_since(Instant::now());
+impl<T> BatchCollector<T> {
+    /// Returns the next batch: the first message and those that arrive while it waits, or one message that must run
+    /// alone, without waiting. Returns none if no more messages can arrive.
+    fn next_batch(&mut self) -> Option<Vec<PendingMessage<T>>> {
+        while self.batch.len() < self.limits.max_messages {
+            let left = self.deadline.saturating_duration_since(Instant::now());
             let waiting = match (self.batch.is_empty(), left.is_zero()) {
                 (true, _) => Some(self.receiver.recv().ok()?),
                 (false, true) => self.receiver.try_recv().ok(),
@@ -269,7 +274,7 @@ impl<T> Collector<T> {
                 Some(waiting) if (self.runs_alone)(&waiting.message) => return Some(vec![waiting]),
                 Some(waiting) => {
                     if self.batch.is_empty() {
-                        self.due = Instant::now() + self.limits.linger;
+                        self.deadline = Instant::now() + self.limits.linger;
                     }
                     self.batch.push(waiting);
                 }
@@ -280,8 +285,8 @@ impl<T> Collector<T> {
     }
 }
 
-/// The error of a batch once more, for another of its messages.
-pub(super) fn again(error: &TaskError) -> TaskError {
+/// Copies the error of a batch for another of its messages.
+pub(super) fn copy_error(error: &TaskError) -> TaskError {
     if matches!(error.cause(), Cause::Cancelled) {
         return TaskError::cancelled();
     }
@@ -297,27 +302,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panic_of_a_writing_thread_cancels_its_messages_and_ends_consuming() {
+    fn panic_of_writer_thread_cancels_its_messages() {
         let write = |messages: &[u32]| {
             assert!(!messages.contains(&2), "no room for 2");
             Ok(messages.iter().map(|_| Ok(())).collect())
         };
-        let gather = Gather::start("into", COMMIT, |_| false, [write]).unwrap();
+        let writer = BatchWriter::start("into", COMMIT_LIMITS, |_| false, [write]).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let written = |message| runtime.block_on(gather.clone().write(message));
-        assert!(written(1).is_ok() && gather.threads().check().is_ok());
+        let written = |message| runtime.block_on(writer.clone().write(message));
+        assert!(written(1).is_ok() && writer.threads().check().is_ok());
         let is_cancelled = |result: TaskResult<()>| matches!(result.unwrap_err().cause(), Cause::Cancelled);
-        // The message that is written, and those that come after it.
+        // The message being written, and a later one.
         assert!(is_cancelled(written(2)) && is_cancelled(written(3)));
-        let threads = gather.threads();
+        let threads = writer.threads();
         let error = std::iter::repeat_with(|| threads.check()).find_map(Result::err).unwrap();
         assert_eq!(error.exit_status(), 2);
         let text = error.to_string();
         assert!(text.contains("--into") && text.contains("no room for 2"), "{text}");
     }
 
-    /// Reports each batch when it begins to be written, and writes it when it may.
-    fn stepwise() -> (Gather<u32>, Receiver<Vec<u32>>, Sender<()>) {
+    /// Starts a writer that reports each batch before writing it, and writes when the test allows.
+    fn stepwise() -> (BatchWriter<u32>, Receiver<Vec<u32>>, Sender<()>) {
         let (begun, begins) = mpsc::channel();
         let (go, may_go) = mpsc::channel();
         let write = move |messages: &[u32]| {
@@ -325,20 +330,20 @@ mod tests {
             may_go.recv().unwrap();
             Ok(messages.iter().map(|_| Ok(())).collect())
         };
-        (Gather::start("into", COMMIT, |_| false, [write]).unwrap(), begins, go)
+        (BatchWriter::start("into", COMMIT_LIMITS, |_| false, [write]).unwrap(), begins, go)
     }
 
     #[test]
-    fn message_that_waited_too_long_for_others_to_be_written_is_not_written_and_not_at_fault() {
-        let (gather, begins, go) = stepwise();
+    fn message_is_unavailable_and_not_written_after_begin_timeout() {
+        let (writer, begins, go) = stepwise();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let first = runtime.spawn(gather.clone().write(1));
+        let first = runtime.spawn(writer.clone().write(1));
         runtime.block_on(tokio::task::yield_now());
         assert_eq!(begins.recv().unwrap(), [1]);
-        let limited = gather.clone().within(Some(Duration::from_millis(1)));
+        let limited = writer.clone().with_begin_timeout(Some(Duration::from_millis(1)));
         let error = runtime.block_on(limited.write(2)).unwrap_err();
         assert_eq!(error.dependency(), Some(gristmill_pool::Dependency::Unavailable), "{error}");
-        let third = runtime.spawn(gather.write(3));
+        let third = runtime.spawn(writer.write(3));
         go.send(()).unwrap();
         go.send(()).unwrap();
         assert!(runtime.block_on(first).unwrap().is_ok() && runtime.block_on(third).unwrap().is_ok());
@@ -346,11 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn message_whose_handler_has_ended_is_not_written() {
-        let (gather, begins, go) = stepwise();
+    fn message_of_cancelled_handler_is_not_written() {
+        let (writer, begins, go) = stepwise();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let written = |message| runtime.spawn(gather.clone().write(message));
-        // Lets every task run that can.
+        let written = |message| runtime.spawn(writer.clone().write(message));
+        // Lets every runnable task run.
         let progress = || runtime.block_on(tokio::task::yield_now());
         let first = written(1);
         progress();

@@ -1,39 +1,39 @@
-//! A way to the broker on which a question about one queue can remain without an answer.
+//! Proxy to the broker that can hold back or close requests for the depth of one queue.
 //!
-//! Owns the port, and two threads for each connection, which end with it. It knows of AMQP how frames are cut, and how a client
-//! asks how many messages a queue has.
+//! Owns the port and two threads for each connection, which end with it. It parses frames and passive declarations.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use crate::bed::broker;
+use crate::fixture::broker;
 
-/// What becomes of a question.
+/// What the proxy does with a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Reaction {
     Forward,
-    /// Its connection is closed.
+    /// Closes the connection.
     Close,
-    /// It is held back, with all that comes after it on its connection.
+    /// Holds back the request and everything after it on its connection.
     Hold,
 }
 
-pub(crate) struct Questions {
+/// Running proxy that counts the requests for one queue.
+pub(crate) struct DepthProxy {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
 }
 
-impl Questions {
-    /// `reaction` is given how many questions about the queue there were before.
+impl DepthProxy {
+    /// Starts a proxy. `reaction` gets the number of earlier requests for the queue.
     pub(crate) fn about(queue: &str, reaction: fn(usize) -> Reaction) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        // Class, method, a reserved number, the name, and that the queue is not to be made.
+        // Class, method, a reserved field, the name, and the flag for a passive declaration.
         let length = u8::try_from(queue.len()).unwrap();
-        let question = [&[0, 50, 0, 10, 0, 0, length][..], queue.as_bytes(), &[1]].concat();
-        let asked = Arc::clone(&count);
+        let request = [&[0, 50, 0, 10, 0, 0, length][..], queue.as_bytes(), &[1]].concat();
+        let requests = Arc::clone(&count);
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let client = client.unwrap();
@@ -43,10 +43,10 @@ impl Questions {
                     let _ = std::io::copy(&mut answers, &mut back);
                     let _ = back.shutdown(Shutdown::Both);
                 });
-                let (question, asked) = (question.clone(), Arc::clone(&asked));
+                let (request, requests) = (request.clone(), Arc::clone(&requests));
                 std::thread::spawn(move || {
-                    let react = |frame: &[u8]| match frame.starts_with(&question) {
-                        true => reaction(asked.fetch_add(1, SeqCst)),
+                    let react = |frame: &[u8]| match frame.starts_with(&request) {
+                        true => reaction(requests.fetch_add(1, SeqCst)),
                         false => Reaction::Forward,
                     };
                     let _ = forward(&client, &broker, react);
@@ -54,21 +54,21 @@ impl Questions {
                 });
             }
         });
-        Questions { address, count }
+        DepthProxy { address, count }
     }
 
-    /// How many there were.
+    /// Number of requests for the queue.
     pub(crate) fn count(&self) -> usize {
         self.count.load(SeqCst)
     }
 
-    /// The broker's URI with this way to it.
+    /// URI of the broker through the proxy.
     pub(crate) fn uri(&self) -> String {
         broker().uri().replace(&broker().address().to_string(), &self.address.to_string())
     }
 }
 
-/// Forwards what the client sends, frame by frame, until its end.
+/// Forwards the frames of the client until the connection ends.
 fn forward(
     mut client: &TcpStream,
     mut broker: &TcpStream,
@@ -78,7 +78,7 @@ fn forward(
     client.read_exact(&mut protocol)?;
     broker.write_all(&protocol)?;
     loop {
-        // Type, channel and size; then the content, and a byte that ends it.
+        // Type, channel and size; then the content and the end byte.
         let mut head = [0; 7];
         client.read_exact(&mut head)?;
         let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;

@@ -1,7 +1,7 @@
-//! Databases that another program may have locked at the start.
+//! Opens databases that another program may have locked at the start.
 //!
-//! Owns what happens until they are open. The store is waited for: every consumer needs it. The database of `--into` is opened
-//! before the first batch if it is locked at the start, so that the lock pauses its consumer as a lock does later.
+//! The store is waited for, because every consumer needs it. The database of `--into` is opened before the first
+//! batch if it is locked at the start, so that the lock pauses its consumer as a later lock does.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +18,16 @@ use crate::error::Error;
 use crate::output::path;
 use crate::settings::Settings;
 
-/// The pause between two attempts to open the store. Each attempt waits by itself as long as the setting `busy_timeout` says.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Wait between two attempts to open the store. Each attempt itself waits for the setting `busy_timeout`.
+const OPEN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Opens the store, and waits while another program keeps it locked: for `limit` at most. None: a signal ended the wait.
+/// Opens the store. Waits up to `limit` while another program locks it. Returns none after a signal.
 pub(super) async fn open_store(
     settings: &Settings,
     limit: Option<Duration>,
-    told: &mut UnboundedReceiver<()>,
+    signals: &mut UnboundedReceiver<()>,
 ) -> Result<Option<Store>, Error> {
-    let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let settings = Arc::new(settings.clone());
     let mut is_reported = false;
     loop {
@@ -35,79 +35,83 @@ pub(super) async fn open_store(
         let opening = tokio::task::spawn_blocking(move || open_or_create(&opening));
         let opened = tokio::select! {
             opened = opening => opened,
-            Some(()) = told.recv() => return Ok(None),
+            Some(()) = signals.recv() => return Ok(None),
         };
         let error = match opened {
             Ok(Err(error @ Error::Store(StoreError::Busy(_)))) => error,
             Ok(opened) => return opened.map(Some),
             Err(error) => return Err(Error::System(format!("cannot open the database: {error}"))),
         };
-        if until.is_some_and(|until| Instant::now() >= until) {
+        if deadline.is_some_and(|until| Instant::now() >= until) {
             return Err(error);
         }
         if !is_reported {
-            tracing::warn!("{error}. Consuming starts when the database can be opened");
+            tracing::warn!("{error}. Consuming starts once the database can be opened");
             is_reported = true;
         }
-        if let Ok(Some(())) = timeout(PAUSE, told.recv()).await {
+        if let Ok(Some(())) = timeout(OPEN_RETRY_INTERVAL, signals.recv()).await {
             return Ok(None);
         }
     }
 }
 
-/// The table of `--into`.
-pub(super) struct Table {
+/// Table of `--into`, opened on demand.
+pub(super) struct SinkTable {
     database: PathBuf,
     name: String,
-    /// Under which name ids of messages are remembered, and for how long.
-    once: Option<(String, Duration)>,
+    /// Name under which ids of messages are stored, and for how long they are kept.
+    dedup: Option<(String, Duration)>,
     sink: Option<Sink>,
-    state: TableState,
+    state: SinkTableState,
 }
 
-/// Whether the database of a table can be used, for the thread that watches it.
+/// Shares with the supervisor whether the database of a table can be used.
 #[derive(Clone, Default)]
-pub(super) struct TableState(Arc<Mutex<Opened>>);
+pub(super) struct SinkTableState(Arc<Mutex<OpenState>>);
 
 #[derive(Default)]
-enum Opened {
-    /// Every attempt to open it found it locked.
+enum OpenState {
+    /// Every attempt to open the database found it locked.
     #[default]
-    NotYet,
+    Locked,
     Open(FileIdentity),
-    /// It cannot be used as it is.
-    Refused(SinkError),
+    /// The database cannot be used, for example because the table is a view.
+    Unusable(SinkError),
 }
 
-impl TableState {
-    /// Fails when the database was deleted, moved or replaced, or cannot be used as it is.
+impl SinkTableState {
+    /// Fails if the database was deleted, moved or replaced, or cannot be used.
     pub(super) fn check(&self) -> Result<(), Error> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Opened::NotYet => Ok(()),
-            Opened::Open(in_place) => Ok(in_place.check()?),
-            Opened::Refused(error) => Err(error.clone().into()),
+            OpenState::Locked => Ok(()),
+            OpenState::Open(in_place) => Ok(in_place.check()?),
+            OpenState::Unusable(error) => Err(error.clone().into()),
         }
     }
 
-    fn set(&self, opened: Opened) {
+    fn set(&self, opened: OpenState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = opened;
     }
 }
 
-impl Table {
-    /// Opens the database, if no other program has locked it.
+impl SinkTable {
+    /// Opens the database unless another program has locked it.
     pub(super) fn open(
         database: PathBuf,
         name: &str,
-        once: Option<(String, Duration)>,
+        dedup: Option<(String, Duration)>,
     ) -> Result<Self, Error> {
-        let mut table =
-            Table { database, name: name.to_owned(), once, sink: None, state: TableState::default() };
+        let mut table = SinkTable {
+            database,
+            name: name.to_owned(),
+            dedup,
+            sink: None,
+            state: SinkTableState::default(),
+        };
         match table.sink() {
             Ok(_) => {}
             Err(SinkError::Busy(_)) => tracing::warn!(
-                "{} is locked by another program: consuming starts, and is paused with the first message until the lock is \
-                 released",
+                "{} is locked by another program: consuming pauses at the first message until the lock is released",
                 path(&table.database)
             ),
             Err(error) => return Err(error.into()),
@@ -115,12 +119,12 @@ impl Table {
         Ok(table)
     }
 
-    pub(super) fn state(&self) -> TableState {
+    pub(super) fn state(&self) -> SinkTableState {
         self.state.clone()
     }
 
-    /// Writes a batch. An error that concerns the whole batch is the database's. A database that turns out to be
-    /// unusable ends consuming, and its messages are neither done nor failed.
+    /// Writes a batch. An error of the whole batch is caused by the database. A database that turns out to be
+    /// unusable ends consuming, and the messages return to their queue.
     pub(super) fn append(
         &mut self,
         objects: &[WithId<'_>],
@@ -131,20 +135,20 @@ impl Table {
             }
             Err(error) if error.is_transient() => Err(TaskError::unavailable(error.to_string())),
             Err(error) => {
-                self.state.set(Opened::Refused(error));
+                self.state.set(OpenState::Unusable(error));
                 Err(TaskError::cancelled())
             }
         }
     }
 
-    /// The open table. Opens it if it is not.
+    /// Returns the open table, opening it first if needed.
     fn sink(&mut self) -> Result<&mut Sink, SinkError> {
         let sink = match self.sink.take() {
             Some(sink) => sink,
             None => {
                 let sink = Sink::open(&self.database, &self.name)?;
-                self.state.set(Opened::Open(sink.file_identity()));
-                match &self.once {
+                self.state.set(OpenState::Open(sink.file_identity()));
+                match &self.dedup {
                     Some((name, window)) => sink.dedup_window(name.clone(), *window),
                     None => sink,
                 }

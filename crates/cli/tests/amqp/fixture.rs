@@ -1,4 +1,4 @@
-//! What the tests share: a broker, queues of their own, and the binary with the broker's URI in its environment.
+//! Fixture of the tests: a broker, a queue for each test, and the binary with the URI of the broker in its environment.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -12,25 +12,25 @@ use tokio::runtime::Runtime;
 
 use crate::common::{Home, RunOutput};
 
-/// One for all tests that do nothing to it. It ends with the process.
+/// Returns the broker that all tests share which do not restart or configure it. It ends with the process.
 pub(crate) fn broker() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
-    BROKER.get_or_init(|| Broker::start().unwrap_or_else(|fault| panic!("{fault}")))
+    BROKER.get_or_init(|| Broker::start().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// One with the management plugin, for all tests of it.
+/// Returns the broker with the management plugin that its tests share.
 pub(crate) fn broker_with_management() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     let start =
-        || Broker::start_with(&Settings::new().management()).unwrap_or_else(|fault| panic!("{fault}"));
+        || Broker::start_with(&Settings::new().management()).unwrap_or_else(|error| panic!("{error}"));
     BROKER.get_or_init(start)
 }
 
-/// For what never comes.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Timeout of every wait.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A home, a queue with a name that no other test has, and a client of the broker.
-pub(crate) struct Bed {
+/// A home folder, a queue with a unique name, and a client of the broker.
+pub(crate) struct Fixture {
     pub(crate) home: Home,
     pub(crate) queue: String,
     broker: &'static Broker,
@@ -38,18 +38,18 @@ pub(crate) struct Bed {
     runtime: Runtime,
 }
 
-impl Bed {
-    /// With a quorum queue of its own.
+impl Fixture {
+    /// Creates a quorum queue whose name starts with `what`.
     pub(crate) fn new(what: &str) -> Self {
         Self::with(what, |queue| queue)
     }
 
-    /// With a quorum queue of its own that has these arguments.
+    /// Creates a quorum queue with these arguments.
     pub(crate) fn with(what: &str, arguments: fn(Queue) -> Queue) -> Self {
         Self::at(broker(), what, arguments)
     }
 
-    /// The same at another broker.
+    /// Creates a quorum queue at another broker.
     pub(crate) fn at(broker: &'static Broker, what: &str, arguments: fn(Queue) -> Queue) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let queue = format!("{what}-{}", COUNT.fetch_add(1, Relaxed));
@@ -57,10 +57,10 @@ impl Bed {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let builder = Client::builder(broker.uri()).queue(arguments(Queue::quorum(&queue)));
         let client = runtime.block_on(builder.start()).unwrap();
-        Bed { home: Home::new(), queue, broker, client: Some(client), runtime }
+        Fixture { home: Home::new(), queue, broker, client: Some(client), runtime }
     }
 
-    /// Declares a queue that is named like ours with this behind.
+    /// Declares a queue with the name of the test's queue and this suffix.
     pub(crate) fn declare(&self, suffix: &str, kind: fn(String) -> Queue) -> String {
         let name = format!("{}{suffix}", self.queue);
         let builder = Client::builder(self.broker.uri()).queue(kind(name.clone()));
@@ -84,13 +84,13 @@ impl Bed {
         }
     }
 
-    /// Publishes to the queue until that takes no more.
+    /// Publishes to the queue until it is full; returns the number of messages.
     pub(crate) fn fill(&self, body: &str) -> usize {
         self.fill_queue(&self.queue, body)
     }
 
-    /// Publishes to a queue until that takes no more. The client is a new one: after a refusal the broker refuses all that
-    /// comes from the same channel until the queue is well below its limit.
+    /// Publishes to a queue until it is full. Uses a new client: after a rejection the broker rejects everything from
+    /// the same channel until the queue is well below its limit.
     pub(crate) fn fill_queue(&self, queue: &str, body: &str) -> usize {
         let client = self.runtime.block_on(Client::builder(self.broker.uri()).start()).unwrap();
         let publisher = client.publisher();
@@ -100,7 +100,7 @@ impl Bed {
         count
     }
 
-    /// Makes a queue of this kind and puts messages into it.
+    /// Declares a queue of this kind and publishes messages to it.
     pub(crate) fn send_to(&self, queue: &str, kind: &str, bodies: impl IntoIterator<Item = &'static str>) {
         let declared = if kind == "classic" { Queue::classic(queue) } else { Queue::quorum(queue) };
         let builder = Client::builder(self.broker.uri()).queue(declared);
@@ -112,78 +112,81 @@ impl Bed {
         self.runtime.block_on(client.shutdown(Duration::ZERO));
     }
 
-    /// How many are ready in a queue that is named like ours with this behind; none if it is not there.
+    /// Number of ready messages in the queue with this suffix; none if it does not exist.
     pub(crate) fn depth(&self, suffix: &str) -> Option<u32> {
         let name = format!("{}{suffix}", self.queue);
         self.runtime.block_on(self.client().queue_depth(&name)).ok().map(|(messages, _)| messages)
     }
 
-    /// Waits until so many are ready.
+    /// Waits until the queue with this suffix has this many ready messages.
     #[track_caller]
-    pub(crate) fn depth_is(&self, suffix: &str, messages: u32) {
-        self.until(&format!("{messages} messages"), || self.depth(suffix) == Some(messages));
+    pub(crate) fn wait_for_depth(&self, suffix: &str, messages: u32) {
+        self.wait_until(&format!("{messages} messages"), || self.depth(suffix) == Some(messages));
     }
 
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, mut is: impl FnMut() -> bool) {
-        let since = Instant::now();
-        while !is() {
-            assert!(since.elapsed() < LIMIT, "waited in vain for {what}; the queue has {:?}", self.depth(""));
+    pub(crate) fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !condition() {
+            assert!(
+                started.elapsed() < TIMEOUT,
+                "timeout: {what}; the queue has {:?} messages",
+                self.depth("")
+            );
             std::thread::park_timeout(Duration::from_millis(20));
         }
     }
 
-    /// Takes so many from a queue that is named like ours with this behind.
+    /// Consumes this many messages of the queue with this suffix.
     pub(crate) fn take(&self, suffix: &str, count: usize) -> Vec<Delivery> {
         let name = format!("{}{suffix}", self.queue);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&taken);
-        let consumer = Consumer::new(&name, "taking").dead_letters("amq.fanout", "").workers(1).handle(
-            move |delivery| {
+        let consumer =
+            Consumer::new(&name, "take").dead_letters("amq.fanout", "").workers(1).handle(move |delivery| {
                 log.lock().unwrap().push(delivery);
                 async { Ok(()) }
-            },
-        );
+            });
         let builder = Client::builder(self.broker.uri()).queue(Queue::existing(&name)).consumer(consumer);
         let client = self.runtime.block_on(builder.start()).unwrap();
-        self.until(&format!("{count} of {name}"), || taken.lock().unwrap().len() >= count);
+        self.wait_until(&format!("{count} of {name}"), || taken.lock().unwrap().len() >= count);
         self.runtime.block_on(client.shutdown(Duration::from_secs(5)));
         let mut taken = taken.lock().unwrap();
         std::mem::take(&mut taken)
     }
 
-    /// The binary, with the broker's place in its environment.
+    /// Returns a command of the binary with the URI of the broker in its environment.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.home.command(words);
         command.env("GRISTMILL_AMQP_URI", self.broker.uri());
         command
     }
 
-    /// Runs the binary, and checks that it does not print the password.
+    /// Runs the binary and checks that it does not print the password.
     #[track_caller]
     pub(crate) fn run(&self, words: &[&str]) -> RunOutput {
         self.output(self.command(words))
     }
 
-    /// Runs a command, and checks that it does not print the password.
+    /// Runs a command and checks that it does not print the password.
     #[track_caller]
     pub(crate) fn output(&self, mut command: Command) -> RunOutput {
         without(self.broker.password(), RunOutput::of(&command.output().unwrap()))
     }
 
-    /// Consumes our queue until nothing is left, and reads what it says in the end.
+    /// Drains the queue, and returns the statistics of the consumer with its standard error in `stderr`.
     #[track_caller]
     pub(crate) fn drain(&self, words: &[&str]) -> serde_json::Value {
         let fixed = ["consume", &self.queue, "--json", "--drain", "--for", "2m"];
-        let said = self.run(&[&fixed, words].concat());
-        assert_eq!(said.code, Some(0), "{words:?}: {said:?}");
-        let mut value = said.json();
-        value["consumers"][0]["said"] = said.err.into();
+        let output = self.run(&[&fixed, words].concat());
+        assert_eq!(output.code, Some(0), "{words:?}: {output:?}");
+        let mut value = output.json();
+        value["consumers"][0]["stderr"] = output.err.into();
         value["consumers"][0].take()
     }
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
             self.runtime.block_on(client.shutdown(Duration::ZERO));
@@ -191,22 +194,22 @@ impl Drop for Bed {
     }
 }
 
-/// Checks that the output does not have the broker's password in it.
+/// Checks that the output does not contain the password of the broker.
 #[track_caller]
-pub(crate) fn clean(said: RunOutput) -> RunOutput {
-    without(broker().password(), said)
+pub(crate) fn check_no_password(output: RunOutput) -> RunOutput {
+    without(broker().password(), output)
 }
 
 #[track_caller]
-fn without(password: &str, said: RunOutput) -> RunOutput {
+fn without(password: &str, output: RunOutput) -> RunOutput {
     assert!(
-        !said.out.contains(password) && !said.err.contains(password),
-        "the password is printed: {said:?}"
+        !output.out.contains(password) && !output.err.contains(password),
+        "the password was printed: {output:?}"
     );
-    said
+    output
 }
 
-/// A header of a message, as text.
+/// Returns a header of a message as text, empty if missing.
 pub(crate) fn header(delivery: &Delivery, name: &str) -> String {
     delivery.headers().get(name).map(ToString::to_string).unwrap_or_default()
 }
