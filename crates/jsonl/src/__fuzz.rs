@@ -3,16 +3,16 @@
 use std::io::{self, Read};
 
 use crate::block::{Block, Blocks};
-use crate::fault::ParseErrorKind;
-use crate::parse::{Form, parse as parse_block};
-use crate::rows::{Cell, Rows};
+use crate::parse::{ParseOptions, parse as parse_block};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Cell, ParsedBlock};
 
 /// A block: its bytes, and whether it is the beginning of a line that is too long.
 pub type Piece = (Vec<u8>, bool);
 
 /// Cuts a stream into blocks.
-pub fn cut(source: impl Read, size: usize, longest: usize) -> io::Result<Vec<Piece>> {
-    let mut blocks = Blocks::of_lines(source, size, longest);
+pub fn cut(source: impl Read, size: usize, max_line: usize) -> io::Result<Vec<Piece>> {
+    let mut blocks = Blocks::of_lines(source, size, max_line);
     let mut pieces = Vec::new();
     while let Some(block) = blocks.next(Vec::new())? {
         pieces.push((block.bytes().to_vec(), block.too_long.is_some()));
@@ -50,11 +50,11 @@ pub struct Parsed {
 /// Reads a block that is the first of its stream.
 pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
     let languages = languages.iter().map(|language| language.as_bytes().into()).collect();
-    let form = Form { flatten, languages, ..Form::default() };
-    let rows = parse_block(
+    let form = ParseOptions { flatten, languages, ..ParseOptions::default() };
+    let block = parse_block(
         Block { buffer: bytes.to_vec(), length: bytes.len(), is_first: true, too_long: None, elements: None },
         &form,
-        Rows::default(),
+        ParsedBlock::default(),
     );
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("only UTF-8 becomes a row");
     let value = |cell: &Cell| match *cell {
@@ -62,19 +62,19 @@ pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
         Cell::Bool(value) => Value::Bool(value),
         Cell::Int(value) => Value::Int(value),
         Cell::Real(value) => Value::Real(value),
-        Cell::Decimal(span) => Value::Decimal(text(rows.bytes(span, false))),
-        Cell::Text { span, beside, is_json: true } => Value::Json(text(rows.bytes(span, beside))),
-        Cell::Text { span, beside, .. } => Value::Text(text(rows.bytes(span, beside))),
+        Cell::Decimal(span) => Value::Decimal(text(block.bytes(span, false))),
+        Cell::Text { span, scratch, is_json: true } => Value::Json(text(block.bytes(span, scratch))),
+        Cell::Text { span, scratch, .. } => Value::Text(text(block.bytes(span, scratch))),
     };
-    let path = |key: u32| rows.keys.path(key).into_iter().map(text).collect();
-    let mut parsed = Parsed { lines: rows.lines as usize, blank: rows.blank as usize, ..Parsed::default() };
+    let path = |key: u32| block.keys.path(key).into_iter().map(text).collect();
+    let mut parsed = Parsed { lines: block.lines as usize, blank: block.blank as usize, ..Parsed::default() };
     let mut begin = 0;
-    for row in &rows.rows {
-        let cells = &rows.cells[begin..row.end as usize];
+    for row in &block.rows {
+        let cells = &block.cells[begin..row.end as usize];
         begin = row.end as usize;
         let members = cells.iter().map(|(key, cell)| (path(*key), value(cell))).collect();
         parsed.rows.push((row.line.number as usize, members));
     }
-    parsed.bad = rows.bad.iter().map(|bad| (bad.line.number as usize, bad.at, bad.reason.clone())).collect();
+    parsed.bad = block.bad.iter().map(|bad| (bad.line.number as usize, bad.at, bad.reason.clone())).collect();
     parsed
 }

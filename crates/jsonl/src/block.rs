@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 
 use crate::document::{Elements, Splitter, is_document};
-use crate::fault::{Fault, ParseErrorKind};
+use crate::parse_error::{ParseError, ParseErrorKind};
 
 /// Whole lines.
 #[derive(Debug, Default)]
@@ -22,10 +22,10 @@ pub(crate) struct Block {
 }
 
 /// So much of a line that is too long is kept, to be shown.
-const KEPT: usize = 200;
+const EXCERPT_BYTES: usize = 200;
 
 /// So much of a source is read to tell a document from lines.
-const HEAD: usize = 64 << 10;
+const HEAD_BYTES: usize = 64 << 10;
 
 impl Block {
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -42,37 +42,37 @@ pub(crate) struct Blocks<R> {
     /// Set when the source is a document.
     splitter: Option<Box<Splitter>>,
     /// Whether the source may be a document.
-    detects: bool,
+    may_be_document: bool,
     /// Why there are no more blocks, after the last one.
     failure: Option<io::Error>,
     /// What was read behind the last line end.
     rest: Vec<u8>,
     size: usize,
-    longest: usize,
-    begun: bool,
-    ended: bool,
+    max_line: usize,
+    has_begun: bool,
+    has_ended: bool,
 }
 
 impl<R: Read> Blocks<R> {
     /// Blocks of about `size` bytes; larger only for a line or an element that is, and that up to `longest`.
-    pub(crate) fn new(source: R, size: usize, longest: usize) -> Self {
-        Blocks { detects: true, ..Blocks::of_lines(source, size, longest) }
+    pub(crate) fn new(source: R, size: usize, max_line: usize) -> Self {
+        Blocks { may_be_document: true, ..Blocks::of_lines(source, size, max_line) }
     }
 
     /// The same of a source that is lines, whatever it begins with.
-    pub(crate) fn of_lines(source: R, size: usize, longest: usize) -> Self {
+    pub(crate) fn of_lines(source: R, size: usize, max_line: usize) -> Self {
         Blocks {
             source,
             head: Vec::new(),
             used: 0,
             splitter: None,
-            detects: false,
+            may_be_document: false,
             failure: None,
             rest: Vec::new(),
             size,
-            longest: longest.max(1),
-            begun: false,
-            ended: false,
+            max_line: max_line.max(1),
+            has_begun: false,
+            has_ended: false,
         }
     }
 
@@ -83,7 +83,7 @@ impl<R: Read> Blocks<R> {
 
     /// The next block, in a buffer that may have been used before: then it need not be cleared.
     pub(crate) fn next(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Block>> {
-        if std::mem::take(&mut self.detects) {
+        if std::mem::take(&mut self.may_be_document) {
             self.detect()?;
         }
         if let Some(splitter) = self.splitter.take() {
@@ -95,47 +95,47 @@ impl<R: Read> Blocks<R> {
         self.rest.clear();
         // Behind these there is no line end to be found.
         let mut searched = 0;
-        let mut wanted = self.size;
+        let mut target = self.size;
         loop {
-            if !self.ended && length < wanted {
-                grow(&mut buffer, wanted);
-                length = self.fill(&mut buffer[..wanted], length)?;
+            if !self.has_ended && length < target {
+                grow(&mut buffer, target);
+                length = self.fill(&mut buffer[..target], length)?;
             }
             if let Some(end) = memchr::memrchr(b'\n', &buffer[searched..length]) {
                 let end = searched + end + 1;
-                if !self.ended {
+                if !self.has_ended {
                     self.rest.extend_from_slice(&buffer[end..length]);
                     length = end;
                 }
                 return Ok(self.block(buffer, length, None));
             }
             searched = length;
-            if length > self.longest {
+            if length > self.max_line {
                 self.skip_line()?;
-                return Ok(self.block(buffer, KEPT.min(self.longest), Some(self.longest)));
+                return Ok(self.block(buffer, EXCERPT_BYTES.min(self.max_line), Some(self.max_line)));
             }
-            if self.ended {
+            if self.has_ended {
                 return Ok(self.block(buffer, length, None));
             }
-            wanted = (length * 2).clamp(self.size, self.longest.saturating_add(1));
+            target = (length * 2).clamp(self.size, self.max_line.saturating_add(1));
         }
     }
 
     fn block(&mut self, buffer: Vec<u8>, length: usize, too_long: Option<usize>) -> Option<Block> {
-        let is_first = !std::mem::replace(&mut self.begun, true);
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
         (length > 0).then_some(Block { buffer, length, is_first, too_long, elements: None })
     }
 
     /// Reads the beginning of the source, to see whether it is a document.
     fn detect(&mut self) -> io::Result<()> {
-        let mut head = vec![0; HEAD];
+        let mut head = vec![0; HEAD_BYTES];
         let length = self.fill(&mut head, 0)?;
         head.truncate(length);
-        if is_document(&head, self.ended) {
+        if is_document(&head, self.has_ended) {
             self.splitter = Some(Box::default());
         }
         // The head is read again from here: the source has ended only when that has.
-        self.ended = false;
+        self.has_ended = false;
         self.head = head;
         Ok(())
     }
@@ -154,14 +154,14 @@ impl<R: Read> Blocks<R> {
         buffer[..length].copy_from_slice(&self.rest);
         self.rest.clear();
         let mut spans = Vec::new();
-        let mut wanted = self.size;
+        let mut target = self.size;
         loop {
-            if !self.ended && length < wanted {
-                grow(&mut buffer, wanted);
-                length = self.fill(&mut buffer[..wanted], length)?;
+            if !self.has_ended && length < target {
+                grow(&mut buffer, target);
+                length = self.fill(&mut buffer[..target], length)?;
             }
             let mut scanned = splitter.scan(&buffer[..length], &mut spans);
-            if self.ended && scanned.is_ok() {
+            if self.has_ended && scanned.is_ok() {
                 scanned = splitter.finish(&buffer[..length], &mut spans);
             }
             let failed = scanned.is_err();
@@ -169,8 +169,8 @@ impl<R: Read> Blocks<R> {
                 // The elements before it are good.
                 self.failure = Some(broken.into());
             }
-            let end = if failed { length } else { splitter.begun.unwrap_or(length) };
-            if end > 0 || self.ended {
+            let end = if failed { length } else { splitter.element_start.unwrap_or(length) };
+            if end > 0 || self.has_ended {
                 self.rest.extend_from_slice(&buffer[end..length]);
                 let (lines, column) = splitter.cut(&buffer[..end]);
                 self.splitter = Some(splitter);
@@ -180,34 +180,34 @@ impl<R: Read> Blocks<R> {
                 block.elements = Some(Box::new(Elements { spans, column, lines }));
                 return Ok(Some(block));
             }
-            if length > self.longest {
+            if length > self.max_line {
                 let (lines, column) = self.skip_element(&mut splitter, &buffer[..length])?;
                 self.splitter = Some(splitter);
-                let block = self.block(buffer, KEPT.min(self.longest), Some(self.longest));
+                let block = self.block(buffer, EXCERPT_BYTES.min(self.max_line), Some(self.max_line));
                 let elements = Some(Box::new(Elements { spans, column, lines }));
                 return Ok(block.map(|block| Block { elements, ..block }));
             }
-            wanted = (length * 2).clamp(self.size, self.longest.saturating_add(1));
+            target = (length * 2).clamp(self.size, self.max_line.saturating_add(1));
         }
     }
 
     /// Reads up to the end of the element that fills the buffer, and keeps what is behind it. Its line ends, and the
     /// column at which it begins.
-    fn skip_element(&mut self, splitter: &mut Splitter, begun: &[u8]) -> io::Result<(usize, usize)> {
-        let open = splitter.broken(begun, Fault { at: 0, reason: ParseErrorKind::OpenElement });
-        let (mut lines, column) = splitter.cut(begun);
+    fn skip_element(&mut self, splitter: &mut Splitter, has_begun: &[u8]) -> io::Result<(usize, usize)> {
+        let open = splitter.error_at(has_begun, ParseError { at: 0, reason: ParseErrorKind::OpenElement });
+        let (mut lines, column) = splitter.cut(has_begun);
         let mut buffer = vec![0; self.size];
-        while !self.ended {
+        while !self.has_ended {
             let length = self.fill(&mut buffer, 0)?;
-            match splitter.rest(&buffer[..length]) {
-                Err(fault) => return Err(splitter.broken(&buffer[..length], fault).into()),
+            match splitter.remaining(&buffer[..length]) {
+                Err(error) => return Err(splitter.error_at(&buffer[..length], error).into()),
                 Ok(Some(end)) => {
-                    lines += splitter.pass(&buffer[..end]);
+                    lines += splitter.advance(&buffer[..end]);
                     splitter.end_skipped();
                     self.rest.extend_from_slice(&buffer[end..length]);
                     return Ok((lines, column));
                 }
-                Ok(None) => lines += splitter.pass(&buffer[..length]),
+                Ok(None) => lines += splitter.advance(&buffer[..length]),
             }
         }
         Err(open.into())
@@ -216,7 +216,7 @@ impl<R: Read> Blocks<R> {
     /// Reads up to the end of the line, and keeps what is behind it.
     fn skip_line(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; self.size];
-        while !self.ended {
+        while !self.has_ended {
             let length = self.fill(&mut buffer, 0)?;
             if let Some(end) = memchr::memchr(b'\n', &buffer[..length]) {
                 self.rest.extend_from_slice(&buffer[end + 1..length]);
@@ -228,7 +228,7 @@ impl<R: Read> Blocks<R> {
 
     /// Reads until the buffer is full, or the source has ended. How far it is filled.
     fn fill(&mut self, buffer: &mut [u8], mut filled: usize) -> io::Result<usize> {
-        while filled < buffer.len() && !self.ended {
+        while filled < buffer.len() && !self.has_ended {
             if self.used < self.head.len() {
                 let length = (self.head.len() - self.used).min(buffer.len() - filled);
                 buffer[filled..filled + length].copy_from_slice(&self.head[self.used..][..length]);
@@ -239,7 +239,7 @@ impl<R: Read> Blocks<R> {
             self.head = Vec::new();
             self.used = 0;
             match self.source.read(&mut buffer[filled..]) {
-                Ok(0) => self.ended = true,
+                Ok(0) => self.has_ended = true,
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -260,8 +260,8 @@ fn grow(buffer: &mut Vec<u8>, length: usize) {
 mod tests {
     use super::*;
 
-    fn cut(text: &str, size: usize, longest: usize) -> Vec<(String, bool)> {
-        let mut blocks = Blocks::of_lines(text.as_bytes(), size, longest);
+    fn cut(text: &str, size: usize, max_line: usize) -> Vec<(String, bool)> {
+        let mut blocks = Blocks::of_lines(text.as_bytes(), size, max_line);
         let mut all = Vec::new();
         while let Some(block) = blocks.next(b"used before".to_vec()).unwrap() {
             all.push((String::from_utf8(block.bytes().to_vec()).unwrap(), block.too_long.is_some()));

@@ -6,9 +6,9 @@
 use std::fmt;
 use std::io;
 
-use crate::fault::{Fault, ParseErrorKind};
 use crate::parse::BYTE_ORDER_MARK;
-use crate::rows::Span;
+use crate::parse_error::{ParseError, ParseErrorKind};
+use crate::parsed_block::Span;
 
 /// The elements of a block that is a part of a document.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(crate) fn is_document(head: &[u8], ended: bool) -> bool {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
     match head.first() {
         Some(b'[') => is_array(head, ended),
-        Some(b'{') => is_spread(head, ended),
+        Some(b'{') => is_pretty_printed(head, ended),
         _ => false,
     }
 }
@@ -71,7 +71,7 @@ fn is_array(head: &[u8], ended: bool) -> bool {
 }
 
 /// An object that is not closed on its first line, and goes on in the next.
-fn is_spread(head: &[u8], ended: bool) -> bool {
+fn is_pretty_printed(head: &[u8], ended: bool) -> bool {
     let Some(end) = memchr::memchr(b'\n', head) else { return false };
     let mut nesting = Nesting::default();
     if !matches!(nesting.close(&head[..end]), Ok(None)) || nesting.in_string {
@@ -104,7 +104,7 @@ const MAX_BRACKETS: usize = 4_096;
 
 impl Nesting {
     /// Reads on, until the value that is open is closed. Where that is, or where a bracket does not match.
-    fn close(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    fn close(&mut self, bytes: &[u8]) -> Result<Option<usize>, ParseError> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
             if self.in_string {
@@ -132,8 +132,8 @@ impl Nesting {
                 b'}' | b']' => {
                     match (self.open.pop(), byte) {
                         (Some(b'{'), b'}') | (Some(b'['), b']') => {}
-                        (Some(b'{'), _) => return Err(Fault { at, reason: ParseErrorKind::NoComma }),
-                        _ => return Err(Fault { at, reason: ParseErrorKind::NoCommaInArray }),
+                        (Some(b'{'), _) => return Err(ParseError { at, reason: ParseErrorKind::NoComma }),
+                        _ => return Err(ParseError { at, reason: ParseErrorKind::NoCommaInArray }),
                     }
                     if self.is_closed() {
                         return Ok(Some(at + 1));
@@ -171,7 +171,7 @@ pub(crate) struct Splitter {
     /// The element that has begun is a number or a word: it ends where something else begins.
     is_bare: bool,
     /// Where the element that is not complete begins in the buffer.
-    pub(crate) begun: Option<usize>,
+    pub(crate) element_start: Option<usize>,
     /// Bytes of the buffer that have been read.
     scanned: usize,
     /// Line ends before the buffer, and bytes behind the last of them.
@@ -187,20 +187,20 @@ impl Splitter {
         if self.lines == 0 && self.column == 0 && self.scanned == 0 && buffer.starts_with(BYTE_ORDER_MARK) {
             self.scanned = BYTE_ORDER_MARK.len();
         }
-        self.elements(buffer, spans).map_err(|fault| self.broken(buffer, fault))
+        self.elements(buffer, spans).map_err(|error| self.error_at(buffer, error))
     }
 
-    fn elements(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), Fault> {
+    fn elements(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), ParseError> {
         while let Some(byte) = buffer.get(self.scanned) {
             let at = self.scanned;
-            if let Some(begun) = self.begun {
-                let Some(length) = self.rest(&buffer[at..]).map_err(|fault| beyond(fault, at))? else {
+            if let Some(element_start) = self.element_start {
+                let Some(length) = self.remaining(&buffer[at..]).map_err(|error| shifted(error, at))? else {
                     self.scanned = buffer.len();
                     break;
                 };
                 self.scanned += length;
-                self.begun = None;
-                spans.push(Span::new(begun, self.scanned));
+                self.element_start = None;
+                spans.push(Span::new(element_start, self.scanned));
                 continue;
             }
             match (byte, self.expected) {
@@ -209,14 +209,16 @@ impl Splitter {
                 (b']', Expected::CommaOrEnd | Expected::First) => self.expected = Expected::Document,
                 (b'[', Expected::Document) => {
                     self.expected = Expected::First;
-                    self.array = self.place(buffer, at);
+                    self.array = self.position(buffer, at);
                 }
                 (_, Expected::CommaOrEnd) => {
-                    return Err(Fault { at, reason: ParseErrorKind::NoCommaInArray });
+                    return Err(ParseError { at, reason: ParseErrorKind::NoCommaInArray });
                 }
-                (b',' | b':' | b']' | b'}', _) => return Err(Fault { at, reason: ParseErrorKind::NoValue }),
+                (b',' | b':' | b']' | b'}', _) => {
+                    return Err(ParseError { at, reason: ParseErrorKind::NoValue });
+                }
                 (byte, expected) => {
-                    self.begun = Some(at);
+                    self.element_start = Some(at);
                     self.is_bare = !matches!(byte, b'{' | b'[' | b'"');
                     if expected != Expected::Document {
                         self.expected = Expected::CommaOrEnd;
@@ -230,7 +232,7 @@ impl Splitter {
     }
 
     /// How many more bytes the element that has begun has; nothing when they are not all there.
-    pub(crate) fn rest(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    pub(crate) fn remaining(&mut self, bytes: &[u8]) -> Result<Option<usize>, ParseError> {
         if !self.is_bare {
             return self.nesting.close(bytes);
         }
@@ -242,12 +244,14 @@ impl Splitter {
 
     /// The source has ended: an element or an array that is still open never ends.
     pub(crate) fn finish(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
-        match self.begun {
-            Some(begun) if self.is_bare => {
-                self.begun = None;
-                spans.push(Span::new(begun, buffer.len()));
+        match self.element_start {
+            Some(element_start) if self.is_bare => {
+                self.element_start = None;
+                spans.push(Span::new(element_start, buffer.len()));
             }
-            Some(at) => return Err(self.broken(buffer, Fault { at, reason: ParseErrorKind::OpenElement })),
+            Some(at) => {
+                return Err(self.error_at(buffer, ParseError { at, reason: ParseErrorKind::OpenElement }));
+            }
             None => {}
         }
         if self.expected == Expected::Document {
@@ -260,19 +264,20 @@ impl Splitter {
     /// Forgets the first bytes of the buffer. Their line ends, and the column at which they begin.
     pub(crate) fn cut(&mut self, bytes: &[u8]) -> (usize, usize) {
         let column = self.column;
-        self.begun = self.begun.map(|begun| begun.saturating_sub(bytes.len()));
+        self.element_start =
+            self.element_start.map(|element_start| element_start.saturating_sub(bytes.len()));
         self.scanned = self.scanned.saturating_sub(bytes.len());
-        (self.pass(bytes), column)
+        (self.advance(bytes), column)
     }
 
     /// An element that is skipped has ended.
     pub(crate) fn end_skipped(&mut self) {
-        self.begun = None;
+        self.element_start = None;
         self.scanned = 0;
     }
 
     /// Counts the line ends of bytes that are left behind.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> usize {
         let lines = memchr::memchr_iter(b'\n', bytes).count();
         self.lines += lines as u64;
         self.column = match memchr::memrchr(b'\n', bytes) {
@@ -283,21 +288,21 @@ impl Splitter {
     }
 
     /// Line and column of a byte of the buffer, from 1.
-    fn place(&self, buffer: &[u8], at: usize) -> (u64, u64) {
+    fn position(&self, buffer: &[u8], at: usize) -> (u64, u64) {
         let before = &buffer[..at.min(buffer.len())];
         let lines = memchr::memchr_iter(b'\n', before).count() as u64;
         let column = memchr::memrchr(b'\n', before).map_or(self.column + at, |last| at - last - 1);
         (self.lines + lines + 1, column as u64 + 1)
     }
 
-    pub(crate) fn broken(&self, buffer: &[u8], fault: Fault) -> BrokenDocument {
-        let (line, column) = self.place(buffer, fault.at);
-        BrokenDocument { line, column, reason: fault.reason }
+    pub(crate) fn error_at(&self, buffer: &[u8], error: ParseError) -> BrokenDocument {
+        let (line, column) = self.position(buffer, error.at);
+        BrokenDocument { line, column, reason: error.reason }
     }
 }
 
-fn beyond(fault: Fault, by: usize) -> Fault {
-    Fault { at: fault.at + by, ..fault }
+fn shifted(error: ParseError, by: usize) -> ParseError {
+    ParseError { at: error.at + by, ..error }
 }
 
 /// Appends a valid value without the space between its tokens.

@@ -76,7 +76,7 @@ impl Error {
 }
 
 /// Whether a statement does not go with the table that it is for, rather than the system having failed.
-pub(crate) fn is_tables(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_table_mismatch(error: &rusqlite::Error) -> bool {
     // The second is the same code, of a statement in which SQLite knows the place.
     error.sqlite_error_code() == Some(ErrorCode::Unknown)
         || matches!(error, rusqlite::Error::SqlInputError { .. })

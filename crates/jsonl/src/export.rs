@@ -16,11 +16,11 @@ use serde::Serialize;
 
 pub use self::file::export_to_file;
 use crate::error::{Error, Result};
-use crate::grammar::Cursor;
-use crate::import::control::{ImportHandle, add};
+use crate::import::handle::{ImportHandle, add};
 use crate::import::names::quoted;
-use crate::import::place::read_only;
-use crate::kinds::Type;
+use crate::import::output_db::read_only;
+use crate::lexer::Cursor;
+use crate::types::Type;
 
 /// How an export ended.
 #[derive(Clone, Debug, Serialize)]
@@ -59,49 +59,49 @@ pub fn export(
     database: &Path,
     table: &str,
     output: &mut dyn Write,
-    control: &Arc<ImportHandle>,
+    handle: &Arc<ImportHandle>,
 ) -> Result<ExportSummary> {
     let started = Instant::now();
     let failed = |error: rusqlite::Error| Error::sqlite(database, &error);
     let mut conn = read_only(database)?;
-    let handle = control.clone();
-    conn.progress_handler(STEPS, Some(move || handle.is_cancelled())).map_err(failed)?;
-    let moment = conn.unchecked_transaction().map_err(failed)?;
-    let shape = Shape::read(&moment, table).map_err(failed)?;
-    let shape = shape.map_err(|why| Error::Invalid(format!("{}: {why}", database.display())))?;
+    let watched = handle.clone();
+    conn.progress_handler(CANCEL_CHECK_STEPS, Some(move || watched.is_cancelled())).map_err(failed)?;
+    let transaction = conn.unchecked_transaction().map_err(failed)?;
+    let table = ExportTable::read(&transaction, table).map_err(failed)?;
+    let table = table.map_err(|why| Error::Invalid(format!("{}: {why}", database.display())))?;
     let mut writer = RowWriter { output, line: Vec::new(), rows: 0, bytes: 0 };
-    writer.write(&moment, &shape, control).map_err(|error| match error {
-        Failure::Sqlite(error) => failed(error),
-        Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Cancelled,
-        Failure::Output(error) => Error::System(format!("cannot write the rows: {error}")),
-        Failure::Value(why) => Error::Invalid(format!("the table {:?}: {why}", shape.table)),
-        Failure::Stopped => Error::Cancelled,
+    writer.write(&transaction, &table, handle).map_err(|error| match error {
+        ExportError::Sqlite(error) => failed(error),
+        ExportError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Cancelled,
+        ExportError::Output(error) => Error::System(format!("cannot write the rows: {error}")),
+        ExportError::Value(why) => Error::Invalid(format!("the table {:?}: {why}", table.table)),
+        ExportError::Cancelled => Error::Cancelled,
     })?;
     let (rows, bytes) = (writer.rows, writer.bytes);
-    let columns = shape.columns.len() as u64;
-    Ok(ExportSummary { table: shape.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
+    let columns = table.columns.len() as u64;
+    Ok(ExportSummary { table: table.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
 }
 
 /// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
-const STEPS: i32 = 100_000;
+const CANCEL_CHECK_STEPS: i32 = 100_000;
 
 /// Why an export ended early.
-enum Failure {
+enum ExportError {
     Sqlite(rusqlite::Error),
     Output(io::Error),
     /// A value that JSON does not have.
     Value(String),
-    Stopped,
+    Cancelled,
 }
 
-impl From<rusqlite::Error> for Failure {
+impl From<rusqlite::Error> for ExportError {
     fn from(error: rusqlite::Error) -> Self {
-        Failure::Sqlite(error)
+        ExportError::Sqlite(error)
     }
 }
 
 /// A table that is exported.
-struct Shape {
+struct ExportTable {
     table: String,
     columns: Vec<Column>,
     /// How its rows are put in order.
@@ -118,7 +118,7 @@ struct Column {
     is_json: bool,
 }
 
-impl Shape {
+impl ExportTable {
     /// What is known of the table; else why it cannot be exported.
     fn read(conn: &Connection, name: &str) -> rusqlite::Result<Result<Self, String>> {
         let sql = "SELECT name, type, wr FROM pragma_table_list
@@ -155,9 +155,9 @@ impl Shape {
             let is_boolean = Type::declared(kind) == Some(Type::Boolean);
             Column { key: quoted_key, name: name.clone(), is_boolean, is_key: *key > 0, is_json: false }
         });
-        let mut shape = Shape { table, columns: columns.collect(), order };
-        shape.find_json(conn)?;
-        Ok(Ok(shape))
+        let mut table = ExportTable { table, columns: columns.collect(), order };
+        table.find_json(conn)?;
+        Ok(Ok(table))
     }
 
     /// Finds the columns whose texts are all JSON. Reading ends when there can be none.
@@ -225,33 +225,40 @@ struct RowWriter<'a> {
 }
 
 impl RowWriter<'_> {
-    fn write(&mut self, conn: &Connection, shape: &Shape, control: &ImportHandle) -> Result<(), Failure> {
-        let mut statement = conn.prepare(&shape.select())?;
+    fn write(
+        &mut self,
+        conn: &Connection,
+        table: &ExportTable,
+        handle: &ImportHandle,
+    ) -> Result<(), ExportError> {
+        let mut statement = conn.prepare(&table.select())?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            if control.is_cancelled() {
-                return Err(Failure::Stopped);
+            if handle.is_cancelled() {
+                return Err(ExportError::Cancelled);
             }
             self.line.clear();
-            for (index, column) in shape.columns.iter().enumerate() {
+            for (index, column) in table.columns.iter().enumerate() {
                 self.line.push(if index == 0 { b'{' } else { b',' });
                 self.line.extend_from_slice(&column.key);
                 self.value(column, row.get_ref(index)?)?;
             }
             self.line.extend_from_slice(b"}\n");
-            self.output.write_all(&self.line).map_err(Failure::Output)?;
+            self.output.write_all(&self.line).map_err(ExportError::Output)?;
             self.rows += 1;
             self.bytes += self.line.len() as u64;
-            add(&control.rows, 1);
-            add(&control.bytes_read, self.line.len() as u64);
+            add(&handle.rows, 1);
+            add(&handle.bytes_read, self.line.len() as u64);
         }
-        self.output.flush().map_err(Failure::Output)
+        self.output.flush().map_err(ExportError::Output)
     }
 
-    fn value(&mut self, column: &Column, value: ValueRef<'_>) -> Result<(), Failure> {
+    fn value(&mut self, column: &Column, value: ValueRef<'_>) -> Result<(), ExportError> {
         let none = |what: &str| {
             let (name, row) = (&column.name, self.rows + 1);
-            Failure::Value(format!("the column {name:?} of row {row} holds {what}, which JSON does not have"))
+            ExportError::Value(format!(
+                "the column {name:?} of row {row} holds {what}, which JSON does not have"
+            ))
         };
         match value {
             ValueRef::Null => self.line.extend_from_slice(b"null"),
@@ -272,6 +279,6 @@ impl RowWriter<'_> {
     }
 }
 
-fn io_error(error: serde_json::Error) -> Failure {
-    Failure::Output(error.into())
+fn io_error(error: serde_json::Error) -> ExportError {
+    ExportError::Output(error.into())
 }

@@ -3,52 +3,53 @@
 //! Owns the order of things: find the files, look at the database, load in rounds until nothing has to be read again,
 //! and only then let the result be seen.
 
-mod base;
 mod column;
-pub mod control;
 mod dates;
-mod desk;
+pub(crate) mod discover;
 mod entries;
-pub(crate) mod find;
-mod gathered;
+pub(crate) mod existing;
+mod file_load;
+pub mod handle;
+pub(crate) mod import_log;
 pub(crate) mod key;
 mod key_check;
 pub(crate) mod layout;
-pub(crate) mod ledger;
-mod loading;
 pub(crate) mod names;
 pub mod options;
+pub(crate) mod output_db;
+mod overflow_merge;
 mod path_text;
 mod pattern;
-pub(crate) mod place;
+mod pipeline;
+mod preflight;
 mod rejects;
 mod retype;
 pub mod schema;
 mod selection;
 pub mod stats;
-pub(crate) mod stock;
-mod stream;
 pub mod summary;
 pub(crate) mod table;
+mod transaction;
 mod writer;
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::base::Base;
-use self::control::{ImportHandle, ImportPhase, add};
-use self::desk::Desk;
-use self::find::{Found, Source};
+use self::discover::{Discovered, Source};
+use self::handle::{ImportHandle, ImportPhase, add};
 use self::options::{ImportOptions, MAX_LINE_BYTES, MAX_WORKERS, Target};
+use self::output_db::OutputDb;
 use self::path_text::path_text;
-use self::place::Place;
-use self::rejects::private;
-use self::stream::{Demand, Ticket};
+use self::pipeline::{Demand, FileJob};
+use self::preflight::Preflight;
+use self::rejects::owner_only;
 use self::summary::{FileOutcome, FileSummary, ImportSummary};
-use self::writer::{Ended, Next, Writer, shown};
+use self::transaction::ImportTx;
+use self::writer::{Writer, WriterOutput, quoted_list};
 use crate::error::{Error, Result};
 use crate::source;
 
@@ -61,94 +62,95 @@ pub fn import(
     given: &[PathBuf],
     target: &Target,
     options: &ImportOptions,
-    control: &Arc<ImportHandle>,
+    handle: &Arc<ImportHandle>,
 ) -> Result<ImportSummary> {
     let started = Instant::now();
     check(options)?;
-    let found = find::find(given, options)?;
+    let discovered = discover::discover(given, options)?;
     let names: Result<Vec<String>> =
-        found.sources.iter().map(|source| options.table_name(&source.table)).collect();
+        discovered.sources.iter().map(|source| options.table_name(&source.table)).collect();
     let names = names?;
-    check_keys(options, &found.sources)?;
-    let leaders = find::leaders(&found.sources, &names)?;
-    let place = match target {
-        Target::Database(path) => Some(Place::open(path, options.resume)?),
+    check_keys(options, &discovered.sources)?;
+    let leaders = discover::leaders(&discovered.sources, &names)?;
+    let output_db = match target {
+        Target::Database(path) => Some(OutputDb::open(path, options.resume)?),
         _ => None,
     };
-    if let Some(place) = &place {
-        not_an_input(place, &found, options.rejects.as_deref())?;
+    if let Some(output_db) = &output_db {
+        check_not_an_input(output_db, &discovered, options.rejects.as_deref())?;
     }
-    let conn = place.as_ref().map(|place| place.connect(control)).transpose()?;
+    let conn = output_db.as_ref().map(|output_db| output_db.connect(handle)).transpose()?;
     let mut files: Vec<FileSummary> =
-        found.sources.iter().zip(&names).map(|(source, name)| file(source, name)).collect();
-    let stems = found.sources.iter().map(|source| source.table.clone()).collect();
+        discovered.sources.iter().zip(&names).map(|(source, name)| file(source, name)).collect();
+    let stems = discovered.sources.iter().map(|source| source.table.clone()).collect();
     let preview = match target {
         Target::Preview(path)
-            if std::fs::metadata(path).is_ok_and(|found| found.len() > 0 || !found.is_file()) =>
+            if std::fs::metadata(path)
+                .is_ok_and(|discovered| discovered.len() > 0 || !discovered.is_file()) =>
         {
-            Some(place::read_only(path)?)
+            Some(output_db::read_only(path)?)
         }
         _ => None,
     };
-    let is_draft = place.as_ref().is_some_and(Place::is_new);
-    let known = match (conn.as_ref().or(preview.as_ref()), target) {
+    let is_draft = output_db.as_ref().is_some_and(OutputDb::is_new);
+    let table_states = match (conn.as_ref().or(preview.as_ref()), target) {
         (Some(conn), Target::Database(path) | Target::Preview(path)) => {
-            let target = place.as_ref().map_or(path.as_path(), Place::target);
+            let target = output_db.as_ref().map_or(path.as_path(), OutputDb::target);
             let sqlite = |error: rusqlite::Error| Error::sqlite(target, &error);
             let (names, leaders, files) = (&names[..], &leaders[..], &mut files[..]);
-            let mut desk = Desk { conn, target, is_draft, control, options, names, leaders, files };
-            desk.look(&found.sources).map_err(sqlite)??
+            let mut preflight = Preflight { conn, target, is_draft, handle, options, names, leaders, files };
+            preflight.inspect(&discovered.sources).map_err(sqlite)??
         }
         _ => HashMap::new(),
     };
-    add(&control.files, files.iter().filter(|file| file.outcome == FileOutcome::Waiting).count() as u64);
-    let is_new = place.as_ref().is_some_and(Place::is_new);
-    let base = conn.zip(place.as_ref()).map(|(conn, place)| Base::new(conn, place, control));
-    let mut writer = Writer::new(options, control, target, base, (files, stems, leaders))?;
-    writer.known = known;
-    control.enter(ImportPhase::Loading);
-    let folder = place.as_ref().map(|place| place.folder().to_owned());
-    let loaded = rounds(&mut writer, &found.sources, options, control, target, folder.as_deref());
-    let interrupted = control.is_cancelled();
+    add(&handle.files, files.iter().filter(|file| file.outcome == FileOutcome::Waiting).count() as u64);
+    let is_new = output_db.as_ref().is_some_and(OutputDb::is_new);
+    let tx = conn.zip(output_db.as_ref()).map(|(conn, output_db)| ImportTx::new(conn, output_db, handle));
+    let mut writer = Writer::new(options, handle, target, tx, (files, stems, leaders))?;
+    writer.table_states = table_states;
+    handle.enter(ImportPhase::FileLoad);
+    let folder = output_db.as_ref().map(|output_db| output_db.folder().to_owned());
+    let loaded = run_passes(&mut writer, &discovered.sources, options, handle, target, folder.as_deref());
+    let interrupted = handle.is_cancelled();
     if let Err(error) = loaded
         && !(interrupted && error == Error::Cancelled)
     {
         // What is complete stays; the first error is the one to report.
-        let _ = writer.end_all(true);
+        let _ = writer.finish(true);
         // Another file under the name of the database is not opened.
-        if let Some(place) = place.as_ref().filter(|_| !matches!(error, Error::Replaced(_))) {
-            place.recover();
+        if let Some(output_db) = output_db.as_ref().filter(|_| !matches!(error, Error::Replaced(_))) {
+            output_db.recover();
         }
         return Err(error);
     }
-    control.enter(ImportPhase::Finishing);
+    handle.enter(ImportPhase::Finishing);
     let asked = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
     let unmatched: Vec<String> = asked.filter(|name| !writer.matched.contains(*name)).cloned().collect();
-    let Ended { conn, files, examples, stopped_by } = writer.end_all(interrupted)?;
+    let WriterOutput { conn, files, examples, stopped_by } = writer.finish(interrupted)?;
     let mut summary = ImportSummary { files, examples, stopped_by, interrupted, ..ImportSummary::default() };
-    for (path, why) in &found.troubles {
-        summary.files.push(trouble(path, why));
+    for (path, why) in &discovered.errors {
+        summary.files.push(failed_file(path, why));
     }
     // A table of a file that was not loaded now may well have the column.
     if *target != Target::ValidateOnly && summary.files.iter().all(|file| file.outcome == FileOutcome::Loaded)
     {
         summary.unmatched = unmatched;
     }
-    summary.is_published = !is_new && place.is_some();
-    if let (Some(place), Some(conn)) = (place, conn) {
+    summary.is_published = !is_new && output_db.is_some();
+    if let (Some(output_db), Some(conn)) = (output_db, conn) {
         let has_any = summary
             .files
             .iter()
             .any(|file| matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Unchanged));
         if is_new && (interrupted || summary.stopped_by.is_some() || !has_any) {
             drop(conn);
-            drop(place);
+            drop(output_db);
             // They are not there, whatever became of them.
             for file in summary.files.iter_mut().filter(|file| file.outcome == FileOutcome::Loaded) {
                 file.outcome = FileOutcome::Waiting;
             }
         } else {
-            place.publish(conn)?;
+            output_db.publish(conn)?;
             summary.is_published = true;
         }
     }
@@ -190,33 +192,33 @@ fn check(options: &ImportOptions) -> Result<()> {
 
 /// Refuses a primary key for which there is no table: the schema gives all of them another.
 fn check_keys(options: &ImportOptions, sources: &[Source]) -> Result<()> {
-    let wanted = &options.primary_key;
-    let is_other = |source: &Source| options.key_of(&source.table) != wanted;
+    let requested = &options.primary_key;
+    let is_other = |source: &Source| options.key_of(&source.table) != requested;
     match sources.first() {
-        Some(first) if !wanted.is_empty() && sources.iter().all(is_other) => Err(Error::Invalid(format!(
+        Some(first) if !requested.is_empty() && sources.iter().all(is_other) => Err(Error::Invalid(format!(
             "the schema gives the table {:?} the primary key {}, and --primary-key is {}; leave out one of them",
             first.table,
-            shown(options.key_of(&first.table)),
-            shown(wanted)
+            quoted_list(options.key_of(&first.table)),
+            quoted_list(requested)
         ))),
         _ => Ok(()),
     }
 }
 
-fn not_an_input(place: &Place, found: &Found, rejects: Option<&Path>) -> Result<()> {
+fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Option<&Path>) -> Result<()> {
     let canonical = |path: &Path| std::fs::canonicalize(path).ok();
-    let target = canonical(place.target());
+    let target = canonical(output_db.target());
     let absolute = |path: &Path| std::path::absolute(path).ok();
-    if rejects.is_some_and(|rejects| absolute(rejects) == absolute(place.target())) {
+    if rejects.is_some_and(|rejects| absolute(rejects) == absolute(output_db.target())) {
         return Err(Error::Invalid("the rejects need a file of their own, not the database".to_owned()));
     }
-    match found
+    match discovered
         .sources
         .iter()
         .find(|source| target.is_some() && source.path.as_deref().and_then(canonical) == target)
     {
         Some(source) => {
-            Err(Error::Invalid(format!("{} cannot be both read and the database", source.shown())))
+            Err(Error::Invalid(format!("{} cannot be both read and the database", source.display())))
         }
         None => Ok(()),
     }
@@ -225,7 +227,7 @@ fn not_an_input(place: &Place, found: &Found, rejects: Option<&Path>) -> Result<
 fn file(source: &Source, name: &str) -> FileSummary {
     FileSummary {
         source: source.path.as_ref().map_or_else(
-            || source.shown(),
+            || source.display(),
             |path| path_text(&std::fs::canonicalize(path).unwrap_or_else(|_| path.clone())),
         ),
         table: name.to_owned(),
@@ -243,11 +245,11 @@ fn file(source: &Source, name: &str) -> FileSummary {
     }
 }
 
-fn trouble(path: &Path, why: &str) -> FileSummary {
+fn failed_file(path: &Path, why: &str) -> FileSummary {
     let source = Source {
         path: Some(path.to_owned()),
         table: String::new(),
-        packing: source::Packing::Plain,
+        compression: source::Compression::Plain,
         bytes: 0,
         is_file: false,
     };
@@ -255,11 +257,11 @@ fn trouble(path: &Path, why: &str) -> FileSummary {
 }
 
 /// Loads what is to be loaded, and again what turned out to be otherwise.
-fn rounds(
+fn run_passes(
     writer: &mut Writer<'_>,
     sources: &[Source],
     options: &ImportOptions,
-    control: &Arc<ImportHandle>,
+    handle: &Arc<ImportHandle>,
     target: &Target,
     folder: Option<&Path>,
 ) -> Result<()> {
@@ -267,37 +269,39 @@ fn rounds(
     let mut todo: Vec<usize> = (0..sources.len()).filter(is_waiting).collect();
     let mut copies: HashMap<usize, Arc<File>> = HashMap::new();
     for index in todo.iter().filter(|index| !sources[**index].is_file && *target != Target::ValidateOnly) {
-        copies.insert(*index, Arc::new(nameless(folder)?));
+        copies.insert(*index, Arc::new(unnamed_file(folder)?));
     }
-    while !todo.is_empty() && !control.is_cancelled() {
-        let mut of_group: HashMap<usize, Arc<Demand>> = HashMap::new();
-        let tickets: Vec<Ticket> = todo
+    while !todo.is_empty() && !handle.is_cancelled() {
+        let mut demand_of_table: HashMap<usize, Arc<Demand>> = HashMap::new();
+        let jobs: Vec<FileJob> = todo
             .iter()
             .map(|&index| {
                 let source = sources[index].clone();
-                let leader = writer.expect(index);
-                add(&control.bytes, source.bytes);
-                let layout = writer.known.get(&leader).map(|known| known.layout.clone()).unwrap_or_default();
+                let leader = writer.expect_file(index);
+                add(&handle.bytes, source.bytes);
+                let layout =
+                    writer.table_states.get(&leader).map(|state| state.layout.clone()).unwrap_or_default();
                 let schema = options.schema.tables.get(&source.table);
-                let mut form = layout.form(options, schema);
-                selection::apply(&mut form, options, schema, &source.shown());
+                let mut parse_options = layout.parse_options(options, schema);
+                selection::apply(&mut parse_options, options, schema, &source.display());
                 let copy = copies.get(&index).cloned();
-                let demand = of_group.entry(leader).or_default().clone();
-                Ticket { index, source, form: Arc::new(form), demand, copy }
+                let demand = demand_of_table.entry(leader).or_default().clone();
+                FileJob { index, source, parse_options: Arc::new(parse_options), demand, copy }
             })
             .collect();
         let demands: HashMap<usize, Arc<Demand>> =
-            tickets.iter().map(|ticket| (ticket.index, ticket.demand.clone())).collect();
-        let (pool, results) = stream::start(tickets, options, control, &writer.spare)?;
+            jobs.iter().map(|job| (job.index, job.demand.clone())).collect();
+        let (pool, results) = pipeline::start(jobs, options, handle, &writer.buffers)?;
         for outcome in results {
             let item = outcome.result.map_err(|failure| Error::System(failure.to_string()))?;
-            if control.is_cancelled() {
+            if handle.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let next = demands.get(&item.index).map(|demand| writer.take(item.index, item.event, demand));
+            let next =
+                demands.get(&item.index).map(|demand| writer.handle_event(item.index, item.event, demand));
             match next {
-                Some(Ok(Next::GoOn)) | None => {}
-                Some(Ok(Next::Stop)) => {
+                Some(Ok(ControlFlow::Continue(()))) | None => {}
+                Some(Ok(ControlFlow::Break(()))) => {
                     pool.cancel();
                     return Ok(());
                 }
@@ -307,17 +311,17 @@ fn rounds(
                 }
             }
         }
-        todo = std::mem::take(&mut writer.again);
+        todo = std::mem::take(&mut writer.reload);
     }
-    if control.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+    if handle.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
 /// A file that is gone when nobody has it open any more.
-fn nameless(folder: Option<&Path>) -> Result<File> {
+fn unnamed_file(folder: Option<&Path>) -> Result<File> {
     let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
     let path = folder.join(format!(".gristmill-import-input-{}", std::process::id()));
     let failed = |error: std::io::Error| Error::io("write", &path, &error);
-    let file = private().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+    let file = owner_only().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
     std::fs::remove_file(&path).map_err(failed)?;
     Ok(file)
 }

@@ -5,29 +5,29 @@
 
 use std::collections::HashMap;
 
-use crate::kinds::{Kinds, Type};
+use crate::types::{Type, TypeSet};
 
 /// The parent of keys that are in no object but the row.
 pub(crate) const ROOT: u32 = u32::MAX;
 const NONE: u32 = u32::MAX;
 
 /// The parent of the one key that no row has: the place for keys that are put together.
-pub(crate) const GATHERED: u32 = u32::MAX - 1;
+pub(crate) const OVERFLOW: u32 = u32::MAX - 1;
 
 /// How many keys are tried before one is looked up: as many as may be left out in a row.
-const TRIES: usize = 6;
+const MAX_GUESSES: usize = 6;
 
 /// What becomes of a key's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ColumnRule {
     /// Stored as they are; the type is found out.
     Inferred,
     /// Made to fit, or the line is refused.
     Fixed(Type),
     /// Made to fit: all good lines of the file do. A line that does not is bad for another reason, which is to be found.
-    Found(Type),
+    Detected(Type),
     /// SQLite makes numbers of what looks like one: what that would change is refused.
-    Loose,
+    NumericAffinity,
     Skipped,
 }
 
@@ -35,13 +35,13 @@ pub(crate) enum Fate {
 pub(crate) struct Key {
     pub(crate) parent: u32,
     pub(crate) name: Box<[u8]>,
-    pub(crate) fate: Fate,
+    pub(crate) rule: ColumnRule,
     /// Objects are not spread, however deep one is asked to go.
     pub(crate) whole: bool,
     /// Keys in its objects become columns, though unknown ones do not.
     pub(crate) is_open: bool,
     /// Of the values in good rows.
-    pub(crate) kinds: Kinds,
+    pub(crate) types: TypeSet,
     /// It is written as it is, without escapes: only then can it be told from its bytes.
     is_plain: bool,
     /// The row that had it last.
@@ -83,7 +83,7 @@ impl Keys {
     pub(crate) fn path(&self, number: u32) -> Vec<&[u8]> {
         let mut path = Vec::new();
         let mut at = number;
-        while at < GATHERED {
+        while at < OVERFLOW {
             let key = self.get(at);
             path.push(&*key.name);
             at = key.parent;
@@ -97,7 +97,7 @@ impl Keys {
     #[inline]
     pub(crate) fn guess(&self, parent: u32, last: Option<u32>, bytes: &[u8]) -> Option<u32> {
         let mut guess = self.following(parent, last);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_GUESSES {
             let key = self.keys.get(guess as usize)?;
             let length = key.name.len();
             if key.parent == parent
@@ -128,7 +128,7 @@ impl Keys {
 
     /// The key's number, a new one if need be. It came after `last`.
     pub(crate) fn intern(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> u32 {
-        let number = self.find(parent, name).unwrap_or_else(|| self.add(parent, name, Fate::Inferred));
+        let number = self.find(parent, name).unwrap_or_else(|| self.add(parent, name, ColumnRule::Inferred));
         match last {
             Some(last) => self.get_mut(last).next = number,
             None if parent == ROOT => self.first = Some(number),
@@ -137,15 +137,15 @@ impl Keys {
         number
     }
 
-    pub(crate) fn add(&mut self, parent: u32, name: &[u8], fate: Fate) -> u32 {
+    pub(crate) fn add(&mut self, parent: u32, name: &[u8], rule: ColumnRule) -> u32 {
         let number = self.keys.len() as u32;
         self.keys.push(Key {
             parent,
             name: name.into(),
-            fate,
+            rule,
             whole: false,
-            is_open: parent < GATHERED && self.get(parent).is_open,
-            kinds: Kinds::default(),
+            is_open: parent < OVERFLOW && self.get(parent).is_open,
+            types: TypeSet::default(),
             is_plain: !name.iter().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)),
             seen: 0,
             next: NONE,
@@ -167,16 +167,16 @@ impl Keys {
     /// Forgets which rows there were.
     pub(crate) fn forget_rows(&mut self) {
         self.order.clear();
-        self.keys.iter_mut().for_each(|key| key.kinds = Kinds::default());
+        self.keys.iter_mut().for_each(|key| key.types = TypeSet::default());
     }
 
     /// A good row had a value of this kind.
     #[inline]
-    pub(crate) fn note(&mut self, number: u32, kind: Kinds) {
+    pub(crate) fn note(&mut self, number: u32, kind: TypeSet) {
         let key = &mut self.keys[number as usize];
-        if key.kinds.is_empty() {
+        if key.types.is_empty() {
             self.order.push(number);
         }
-        key.kinds.insert(kind);
+        key.types.insert(kind);
     }
 }

@@ -3,10 +3,10 @@
 //! An object is localised when all its keys are language tags (two letters, perhaps with a region: `en`, `pt-BR`), all
 //! its values are strings or null, and it has at least one of the languages that are wanted. Everything else stays as it is.
 
-use crate::grammar::{Cursor, Shape};
+use crate::lexer::{Cursor, ValueKind};
 
 /// Appends the line without the languages that are not wanted. Says no, and appends nothing, when it is not JSON.
-pub(crate) fn keep(line: &[u8], wanted: &[Box<[u8]>], out: &mut Vec<u8>) -> bool {
+pub(crate) fn keep(line: &[u8], languages: &[Box<[u8]>], out: &mut Vec<u8>) -> bool {
     let mut cursor = Cursor::new(line);
     cursor.skip_space();
     if cursor.clone().value(0).is_err() {
@@ -22,7 +22,7 @@ pub(crate) fn keep(line: &[u8], wanted: &[Box<[u8]>], out: &mut Vec<u8>) -> bool
             (b'"', _) => in_string = !in_string,
             (b'\\', true) => at += 1,
             (b'{', false) => {
-                if let Some((end, kept)) = localised(line, at, wanted) {
+                if let Some((end, kept)) = localised(line, at, languages) {
                     out.extend_from_slice(&line[copied..at]);
                     write(&kept, line, out);
                     copied = end;
@@ -39,22 +39,22 @@ pub(crate) fn keep(line: &[u8], wanted: &[Box<[u8]>], out: &mut Vec<u8>) -> bool
 }
 
 /// Where a localised object ends, and the members that are kept; nothing when it is none.
-fn localised(line: &[u8], at: usize, wanted: &[Box<[u8]>]) -> Option<(usize, Vec<(usize, usize)>)> {
+fn localised(line: &[u8], at: usize, languages: &[Box<[u8]>]) -> Option<(usize, Vec<(usize, usize)>)> {
     let mut cursor = Cursor::new(line);
     cursor.seek(at + 1);
     let mut kept = Vec::new();
     loop {
         cursor.skip_space();
-        let begun = cursor.at();
+        let start = cursor.at();
         let (key, _) = cursor.key().ok()?;
         if !is_language(key) || !matches!(cursor.peek(), Some(b'"' | b'n')) {
             return None;
         }
-        if !matches!(cursor.value(0).ok()?, Shape::Text { .. } | Shape::Null) {
+        if !matches!(cursor.value(0).ok()?, ValueKind::Text { .. } | ValueKind::Null) {
             return None;
         }
-        if wanted.iter().any(|wanted| **wanted == *key) {
-            kept.push((begun, cursor.at()));
+        if languages.iter().any(|language| **language == *key) {
+            kept.push((start, cursor.at()));
         }
         cursor.skip_space();
         if !cursor.take(b',') {
@@ -66,9 +66,9 @@ fn localised(line: &[u8], at: usize, wanted: &[Box<[u8]>]) -> Option<(usize, Vec
 }
 
 fn write(kept: &[(usize, usize)], line: &[u8], out: &mut Vec<u8>) {
-    for (index, (begun, ended)) in kept.iter().enumerate() {
+    for (index, (start, end)) in kept.iter().enumerate() {
         out.push(if index == 0 { b'{' } else { b',' });
-        out.extend_from_slice(&line[*begun..*ended]);
+        out.extend_from_slice(&line[*start..*end]);
     }
     out.push(b'}');
 }

@@ -6,12 +6,12 @@
 //! place and moved there when it is complete.
 //!
 //! ```
-//! use gristmill_jsonl::import::{control::Control, import, options::{Options, Target}};
+//! use gristmill_jsonl::import::{handle::ImportHandle, import, options::{ImportOptions, Target}};
 //! # let folder = tempfile::tempdir()?;
 //! # let (lines, database) = (folder.path().join("ores.jsonl"), folder.path().join("ores.db"));
 //!
 //! std::fs::write(&lines, "{\"_key\":34,\"name\":\"Tritanium\"}\n{\"_key\":35,\"volume\":0.01}\n")?;
-//! let summary = import(&[lines], &Target::Database(database), &Options::default(), &Control::default().into())?;
+//! let summary = import(&[lines], &Target::Database(database), &ImportOptions::default(), &ImportHandle::default().into())?;
 //! assert_eq!(summary.rows, 2);
 //! assert_eq!(summary.files[0].primary_key.as_deref(), Some("_key"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -26,25 +26,25 @@ mod block;
 mod document;
 mod error;
 pub mod export;
-mod fault;
-mod grammar;
+pub(crate) mod file_identity;
 pub mod import;
-pub(crate) mod in_place;
 mod keys;
-mod kinds;
 mod languages;
+mod lexer;
 mod number;
 mod parse;
+mod parse_error;
+mod parsed_block;
 mod publish;
 mod reader;
-mod rows;
 mod sink;
 mod source;
 mod text;
+mod types;
 
 pub use error::{Error, Result};
-pub use fault::ParseErrorKind;
-pub use in_place::FileIdentity;
-pub use kinds::Type;
+pub use file_identity::FileIdentity;
+pub use parse_error::ParseErrorKind;
 pub use reader::{BadLine, ReadError, Reader, Row, TypedRows, Value};
 pub use sink::{AppendResult, RejectedObject, Sink, WithId};
+pub use types::Type;

@@ -4,8 +4,8 @@
 //! written, does not give these digits back: 0.1 is not, 3.14159265358979323846 is. (At an exact tie either rounding will
 //! do: programs print either.)
 
-use crate::fault::{Fault, ParseErrorKind};
-use crate::grammar::Cursor;
+use crate::lexer::Cursor;
+use crate::parse_error::{ParseError, ParseErrorKind};
 
 /// What a number is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,24 +17,24 @@ pub(crate) enum Number {
 }
 
 /// 10^0 to 10^22, all exact as doubles.
-const POWERS: [f64; 23] = [
+const POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
     1e19, 1e20, 1e21, 1e22,
 ];
 
 /// Integers up to here, either way, are doubles too.
-pub(crate) const EXACT: u64 = 1 << 53;
+pub(crate) const MAX_EXACT_INTEGER: u64 = 1 << 53;
 
 /// More digits than a u64 surely holds.
-const MOST_DIGITS: u32 = 19;
+const MAX_DIGITS: u32 = 19;
 
 impl Cursor<'_> {
     /// A number, with its value.
     #[inline]
-    pub(crate) fn number_value(&mut self) -> Result<Number, Fault> {
+    pub(crate) fn number_value(&mut self) -> Result<Number, ParseError> {
         let start = self.at();
         let bytes = self.bytes();
-        let bad = Fault { at: start, reason: ParseErrorKind::BadNumber };
+        let bad = ParseError { at: start, reason: ParseErrorKind::BadNumber };
         let digit = |at: usize| bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);
         let mut at = start;
         let negative = bytes.get(at) == Some(&b'-');
@@ -53,28 +53,28 @@ impl Cursor<'_> {
         if bytes.get(at) == Some(&b'.') {
             is_real = true;
             at += 1;
-            let begun = at;
+            let start_at = at;
             while let Some(value) = digit(at) {
                 digits.push(value);
                 at += 1;
             }
-            if at == begun {
+            if at == start_at {
                 return Err(bad);
             }
-            exponent = -((at - begun) as i64);
+            exponent = -((at - start_at) as i64);
         }
         if let Some(b'e' | b'E') = bytes.get(at) {
             is_real = true;
             at += 1;
             let down = bytes.get(at) == Some(&b'-');
             at += usize::from(matches!(bytes.get(at), Some(b'-' | b'+')));
-            let begun = at;
+            let start_at = at;
             let mut written = 0_i64;
             while let Some(value) = digit(at) {
                 written = (written * 10 + i64::from(value)).min(1 << 40);
                 at += 1;
             }
-            if at == begun {
+            if at == start_at {
                 return Err(bad);
             }
             exponent += if down { -written } else { written };
@@ -97,7 +97,7 @@ struct Digits {
 impl Digits {
     #[inline]
     fn push(&mut self, digit: u8) {
-        if self.count < MOST_DIGITS {
+        if self.count < MAX_DIGITS {
             self.value = self.value * 10 + u64::from(digit);
         }
         self.count += u32::from(self.count > 0 || digit > 0);
@@ -105,7 +105,7 @@ impl Digits {
 
     #[inline]
     fn integer(&self, negative: bool, text: &[u8]) -> Number {
-        if self.count < MOST_DIGITS {
+        if self.count < MAX_DIGITS {
             let value = self.value as i64;
             return Number::Int(if negative { -value } else { value });
         }
@@ -119,13 +119,13 @@ impl Digits {
         }
         // One exact operation on two exact doubles: rounded once, as it should be.
         let small = exponent.unsigned_abs() as usize;
-        if self.value <= EXACT
-            && self.count < MOST_DIGITS
-            && let Some(power) = POWERS.get(small)
+        if self.value <= MAX_EXACT_INTEGER
+            && self.count < MAX_DIGITS
+            && let Some(power) = POWERS_OF_TEN.get(small)
         {
             let value = self.value as f64;
             let value = if exponent < 0 { value / power } else { value * power };
-            if self.count <= 15 || self.is_given_back(value, exponent) || prints_as(value, text, self.count) {
+            if self.count <= 15 || self.round_trips(value, exponent) || prints_as(value, text, self.count) {
                 return Number::Real(if negative { -value } else { value });
             }
             return Number::Decimal;
@@ -133,7 +133,7 @@ impl Digits {
         let Some(value) = parsed::<f64>(text).filter(|value| value.is_finite()) else {
             return Number::Decimal;
         };
-        match self.is_given_back(value.abs(), exponent) || prints_as(value, text, self.count) {
+        match self.round_trips(value.abs(), exponent) || prints_as(value, text, self.count) {
             true => Number::Real(value),
             false => Number::Decimal,
         }
@@ -145,10 +145,10 @@ impl Digits {
     /// Half of all doubles print with 17 digits, so this is on the way of most reals that programs write. Printing
     /// each to compare costs five times as much as reading it does.
     #[inline]
-    fn is_given_back(&self, value: f64, exponent: i64) -> bool {
+    fn round_trips(&self, value: f64, exponent: i64) -> bool {
         let bits = value.to_bits();
         let raised = (bits >> 52) as i64;
-        if self.count >= MOST_DIGITS || raised == 0 {
+        if self.count >= MAX_DIGITS || raised == 0 {
             return false;
         }
         let mantissa = bits & ((1 << 52) - 1) | 1 << 52;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds() {
+    fn types() {
         use Number::{Decimal, Int, Real};
         for (text, expected) in [
             ("0", Some(Int(0))),

@@ -10,17 +10,17 @@ use std::collections::{HashMap, HashSet};
 use self::blocks::trimmed;
 pub(crate) use self::blocks::{parse, parse_each};
 use crate::document::compact;
-use crate::fault::{Fault, ParseErrorKind};
-use crate::grammar::Cursor;
-use crate::keys::{Fate, Keys, ROOT};
-use crate::kinds::Type;
-use crate::number::{EXACT, Number, rounded};
-use crate::rows::{BadLine, Cell, Line, Row, Rows, Span};
+use crate::keys::{ColumnRule, Keys, ROOT};
+use crate::lexer::Cursor;
+use crate::number::{MAX_EXACT_INTEGER, Number, rounded};
+use crate::parse_error::{ParseError, ParseErrorKind};
+use crate::parsed_block::{BadLine, Cell, Line, ParsedBlock, Row, Span};
 use crate::text::{unescape, unescaped};
+use crate::types::Type;
 
 /// What becomes of keys that are not known beforehand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Others {
+pub(crate) enum UnknownKeys {
     /// They become columns.
     #[default]
     Inferred,
@@ -45,7 +45,7 @@ pub(crate) enum Decimals {
 
 /// How rows are made.
 #[derive(Clone, Debug)]
-pub(crate) struct Form {
+pub(crate) struct ParseOptions {
     /// How many levels of objects are spread.
     pub(crate) flatten: usize,
     /// Of localised objects only these are kept; all, when empty.
@@ -54,10 +54,10 @@ pub(crate) struct Form {
     pub(crate) keys: Keys,
     /// The columns of these, by their numbers, for messages; where there is none it is named like its key.
     pub(crate) names: HashMap<u32, String>,
-    pub(crate) others: Others,
+    pub(crate) unknown_keys: UnknownKeys,
     pub(crate) decimals: Decimals,
     /// The longest line, in bytes.
-    pub(crate) longest: usize,
+    pub(crate) max_line: usize,
     /// The column that names the file of each row.
     pub(crate) filename: Option<Filename>,
 }
@@ -69,42 +69,43 @@ pub(crate) struct Filename {
     pub(crate) value: Box<[u8]>,
 }
 
-impl Default for Form {
+impl Default for ParseOptions {
     fn default() -> Self {
-        Form {
+        ParseOptions {
             flatten: 0,
             languages: Vec::new(),
             keys: Keys::default(),
             names: HashMap::new(),
             decimals: Decimals::default(),
-            others: Others::default(),
-            longest: usize::MAX,
+            unknown_keys: UnknownKeys::default(),
+            max_line: usize::MAX,
             filename: None,
         }
     }
 }
 
 /// What a column takes whose type is nothing we know.
-const LOOSE: &str = "of a type for numbers of 64 bits, and text that SQLite does not make a number of";
+const NUMERIC_AFFINITY: &str =
+    "of a type for numbers of 64 bits, and text that SQLite does not make a number of";
 
 /// So much of a value that does not fit is shown, in bytes.
-const EXCERPT: usize = 60;
+const EXCERPT_BYTES: usize = 60;
 
 /// Objects are spread so deep at most; deeper ones stay JSON.
-pub(crate) const DEEPEST: usize = 32;
+pub(crate) const MAX_FLATTEN_DEPTH: usize = 32;
 
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 struct Parser<'a> {
-    form: &'a Form,
+    options: &'a ParseOptions,
     text: &'a [u8],
     /// Where the line begins in the text.
-    base: usize,
-    out: &'a mut Rows,
+    line_start: usize,
+    out: &'a mut ParsedBlock,
     /// Counts rows, good or bad, from 1: for the marks of the keys.
     row: u32,
-    gathered: Vec<u8>,
-    gathered_keys: HashSet<Box<[u8]>>,
+    overflow: Vec<u8>,
+    overflow_keys: HashSet<Box<[u8]>>,
     /// Rows may have line ends in them.
     is_document: bool,
     /// The key and the value that each row gets.
@@ -112,136 +113,136 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(form: &'a Form, text: &'a [u8], out: &'a mut Rows) -> Self {
+    fn new(options: &'a ParseOptions, text: &'a [u8], out: &'a mut ParsedBlock) -> Self {
         // A guess that saves most of the growing: a value takes some 24 bytes of text.
         out.cells.reserve(text.len() / 24);
-        let filename = form.filename.as_ref().map(|filename| {
-            let start = out.beside.len();
-            out.beside.extend_from_slice(&filename.value);
-            let span = Span::new(start, out.beside.len());
-            (filename.key, Cell::Text { span, beside: true, is_json: false })
+        let filename = options.filename.as_ref().map(|filename| {
+            let start = out.scratch.len();
+            out.scratch.extend_from_slice(&filename.value);
+            let span = Span::new(start, out.scratch.len());
+            (filename.key, Cell::Text { span, scratch: true, is_json: false })
         });
         Parser {
-            form,
+            options,
             text,
-            base: 0,
+            line_start: 0,
             out,
             row: 0,
-            gathered: Vec::new(),
-            gathered_keys: HashSet::new(),
+            overflow: Vec::new(),
+            overflow_keys: HashSet::new(),
             is_document: false,
             filename,
         }
     }
 
-    fn block(mut self, skipped: usize) {
+    fn parse_lines(mut self, skipped: usize) {
         let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
         let mut at = skipped;
         while at < self.text.len() {
             let end = memchr::memchr(b'\n', &self.text[at..]).map_or(self.text.len(), |end| at + end + 1);
-            self.part(at, trimmed(self.text, at, end), all_utf8);
+            self.parse_range(at, trimmed(self.text, at, end), all_utf8);
             at = end;
         }
     }
 
     /// Rows whose places are known.
-    fn elements(mut self, lines: &[Line]) {
+    fn parse_elements(mut self, lines: &[Line]) {
         let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
         self.is_document = true;
         for line in lines {
-            self.row_at(*line, all_utf8);
+            self.parse_row(*line, all_utf8);
         }
     }
 
-    fn each(mut self, ends: &[usize]) {
+    fn parse_objects(mut self, ends: &[usize]) {
         let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
         let mut at = 0;
         for end in ends {
-            let line = self.part(at, *end, all_utf8);
+            let line = self.parse_range(at, *end, all_utf8);
             at = end + 1;
             if std::mem::take(&mut self.out.blank) > 0 {
-                self.refuse(line, Fault { at: 0, reason: ParseErrorKind::NotAnObject("nothing") });
+                self.reject(line, ParseError { at: 0, reason: ParseErrorKind::NotAnObject("nothing") });
             }
         }
     }
 
     /// What is to be one row.
-    fn part(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
+    fn parse_range(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
         let line = Line { number: self.out.lines, column: 0, span: Span::new(start, stop) };
         self.out.lines += 1;
-        self.row_at(line, all_utf8);
+        self.parse_row(line, all_utf8);
         line
     }
 
-    fn row_at(&mut self, line: Line, all_utf8: bool) {
-        self.base = line.span.start as usize;
+    fn parse_row(&mut self, line: Line, all_utf8: bool) {
+        self.line_start = line.span.start as usize;
         let bytes = line.span.of(self.text);
-        if bytes.len() > self.form.longest {
-            let reason = ParseErrorKind::TooLong(self.form.longest);
-            self.refuse(line, Fault { at: self.form.longest, reason });
+        if bytes.len() > self.options.max_line {
+            let reason = ParseErrorKind::TooLong(self.options.max_line);
+            self.reject(line, ParseError { at: self.options.max_line, reason });
         } else if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
-            self.refuse(line, Fault { at: error.valid_up_to(), reason: ParseErrorKind::NotUtf8 });
+            self.reject(line, ParseError { at: error.valid_up_to(), reason: ParseErrorKind::NotUtf8 });
         } else {
             self.line(line, bytes);
         }
     }
 
-    fn refuse(&mut self, line: Line, Fault { at, reason }: Fault) {
+    fn reject(&mut self, line: Line, ParseError { at, reason }: ParseError) {
         self.out.bad.push(BadLine { line, at, reason });
     }
 
     fn line(&mut self, line: Line, bytes: &'a [u8]) {
-        let (cells, beside) = (self.out.cells.len(), self.out.beside.len());
+        let (cells, scratch) = (self.out.cells.len(), self.out.scratch.len());
         self.row += 1;
         match self.object(bytes) {
             Ok(true) => {
                 for (key, cell) in &self.out.cells[cells..] {
-                    self.out.keys.note(*key, cell.kind());
+                    self.out.keys.note(*key, cell.type_set());
                 }
                 self.out.rows.push(Row { end: self.out.cells.len() as u32, line });
             }
             Ok(false) => self.out.blank += 1,
-            Err(fault) => {
+            Err(error) => {
                 self.out.cells.truncate(cells);
-                self.out.beside.truncate(beside);
-                self.refuse(line, fault);
+                self.out.scratch.truncate(scratch);
+                self.reject(line, error);
             }
         }
     }
 
     /// A line. Says no when it is blank.
-    fn object(&mut self, bytes: &'a [u8]) -> Result<bool, Fault> {
+    fn object(&mut self, bytes: &'a [u8]) -> Result<bool, ParseError> {
         let mut cursor = Cursor::new(bytes);
         cursor.skip_space();
         match cursor.peek() {
             None => return Ok(false),
             Some(b'{') => {}
-            Some(b'[') => return Err(cursor.fault(ParseErrorKind::NotAnObject("an array"))),
-            Some(b'"') => return Err(cursor.fault(ParseErrorKind::NotAnObject("a string"))),
-            Some(b'-' | b'0'..=b'9') => return Err(cursor.fault(ParseErrorKind::NotAnObject("a number"))),
+            Some(b'[') => return Err(cursor.error(ParseErrorKind::NotAnObject("an array"))),
+            Some(b'"') => return Err(cursor.error(ParseErrorKind::NotAnObject("a string"))),
+            Some(b'-' | b'0'..=b'9') => return Err(cursor.error(ParseErrorKind::NotAnObject("a number"))),
             Some(_) => {
                 let reason = match cursor.clone().word() {
                     Ok(_) => ParseErrorKind::NotAnObject("a bare word"),
-                    Err(fault) => fault.reason,
+                    Err(error) => error.reason,
                 };
-                return Err(cursor.fault(reason));
+                return Err(cursor.error(reason));
             }
         }
         if let Some((key, cell)) = self.filename {
             self.out.keys.mark(key, self.row);
             self.push(key, cell, Span::default(), 0)?;
         }
-        self.members(&mut cursor, ROOT, 0).map_err(|fault| pretty_printed(bytes, fault))?;
+        self.members(&mut cursor, ROOT, 0).map_err(|error| pretty_printed(bytes, error))?;
         cursor.skip_space();
         if cursor.peek().is_some() {
-            return Err(cursor.fault(ParseErrorKind::Trailing));
+            return Err(cursor.error(ParseErrorKind::Trailing));
         }
-        self.gather_end();
+        self.end_overflow();
         Ok(true)
     }
 
     /// The members of an object that is spread. The cursor stands at its opening bracket.
-    fn members(&mut self, cursor: &mut Cursor<'a>, parent: u32, depth: usize) -> Result<(), Fault> {
+    fn members(&mut self, cursor: &mut Cursor<'a>, parent: u32, depth: usize) -> Result<(), ParseError> {
         cursor.take(b'{');
         cursor.skip_space();
         if cursor.take(b'}') {
@@ -256,7 +257,7 @@ impl<'a> Parser<'a> {
             } else if cursor.take(b'}') {
                 return Ok(());
             } else {
-                return Err(cursor.missing(ParseErrorKind::NoComma));
+                return Err(cursor.expected(ParseErrorKind::NoComma));
             }
         }
     }
@@ -268,25 +269,25 @@ impl<'a> Parser<'a> {
         parent: u32,
         last: &mut Option<u32>,
         depth: usize,
-    ) -> Result<(), Fault> {
-        let begun = cursor.at();
-        let rest = &cursor.bytes()[begun..];
+    ) -> Result<(), ParseError> {
+        let start_at = cursor.at();
+        let rest = &cursor.bytes()[start_at..];
         let guess = match rest.split_first() {
             Some((b'"', name)) => self.out.keys.guess(parent, *last, name),
             _ => None,
         };
         let key = match guess {
             Some(key) => {
-                cursor.seek(begun + self.out.keys.get(key).name.len() + 2);
+                cursor.seek(start_at + self.out.keys.get(key).name.len() + 2);
                 cursor.colon()?;
                 key
             }
             None => {
                 let (raw, escaped) = cursor.key()?;
-                let name = unescaped(raw, escaped).map_err(|fault| beyond(fault, begun + 1))?;
-                match self.known(parent, *last, &name) {
+                let name = unescaped(raw, escaped).map_err(|error| shifted(error, start_at + 1))?;
+                match self.known_key(parent, *last, &name) {
                     Some(key) => key,
-                    None => return self.stranger(cursor, begun, &name),
+                    None => return self.unknown_key(cursor, start_at, &name),
                 }
             }
         };
@@ -299,69 +300,77 @@ impl<'a> Parser<'a> {
             } else {
                 ParseErrorKind::DuplicateKey(name)
             };
-            return Err(Fault { at: begun, reason });
+            return Err(ParseError { at: start_at, reason });
         }
         self.value(cursor, key, depth)
     }
 
-    fn known(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> Option<u32> {
+    fn known_key(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> Option<u32> {
         let is_open = || parent != ROOT && self.out.keys.get(parent).is_open;
-        if self.form.others == Others::Inferred || is_open() || self.out.keys.find(parent, name).is_some() {
+        if self.options.unknown_keys == UnknownKeys::Inferred
+            || is_open()
+            || self.out.keys.find(parent, name).is_some()
+        {
             return Some(self.out.keys.intern(parent, last, name));
         }
         None
     }
 
     /// A key that is not known, where only known ones become columns.
-    fn stranger(&mut self, cursor: &mut Cursor<'a>, begun: usize, name: &[u8]) -> Result<(), Fault> {
+    fn unknown_key(
+        &mut self,
+        cursor: &mut Cursor<'a>,
+        start_at: usize,
+        name: &[u8],
+    ) -> Result<(), ParseError> {
         let text = || String::from_utf8_lossy(name).into_owned();
-        if self.form.others == Others::Refused {
-            return Err(Fault { at: begun, reason: ParseErrorKind::UnknownKey(text()) });
+        if self.options.unknown_keys == UnknownKeys::Refused {
+            return Err(ParseError { at: start_at, reason: ParseErrorKind::UnknownKey(text()) });
         }
         cursor.value(1)?;
-        if let Others::Gathered(_) = self.form.others {
-            if !self.gathered_keys.insert(name.into()) {
-                return Err(Fault { at: begun, reason: ParseErrorKind::DuplicateKey(text()) });
+        if let UnknownKeys::Gathered(_) = self.options.unknown_keys {
+            if !self.overflow_keys.insert(name.into()) {
+                return Err(ParseError { at: start_at, reason: ParseErrorKind::DuplicateKey(text()) });
             }
-            self.gathered.push(if self.gathered.is_empty() { b'{' } else { b',' });
-            let member = &cursor.bytes()[begun..cursor.at()];
+            self.overflow.push(if self.overflow.is_empty() { b'{' } else { b',' });
+            let member = &cursor.bytes()[start_at..cursor.at()];
             if self.is_document {
-                compact(member, &mut self.gathered);
+                compact(member, &mut self.overflow);
             } else {
-                self.gathered.extend_from_slice(member);
+                self.overflow.extend_from_slice(member);
             }
         }
         Ok(())
     }
 
-    fn gather_end(&mut self) {
-        if let Others::Gathered(key) = self.form.others
-            && !self.gathered.is_empty()
+    fn end_overflow(&mut self) {
+        if let UnknownKeys::Gathered(key) = self.options.unknown_keys
+            && !self.overflow.is_empty()
         {
-            self.gathered.push(b'}');
-            let start = self.out.beside.len();
-            self.out.beside.append(&mut self.gathered);
-            let span = Span::new(start, self.out.beside.len());
-            self.out.cells.push((key, Cell::Text { span, beside: true, is_json: true }));
+            self.overflow.push(b'}');
+            let start = self.out.scratch.len();
+            self.out.scratch.append(&mut self.overflow);
+            let span = Span::new(start, self.out.scratch.len());
+            self.out.cells.push((key, Cell::Text { span, scratch: true, is_json: true }));
         }
-        self.gathered_keys.clear();
+        self.overflow_keys.clear();
     }
 
     #[inline]
-    fn value(&mut self, cursor: &mut Cursor<'a>, key: u32, depth: usize) -> Result<(), Fault> {
+    fn value(&mut self, cursor: &mut Cursor<'a>, key: u32, depth: usize) -> Result<(), ParseError> {
         let start = cursor.at();
         let cell = match cursor.peek() {
             Some(b'"') => {
                 let escaped = cursor.string()?;
                 let (from, to) = (start + 1, cursor.at() - 1);
                 if escaped {
-                    let begun = self.out.beside.len();
+                    let start_at = self.out.scratch.len();
                     let raw = &cursor.bytes()[from..to];
-                    unescape(raw, &mut self.out.beside).map_err(|fault| beyond(fault, from))?;
-                    let span = Span::new(begun, self.out.beside.len());
-                    Cell::Text { span, beside: true, is_json: false }
+                    unescape(raw, &mut self.out.scratch).map_err(|error| shifted(error, from))?;
+                    let span = Span::new(start_at, self.out.scratch.len());
+                    Cell::Text { span, scratch: true, is_json: false }
                 } else {
-                    Cell::Text { span: self.span(from, to), beside: false, is_json: false }
+                    Cell::Text { span: self.span(from, to), scratch: false, is_json: false }
                 }
             }
             Some(b'-' | b'0'..=b'9') => match cursor.number_value()? {
@@ -369,7 +378,7 @@ impl<'a> Parser<'a> {
                 Number::Real(value) => Cell::Real(value),
                 Number::Decimal => self.decimal(key, start, &cursor.bytes()[start..cursor.at()]),
             },
-            Some(b'{') if depth < self.form.flatten && self.is_spread(key) && !is_empty(cursor) => {
+            Some(b'{') if depth < self.options.flatten && self.is_spread(key) && !is_empty(cursor) => {
                 return self.members(cursor, key, depth + 1);
             }
             Some(b'{' | b'[') => {
@@ -377,17 +386,17 @@ impl<'a> Parser<'a> {
                 let value = &cursor.bytes()[start..cursor.at()];
                 // A value in a table is one line, so that it can be a part of JSONL again.
                 if self.is_document && memchr::memchr(b'\n', value).is_some() {
-                    let begun = self.out.beside.len();
-                    compact(value, &mut self.out.beside);
-                    let span = Span::new(begun, self.out.beside.len());
-                    Cell::Text { span, beside: true, is_json: true }
+                    let start_at = self.out.scratch.len();
+                    compact(value, &mut self.out.scratch);
+                    let span = Span::new(start_at, self.out.scratch.len());
+                    Cell::Text { span, scratch: true, is_json: true }
                 } else {
-                    Cell::Text { span: self.span(start, cursor.at()), beside: false, is_json: true }
+                    Cell::Text { span: self.span(start, cursor.at()), scratch: false, is_json: true }
                 }
             }
             _ => match cursor.word()? {
-                crate::grammar::Shape::True => Cell::Bool(true),
-                crate::grammar::Shape::False => Cell::Bool(false),
+                crate::lexer::ValueKind::True => Cell::Bool(true),
+                crate::lexer::ValueKind::False => Cell::Bool(false),
                 _ => Cell::Null,
             },
         };
@@ -396,16 +405,18 @@ impl<'a> Parser<'a> {
 
     /// Adds a value to the row, if its column takes it. `written` is its text, `at` where that begins in the line.
     #[inline]
-    fn push(&mut self, key: u32, cell: Cell, written: Span, at: usize) -> Result<(), Fault> {
-        let cell = match self.out.keys.get(key).fate {
-            Fate::Inferred => cell,
-            Fate::Skipped => return Ok(()),
-            Fate::Loose if self.looks_like_a_number(cell) => return Err(self.misfit(key, cell, LOOSE, at)),
-            Fate::Loose => cell,
-            Fate::Found(found) => self.fitted(cell, found, written).unwrap_or(cell),
-            Fate::Fixed(wanted) => match self.fitted(cell, wanted, written) {
+    fn push(&mut self, key: u32, cell: Cell, written: Span, at: usize) -> Result<(), ParseError> {
+        let cell = match self.out.keys.get(key).rule {
+            ColumnRule::Inferred => cell,
+            ColumnRule::Skipped => return Ok(()),
+            ColumnRule::NumericAffinity if self.looks_like_a_number(cell) => {
+                return Err(self.type_mismatch(key, cell, NUMERIC_AFFINITY, at));
+            }
+            ColumnRule::NumericAffinity => cell,
+            ColumnRule::Detected(found) => self.converted(cell, found, written).unwrap_or(cell),
+            ColumnRule::Fixed(target) => match self.converted(cell, target, written) {
                 Some(cell) => cell,
-                None => return Err(self.misfit(key, cell, wanted.takes(), at)),
+                None => return Err(self.type_mismatch(key, cell, target.takes(), at)),
             },
         };
         self.out.cells.push((key, cell));
@@ -417,11 +428,15 @@ impl<'a> Parser<'a> {
     #[cold]
     fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
         let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
-        let is_rounded = match self.out.keys.get(key).fate {
-            Fate::Inferred | Fate::Found(_) => self.form.decimals == Decimals::Rounded && !is_whole,
-            Fate::Fixed(Type::Real) => self.form.decimals != Decimals::Exact,
-            Fate::Fixed(Type::Numeric) | Fate::Loose => self.form.decimals != Decimals::Exact && !is_whole,
-            Fate::Fixed(_) | Fate::Skipped => false,
+        let is_rounded = match self.out.keys.get(key).rule {
+            ColumnRule::Inferred | ColumnRule::Detected(_) => {
+                self.options.decimals == Decimals::Rounded && !is_whole
+            }
+            ColumnRule::Fixed(Type::Real) => self.options.decimals != Decimals::Exact,
+            ColumnRule::Fixed(Type::Numeric) | ColumnRule::NumericAffinity => {
+                self.options.decimals != Decimals::Exact && !is_whole
+            }
+            ColumnRule::Fixed(_) | ColumnRule::Skipped => false,
         };
         match rounded(written).filter(|_| is_rounded) {
             Some(value) => Cell::Real(value),
@@ -431,19 +446,19 @@ impl<'a> Parser<'a> {
 
     /// The value as a column of this type holds it, or nothing. Text takes all, as it was written.
     #[inline]
-    fn fitted(&self, cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
-        match (wanted, cell) {
-            (Type::Real, Cell::Int(value)) if value.unsigned_abs() > EXACT => {
-                (self.form.decimals != Decimals::Exact).then_some(Cell::Real(value as f64))
+    fn converted(&self, cell: Cell, target: Type, written: Span) -> Option<Cell> {
+        match (target, cell) {
+            (Type::Real, Cell::Int(value)) if value.unsigned_abs() > MAX_EXACT_INTEGER => {
+                (self.options.decimals != Decimals::Exact).then_some(Cell::Real(value as f64))
             }
-            _ => fitted(cell, wanted, written),
+            _ => converted(cell, target, written),
         }
     }
 
     fn looks_like_a_number(&self, cell: Cell) -> bool {
         let text = match cell {
-            Cell::Text { span, beside: false, is_json: false } => span.of(self.text),
-            Cell::Text { span, is_json: false, .. } => span.of(&self.out.beside),
+            Cell::Text { span, scratch: false, is_json: false } => span.of(self.text),
+            Cell::Text { span, is_json: false, .. } => span.of(&self.out.scratch),
             Cell::Decimal(_) => return true,
             _ => return false,
         };
@@ -452,33 +467,33 @@ impl<'a> Parser<'a> {
 
     fn is_spread(&self, key: u32) -> bool {
         let key = self.out.keys.get(key);
-        !key.whole && key.fate != Fate::Skipped
+        !key.whole && key.rule != ColumnRule::Skipped
     }
 
     #[cold]
-    fn misfit(&self, key: u32, cell: Cell, takes: &'static str, at: usize) -> Fault {
+    fn type_mismatch(&self, key: u32, cell: Cell, takes: &'static str, at: usize) -> ParseError {
         let path = self.out.keys.path(key);
         let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
-        let column = self.form.names.get(&key).cloned().unwrap_or_else(name);
-        let value = excerpt(self.text.get(self.base + at..).unwrap_or_default());
-        Fault { at, reason: ParseErrorKind::Misfit { column, takes, found: cell.found(), value } }
+        let column = self.options.names.get(&key).cloned().unwrap_or_else(name);
+        let value = excerpt(self.text.get(self.line_start + at..).unwrap_or_default());
+        ParseError { at, reason: ParseErrorKind::Misfit { column, takes, found: cell.found(), value } }
     }
 
     #[inline]
     fn span(&self, start: usize, end: usize) -> Span {
-        Span::new(self.base + start, self.base + end)
+        Span::new(self.line_start + start, self.line_start + end)
     }
 }
 
 /// The same, where nothing is rounded.
-fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
-    match (wanted, cell) {
+fn converted(cell: Cell, target: Type, written: Span) -> Option<Cell> {
+    match (target, cell) {
         (Type::Any, cell) | (_, cell @ Cell::Null) | (Type::Text, cell @ Cell::Text { .. }) => Some(cell),
-        (Type::Text, _) => Some(Cell::Text { span: written, beside: false, is_json: false }),
+        (Type::Text, _) => Some(Cell::Text { span: written, scratch: false, is_json: false }),
         (Type::Integer | Type::Numeric, cell @ (Cell::Int(_) | Cell::Bool(_))) => Some(cell),
-        (Type::Integer, Cell::Real(value)) => {
-            (value.fract() == 0.0 && value.abs() <= EXACT as f64).then_some(Cell::Int(value as i64))
-        }
+        (Type::Integer, Cell::Real(value)) => (value.fract() == 0.0
+            && value.abs() <= MAX_EXACT_INTEGER as f64)
+            .then_some(Cell::Int(value as i64)),
         (Type::Numeric, cell @ Cell::Real(_)) => Some(cell),
         (Type::Real, cell @ (Cell::Real(_) | Cell::Bool(_))) => Some(cell),
         (Type::Real, cell @ Cell::Int(_)) => Some(cell),
@@ -493,8 +508,8 @@ fn excerpt(rest: &[u8]) -> String {
     // It has been read before.
     let _ = cursor.value(0);
     let value = &rest[..cursor.at()];
-    let mut shown = String::from_utf8_lossy(&value[..value.len().min(EXCERPT)]).into_owned();
-    if value.len() > EXCERPT {
+    let mut shown = String::from_utf8_lossy(&value[..value.len().min(EXCERPT_BYTES)]).into_owned();
+    if value.len() > EXCERPT_BYTES {
         // The cut may have gone through a character.
         shown.truncate(shown.trim_end_matches('\u{fffd}').len());
         shown.push('…');
@@ -504,9 +519,9 @@ fn excerpt(rest: &[u8]) -> String {
 
 /// Nothing but the opening bracket is on the line.
 #[cold]
-fn pretty_printed(line: &[u8], fault: Fault) -> Fault {
-    let is = fault.reason == ParseErrorKind::Truncated && line.trim_ascii() == b"{";
-    if is { Fault { reason: ParseErrorKind::PrettyPrinted, ..fault } } else { fault }
+fn pretty_printed(line: &[u8], error: ParseError) -> ParseError {
+    let is = error.reason == ParseErrorKind::Truncated && line.trim_ascii() == b"{";
+    if is { ParseError { reason: ParseErrorKind::PrettyPrinted, ..error } } else { error }
 }
 
 fn is_empty(cursor: &Cursor<'_>) -> bool {
@@ -516,6 +531,6 @@ fn is_empty(cursor: &Cursor<'_>) -> bool {
     ahead.peek() == Some(b'}')
 }
 
-fn beyond(fault: Fault, by: usize) -> Fault {
-    Fault { at: fault.at + by, ..fault }
+fn shifted(error: ParseError, by: usize) -> ParseError {
+    ParseError { at: error.at + by, ..error }
 }

@@ -14,11 +14,11 @@ use serde::de::DeserializeOwned;
 
 use crate::block::Blocks;
 use crate::document::BrokenDocument;
-use crate::fault::ParseErrorKind;
 use crate::import::options::ImportOptions;
-use crate::parse::{Form, parse};
-use crate::rows::{Cell, Line, Rows};
-use crate::source::{Opened, by_name};
+use crate::parse::{ParseOptions, parse};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Cell, Line, ParsedBlock};
+use crate::source::{InputFile, classify_name};
 
 /// A stream of JSONL, read in blocks; memory does not grow with its length. An array of objects, or objects that are
 /// spread over lines, are read in the same way; one that is not JSON as a whole ends the stream.
@@ -43,7 +43,7 @@ use crate::source::{Opened, by_name};
 /// ```
 pub struct Reader<R> {
     blocks: Blocks<R>,
-    rows: Rows,
+    parsed: ParsedBlock,
     /// The next row and the next bad line of the block.
     row: usize,
     bad: usize,
@@ -56,7 +56,7 @@ impl Reader<Box<dyn Read>> {
     /// Reads a file; one that ends in `.gz` or `.zst`, or begins as such files do, is unpacked.
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let opened = Opened::new(File::open(path)?, None, by_name(&name).1, &Arc::default(), None)?;
+        let opened = InputFile::new(File::open(path)?, None, classify_name(&name).1, &Arc::default(), None)?;
         Ok(Reader::new(Box::new(opened)))
     }
 }
@@ -66,15 +66,15 @@ impl<R: Read> Reader<R> {
     pub fn new(source: R) -> Self {
         let ImportOptions { block, max_line, .. } = ImportOptions::default();
         let blocks = Blocks::new(source, block, max_line);
-        Reader { blocks, rows: Rows::default(), row: 0, bad: 0, lines: 0, failed: false }
+        Reader { blocks, parsed: ParsedBlock::default(), row: 0, bad: 0, lines: 0, failed: false }
     }
 
     /// The next row, or what is wrong with the next line; nothing at the end. A bad line costs itself, an error of the
     /// source ends the stream.
     pub fn next_row(&mut self) -> Option<Result<Row<'_>, ReadError>> {
         loop {
-            let row = self.rows.rows.get(self.row).map(|row| row.line.span.start);
-            let bad = self.rows.bad.get(self.bad).map(|bad| bad.line.span.start);
+            let row = self.parsed.rows.get(self.row).map(|row| row.line.span.start);
+            let bad = self.parsed.bad.get(self.bad).map(|bad| bad.line.span.start);
             match (row, bad) {
                 (Some(row), bad) if bad.is_none_or(|bad| row < bad) => {
                     self.row += 1;
@@ -82,7 +82,7 @@ impl<R: Read> Reader<R> {
                 }
                 (_, Some(_)) => {
                     self.bad += 1;
-                    let bad = &self.rows.bad[self.bad - 1];
+                    let bad = &self.parsed.bad[self.bad - 1];
                     let line = self.number(bad.line);
                     let (column, reason) = (bad.column(), bad.reason.clone());
                     return Some(Err(ReadError::Line(BadLine { line, column, reason })));
@@ -116,11 +116,11 @@ impl<R: Read> Reader<R> {
         if self.failed {
             return Ok(false);
         }
-        self.lines += u64::from(self.rows.lines);
-        let mut used = std::mem::take(&mut self.rows);
+        self.lines += u64::from(self.parsed.lines);
+        let mut used = std::mem::take(&mut self.parsed);
         let block = self.blocks.next(std::mem::take(&mut used.text)).inspect_err(|_| self.failed = true)?;
         let Some(block) = block else { return Ok(false) };
-        self.rows = parse(block, &Form::default(), used);
+        self.parsed = parse(block, &ParseOptions::default(), used);
         (self.row, self.bad) = (0, 0);
         Ok(true)
     }
@@ -130,14 +130,14 @@ impl<R: Read> Reader<R> {
     }
 
     fn row_at(&self, index: usize) -> Row<'_> {
-        let begin = index.checked_sub(1).map_or(0, |before| self.rows.rows[before].end as usize);
-        let row = &self.rows.rows[index];
+        let begin = index.checked_sub(1).map_or(0, |before| self.parsed.rows[before].end as usize);
+        let row = &self.parsed.rows[index];
         Row {
-            rows: &self.rows,
-            cells: &self.rows.cells[begin..row.end as usize],
+            parsed: &self.parsed,
+            cells: &self.parsed.cells[begin..row.end as usize],
             line: self.number(row.line),
             column: u64::from(row.line.column),
-            text: self.rows.line(row.line),
+            text: self.parsed.line(row.line),
         }
     }
 }
@@ -151,7 +151,7 @@ impl<R> fmt::Debug for Reader<R> {
 /// One row: an object whose keys may be anything.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
-    rows: &'a Rows,
+    parsed: &'a ParsedBlock,
     cells: &'a [(u32, Cell)],
     line: u64,
     /// Bytes before it in its line.
@@ -177,8 +177,8 @@ impl<'a> Row<'a> {
 
     /// All keys and values, as they stand in the line.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
-        let rows = self.rows;
-        self.cells.iter().map(move |(key, cell)| (str(&rows.keys.get(*key).name), value(rows, *cell)))
+        let parsed = self.parsed;
+        self.cells.iter().map(move |(key, cell)| (str(&parsed.keys.get(*key).name), value(parsed, *cell)))
     }
 }
 
@@ -207,15 +207,15 @@ pub enum Value<'a> {
     Json(&'a str),
 }
 
-fn value(rows: &Rows, cell: Cell) -> Value<'_> {
+fn value(parsed: &ParsedBlock, cell: Cell) -> Value<'_> {
     match cell {
         Cell::Null => Value::Null,
         Cell::Bool(value) => Value::Bool(value),
         Cell::Int(value) => Value::Int(value),
         Cell::Real(value) => Value::Real(value),
-        Cell::Decimal(span) => Value::Decimal(str(rows.bytes(span, false))),
-        Cell::Text { span, beside, is_json: true } => Value::Json(str(rows.bytes(span, beside))),
-        Cell::Text { span, beside, .. } => Value::Text(str(rows.bytes(span, beside))),
+        Cell::Decimal(span) => Value::Decimal(str(parsed.bytes(span, false))),
+        Cell::Text { span, scratch, is_json: true } => Value::Json(str(parsed.bytes(span, scratch))),
+        Cell::Text { span, scratch, .. } => Value::Text(str(parsed.bytes(span, scratch))),
     }
 }
 

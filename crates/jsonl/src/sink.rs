@@ -4,8 +4,8 @@
 //! as an import has it, by the same parser, names and table. But what comes later is not known: columns have no type, so
 //! that every value stays as it is, and a file cannot be read again.
 
-mod bad;
-mod once;
+mod dedup;
+mod rejected;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,36 +13,36 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-pub use self::bad::RejectedObject;
-use self::once::Once;
-pub use self::once::{AppendResult, WithId};
-use crate::error::{Error, Result, is_tables};
-use crate::fault::ParseErrorKind;
-use crate::import::find::table_given;
-use crate::import::key::{Plan, Watch};
-use crate::import::layout::{Layout, MAX_COLUMNS, Snag};
-use crate::import::ledger;
+use self::dedup::DedupWindow;
+pub use self::dedup::{AppendResult, WithId};
+pub use self::rejected::RejectedObject;
+use crate::error::{Error, Result, is_table_mismatch};
+use crate::file_identity::FileIdentity;
+use crate::import::discover::validate_table_name;
+use crate::import::existing::{self, Widening};
+use crate::import::import_log;
+use crate::import::key::{KeyPlan, KeyTracker};
+use crate::import::layout::{Layout, LayoutConflict, MAX_COLUMNS};
 use crate::import::options::ImportOptions;
-use crate::import::stock::{self, Widening};
 use crate::import::table::Table;
-use crate::in_place::FileIdentity;
-use crate::parse::{Decimals, Form, Others, parse_each};
-use crate::rows::{Line, Rows};
+use crate::parse::{Decimals, ParseOptions, UnknownKeys, parse_each};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Line, ParsedBlock};
 
 /// How long another program may keep the database to itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often is looked again, where SQLite itself does not wait.
-const PAUSE: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// So many bytes of objects are read at a time, however many a batch has.
-const TOGETHER: usize = 64 << 20;
+const MAX_PARSE_BYTES: usize = 64 << 20;
 
 /// Room for objects is kept from batch to batch if it has no more bytes than this.
-const SPARE: usize = 4 << 20;
+const MAX_SPARE_BYTES: usize = 4 << 20;
 
 /// After so many pages the log is brought home.
-const LOG_PAGES: i64 = 4_096;
+const WAL_CHECKPOINT_PAGES: i64 = 4_096;
 
 /// How a transaction ends.
 const COMMIT: &str = "COMMIT";
@@ -64,39 +64,39 @@ const ROLLBACK: &str = "ROLLBACK";
 pub struct Sink {
     conn: Connection,
     path: PathBuf,
-    in_place: FileIdentity,
+    identity: FileIdentity,
     name: String,
     /// What is known of the table; nothing when it has to be looked at.
-    shape: Option<Shape>,
+    cached: Option<CachedTable>,
     options: ImportOptions,
-    spare: Rows,
+    spare: ParsedBlock,
     /// Which ids are remembered.
-    once: Option<Once>,
+    dedup: Option<DedupWindow>,
 }
 
 /// Keeps the log of a database that was replaced from being applied to the new one.
 impl Drop for Sink {
     fn drop(&mut self) {
-        self.in_place.before_close(&self.conn);
+        self.identity.before_close(&self.conn);
     }
 }
 
 /// A table as it is when the schema has this version.
-struct Shape {
+struct CachedTable {
     version: i64,
     table: Table,
-    form: Form,
+    parse_options: ParseOptions,
     /// How many keys had found their column when the form was made.
-    placed: usize,
+    key_count: usize,
     /// Why there are no new columns, if so.
-    closed: Option<String>,
+    columns_closed: Option<String>,
 }
 
 impl Sink {
     /// Opens the database, or makes it, and keeps the table in mind; the first row makes that. Its folder must be there.
     /// Several may be open on one table. The database gets a write-ahead log, if it can have one.
     pub fn open(database: &Path, table: &str) -> Result<Sink> {
-        let name = table_given(table)?;
+        let name = validate_table_name(table)?;
         if database.is_dir() {
             let text = format!("{} is a folder; name a file for the database", database.display());
             return Err(Error::Invalid(text));
@@ -105,25 +105,25 @@ impl Sink {
         let mode = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let conn = Connection::open_with_flags(database, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX);
         let conn = conn.map_err(failed)?;
-        conn.busy_timeout(PATIENCE).map_err(failed)?;
+        conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         // Before anything in it is changed.
-        if let Some(refusal) = stock::refusal(&conn, database).map_err(failed)? {
+        if let Some(refusal) = existing::database_refusal(&conn, database).map_err(failed)? {
             return Err(refusal);
         }
-        set(&conn).map_err(failed)?;
+        configure(&conn).map_err(failed)?;
         let path = database.to_owned();
-        let (options, spare) = (ImportOptions::default(), Rows::default());
-        let in_place = FileIdentity::of(&path);
-        let mut sink = Sink { conn, path, in_place, name, shape: None, options, spare, once: None };
-        sink.shape = Some(sink.look()?);
+        let (options, spare) = (ImportOptions::default(), ParsedBlock::default());
+        let identity = FileIdentity::of(&path);
+        let mut sink = Sink { conn, path, identity, name, cached: None, options, spare, dedup: None };
+        sink.cached = Some(sink.inspect_table()?);
         // The first read has created the log.
-        sink.in_place = FileIdentity::of(&sink.path);
+        sink.identity = FileIdentity::of(&sink.path);
         Ok(sink)
     }
 
     /// What tells whether the database is still under its name. Every batch is refused if it is not.
     pub fn file_identity(&self) -> FileIdentity {
-        self.in_place.clone()
+        self.identity.clone()
     }
 
     /// Makes rows of objects. One result an object, in their order: a bad one costs itself. When this returns, the rows
@@ -132,7 +132,7 @@ impl Sink {
     /// An error means that nothing of the batch was written, and [`Error::may_pass`] whether it is worth trying again.
     /// Only when the disk itself failed in the last moment, a power cut right then may bring the rows back.
     pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), RejectedObject>>> {
-        self.append_with(objects, |object| object, Self::take_all)
+        self.append_with(objects, |object| object, Self::write_all)
     }
 
     /// Makes rows of what `bytes_of` finds in items, by `take`, in one transaction.
@@ -140,7 +140,7 @@ impl Sink {
         &mut self,
         items: &[T],
         bytes_of: impl for<'b> Fn(&'b T) -> &'b [u8],
-        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<Vec<Result<R, RejectedObject>>, Unwritten>,
+        take: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<Vec<Result<R, RejectedObject>>, BatchError>,
     ) -> Result<Vec<Result<R, RejectedObject>>> {
         if items.is_empty() {
             return Ok(Vec::new());
@@ -190,12 +190,12 @@ impl Sink {
         &mut self,
         items: &[T],
         end: &str,
-        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<R, Unwritten>,
+        take: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<R, BatchError>,
     ) -> Result<Option<R>> {
         let written = self.transaction(items, end, take);
         if written.is_err() || end == ROLLBACK {
             // The known columns may be ones that were rolled back.
-            self.shape = None;
+            self.cached = None;
             if !self.conn.is_autocommit()
                 && let Err(error) = self.run(ROLLBACK)
             {
@@ -204,8 +204,8 @@ impl Sink {
         }
         match written {
             Ok(results) => Ok(Some(results)),
-            Err(Unwritten::RolledBack) => Ok(None),
-            Err(Unwritten::Failed(error)) => Err(error),
+            Err(BatchError::RolledBack) => Ok(None),
+            Err(BatchError::Failed(error)) => Err(error),
         }
     }
 
@@ -213,90 +213,97 @@ impl Sink {
         &mut self,
         items: &[T],
         end: &str,
-        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<R, Unwritten>,
-    ) -> Result<R, Unwritten> {
-        self.in_place.check()?;
+        take: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<R, BatchError>,
+    ) -> Result<R, BatchError> {
+        self.identity.check()?;
         self.run("BEGIN IMMEDIATE")?;
         self.make_processed_ids()?;
-        let known = self.shape.take();
+        let known = self.cached.take();
         let version = self.version()?;
-        let mut shape = match known {
-            Some(shape) if shape.version == version => shape,
-            _ => self.look()?,
+        let mut cached = match known {
+            Some(cached) if cached.version == version => cached,
+            _ => self.inspect_table()?,
         };
-        let results = take(self, &mut shape, items)?;
+        let results = take(self, &mut cached, items)?;
         self.run(end)?;
         // It may have been deleted since the first check: then these rows are in no file.
-        self.in_place.check()?;
-        self.shape = Some(shape);
+        self.identity.check()?;
+        self.cached = Some(cached);
         Ok(results)
     }
 
     /// Writes all objects, as many at a time as are read together.
-    fn take_all(
+    fn write_all(
         &mut self,
-        shape: &mut Shape,
+        cached: &mut CachedTable,
         objects: &[&[u8]],
-    ) -> Result<Vec<Result<(), RejectedObject>>, Unwritten> {
+    ) -> Result<Vec<Result<(), RejectedObject>>, BatchError> {
         let mut results = Vec::with_capacity(objects.len());
         let mut rest = objects;
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(as_many_as_fit(rest));
-            self.take(shape, now, &mut results)?;
+            let (now, later) = rest.split_at(count_within_limit(rest));
+            self.write_objects(cached, now, &mut results)?;
             rest = later;
         }
         Ok(results)
     }
 
     /// Writes some of a batch's objects. A key for which the table gets no column costs the objects that have it.
-    fn take(
+    fn write_objects(
         &mut self,
-        shape: &mut Shape,
+        cached: &mut CachedTable,
         objects: &[&[u8]],
         results: &mut Vec<Result<(), RejectedObject>>,
-    ) -> Result<(), Unwritten> {
-        let before = shape.placed;
-        let mut is_closed_for_one = false;
-        let (rows, refused): (Rows, Vec<(Line, ParseErrorKind)>) = loop {
-            let rows = parse_each(objects, &shape.form, std::mem::take(&mut self.spare));
-            let placed = shape.table.layout.place(&rows, &self.options, None);
-            if shape.table.layout.placed() != shape.placed || placed.is_err() {
-                shape.settle(&self.options);
+    ) -> Result<(), BatchError> {
+        let before = cached.key_count;
+        let mut retried_without_columns = false;
+        let (parsed, refused): (ParsedBlock, Vec<(Line, ParseErrorKind)>) = loop {
+            let parsed = parse_each(objects, &cached.parse_options, std::mem::take(&mut self.spare));
+            let key_count = cached.table.layout.assign_columns(&parsed, &self.options, None);
+            if cached.table.layout.key_count() != cached.key_count || key_count.is_err() {
+                cached.apply_layout(&self.options);
             }
-            let map = match placed {
+            let map = match key_count {
                 Ok(map) => map,
                 // The layout knows better now.
-                Err(Snag::Unfitted | Snag::TooMany | Snag::Moved) => continue,
-                Err(Snag::NoRoom(_)) => {
-                    *shape = self.close(format!("SQLite has {MAX_COLUMNS} at most"))?;
+                Err(
+                    LayoutConflict::NeedsConversion
+                    | LayoutConflict::TooManyColumns
+                    | LayoutConflict::KeyMoved,
+                ) => continue,
+                Err(LayoutConflict::NoRoom(_)) => {
+                    *cached = self.without_new_columns(format!("SQLite has {MAX_COLUMNS} at most"))?;
                     continue;
                 }
             };
-            let has_new_columns = shape.table.layout.has_new_columns();
+            let has_new_columns = cached.table.layout.has_new_columns();
             if has_new_columns {
                 self.run("SAVEPOINT new_columns")?;
             }
-            match shape.table.write(&self.conn, &rows, &map) {
-                Ok(inserted) if inserted.broken_after.is_some() => {
+            match cached.table.write(&self.conn, &parsed, &map) {
+                Ok(insert_result) if insert_result.plan_failed_after.is_some() => {
                     let why = "it has no key to make a column of, and there is no table yet";
-                    let all = rows.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
+                    let all =
+                        parsed.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
                     let all = all.collect();
-                    break (rows, all);
+                    break (parsed, all);
                 }
-                Ok(inserted) => break (rows, inserted.refused),
+                Ok(insert_result) => break (parsed, insert_result.refused),
                 // The table does not get all of the new columns: a strict one gets none without a type.
-                Err(error) if has_new_columns && is_tables(&error) && shape.closed.is_none() => {
+                Err(error)
+                    if has_new_columns && is_table_mismatch(&error) && cached.columns_closed.is_none() =>
+                {
                     self.run("ROLLBACK TO new_columns")?;
                     if objects.len() > 1 {
-                        *shape = self.look()?;
+                        *cached = self.inspect_table()?;
                         return objects
                             .chunks(objects.len().div_ceil(2))
-                            .try_for_each(|half| self.take(shape, half, results));
+                            .try_for_each(|half| self.write_objects(cached, half, results));
                     }
-                    *shape = self.close(error.to_string())?;
-                    is_closed_for_one = true;
+                    *cached = self.without_new_columns(error.to_string())?;
+                    retried_without_columns = true;
                 }
-                Err(error) if is_tables(&error) => {
+                Err(error) if is_table_mismatch(&error) => {
                     let text = format!("the table {:?} takes no rows: {error}", self.name);
                     return Err(Error::Invalid(text).into());
                 }
@@ -304,84 +311,90 @@ impl Sink {
             }
         };
         if self.conn.is_autocommit() {
-            return Err(Unwritten::RolledBack);
+            return Err(BatchError::RolledBack);
         }
-        shape.table.layout.keep();
+        cached.table.layout.mark_existing();
         let first = results.len();
         results.extend(objects.iter().map(|_| Ok(())));
-        let bad = rows.bad.iter().map(|bad| (bad.line, bad.at, shape.reworded(&bad.reason)));
+        let bad = parsed.bad.iter().map(|bad| (bad.line, bad.at, cached.table_reason(&bad.reason)));
         for (line, at, reason) in bad.chain(refused.into_iter().map(|(line, reason)| (line, 0, reason))) {
             let index = line.number as usize;
             results[first + index] = Err(RejectedObject::new(objects[index], at, reason));
         }
-        if rows.text.capacity() <= SPARE {
-            self.spare = rows;
+        if parsed.text.capacity() <= MAX_SPARE_BYTES {
+            self.spare = parsed;
         }
-        self.note_what_is_new(shape, before)?;
-        if is_closed_for_one {
-            *shape = self.look()?;
+        self.record_new_columns(cached, before)?;
+        if retried_without_columns {
+            *cached = self.inspect_table()?;
         }
         Ok(())
     }
 
     /// Records columns that are new since `before` keys had one, so that the table can be looked at again.
-    fn note_what_is_new(&self, shape: &mut Shape, before: usize) -> Result<()> {
-        let has_new_whole_numbers = shape.table.layout.keep_whole_numbers();
-        let has_new_columns = shape.placed != before;
-        if has_new_whole_numbers || (has_new_columns && !self.are_names_noted(shape)?) {
-            self.note_columns(shape)?;
+    fn record_new_columns(&self, cached: &mut CachedTable, before: usize) -> Result<()> {
+        let has_new_whole_numbers = cached.table.layout.mark_whole_numbers();
+        let has_new_columns = cached.key_count != before;
+        if has_new_whole_numbers || (has_new_columns && !self.are_columns_recorded(cached)?) {
+            self.record_columns(cached)?;
         }
         if has_new_whole_numbers || has_new_columns {
-            shape.version = self.version()?;
+            cached.version = self.version()?;
         }
         Ok(())
     }
 
     /// Looks at the table as it is.
-    fn look(&self) -> Result<Shape> {
+    fn inspect_table(&self) -> Result<CachedTable> {
         let failed = |error: rusqlite::Error| self.failed(&error);
         let version = self.version()?;
-        let found = stock::find(&self.conn, &self.name).map_err(failed)?;
-        let there = found.as_ref().map(|found| found.table(&self.path)).transpose()?;
-        let (layout, required, has_conflict_clause) = match there {
-            Some(there) => {
-                let shape = stock::shape(&self.conn, there, Widening::Refused).map_err(failed)?;
-                (shape.layout, shape.required, shape.has_conflict_clause)
+        let found = existing::find_object(&self.conn, &self.name).map_err(failed)?;
+        let object = found.as_ref().map(|found| found.as_table(&self.path)).transpose()?;
+        let (layout, required, has_conflict_clause) = match object {
+            Some(object) => {
+                let found = existing::table_shape(&self.conn, object, Widening::Refused).map_err(failed)?;
+                (found.layout, found.required, found.has_conflict_clause)
             }
             None => (Layout::default(), Vec::new(), false),
         };
-        let (is_old, name) = (there.is_some(), there.map_or(&self.name, |there| &there.name).clone());
-        let (plan, watch) = (Plan::Kept(Vec::new()), Watch::new(Vec::new(), false));
-        let mut table = Table::new(name, layout, plan, watch, is_old);
+        let (is_old, name) = (object.is_some(), object.map_or(&self.name, |object| &object.name).clone());
+        let (plan, key_tracker) = (KeyPlan::Kept(Vec::new()), KeyTracker::new(Vec::new(), false));
+        let mut table = Table::new(name, layout, plan, key_tracker, is_old);
         table.is_typed = true;
         table.required = required;
         table.has_conflict_clause = has_conflict_clause;
-        let form = form(&table.layout, &self.options);
-        Ok(Shape { version, placed: table.layout.placed(), table, form, closed: None })
+        let parse_options = parse_options(&table.layout, &self.options);
+        Ok(CachedTable {
+            version,
+            key_count: table.layout.key_count(),
+            table,
+            parse_options,
+            columns_closed: None,
+        })
     }
 
     /// The table as it is, which gets no more columns: objects with other keys cost themselves.
-    fn close(&self, why: String) -> Result<Shape> {
-        let mut shape = self.look()?;
-        shape.form.others = Others::Refused;
-        shape.closed = Some(why);
-        Ok(shape)
+    fn without_new_columns(&self, why: String) -> Result<CachedTable> {
+        let mut cached = self.inspect_table()?;
+        cached.parse_options.unknown_keys = UnknownKeys::Refused;
+        cached.columns_closed = Some(why);
+        Ok(cached)
     }
 
     /// Whether it is noted which key has which column.
-    fn are_names_noted(&self, shape: &Shape) -> Result<bool> {
-        let noted = ledger::columns(&self.conn, &self.name).map_err(|error| self.failed(&error))?;
-        let noted = noted.unwrap_or_default();
-        Ok(shape.table.layout.keys_of_columns().iter().all(|(_, column)| noted.contains_key(column)))
+    fn are_columns_recorded(&self, cached: &CachedTable) -> Result<bool> {
+        let recorded = import_log::columns(&self.conn, &self.name).map_err(|error| self.failed(&error))?;
+        let recorded = recorded.unwrap_or_default();
+        Ok(cached.table.layout.keys_of_columns().iter().all(|(_, column)| recorded.contains_key(column)))
     }
 
     /// Notes what cannot be seen from the columns, for those who open the table next: that the column `ID` is for `ID`, and
     /// not for `id`, and which columns of doubles have whole numbers.
-    fn note_columns(&self, shape: &Shape) -> Result<()> {
+    fn record_columns(&self, cached: &CachedTable) -> Result<()> {
         let failed = |error: rusqlite::Error| self.failed(&error);
-        let layout = &shape.table.layout;
+        let layout = &cached.table.layout;
         let (keys, whole_numbers) = (layout.keys_of_columns(), layout.columns_with_whole_numbers());
-        ledger::note_columns(&self.conn, &self.name, &keys, &whole_numbers).map_err(failed)?;
+        import_log::record_columns(&self.conn, &self.name, &keys, &whole_numbers).map_err(failed)?;
         // So that others who have the table open look at it again.
         let version = self.version()?;
         self.conn.pragma_update(None, "schema_version", version + 1).map_err(failed)
@@ -403,13 +416,13 @@ impl Sink {
 }
 
 /// Why nothing of a batch was written.
-enum Unwritten {
+enum BatchError {
     Failed(Error),
     /// A trigger of the table rolled back the transaction.
     RolledBack,
 }
 
-impl From<Error> for Unwritten {
+impl From<Error> for BatchError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -421,20 +434,20 @@ impl fmt::Debug for Sink {
     }
 }
 
-impl Shape {
+impl CachedTable {
     /// Makes use of what was found out about keys.
-    fn settle(&mut self, options: &ImportOptions) {
-        self.table.layout.take_anything();
-        self.placed = self.table.layout.placed();
-        self.form = form(&self.table.layout, options);
-        if self.closed.is_some() {
-            self.form.others = Others::Refused;
+    fn apply_layout(&mut self, options: &ImportOptions) {
+        self.table.layout.fix_as_untyped();
+        self.key_count = self.table.layout.key_count();
+        self.parse_options = parse_options(&self.table.layout, options);
+        if self.columns_closed.is_some() {
+            self.parse_options.unknown_keys = UnknownKeys::Refused;
         }
     }
 
     /// A key that has no column is a matter of the table, here.
-    fn reworded(&self, reason: &ParseErrorKind) -> ParseErrorKind {
-        match (reason, &self.closed) {
+    fn table_reason(&self, reason: &ParseErrorKind) -> ParseErrorKind {
+        match (reason, &self.columns_closed) {
             (ParseErrorKind::UnknownKey(key), Some(why)) => {
                 ParseErrorKind::Refused(format!("its table gets no column for the key {key:?}: {why}"))
             }
@@ -444,39 +457,39 @@ impl Shape {
 }
 
 /// How objects are read for the table: what has no type stays as it is.
-fn form(layout: &Layout, options: &ImportOptions) -> Form {
-    Form { decimals: Decimals::Written, ..layout.form(options, None) }
+fn parse_options(layout: &Layout, options: &ImportOptions) -> ParseOptions {
+    ParseOptions { decimals: Decimals::Written, ..layout.parse_options(options, None) }
 }
 
 /// How many of the objects are read together: at least one.
-fn as_many_as_fit(objects: &[&[u8]]) -> usize {
+fn count_within_limit(objects: &[&[u8]]) -> usize {
     let mut bytes = 0_usize;
     let fit = objects.iter().take_while(|object| {
         bytes = bytes.saturating_add(object.len());
-        bytes <= TOGETHER
+        bytes <= MAX_PARSE_BYTES
     });
     fit.count().max(1)
 }
 
-fn set(conn: &Connection) -> rusqlite::Result<()> {
+fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(64);
     // Other journals keep what is acknowledged as well, but wait for the disk more often.
-    patiently(|| conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())))?;
+    retry_while_busy(|| conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())))?;
     conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
+    conn.pragma_update(None, "wal_autocheckpoint", WAL_CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "foreign_keys", false)
 }
 
 /// Two that open a new database at one moment meet locks that SQLite does not wait for by itself.
-fn patiently<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+fn retry_while_busy<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let started = Instant::now();
     loop {
         match attempt() {
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && started.elapsed() < PATIENCE =>
+                    && started.elapsed() < BUSY_TIMEOUT =>
             {
-                std::thread::park_timeout(PAUSE);
+                std::thread::park_timeout(RETRY_INTERVAL);
             }
             done => return done,
         }
@@ -548,11 +561,11 @@ mod tests {
     fn a_batch_is_read_in_parts_and_is_one_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let mut sink = Sink::open(&folder.path().join("x.db"), "t").unwrap();
-        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(TOGETHER / 2));
+        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_PARSE_BYTES / 2));
         let large = large.as_bytes();
         let batch: [&[u8]; 5] = [large, b"bad", large, b"[]", large];
-        assert_eq!(as_many_as_fit(&batch), 2);
-        assert_eq!(as_many_as_fit(&[&vec![0; TOGETHER + 1], large]), 1);
+        assert_eq!(count_within_limit(&batch), 2);
+        assert_eq!(count_within_limit(&[&vec![0; MAX_PARSE_BYTES + 1], large]), 1);
         let results = sink.append(&batch).unwrap();
         assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false, true]);
         assert_eq!(count(&sink, "SELECT count(*) FROM t"), 3);
@@ -564,9 +577,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         let mut sink = Sink::open(&path, "t").unwrap();
-        let delete_and_write = |sink: &mut Sink, shape: &mut Shape, objects: &[&[u8]]| {
+        let delete_and_write = |sink: &mut Sink, cached: &mut CachedTable, objects: &[&[u8]]| {
             std::fs::remove_file(&path).unwrap();
-            sink.take_all(shape, objects)
+            sink.write_all(cached, objects)
         };
         let written = sink.append_with(&[&b"{\"n\":1}"[..]], |object| object, delete_and_write);
         assert!(matches!(written, Err(Error::Replaced(_))), "{written:?}");

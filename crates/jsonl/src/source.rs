@@ -9,49 +9,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use crate::import::control::ImportHandle;
+use crate::import::handle::ImportHandle;
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Packing {
+pub(crate) enum Compression {
     Plain,
     Gzip,
     Zstd,
 }
 
-impl Packing {
+impl Compression {
     fn name(self) -> &'static str {
         match self {
-            Packing::Plain => "plain",
-            Packing::Gzip => "gzip",
-            Packing::Zstd => "zstd",
+            Compression::Plain => "plain",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
         }
     }
 }
 
 /// Endings of files that are taken from a folder.
-const ENDINGS: [&str; 2] = ["jsonl", "ndjson"];
+const EXTENSIONS: [&str; 2] = ["jsonl", "ndjson"];
 
 /// What is in a file by its name, and the name without the endings that say so.
-pub(crate) fn by_name(name: &str) -> (String, Packing, bool) {
-    let without = |name: &str, ending: &str| -> Option<String> {
+pub(crate) fn classify_name(name: &str) -> (String, Compression, bool) {
+    let without = |name: &str, extension: &str| -> Option<String> {
         let (stem, found) = name.rsplit_once('.')?;
-        (found.eq_ignore_ascii_case(ending) && !stem.is_empty()).then(|| stem.to_owned())
+        (found.eq_ignore_ascii_case(extension) && !stem.is_empty()).then(|| stem.to_owned())
     };
-    let (unpacked, packing) = match (without(name, "gz"), without(name, "zst")) {
-        (Some(stem), _) => (stem, Packing::Gzip),
-        (_, Some(stem)) => (stem, Packing::Zstd),
-        _ => (name.to_owned(), Packing::Plain),
+    let (decoder, compression) = match (without(name, "gz"), without(name, "zst")) {
+        (Some(stem), _) => (stem, Compression::Gzip),
+        (_, Some(stem)) => (stem, Compression::Zstd),
+        _ => (name.to_owned(), Compression::Plain),
     };
-    match ENDINGS.iter().find_map(|ending| without(&unpacked, ending)) {
-        Some(stem) => (stem, packing, true),
-        None => (unpacked, packing, false),
+    match EXTENSIONS.iter().find_map(|extension| without(&decoder, extension)) {
+        Some(stem) => (stem, compression, true),
+        None => (decoder, compression, false),
     }
 }
 
 /// What a file was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Print {
+pub(crate) struct Fingerprint {
     pub(crate) bytes: u64,
     /// Nanoseconds since 1970.
     pub(crate) modified: Option<i64>,
@@ -70,17 +70,17 @@ pub(crate) fn size_and_time(file: &File) -> io::Result<(u64, Option<i64>)> {
 }
 
 /// An open file.
-pub(crate) struct Opened {
-    unpacked: Unpacked,
+pub(crate) struct InputFile {
+    decoder: Decoder,
     /// Where it lies, if it is a file that stays.
     path: Option<PathBuf>,
     before: (u64, Option<i64>),
 }
 
-enum Unpacked {
-    Plain(Counted),
-    Gzip(Box<flate2::bufread::MultiGzDecoder<BufReader<Counted>>>),
-    Zstd(Box<zstd::Decoder<'static, BufReader<Counted>>>),
+enum Decoder {
+    Plain(HashingReader),
+    Gzip(Box<flate2::bufread::MultiGzDecoder<BufReader<HashingReader>>>),
+    Zstd(Box<zstd::Decoder<'static, BufReader<HashingReader>>>),
 }
 
 /// The largest window of zstd, as a power of two: what `zstd --ultra --long=31` writes. The decoder needs as much memory
@@ -88,15 +88,15 @@ enum Unpacked {
 const MAX_WINDOW_LOG: u32 = if cfg!(target_pointer_width = "64") { 31 } else { 27 };
 
 /// Packed files are read in pieces of this size.
-const PIECE: usize = 256 * 1024;
+const READ_BYTES: usize = 256 * 1024;
 
-impl Opened {
+impl InputFile {
     /// Reads an open file. `read` counts its bytes as they are read; `copy` gets all of them, for some sources can be read
     /// only once. One whose name does not say how it is compressed is looked at.
     pub(crate) fn new(
         file: File,
         path: Option<&Path>,
-        packing: Packing,
+        compression: Compression,
         read: &Arc<AtomicU64>,
         copy: Option<&File>,
     ) -> io::Result<Self> {
@@ -106,12 +106,12 @@ impl Opened {
         let before = size_and_time(&file)?;
         let copy = copy.map(File::try_clone).transpose()?;
         let hasher = Box::new(blake3::Hasher::new());
-        let mut counted = Counted { file, hasher, bytes: 0, read: read.clone(), copy, head: Vec::new() };
-        let packing = match (packing, counted.head()?) {
-            (Packing::Plain, head) => by_content(head),
+        let mut reader = HashingReader { file, hasher, bytes: 0, read: read.clone(), copy, head: Vec::new() };
+        let compression = match (compression, reader.head()?) {
+            (Compression::Plain, head) => detect_compression(head),
             (named, []) => named,
-            (named, head) => match by_content(head) {
-                Packing::Plain => {
+            (named, head) => match detect_compression(head) {
+                Compression::Plain => {
                     return Err(io::Error::other(format!(
                         "its name says {0}, but it is no {0} data",
                         named.name()
@@ -120,55 +120,55 @@ impl Opened {
                 found => found,
             },
         };
-        let unpacked = match packing {
-            Packing::Plain => Unpacked::Plain(counted),
-            Packing::Gzip => {
-                let pieces = BufReader::with_capacity(PIECE, counted);
-                Unpacked::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(pieces)))
+        let decoder = match compression {
+            Compression::Plain => Decoder::Plain(reader),
+            Compression::Gzip => {
+                let buffered = BufReader::with_capacity(READ_BYTES, reader);
+                Decoder::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(buffered)))
             }
-            Packing::Zstd => {
-                let pieces = BufReader::with_capacity(PIECE, counted);
-                let mut decoder = zstd::Decoder::with_buffer(pieces)?;
+            Compression::Zstd => {
+                let buffered = BufReader::with_capacity(READ_BYTES, reader);
+                let mut decoder = zstd::Decoder::with_buffer(buffered)?;
                 decoder.window_log_max(MAX_WINDOW_LOG)?;
-                Unpacked::Zstd(Box::new(decoder))
+                Decoder::Zstd(Box::new(decoder))
             }
         };
-        Ok(Opened { unpacked, path: path.map(Path::to_owned), before })
+        Ok(InputFile { decoder, path: path.map(Path::to_owned), before })
     }
 
-    fn counted(&mut self) -> &mut Counted {
-        match &mut self.unpacked {
-            Unpacked::Plain(counted) => counted,
-            Unpacked::Gzip(decoder) => decoder.get_mut().get_mut(),
-            Unpacked::Zstd(decoder) => decoder.get_mut().get_mut(),
+    fn reader(&mut self) -> &mut HashingReader {
+        match &mut self.decoder {
+            Decoder::Plain(reader) => reader,
+            Decoder::Gzip(decoder) => decoder.get_mut().get_mut(),
+            Decoder::Zstd(decoder) => decoder.get_mut().get_mut(),
         }
     }
 
     /// What the file was. An error when it is not that any more: then what was read is nothing that ever was.
-    pub(crate) fn print(mut self) -> io::Result<Print> {
+    pub(crate) fn fingerprint(mut self) -> io::Result<Fingerprint> {
         let (path, before) = (self.path.take(), self.before);
-        let counted = self.counted();
-        io::copy(counted, &mut io::sink())?;
-        let after = size_and_time(&counted.file)?;
+        let reader = self.reader();
+        io::copy(reader, &mut io::sink())?;
+        let after = size_and_time(&reader.file)?;
         if let Some(path) = path {
-            let there = size_and_time(&File::open(&path)?)?;
-            if after != before || there != after || counted.bytes != after.0 {
-                return Err(changed(&path));
+            let current = size_and_time(&File::open(&path)?)?;
+            if after != before || current != after || reader.bytes != after.0 {
+                return Err(changed_while_read(&path));
             }
         }
-        let hash = counted.hasher.finalize().to_hex().to_string();
-        Ok(Print { bytes: counted.bytes, modified: after.1, hash })
+        let hash = reader.hasher.finalize().to_hex().to_string();
+        Ok(Fingerprint { bytes: reader.bytes, modified: after.1, hash })
     }
 }
 
-impl Read for Opened {
+impl Read for InputFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (packing, result) = match &mut self.unpacked {
-            Unpacked::Plain(file) => return file.read(buffer),
-            Unpacked::Gzip(decoder) => (Packing::Gzip, decoder.read(buffer)),
-            Unpacked::Zstd(decoder) => (Packing::Zstd, decoder.read(buffer)),
+        let (compression, result) = match &mut self.decoder {
+            Decoder::Plain(file) => return file.read(buffer),
+            Decoder::Gzip(decoder) => (Compression::Gzip, decoder.read(buffer)),
+            Decoder::Zstd(decoder) => (Compression::Zstd, decoder.read(buffer)),
         };
-        let name = packing.name();
+        let name = compression.name();
         result.map_err(|error| match error.kind() {
             ErrorKind::Interrupted => error,
             kind @ ErrorKind::UnexpectedEof => {
@@ -180,16 +180,16 @@ impl Read for Opened {
 }
 
 /// How a source is compressed that begins so. No JSON begins like that.
-fn by_content(head: &[u8]) -> Packing {
+fn detect_compression(head: &[u8]) -> Compression {
     match head {
-        [0x1f, 0x8b, ..] => Packing::Gzip,
-        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Packing::Zstd,
-        _ => Packing::Plain,
+        [0x1f, 0x8b, ..] => Compression::Gzip,
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Compression::Zstd,
+        _ => Compression::Plain,
     }
 }
 
 /// A file that is not what it was when reading began.
-pub(crate) fn changed(path: &Path) -> io::Error {
+pub(crate) fn changed_while_read(path: &Path) -> io::Error {
     io::Error::other(format!(
         "it was changed while it was read; load it again when it is complete, or load what is there now: cat {} | \
          gristmill import - --table NAME",
@@ -198,7 +198,7 @@ pub(crate) fn changed(path: &Path) -> io::Error {
 }
 
 /// Reads a file, and hashes and counts what it reads.
-struct Counted {
+struct HashingReader {
     file: File,
     hasher: Box<blake3::Hasher>,
     bytes: u64,
@@ -208,7 +208,7 @@ struct Counted {
     head: Vec<u8>,
 }
 
-impl Counted {
+impl HashingReader {
     /// The first four bytes, or all if there are less.
     fn head(&mut self) -> io::Result<&[u8]> {
         let mut head = Vec::new();
@@ -218,7 +218,7 @@ impl Counted {
     }
 }
 
-impl Read for Counted {
+impl Read for HashingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.head.is_empty() {
             let length = self.head.len().min(buffer.len());
@@ -238,12 +238,12 @@ impl Read for Counted {
 }
 
 /// The hash of a file.
-pub(crate) fn hash(path: &Path, control: &ImportHandle) -> io::Result<String> {
+pub(crate) fn hash_file(path: &Path, handle: &ImportHandle) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut file = File::open(path)?;
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; READ_BYTES];
     loop {
-        if control.is_cancelled() {
+        if handle.is_cancelled() {
             return Err(ErrorKind::Interrupted.into());
         }
         match file.read(&mut piece)? {
@@ -259,16 +259,16 @@ mod tests {
 
     #[test]
     fn names() {
-        for (name, stem, packing, taken) in [
-            ("types.jsonl", "types", Packing::Plain, true),
-            ("a.b.ndjson", "a.b", Packing::Plain, true),
-            ("types.jsonl.gz", "types", Packing::Gzip, true),
-            ("TYPES.JSONL.ZST", "TYPES", Packing::Zstd, true),
-            ("types.json", "types.json", Packing::Plain, false),
-            ("notes.gz", "notes", Packing::Gzip, false),
-            (".jsonl", ".jsonl", Packing::Plain, false),
+        for (name, stem, compression, taken) in [
+            ("types.jsonl", "types", Compression::Plain, true),
+            ("a.b.ndjson", "a.b", Compression::Plain, true),
+            ("types.jsonl.gz", "types", Compression::Gzip, true),
+            ("TYPES.JSONL.ZST", "TYPES", Compression::Zstd, true),
+            ("types.json", "types.json", Compression::Plain, false),
+            ("notes.gz", "notes", Compression::Gzip, false),
+            (".jsonl", ".jsonl", Compression::Plain, false),
         ] {
-            assert_eq!(by_name(name), (stem.to_owned(), packing, taken), "{name}");
+            assert_eq!(classify_name(name), (stem.to_owned(), compression, taken), "{name}");
         }
     }
 }

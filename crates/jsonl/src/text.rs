@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::fault::{Fault, ParseErrorKind};
+use crate::parse_error::{ParseError, ParseErrorKind};
 
 /// Appends what a string between its quotes means. The grammar has checked it; only half a surrogate pair can be
 /// wrong still. The fault's place is within the string.
-pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), ParseError> {
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'\\', &raw[at..]) {
         out.extend_from_slice(&raw[at..at + found]);
@@ -19,13 +19,13 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
             Some(b't') => b'\t',
             Some(b'u') => {
                 let (character, length) =
-                    unicode(&raw[at..]).ok_or(Fault { at, reason: ParseErrorKind::LoneSurrogate })?;
+                    unicode(&raw[at..]).ok_or(ParseError { at, reason: ParseErrorKind::LoneSurrogate })?;
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 at += length;
                 continue;
             }
             Some(same) => *same,
-            None => return Err(Fault { at, reason: ParseErrorKind::BadEscape }),
+            None => return Err(ParseError { at, reason: ParseErrorKind::BadEscape }),
         };
         out.push(plain);
         at += 2;
@@ -35,7 +35,7 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
 }
 
 /// A key or string as text.
-pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, Fault> {
+pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, ParseError> {
     if !escaped {
         return Ok(Cow::Borrowed(raw));
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, lines};
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
 use gristmill_jsonl::import::summary::ImportSummary;

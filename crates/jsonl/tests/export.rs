@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{Bench, rows, small_blocks};
 use gristmill_jsonl::export::{export, export_to_file};
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
 use proptest::prelude::*;
 use rusqlite::Connection;

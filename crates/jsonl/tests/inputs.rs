@@ -247,7 +247,7 @@ fn compressed_file_that_is_cut_off_is_told_from_one_that_is_damaged() {
 #[test]
 fn arrays_are_looked_at_in_a_dry_run() {
     let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
-    let control = gristmill_jsonl::import::control::ImportHandle::default().into();
+    let control = gristmill_jsonl::import::handle::ImportHandle::default().into();
     let summary = gristmill_jsonl::import::import(
         &[bench.data()],
         &Target::Schema,

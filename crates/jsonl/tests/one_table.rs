@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::{Bench, small_blocks};
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
 use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};

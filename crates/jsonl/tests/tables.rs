@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{Bench, lines, small_blocks};
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::Bench;
 use gristmill_jsonl::Result;
-use gristmill_jsonl::import::control::{ImportHandle, ImportPhase};
+use gristmill_jsonl::import::handle::{ImportHandle, ImportPhase};
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
 use gristmill_jsonl::import::summary::ImportSummary;

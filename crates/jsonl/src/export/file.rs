@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::{ExportSummary, export};
 use crate::error::{Error, Result};
-use crate::import::control::ImportHandle;
+use crate::import::handle::ImportHandle;
 use crate::publish::{PublishError, folder_of, publish};
-use crate::source::{Packing, by_name};
+use crate::source::{Compression, classify_name};
 
 /// Writes a table to a file, compressed if its name ends in `.gz` or `.zst`. A file of that name is replaced only with
 /// `force`, and only by one that is complete.
@@ -19,15 +19,15 @@ pub fn export_to_file(
     table: &str,
     target: &Path,
     force: bool,
-    control: &Arc<ImportHandle>,
+    handle: &Arc<ImportHandle>,
 ) -> Result<ExportSummary> {
     let target = checked(database, target, force)?;
     let failed = |error: io::Error| Error::io("write", &target, &error);
     let draft = Draft::new(&target);
     let file = OpenOptions::new().write(true).create_new(true).open(&draft.path).map_err(failed)?;
     let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut writer = Compressed::new(BufWriter::new(file), by_name(&name).1).map_err(failed)?;
-    let exported = export(database, table, &mut writer, control)?;
+    let mut writer = Compressed::new(BufWriter::new(file), classify_name(&name).1).map_err(failed)?;
+    let exported = export(database, table, &mut writer, handle)?;
     writer.finish().map_err(failed)?;
     match publish(&draft.path, &target, |_| force) {
         Ok(()) => Ok(exported),
@@ -85,14 +85,14 @@ enum Compressed {
 }
 
 impl Compressed {
-    fn new(file: BufWriter<File>, packing: Packing) -> io::Result<Self> {
-        Ok(match packing {
-            Packing::Plain => Compressed::Plain(file),
-            Packing::Gzip => {
+    fn new(file: BufWriter<File>, compression: Compression) -> io::Result<Self> {
+        Ok(match compression {
+            Compression::Plain => Compressed::Plain(file),
+            Compression::Gzip => {
                 let level = flate2::Compression::default();
                 Compressed::Gzip(Box::new(flate2::write::GzEncoder::new(file, level)))
             }
-            Packing::Zstd => {
+            Compression::Zstd => {
                 Compressed::Zstd(Box::new(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?))
             }
         })

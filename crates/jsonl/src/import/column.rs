@@ -1,8 +1,8 @@
 //! One column of a table: which key it has, and which type it is to have.
 
 use super::layout::{Alias, Path};
-use crate::keys::Fate;
-use crate::kinds::{Kinds, Type};
+use crate::keys::ColumnRule;
+use crate::types::{Type, TypeSet};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
@@ -11,12 +11,12 @@ pub(crate) struct Column {
     /// Another key that has the column, because it is spelt like it.
     pub(crate) alias: Option<Alias>,
     /// The path has this column only until a key comes that is spelt like it.
-    pub(super) is_lent: bool,
+    pub(super) is_tentative: bool,
     /// It is the user's own: a key that differs in case may have it.
     pub(super) takes_any_case: bool,
     pub(crate) name: String,
-    pub(crate) fate: Fate,
-    pub(crate) kinds: Kinds,
+    pub(crate) rule: ColumnRule,
+    pub(crate) types: TypeSet,
     /// The table had it before us.
     pub(crate) is_old: bool,
     /// What it is to be, if the table has it and it may become wider: a column that we made ourselves.
@@ -31,16 +31,16 @@ pub(crate) struct Column {
 
 impl Column {
     pub(crate) fn kind(&self) -> Type {
-        match (self.declared, self.fate) {
+        match (self.declared, self.rule) {
             (Some(declared), _) => declared,
-            (_, Fate::Fixed(kind) | Fate::Found(kind)) => kind,
-            _ => self.kinds.widest(),
+            (_, ColumnRule::Fixed(kind) | ColumnRule::Detected(kind)) => kind,
+            _ => self.types.widest(),
         }
     }
 
     /// What is worth knowing about a column that nothing but its numbers makes text.
-    pub(crate) fn of_decimals(&self) -> Option<String> {
-        let is = self.fate == Fate::Inferred && self.kinds.is_decimal();
+    pub(crate) fn decimal_note(&self) -> Option<String> {
+        let is = self.rule == ColumnRule::Inferred && self.types.is_decimal();
         let name = &self.name;
         is.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
     }
@@ -48,25 +48,25 @@ impl Column {
     /// The type that takes what the table has and what has been seen, if its type does not.
     pub(super) fn wider(&self) -> Option<Type> {
         let declared = self.declared?;
-        let mut kinds = self.kinds;
-        kinds.insert(Kinds::of(declared));
-        Some(kinds.widest()).filter(|wide| *wide != declared)
+        let mut types = self.types;
+        types.insert(TypeSet::of(declared));
+        Some(types.widest()).filter(|wide| *wide != declared)
     }
 
     /// Whether it is a column of doubles of which some were written without a fraction: their type does not say so.
     pub(super) fn mixes_whole_numbers(&self) -> bool {
-        self.kind() == Type::Real && (self.has_whole_numbers || self.kinds.has(Kinds::WHOLE))
+        self.kind() == Type::Real && (self.has_whole_numbers || self.types.has(TypeSet::WHOLE))
     }
 
-    pub(super) fn new(name: String, fate: Fate) -> Self {
+    pub(super) fn new(name: String, rule: ColumnRule) -> Self {
         Column {
             path: None,
             alias: None,
-            is_lent: false,
+            is_tentative: false,
             takes_any_case: false,
             name,
-            fate,
-            kinds: Kinds::default(),
+            rule,
+            types: TypeSet::default(),
             is_old: false,
             declared: None,
             before: None,
@@ -76,17 +76,17 @@ impl Column {
     }
 
     /// Whether a key that makes this name may have the column.
-    pub(super) fn lends_itself(&self, name: &str) -> bool {
+    pub(super) fn matches_any_case(&self, name: &str) -> bool {
         self.path.is_none() && self.takes_any_case && self.name.eq_ignore_ascii_case(name)
     }
 }
 
 /// A column that the table had before us.
-pub(crate) struct OldColumn {
+pub(crate) struct ExistingColumn {
     pub(crate) name: String,
     /// The key that it was made for, if that was noted.
     pub(crate) path: Option<Path>,
-    pub(crate) fate: Fate,
+    pub(crate) rule: ColumnRule,
     pub(crate) kind: Type,
     pub(crate) can_widen: bool,
     pub(crate) takes_any_case: bool,

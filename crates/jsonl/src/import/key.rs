@@ -5,15 +5,15 @@
 //! without a key: there the first row that has one of these names decides, and rows without it are rejected.
 
 use super::layout::Layout;
-use crate::kinds::{Kinds, Type};
-use crate::rows::Cell;
+use crate::parsed_block::Cell;
+use crate::types::{Type, TypeSet};
 
 /// Names that are looked for.
-pub(crate) const NAMES: [&str; 3] = ["_key", "_id", "id"];
+pub(crate) const DEFAULT_KEY_NAMES: [&str; 3] = ["_key", "_id", "id"];
 
 /// How a table comes to its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum KeyPlan {
     /// To be found out while the first rows come.
     #[default]
     Open,
@@ -28,13 +28,13 @@ pub(crate) enum Plan {
     None,
 }
 
-impl Plan {
+impl KeyPlan {
     /// The columns of the key, in order.
     pub(crate) fn columns(&self) -> &[usize] {
         match self {
-            Plan::Rowid(index) => std::slice::from_ref(index),
-            Plan::After(indexes) | Plan::Enforced(indexes) | Plan::Kept(indexes) => indexes,
-            Plan::Open | Plan::None => &[],
+            KeyPlan::Rowid(index) => std::slice::from_ref(index),
+            KeyPlan::After(indexes) | KeyPlan::Enforced(indexes) | KeyPlan::Kept(indexes) => indexes,
+            KeyPlan::Open | KeyPlan::None => &[],
         }
     }
 }
@@ -47,8 +47,8 @@ pub(crate) fn cell_of(cells: &[(u32, Cell)], map: &[u32], column: usize) -> Opti
 
 /// Looks at the key of each row.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
-    pub(crate) wanted: Vec<String>,
+pub(crate) struct KeyTracker {
+    pub(crate) requested: Vec<String>,
     /// Rows with a known key are updated, so there has to be a key.
     pub(crate) upserts: bool,
     /// The columns of the key; none while it is not known.
@@ -60,37 +60,37 @@ pub(crate) struct Watch {
     rows: u64,
     present: u64,
     /// All so far were whole numbers, each larger than the one before.
-    pub(crate) rises: bool,
+    pub(crate) is_ascending: bool,
     last: Option<i64>,
 }
 
-impl Watch {
-    pub(crate) fn new(wanted: Vec<String>, upserts: bool) -> Self {
-        Watch {
-            wanted,
+impl KeyTracker {
+    pub(crate) fn new(requested: Vec<String>, upserts: bool) -> Self {
+        KeyTracker {
+            requested,
             upserts,
             columns: Vec::new(),
             candidates: Vec::new(),
             placed: usize::MAX,
             rows: 0,
             present: 0,
-            rises: true,
+            is_ascending: true,
             last: None,
         }
     }
 
     /// Whether a table without this key is not what was asked for.
     pub(crate) fn is_needed(&self) -> bool {
-        self.upserts || !self.wanted.is_empty()
+        self.upserts || !self.requested.is_empty()
     }
 
     /// Looks at a row. Whether it has the key.
     #[inline]
-    pub(crate) fn see(&mut self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> bool {
-        if self.placed != layout.placed() {
-            self.look_up(layout);
+    pub(crate) fn observe(&mut self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> bool {
+        if self.placed != layout.key_count() {
+            self.resolve_columns(layout);
         }
-        if self.columns.is_empty() && self.wanted.is_empty() && (self.rows == 0 || self.upserts) {
+        if self.columns.is_empty() && self.requested.is_empty() && (self.rows == 0 || self.upserts) {
             let is_here = |column: &&usize| cell_of(cells, map, **column).is_some();
             self.columns.extend(self.candidates.iter().find(is_here));
         }
@@ -100,17 +100,18 @@ impl Watch {
             [column] => match cell_of(cells, map, *column) {
                 Some(Cell::Int(value)) => {
                     self.present += 1;
-                    self.rises &= self.last.is_none_or(|last| last < value) && self.present == self.rows;
+                    self.is_ascending &=
+                        self.last.is_none_or(|last| last < value) && self.present == self.rows;
                     self.last = Some(value);
                     true
                 }
                 Some(Cell::Null) | None => {
-                    self.rises = false;
+                    self.is_ascending = false;
                     false
                 }
                 Some(_) => {
                     self.present += 1;
-                    self.rises = false;
+                    self.is_ascending = false;
                     true
                 }
             },
@@ -119,7 +120,7 @@ impl Watch {
                     |column: &usize| cell_of(cells, map, *column).is_some_and(|cell| cell != Cell::Null);
                 let has = columns.iter().all(has);
                 self.present += u64::from(has);
-                self.rises = false;
+                self.is_ascending = false;
                 has
             }
         }
@@ -127,39 +128,39 @@ impl Watch {
 
     /// Finds the columns of the names, when there are new columns.
     #[cold]
-    fn look_up(&mut self, layout: &Layout) {
-        self.placed = layout.placed();
-        if self.wanted.is_empty() {
-            self.candidates = NAMES.iter().filter_map(|name| layout.named(name)).collect();
+    fn resolve_columns(&mut self, layout: &Layout) {
+        self.placed = layout.key_count();
+        if self.requested.is_empty() {
+            self.candidates = DEFAULT_KEY_NAMES.iter().filter_map(|name| layout.find_column(name)).collect();
             return;
         }
-        let found: Option<Vec<usize>> = self.wanted.iter().map(|name| layout.named(name)).collect();
+        let found: Option<Vec<usize>> = self.requested.iter().map(|name| layout.find_column(name)).collect();
         let found = found.unwrap_or_default();
         if found != self.columns {
             // Rows before this one have not been looked at for these columns.
             self.columns = found;
             self.present = 0;
-            self.rises &= self.rows == 0;
+            self.is_ascending &= self.rows == 0;
         }
     }
 
     /// What to do, with all rows seen.
-    pub(crate) fn plan(&self, layout: &Layout) -> Plan {
+    pub(crate) fn plan(&self, layout: &Layout) -> KeyPlan {
         let everywhere = self.present == self.rows;
         let fits = |index: &usize| {
             let column = &layout.columns[*index];
             matches!(column.kind(), Type::Integer | Type::Text)
-                && !column.kinds.has(Kinds::BOOL)
-                && !column.kinds.has(Kinds::JSON)
+                && !column.types.has(TypeSet::BOOL)
+                && !column.types.has(TypeSet::JSON)
         };
         match self.columns.as_slice() {
-            [] => Plan::None,
-            [index] if everywhere && self.rises && layout.columns[*index].kind() == Type::Integer => {
-                Plan::Rowid(*index)
+            [] => KeyPlan::None,
+            [index] if everywhere && self.is_ascending && layout.columns[*index].kind() == Type::Integer => {
+                KeyPlan::Rowid(*index)
             }
-            columns if everywhere && columns.iter().all(fits) => Plan::After(columns.to_vec()),
-            columns if self.is_needed() => Plan::Enforced(columns.to_vec()),
-            _ => Plan::None,
+            columns if everywhere && columns.iter().all(fits) => KeyPlan::After(columns.to_vec()),
+            columns if self.is_needed() => KeyPlan::Enforced(columns.to_vec()),
+            _ => KeyPlan::None,
         }
     }
 }

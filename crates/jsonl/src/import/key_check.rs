@@ -6,9 +6,9 @@ use rusqlite::Connection;
 
 use super::key::cell_of;
 use super::names::quoted;
-use super::table::{Bound, Table};
-use crate::fault::ParseErrorKind;
-use crate::rows::{Cell, Rows};
+use super::table::{BoundCell, Table};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Cell, ParsedBlock};
 
 type Sql<T> = rusqlite::Result<T>;
 
@@ -39,9 +39,9 @@ impl KeyCheck {
         let definition = if table.is_old {
             format!("CREATE TABLE {KEYS} AS SELECT {list} FROM main.{name} LIMIT 0")
         } else {
-            let kinds = columns.iter().map(|index| table.layout.columns[*index].kind().sql());
+            let types = columns.iter().map(|index| table.layout.columns[*index].kind().sql());
             let typed: Vec<String> =
-                names.iter().zip(kinds).map(|(name, kind)| format!("{name} {kind}")).collect();
+                names.iter().zip(types).map(|(name, kind)| format!("{name} {kind}")).collect();
             format!("CREATE TABLE {KEYS} ({})", typed.join(","))
         };
         let index = "CREATE UNIQUE INDEX temp.gristmill_import_key ON gristmill_import_keys";
@@ -59,10 +59,15 @@ impl KeyCheck {
     }
 
     /// Why a row cannot go into the table, if its key is taken. A row without all of the key has a key of its own.
-    pub(crate) fn add(&self, rows: &Rows, cells: &[(u32, Cell)], map: &[u32]) -> Sql<Option<ParseErrorKind>> {
+    pub(crate) fn add(
+        &self,
+        parsed: &ParsedBlock,
+        cells: &[(u32, Cell)],
+        map: &[u32],
+    ) -> Sql<Option<ParseErrorKind>> {
         let value = |column: &usize| {
             let cell = cell_of(cells, map, *column).filter(|cell| *cell != Cell::Null)?;
-            Some(Bound(rows, cell))
+            Some(BoundCell(parsed, cell))
         };
         let Some(key) = self.columns.iter().map(value).collect::<Option<Vec<_>>>() else { return Ok(None) };
         let key = || rusqlite::params_from_iter(&key);

@@ -8,75 +8,77 @@ mod overflow;
 use std::collections::HashMap;
 
 pub(crate) use self::alias::Alias;
-use super::column::{Column, Holds, OldColumn};
-use super::names::Taken;
+use super::column::{Column, ExistingColumn, Holds};
+use super::names::NameSet;
 use super::options::ImportOptions;
 use super::schema::{OtherKeys, TableSchema};
-use crate::keys::{Fate, GATHERED, Keys, ROOT};
-use crate::kinds::{Kinds, Type};
-use crate::parse::{DEEPEST, Decimals, Form, Others};
-use crate::rows::Rows;
+use crate::keys::{ColumnRule, Keys, OVERFLOW, ROOT};
+use crate::parse::{Decimals, MAX_FLATTEN_DEPTH, ParseOptions, UnknownKeys};
+use crate::parsed_block::ParsedBlock;
+use crate::types::{Type, TypeSet};
 
 /// SQLite's own limit.
 pub(crate) const MAX_COLUMNS: usize = 2_000;
 
 /// The column for keys that are too many.
-const MORE: &str = "_more";
+const OVERFLOW_COLUMN: &str = "_more";
 
 /// No column.
-pub(crate) const NOWHERE: u32 = u32::MAX;
+pub(crate) const NO_COLUMN: u32 = u32::MAX;
 
 /// The keys that lead to a value.
 pub(crate) type Path = Vec<Box<[u8]>>;
 
 /// What cannot go on as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Snag {
+pub(crate) enum LayoutConflict {
     /// More columns than SQLite has. The layout has been changed; the file is to be read again.
-    TooMany,
+    TooManyColumns,
     /// The table had so many before that there is no room for this one.
     NoRoom(String),
     /// A value came as it was that has to be made to fit. The layout knows it now.
-    Unfitted,
+    NeedsConversion,
     /// A key has found the column that is spelt like it, which another key had. The layout has been changed; the file is
     /// to be read again.
-    Moved,
+    KeyMoved,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
     pub(crate) columns: Vec<Column>,
     by_path: HashMap<Path, usize>,
-    taken: Taken,
+    names: NameSet,
     /// Keys whose objects are not spread.
     whole: Vec<Box<[u8]>>,
     /// No object is spread.
     is_flat: bool,
     /// Keys that are no column go into this one.
-    more: Option<usize>,
+    overflow: Option<usize>,
     pub(crate) notes: Vec<String>,
 }
 
 impl Layout {
     /// With the columns that the table has already.
-    pub(crate) fn of_table(columns: Vec<OldColumn>, hidden: &[String]) -> Self {
+    pub(crate) fn of_existing(columns: Vec<ExistingColumn>, hidden: &[String]) -> Self {
         let mut layout = Layout::default();
-        hidden.iter().for_each(|name| layout.taken.add(name));
+        hidden.iter().for_each(|name| layout.names.add(name));
         for column in columns {
-            let OldColumn { name, path, fate, kind, can_widen, takes_any_case, has_whole_numbers } = column;
-            layout.taken.add(&name);
+            let ExistingColumn { name, path, rule, kind, can_widen, takes_any_case, has_whole_numbers } =
+                column;
+            layout.names.add(&name);
             // The one that we make when there are too many.
-            let is_more = layout.columns.len() == MAX_COLUMNS - 1 && name == MORE && kind == Type::Text;
-            let path = path.or_else(|| is_more.then(Path::new));
-            if is_more {
-                layout.more = Some(layout.columns.len());
+            let is_overflow =
+                layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_COLUMN && kind == Type::Text;
+            let path = path.or_else(|| is_overflow.then(Path::new));
+            if is_overflow {
+                layout.overflow = Some(layout.columns.len());
                 layout.is_flat = true;
             }
             if let Some(path) = &path {
                 layout.by_path.insert(path.clone(), layout.columns.len());
             }
             let declared = can_widen.then_some(kind);
-            let fate = if can_widen { Fate::Inferred } else { fate };
+            let rule = if can_widen { ColumnRule::Inferred } else { rule };
             layout.columns.push(Column {
                 path,
                 takes_any_case,
@@ -85,7 +87,7 @@ impl Layout {
                 before: declared,
                 is_made: true,
                 has_whole_numbers,
-                ..Column::new(name, fate)
+                ..Column::new(name, rule)
             });
         }
         layout
@@ -93,15 +95,16 @@ impl Layout {
 
     /// Applies a schema to columns that the table has already: values must fit its types, and a column that has its type
     /// keeps it.
-    pub(crate) fn apply(&mut self, schema: &TableSchema, options: &ImportOptions) {
+    pub(crate) fn apply_schema(&mut self, schema: &TableSchema, options: &ImportOptions) {
         for (name, fixed) in &schema.columns {
             let Some(kind) = fixed.kind else { continue };
-            let wanted = fixed.name.as_deref().unwrap_or(name);
-            let index = self.by_path.get(&path_of(name, options)).copied().or_else(|| self.column(wanted));
+            let preferred = fixed.name.as_deref().unwrap_or(name);
+            let index =
+                self.by_path.get(&path_of(name, options)).copied().or_else(|| self.column_index(preferred));
             if let Some(column) = index.map(|index| &mut self.columns[index])
                 && column.declared.is_some()
             {
-                column.fate = Fate::Fixed(kind);
+                column.rule = ColumnRule::Fixed(kind);
                 if column.declared == Some(kind) {
                     (column.declared, column.before) = (None, None);
                 }
@@ -121,7 +124,7 @@ impl Layout {
             if column.declared == Some(Type::Any) && holds(&column.name, Holds::Anything)? {
                 // It has had no type with values in it: so it stays.
                 (column.declared, column.before) = (None, None);
-                column.fate = Fate::Fixed(Type::Any);
+                column.rule = ColumnRule::Fixed(Type::Any);
                 continue;
             }
             if wide == Type::Real
@@ -132,7 +135,7 @@ impl Layout {
             }
             column.declared = Some(wide);
             if wide == Type::Text {
-                column.fate = Fate::Fixed(Type::Text);
+                column.rule = ColumnRule::Fixed(Type::Text);
             }
             any = true;
         }
@@ -140,19 +143,19 @@ impl Layout {
     }
 
     /// The column of the keys that are no columns, if there are too many keys.
-    pub(crate) fn gathered(&self) -> Option<usize> {
-        self.more
+    pub(crate) fn overflow_column(&self) -> Option<usize> {
+        self.overflow
     }
 
     /// How many keys have found their column.
-    pub(crate) fn placed(&self) -> usize {
+    pub(crate) fn key_count(&self) -> usize {
         self.by_path.len()
     }
 
     /// Whatever comes into the columns that are new stays as it is: there is no telling what comes later.
-    pub(crate) fn take_anything(&mut self) {
-        for column in self.columns.iter_mut().filter(|column| column.fate == Fate::Inferred) {
-            column.fate = Fate::Fixed(Type::Any);
+    pub(crate) fn fix_as_untyped(&mut self) {
+        for column in self.columns.iter_mut().filter(|column| column.rule == ColumnRule::Inferred) {
+            column.rule = ColumnRule::Fixed(Type::Any);
         }
     }
 
@@ -162,62 +165,63 @@ impl Layout {
     }
 
     /// What was made is there, from now on.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn mark_existing(&mut self) {
         self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);
     }
 
     /// A column by its name, or by the key it comes from. The one that is spelt so comes before those that SQLite takes for
     /// the same.
-    pub(crate) fn named(&self, name: &str) -> Option<usize> {
+    pub(crate) fn find_column(&self, name: &str) -> Option<usize> {
         let is_key = |path: &Path| {
             path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name
         };
         let by_key = || self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key));
         let exact = self.columns.iter().position(|column| column.name == name);
-        exact.or_else(by_key).or_else(|| self.column(name))
+        exact.or_else(by_key).or_else(|| self.column_index(name))
     }
 
     /// A column by its name as SQLite compares names, but the one that is spelt so first.
-    pub(crate) fn column(&self, name: &str) -> Option<usize> {
+    pub(crate) fn column_index(&self, name: &str) -> Option<usize> {
         let exact = self.columns.iter().position(|column| column.name == name);
         exact.or_else(|| self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name)))
     }
 
     /// Which column each of a block's keys is, new ones added; and what kinds of values they have seen.
-    pub(crate) fn place(
+    pub(crate) fn assign_columns(
         &mut self,
-        rows: &Rows,
+        parsed: &ParsedBlock,
         options: &ImportOptions,
         schema: Option<&TableSchema>,
-    ) -> Result<Vec<u32>, Snag> {
-        let mut map = vec![NOWHERE; rows.keys.len()];
-        let mut snag = None;
-        for &number in rows.keys.order() {
-            let key = rows.keys.get(number);
-            let index = if key.parent == GATHERED {
-                self.more.unwrap_or_default()
+    ) -> Result<Vec<u32>, LayoutConflict> {
+        let mut map = vec![NO_COLUMN; parsed.keys.len()];
+        let mut conflict = None;
+        for &number in parsed.keys.order() {
+            let key = parsed.keys.get(number);
+            let index = if key.parent == OVERFLOW {
+                self.overflow.unwrap_or_default()
             } else {
-                let path = rows.keys.path(number).into_iter().map(Into::into).collect();
-                let (index, has_moved) = self.index(path, schema);
+                let path = parsed.keys.path(number).into_iter().map(Into::into).collect();
+                let (index, has_moved) = self.column_of_key(path, schema);
                 if has_moved {
-                    snag = Some(Snag::Moved);
+                    conflict = Some(LayoutConflict::KeyMoved);
                 }
                 index
             };
             let column = &mut self.columns[index];
-            column.kinds.insert(key.kinds);
-            if let (Fate::Fixed(kind) | Fate::Found(kind), Fate::Inferred) = (column.fate, key.fate)
+            column.types.insert(key.types);
+            if let (ColumnRule::Fixed(kind) | ColumnRule::Detected(kind), ColumnRule::Inferred) =
+                (column.rule, key.rule)
                 && kind != Type::Any
             {
-                snag.get_or_insert(Snag::Unfitted);
+                conflict.get_or_insert(LayoutConflict::NeedsConversion);
             }
             // Behind a limit there may be rows that were not seen when the type was found.
             if options.limit.is_some()
-                && let Fate::Found(kind) = column.fate
-                && column.kinds.widest() != kind
+                && let ColumnRule::Detected(kind) = column.rule
+                && column.types.widest() != kind
             {
-                column.fate = Fate::Found(column.kinds.widest());
-                snag.get_or_insert(Snag::Unfitted);
+                column.rule = ColumnRule::Detected(column.types.widest());
+                conflict.get_or_insert(LayoutConflict::NeedsConversion);
             }
             map[number as usize] = index as u32;
             // At once: a line may have a million keys.
@@ -225,50 +229,55 @@ impl Layout {
                 let last = self.columns[index].name.clone();
                 let reserved = self.reserved(options, schema);
                 // Those of the keys behind it that have to be columns all the same.
-                for &number in rows.keys.order() {
-                    let path = rows.keys.path(number).into_iter().map(Into::into).collect();
+                for &number in parsed.keys.order() {
+                    let path = parsed.keys.path(number).into_iter().map(Into::into).collect();
                     if reserved.has(&path) {
-                        self.index(path, schema);
+                        self.column_of_key(path, schema);
                     }
                 }
-                return Err(if self.shrink(&reserved) { Snag::TooMany } else { Snag::NoRoom(last) });
+                return Err(if self.shrink(&reserved) {
+                    LayoutConflict::TooManyColumns
+                } else {
+                    LayoutConflict::NoRoom(last)
+                });
             }
         }
-        snag.map_or(Ok(map), Err)
+        conflict.map_or(Ok(map), Err)
     }
 
     /// The column of a key, a new one if need be; and whether another key has lost it.
     ///
     /// A column of ours has the key that it was made for, or one that is spelt like it. A column of the user's has the key that is spelt like it, and
     /// while there is none, one that makes the same name to SQLite.
-    fn index(&mut self, path: Path, schema: Option<&TableSchema>) -> (usize, bool) {
+    fn column_of_key(&mut self, path: Path, schema: Option<&TableSchema>) -> (usize, bool) {
         if let Some(index) = self.by_path.get(&path).copied() {
-            return (index, self.take_back(index, &path));
+            return (index, self.release_alias(index, &path));
         }
         let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
         let fixed = schema.and_then(|schema| schema.columns.get(&words.join(".")));
-        let wanted = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
-        let is_free = |column: &Column| column.name == wanted && (column.path.is_none() || column.is_lent);
+        let preferred = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
+        let is_free =
+            |column: &Column| column.name == preferred && (column.path.is_none() || column.is_tentative);
         let exact = self.columns.iter().position(is_free);
         if exact.is_none()
             && fixed.is_none_or(|fixed| fixed.name.is_none())
-            && let Some(index) = self.take_alias(&path)
+            && let Some(index) = self.claim_alias(&path)
         {
             return (index, false);
         }
-        let lends = || self.columns.iter().position(|column| column.lends_itself(&wanted));
+        let lends = || self.columns.iter().position(|column| column.matches_any_case(&preferred));
         let index = exact.or_else(lends).unwrap_or_else(|| {
-            let name = self.taken.take(&wanted);
-            if name != wanted {
+            let name = self.names.reserve(&preferred);
+            if name != preferred {
                 self.notes.push(format!("the key {:?} is the column {name:?}", words.join(".")));
             }
-            let fate = fixed.and_then(|fixed| fixed.kind).map_or(Fate::Inferred, Fate::Fixed);
-            self.columns.push(Column::new(name, fate));
+            let rule = fixed.and_then(|fixed| fixed.kind).map_or(ColumnRule::Inferred, ColumnRule::Fixed);
+            self.columns.push(Column::new(name, rule));
             self.columns.len() - 1
         });
         let column = &mut self.columns[index];
         // The keys of a spread object make the name as well, but a key that is the name comes first.
-        column.is_lent = column.takes_any_case && (column.name != wanted || path.len() > 1);
+        column.is_tentative = column.takes_any_case && (column.name != preferred || path.len() > 1);
         let other = column.path.replace(path.clone());
         let has_moved = other.is_some_and(|other| self.by_path.remove(&other).is_some());
         self.by_path.insert(path, index);
@@ -276,27 +285,31 @@ impl Layout {
     }
 
     /// Adds columns that the schema names and no row had.
-    pub(crate) fn complete(&mut self, options: &ImportOptions, schema: Option<&TableSchema>) {
+    pub(crate) fn add_schema_columns(&mut self, options: &ImportOptions, schema: Option<&TableSchema>) {
         let columns = schema.into_iter().flat_map(|schema| &schema.columns);
         for (name, _) in columns.filter(|(_, column)| !column.skip && column.kind.is_some()) {
             let path = path_of(name, options);
             if !self.by_path.contains_key(&path) {
-                self.index(path, schema);
+                self.column_of_key(path, schema);
             }
         }
     }
 
     /// Fixes what has been found out.
-    pub(crate) fn settle(&mut self) {
-        self.notes.extend(self.columns.iter().filter_map(Column::of_decimals));
-        let is_new = |column: &&mut Column| column.fate == Fate::Inferred && column.declared.is_none();
+    pub(crate) fn fix_types(&mut self) {
+        self.notes.extend(self.columns.iter().filter_map(Column::decimal_note));
+        let is_new = |column: &&mut Column| column.rule == ColumnRule::Inferred && column.declared.is_none();
         for column in self.columns.iter_mut().filter(is_new) {
-            column.fate = Fate::Found(column.kinds.widest());
+            column.rule = ColumnRule::Detected(column.types.widest());
         }
     }
 
     /// How rows are to be read for it.
-    pub(crate) fn form(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> Form {
+    pub(crate) fn parse_options(
+        &self,
+        options: &ImportOptions,
+        schema: Option<&TableSchema>,
+    ) -> ParseOptions {
         let mut keys = Keys::default();
         // What columns are called whose keys are not.
         let mut names = HashMap::new();
@@ -304,22 +317,23 @@ impl Layout {
             match &column.path {
                 Some(path) if path.is_empty() => {}
                 Some(path) => {
-                    names.insert(set(&mut keys, path, column.fate), column.name.clone());
+                    names.insert(set_rule(&mut keys, path, column.rule), column.name.clone());
                 }
                 None => {
-                    set(&mut keys, &[column.name.as_bytes().into()], column.fate);
+                    set_rule(&mut keys, &[column.name.as_bytes().into()], column.rule);
                 }
             }
             if let Some(alias) = &column.alias {
-                names.insert(set(&mut keys, &alias.path, column.fate), column.name.clone());
+                names.insert(set_rule(&mut keys, &alias.path, column.rule), column.name.clone());
             }
         }
         for (name, column) in schema.into_iter().flat_map(|schema| &schema.columns) {
             let path = path_of(name, options);
             if column.skip {
-                set(&mut keys, &path, Fate::Skipped);
+                set_rule(&mut keys, &path, ColumnRule::Skipped);
             } else if !self.by_path.contains_key(&path) {
-                let number = set(&mut keys, &path, column.kind.map_or(Fate::Inferred, Fate::Fixed));
+                let number =
+                    set_rule(&mut keys, &path, column.kind.map_or(ColumnRule::Inferred, ColumnRule::Fixed));
                 names.extend(column.name.clone().map(|name| (number, name)));
             }
         }
@@ -333,36 +347,38 @@ impl Layout {
                 let is_renamed = schema.columns.values().any(|column| column.name.as_ref() == Some(name));
                 let path = path_of(name, options);
                 if !is_renamed && !self.by_path.contains_key(&path) && !schema.columns.contains_key(name) {
-                    set(&mut keys, &path, Fate::Inferred);
+                    set_rule(&mut keys, &path, ColumnRule::Inferred);
                 }
             }
         }
         // One that has become no column is gathered with the others.
         for key in &self.whole {
-            if self.more.is_none() || keys.find(ROOT, key).is_some() {
+            if self.overflow.is_none() || keys.find(ROOT, key).is_some() {
                 let number = find_or_add(&mut keys, ROOT, key);
                 keys.get_mut(number).whole = true;
             }
         }
-        if self.more.is_some() && schema.is_none_or(|schema| schema.others == OtherKeys::Infer) {
+        if self.overflow.is_some() && schema.is_none_or(|schema| schema.others == OtherKeys::Infer) {
             for name in self.reserved(options, schema).names() {
                 find_or_add(&mut keys, ROOT, name.as_bytes());
             }
         }
-        let others = match (self.more, schema.map(|schema| schema.others).unwrap_or_default()) {
-            (_, OtherKeys::Skip) => Others::Skipped,
-            (_, OtherKeys::Reject) => Others::Refused,
-            (Some(_), OtherKeys::Infer) => Others::Gathered(keys.add(GATHERED, b"", Fate::Fixed(Type::Text))),
-            (None, OtherKeys::Infer) => Others::Inferred,
+        let unknown_keys = match (self.overflow, schema.map(|schema| schema.others).unwrap_or_default()) {
+            (_, OtherKeys::Skip) => UnknownKeys::Skipped,
+            (_, OtherKeys::Reject) => UnknownKeys::Refused,
+            (Some(_), OtherKeys::Infer) => {
+                UnknownKeys::Gathered(keys.add(OVERFLOW, b"", ColumnRule::Fixed(Type::Text)))
+            }
+            (None, OtherKeys::Infer) => UnknownKeys::Inferred,
         };
-        Form {
-            flatten: if self.is_flat { 0 } else { options.flatten.min(DEEPEST) },
+        ParseOptions {
+            flatten: if self.is_flat { 0 } else { options.flatten.min(MAX_FLATTEN_DEPTH) },
             languages: options.languages.iter().map(|language| language.as_bytes().into()).collect(),
             keys,
             names,
-            others,
+            unknown_keys,
             decimals: if options.exact_numbers { Decimals::Exact } else { Decimals::Rounded },
-            longest: options.max_line,
+            max_line: options.max_line,
             filename: None,
         }
     }
@@ -387,7 +403,7 @@ impl Layout {
     }
 
     /// Whether such columns are new since this was asked last.
-    pub(crate) fn keep_whole_numbers(&mut self) -> bool {
+    pub(crate) fn mark_whole_numbers(&mut self) -> bool {
         let mut any = false;
         for column in self.columns.iter_mut().filter(|column| column.mixes_whole_numbers()) {
             any |= !std::mem::replace(&mut column.has_whole_numbers, true);
@@ -405,13 +421,13 @@ fn path_of(name: &str, options: &ImportOptions) -> Path {
 }
 
 fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
-    keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, Fate::Inferred))
+    keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, ColumnRule::Inferred))
 }
 
-fn set(keys: &mut Keys, path: &[Box<[u8]>], fate: Fate) -> u32 {
+fn set_rule(keys: &mut Keys, path: &[Box<[u8]>], rule: ColumnRule) -> u32 {
     let number = path.iter().fold(ROOT, |parent, name| find_or_add(keys, parent, name));
     if number != ROOT {
-        keys.get_mut(number).fate = fate;
+        keys.get_mut(number).rule = rule;
     }
     number
 }

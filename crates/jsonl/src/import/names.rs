@@ -15,14 +15,14 @@ pub(crate) fn table(stem: &str) -> String {
 }
 
 /// The table that says what was loaded.
-pub(crate) const LEDGER: &str = "_imports";
+pub(crate) const IMPORT_LOG: &str = "_imports";
 
 /// The table of a sink that says which objects became rows.
 pub(crate) const PROCESSED_IDS: &str = "_processed_ids";
 
 /// Whether a table's name is kept for one of ours.
 pub(crate) fn is_reserved(name: &str) -> bool {
-    name.eq_ignore_ascii_case(LEDGER) || name.eq_ignore_ascii_case(PROCESSED_IDS)
+    name.eq_ignore_ascii_case(IMPORT_LOG) || name.eq_ignore_ascii_case(PROCESSED_IDS)
 }
 
 /// As SQLite compares names: ASCII without regard to case.
@@ -36,20 +36,20 @@ pub(crate) fn quoted(name: &str) -> String {
 }
 
 /// Names by which SQLite knows a row's number. No column can be added to a table under one of them.
-const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
+const ROWID_NAMES: [&str; 3] = ["rowid", "oid", "_rowid_"];
 
 /// Names that are taken.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Taken(HashSet<String>);
+pub(crate) struct NameSet(HashSet<String>);
 
-impl Taken {
+impl NameSet {
     /// A free name for a new column: the wanted one, or with a number behind it.
-    pub(crate) fn take(&mut self, wanted: &str) -> String {
-        let mut name = wanted.replace('\0', "\u{fffd}");
+    pub(crate) fn reserve(&mut self, preferred: &str) -> String {
+        let mut name = preferred.replace('\0', "\u{fffd}");
         if name.is_empty() {
             "empty".clone_into(&mut name);
         }
-        if !ROW_NUMBERS.contains(&&*folded(&name)) && self.0.insert(folded(&name)) {
+        if !ROWID_NAMES.contains(&&*folded(&name)) && self.0.insert(folded(&name)) {
             return name;
         }
         let numbered = (2_u64..).map(|number| format!("{name}_{number}"));
@@ -85,12 +85,12 @@ mod tests {
 
     #[test]
     fn columns_that_differ_only_in_case() {
-        let mut taken = Taken::default();
-        let names: Vec<_> = ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"]
+        let mut names = NameSet::default();
+        let columns: Vec<_> = ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"]
             .iter()
-            .map(|name| taken.take(name))
+            .map(|name| names.reserve(name))
             .collect();
-        assert_eq!(names, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b", "rowid_2", "OID_2"]);
+        assert_eq!(columns, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b", "rowid_2", "OID_2"]);
         assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
     }
 }

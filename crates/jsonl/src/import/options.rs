@@ -19,7 +19,7 @@ pub enum ExistingTable {
 }
 
 impl ExistingTable {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             ExistingTable::Refuse => "create",
             ExistingTable::Replace => "replace",
@@ -95,10 +95,10 @@ pub struct ImportOptions {
 }
 
 /// A line of 256 MiB is a mistake more often than a line.
-const MAX_LINE: usize = 256 << 20;
+const DEFAULT_MAX_LINE_BYTES: usize = 256 << 20;
 
 /// Small enough to stay in a core's cache, large enough that handing it over costs nothing.
-const BLOCK: usize = 512 << 10;
+const DEFAULT_BLOCK_BYTES: usize = 512 << 10;
 
 impl Default for ImportOptions {
     fn default() -> Self {
@@ -118,8 +118,8 @@ impl Default for ImportOptions {
             resume: false,
             rejects: None,
             exact_numbers: false,
-            max_line: MAX_LINE,
-            block: BLOCK,
+            max_line: DEFAULT_MAX_LINE_BYTES,
+            block: DEFAULT_BLOCK_BYTES,
         }
     }
 }
@@ -145,13 +145,13 @@ impl ImportOptions {
     }
 
     /// What decides on a table's shape, for a later import to compare with.
-    pub(crate) fn shape(&self) -> String {
+    pub(crate) fn layout_key(&self) -> String {
         let key = if self.primary_key.is_empty() { "by rule".to_owned() } else { self.primary_key.join(",") };
         let mut shape = format!(
             "flatten={} languages={} key={key} schema={}",
             self.flatten,
             self.languages.join(","),
-            self.schema.print()
+            self.schema.fingerprint()
         );
         // Left out where they are not used, as in the records of earlier versions.
         if !self.columns.is_empty() {

@@ -10,7 +10,7 @@ use super::summary::RejectedLine;
 use crate::error::{Error, Result};
 
 /// So many are shown.
-const SHOWN: usize = 10;
+const MAX_EXAMPLES: usize = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Rejects {
@@ -53,7 +53,7 @@ struct Written<'a> {
 }
 
 /// How to open a file that, if it is created, is for its owner alone. The umask can only narrow that.
-pub(super) fn private() -> OpenOptions {
+pub(super) fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -61,7 +61,7 @@ pub(super) fn private() -> OpenOptions {
 }
 
 /// How such a file begins.
-const BEGINNING: &[u8] = b"{\"file\":";
+const FIRST_BYTES: &[u8] = b"{\"file\":";
 
 impl Rejects {
     /// Opens the file. Rejects are added to those that it has; a file that has something else is refused.
@@ -69,7 +69,7 @@ impl Rejects {
         let Some(path) = path else { return Ok(Rejects::default()) };
         let failed = |error: io::Error| Error::io("write the rejects to", path, &error);
         // Rejected lines are the users' data: a file that is created here is for its owner alone.
-        let file = private().read(true).append(true).create(true).open(path);
+        let file = owner_only().read(true).append(true).create(true).open(path);
         let mut file = match file {
             // Not everything that can be written can be read: a terminal, a pipe.
             Err(error) if path.exists() && !path.is_file() => {
@@ -113,7 +113,7 @@ impl Rejects {
             let done = output.file.write_all(&written).and_then(|()| output.file.write_all(b"\n"));
             done.map_err(|error| output.failed(&error))?;
         }
-        if self.examples.len() < SHOWN {
+        if self.examples.len() < MAX_EXAMPLES {
             self.examples.push(rejected);
         }
         Ok(())
@@ -130,7 +130,7 @@ impl Rejects {
     }
 
     /// Forgets those since the mark: their file is read again.
-    pub(crate) fn take_back(&mut self, mark: Mark) -> Result<()> {
+    pub(crate) fn rollback(&mut self, mark: Mark) -> Result<()> {
         self.examples.truncate(mark.examples);
         self.count = mark.count;
         self.cut(mark.bytes)
@@ -169,8 +169,8 @@ impl Output {
 /// Goes to the end of a file of rejects; nothing for a file of another kind. A last line that was cut off is ended.
 fn append_to(file: &mut File) -> io::Result<Option<u64>> {
     let mut beginning = Vec::new();
-    (&*file).take(BEGINNING.len() as u64).read_to_end(&mut beginning)?;
-    if !beginning.is_empty() && beginning != BEGINNING {
+    (&*file).take(FIRST_BYTES.len() as u64).read_to_end(&mut beginning)?;
+    if !beginning.is_empty() && beginning != FIRST_BYTES {
         return Ok(None);
     }
     let mut end = file.seek(SeekFrom::End(0))?;

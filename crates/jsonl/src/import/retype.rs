@@ -10,18 +10,18 @@ use rusqlite::types::{Value, ValueRef};
 
 use super::column::{Column, Holds};
 use super::names::quoted;
-use super::table::belongings;
-use crate::kinds::Type;
-use crate::number::EXACT;
+use super::table::dependents;
+use crate::number::MAX_EXACT_INTEGER;
+use crate::types::Type;
 
 type Sql<T> = rusqlite::Result<T>;
 
 /// The old table while its rows are copied.
-const OLD: &str = "gristmill_import_old";
+const OLD_TABLE: &str = "gristmill_import_old";
 
 /// The name of the function that writes a number as JSON does. Its second argument says whether doubles that are whole
 /// numbers are written without a fraction.
-const TEXT: &str = "gristmill_import_text";
+const TEXT_FUNCTION: &str = "gristmill_import_text";
 
 /// The definition of a table with another type for a column, if it has the column once, and as we write it; and whether
 /// that is all that has to be changed.
@@ -57,7 +57,7 @@ pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -
     let (table, column) = (quoted(table), quoted(column));
     let such = match what {
         Holds::Anything => format!("{column} IS NOT NULL"),
-        Holds::LargeIntegers => format!("{column} > {EXACT} OR {column} < -{EXACT}"),
+        Holds::LargeIntegers => format!("{column} > {MAX_EXACT_INTEGER} OR {column} < -{MAX_EXACT_INTEGER}"),
     };
     conn.prepare(&format!("SELECT 1 FROM {table} WHERE {such} LIMIT 1"))?.exists([])
 }
@@ -96,7 +96,7 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
 
 /// Makes the table anew by this definition, with its rows in their order, its indexes and its triggers.
 fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()> {
-    conn.create_scalar_function(TEXT, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
+    conn.create_scalar_function(TEXT_FUNCTION, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
         let has_whole_numbers: bool = context.get(1)?;
         Ok(match context.get_raw(0) {
             ValueRef::Integer(value) => Value::Text(value.to_string()),
@@ -107,24 +107,28 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
             other => Value::try_from(other)?,
         })
     })?;
-    let belongings = belongings(conn, table)?;
+    let dependents = dependents(conn, table)?;
     let made = columns.iter().filter(|column| column.is_made);
     let (names, values): (Vec<String>, Vec<String>) =
         made.map(|column| (quoted(&column.name), value(column))).unzip();
     let (names, values, table) = (names.join(","), values.join(","), quoted(table));
     // Views and triggers that name the table mean the one that is to come.
     conn.pragma_update(None, "legacy_alter_table", true)?;
-    conn.execute_batch(&format!("ALTER TABLE {table} RENAME TO {OLD}"))?;
+    conn.execute_batch(&format!("ALTER TABLE {table} RENAME TO {OLD_TABLE}"))?;
     conn.pragma_update(None, "legacy_alter_table", false)?;
     conn.execute_batch(sql)?;
-    conn.execute_batch(&format!("INSERT INTO {table} ({names}) SELECT {values} FROM {OLD} NOT INDEXED"))?;
-    conn.execute_batch(&format!("DROP TABLE {OLD}"))?;
-    belongings.iter().try_for_each(|sql| conn.execute_batch(sql))
+    conn.execute_batch(&format!(
+        "INSERT INTO {table} ({names}) SELECT {values} FROM {OLD_TABLE} NOT INDEXED"
+    ))?;
+    conn.execute_batch(&format!("DROP TABLE {OLD_TABLE}"))?;
+    dependents.iter().try_for_each(|sql| conn.execute_batch(sql))
 }
 
 /// Whether the double may stand for a whole number that a file has.
 fn is_whole(value: f64) -> bool {
-    value.fract() == 0.0 && value.abs() <= EXACT as f64 && !(value == 0.0 && value.is_sign_negative())
+    value.fract() == 0.0
+        && value.abs() <= MAX_EXACT_INTEGER as f64
+        && !(value == 0.0 && value.is_sign_negative())
 }
 
 /// The value of a column as its new type has it. A column of text has numbers as JSON writes them. How they were spelt is not
@@ -132,7 +136,8 @@ fn is_whole(value: f64) -> bool {
 /// that the next line with this number has the same text.
 fn value(column: &Column) -> String {
     let name = quoted(&column.name);
-    let text = format!("{TEXT}({name}, {})", column.before == Some(Type::Real) && column.has_whole_numbers);
+    let text =
+        format!("{TEXT_FUNCTION}({name}, {})", column.before == Some(Type::Real) && column.has_whole_numbers);
     match (column.before, column.declared) {
         (before, after) if before == after || after != Some(Type::Text) => name,
         (Some(Type::Boolean), _) => {

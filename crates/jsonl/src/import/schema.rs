@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::{Error, Result};
-use crate::kinds::Type;
+use crate::types::Type;
 
 /// What is fixed of some tables.
 ///
@@ -30,7 +30,7 @@ pub struct Schema {
     #[serde(default)]
     pub tables: BTreeMap<String, TableSchema>,
     #[serde(skip)]
-    print: Option<String>,
+    fingerprint: Option<String>,
 }
 
 /// What is fixed of one table.
@@ -112,11 +112,11 @@ impl Schema {
             let why = error.to_string();
             Error::Invalid(format!("the schema {} is not right: {}", path.display(), why.trim_end()))
         })?;
-        schema.print = Some(blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect());
+        schema.fingerprint = Some(blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect());
         Ok(schema)
     }
 
-    pub(crate) fn print(&self) -> &str {
-        self.print.as_deref().unwrap_or("none")
+    pub(crate) fn fingerprint(&self) -> &str {
+        self.fingerprint.as_deref().unwrap_or("none")
     }
 }

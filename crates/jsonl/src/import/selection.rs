@@ -5,8 +5,8 @@ use super::layout::Layout;
 use super::options::ImportOptions;
 use super::schema::TableSchema;
 use crate::error::{Error, Result};
-use crate::keys::{Fate, Keys, ROOT};
-use crate::parse::{Filename, Form, Others};
+use crate::keys::{ColumnRule, Keys, ROOT};
+use crate::parse::{Filename, ParseOptions, UnknownKeys};
 
 type Path = Vec<Box<[u8]>>;
 
@@ -26,32 +26,40 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
 }
 
 /// Makes the parser skip keys that were not asked for, and add the name of the file.
-pub(crate) fn apply(form: &mut Form, options: &ImportOptions, schema: Option<&TableSchema>, file: &str) {
+pub(crate) fn apply(
+    parse_options: &mut ParseOptions,
+    options: &ImportOptions,
+    schema: Option<&TableSchema>,
+    file: &str,
+) {
     if !options.columns.is_empty() {
-        select(form, options, schema);
+        select(parse_options, options, schema);
     }
     if let Some(name) = &options.filename_column {
-        let key = find_or_add(&mut form.keys, ROOT, name.as_bytes());
-        form.filename = Some(Filename { key, value: file.as_bytes().into() });
+        let key = find_or_add(&mut parse_options.keys, ROOT, name.as_bytes());
+        parse_options.filename = Some(Filename { key, value: file.as_bytes().into() });
     }
 }
 
-fn select(form: &mut Form, options: &ImportOptions, schema: Option<&TableSchema>) {
-    let mut wanted: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
-    wanted.extend(options.filename_column.iter().map(|name| vec![name.as_bytes().into()]));
-    for number in 0..form.keys.len() as u32 {
-        let path = form.keys.path(number);
-        let related = |wanted: &Path| path.iter().zip(wanted).all(|(key, wanted)| **key == **wanted);
-        if !wanted.iter().any(related) {
-            form.keys.get_mut(number).fate = Fate::Skipped;
+fn select(parse_options: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>) {
+    let mut requested: Vec<Path> =
+        options.columns.iter().map(|name| path_of(name, options, schema)).collect();
+    requested.extend(options.filename_column.iter().map(|name| vec![name.as_bytes().into()]));
+    for number in 0..parse_options.keys.len() as u32 {
+        let path = parse_options.keys.path(number);
+        let related =
+            |requested: &Path| path.iter().zip(requested).all(|(key, requested)| **key == **requested);
+        if !requested.iter().any(related) {
+            parse_options.keys.get_mut(number).rule = ColumnRule::Skipped;
         }
     }
-    for path in &wanted {
-        let number = path.iter().fold(ROOT, |parent, name| find_or_add(&mut form.keys, parent, name));
+    for path in &requested {
+        let number =
+            path.iter().fold(ROOT, |parent, name| find_or_add(&mut parse_options.keys, parent, name));
         // All that is in it is wanted as well.
-        form.keys.get_mut(number).is_open = true;
+        parse_options.keys.get_mut(number).is_open = true;
     }
-    form.others = Others::Skipped;
+    parse_options.unknown_keys = UnknownKeys::Skipped;
 }
 
 /// Whether a table has a column of the key that was asked for, or of a key in its objects. Keys are compared exactly: a key
@@ -62,26 +70,26 @@ pub(crate) fn has(
     options: &ImportOptions,
     schema: Option<&TableSchema>,
 ) -> bool {
-    let wanted = path_of(name, options, schema);
-    layout.columns.iter().any(|column| is_of(column, &wanted))
+    let requested = path_of(name, options, schema);
+    layout.columns.iter().any(|column| is_of(column, &requested))
 }
 
 /// Whether some line of a table's files had a key that was asked for.
 pub(crate) fn is_in_lines(layout: &Layout, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
-    let wanted: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
-    let seen = layout.columns.iter().filter(|column| !column.kinds.is_empty());
-    seen.into_iter().any(|column| wanted.iter().any(|wanted| is_of(column, wanted)))
+    let requested: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
+    let seen = layout.columns.iter().filter(|column| !column.types.is_empty());
+    seen.into_iter().any(|column| requested.iter().any(|requested| is_of(column, requested)))
 }
 
 /// Whether a column is for this key, or for one in its objects. A column of the user's is for the key that makes its name,
 /// until lines show which key it has.
-fn is_of(column: &Column, wanted: &Path) -> bool {
-    if column.alias.as_ref().is_some_and(|alias| alias.path == *wanted) {
+fn is_of(column: &Column, requested: &Path) -> bool {
+    if column.alias.as_ref().is_some_and(|alias| alias.path == *requested) {
         return true;
     }
     match &column.path {
-        Some(path) => path.len() >= wanted.len() && path.iter().zip(wanted).all(|(a, b)| a == b),
-        None => wanted.join(&b"_"[..]) == column.name.as_bytes(),
+        Some(path) => path.len() >= requested.len() && path.iter().zip(requested).all(|(a, b)| a == b),
+        None => requested.join(&b"_"[..]) == column.name.as_bytes(),
     }
 }
 
@@ -97,5 +105,5 @@ fn path_of(name: &str, options: &ImportOptions, schema: Option<&TableSchema>) ->
 }
 
 fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
-    keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, Fate::Inferred))
+    keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, ColumnRule::Inferred))
 }

@@ -8,9 +8,9 @@ use rusqlite::types::ValueRef;
 use serde::Serialize;
 
 pub use super::dates::DateKind;
-use super::ledger;
-use super::names::{LEDGER, quoted};
-use super::place::read_only;
+use super::import_log;
+use super::names::{IMPORT_LOG, quoted};
+use super::output_db::read_only;
 use crate::error::{Error, Result};
 
 /// A database at one moment.
@@ -67,14 +67,14 @@ pub fn stats(path: &Path) -> Result<DatabaseStats> {
 }
 
 fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
-    let moment = conn.unchecked_transaction()?;
-    let has_ledger = ledger::is_there(&moment)?;
-    let (sizes, index_sizes) = sizes(&moment)?;
-    let mut statement = moment.prepare(
+    let transaction = conn.unchecked_transaction()?;
+    let has_import_log = import_log::exists(&transaction)?;
+    let (sizes, index_sizes) = sizes(&transaction)?;
+    let mut statement = transaction.prepare(
         "SELECT s.name, (SELECT count(*) FROM pragma_table_info(s.name)) FROM sqlite_schema s
          WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND s.name <> ?1 ORDER BY s.name",
     )?;
-    let rows = statement.query_map([LEDGER], |row| {
+    let rows = statement.query_map([IMPORT_LOG], |row| {
         let table: String = row.get(0)?;
         Ok(TableStats {
             rows: 0,
@@ -92,11 +92,11 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
     let mut tables: Vec<TableStats> = rows.collect::<rusqlite::Result<_>>()?;
     for table in &mut tables {
         let count = format!("SELECT count(*) FROM {}", quoted(&table.table));
-        table.rows = moment.query_row(&count, [], |row| number(row, 0))?;
-        if has_ledger {
-            table.add_log(&moment)?;
+        table.rows = transaction.query_row(&count, [], |row| number(row, 0))?;
+        if has_import_log {
+            table.add_log(&transaction)?;
         }
-        table.dates = dates(&moment, &table.table)?;
+        table.dates = dates(&transaction, &table.table)?;
     }
     Ok(tables)
 }
@@ -104,7 +104,7 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
 impl TableStats {
     /// Adds what the log has of the files that were loaded into the table since it was made.
     fn add_log(&mut self, conn: &Connection) -> rusqlite::Result<()> {
-        let made_at = ledger::made_at(conn, &self.table)?.unwrap_or(0);
+        let made_at = import_log::creation_id(conn, &self.table)?.unwrap_or(0);
         // SQLite takes columns beside max() from the row that has the maximum.
         let mut statement = conn.prepare_cached(
             r#"SELECT "source", "finished_at", sum("errors"), count(DISTINCT CASE WHEN "rows" > 0 THEN "source" END),

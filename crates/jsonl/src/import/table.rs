@@ -3,25 +3,25 @@
 //! Owns the SQL. While rows come, columns have no type: what was seen decides, when all of it was. Values lie in
 //! the file the same way under either, but for text, and then the file is loaded again with what is known.
 
-mod rows;
+mod insert;
 
 use rusqlite::{Connection, ErrorCode};
 
-pub(crate) use self::rows::Bound;
-use self::rows::has_twice;
+pub(crate) use self::insert::BoundCell;
+use self::insert::has_duplicates;
 use super::column::Column;
-use super::gathered;
-use super::key::{Plan, Required, Watch, cell_of};
+use super::key::{KeyPlan, KeyTracker, Required, cell_of};
 use super::layout::Layout;
 use super::names::quoted;
+use super::overflow_merge;
 use super::retype;
-use crate::fault::ParseErrorKind;
-use crate::kinds::Type;
-use crate::rows::{Cell, Line, Rows};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Cell, Line, ParsedBlock};
+use crate::types::Type;
 
 /// How rows get in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum WriteMode {
     Insert,
     Upsert,
 }
@@ -30,9 +30,9 @@ pub(crate) enum Way {
 pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    pub(crate) plan: Plan,
-    pub(crate) watch: Watch,
-    pub(crate) way: Way,
+    pub(crate) plan: KeyPlan,
+    pub(crate) key_tracker: KeyTracker,
+    pub(crate) write_mode: WriteMode,
     /// Columns that the table would make up a key for, or leave null.
     pub(crate) required: Vec<Required>,
     /// Its definition may have a conflict clause, which must not decide what becomes of a row: a row that it ignores, or that
@@ -50,39 +50,45 @@ pub(crate) struct Table {
 
 /// What became of a block.
 #[derive(Debug, Default)]
-pub(crate) struct Inserted {
+pub(crate) struct InsertResult {
     pub(crate) rows: u64,
     pub(crate) refused: Vec<(Line, ParseErrorKind)>,
     /// The plan does not hold, seen after so many rows of the block; rows are missing.
-    pub(crate) broken_after: Option<usize>,
+    pub(crate) plan_failed_after: Option<usize>,
 }
 
 /// Why a table could not be finished as planned.
 #[derive(Debug)]
-pub(crate) enum Unfinished {
+pub(crate) enum FinishError {
     /// Some rows break the key that the user asked for: they have to be refused, one by one.
     KeyBroken,
     Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Unfinished {
+impl From<rusqlite::Error> for FinishError {
     fn from(error: rusqlite::Error) -> Self {
-        Unfinished::Sqlite(error)
+        FinishError::Sqlite(error)
     }
 }
 
 type Sql<T> = rusqlite::Result<T>;
 
 impl Table {
-    pub(crate) fn new(name: String, layout: Layout, plan: Plan, watch: Watch, is_old: bool) -> Self {
-        let is_update = watch.upserts && matches!(plan, Plan::Enforced(_) | Plan::Kept(_));
-        let way = if is_update { Way::Upsert } else { Way::Insert };
+    pub(crate) fn new(
+        name: String,
+        layout: Layout,
+        plan: KeyPlan,
+        key_tracker: KeyTracker,
+        is_old: bool,
+    ) -> Self {
+        let is_update = key_tracker.upserts && matches!(plan, KeyPlan::Enforced(_) | KeyPlan::Kept(_));
+        let write_mode = if is_update { WriteMode::Upsert } else { WriteMode::Insert };
         Table {
             name,
             layout,
             plan,
-            watch,
-            way,
+            key_tracker,
+            write_mode,
             required: Vec::new(),
             has_conflict_clause: false,
             is_whole: false,
@@ -94,71 +100,76 @@ impl Table {
     }
 
     /// Looks at a block without writing it, or at the rows of it that come after the first `seen`.
-    pub(crate) fn watch(&mut self, rows: &Rows, map: &[u32], seen: usize) {
+    pub(crate) fn observe_keys(&mut self, parsed: &ParsedBlock, map: &[u32], seen: usize) {
         let mut begin =
-            seen.checked_sub(1).and_then(|last| rows.rows.get(last)).map_or(0, |row| row.end as usize);
-        for row in &rows.rows[seen..] {
-            let cells = &rows.cells[begin..row.end as usize];
+            seen.checked_sub(1).and_then(|last| parsed.rows.get(last)).map_or(0, |row| row.end as usize);
+        for row in &parsed.rows[seen..] {
+            let cells = &parsed.cells[begin..row.end as usize];
             begin = row.end as usize;
-            self.watch.see(cells, map, &self.layout);
+            self.key_tracker.observe(cells, map, &self.layout);
         }
     }
 
     /// Writes a block.
-    pub(crate) fn write(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        if self.is_whole && !self.is_old && self.keeps_types(rows) {
-            self.decide(rows, map);
-        } else if self.plan == Plan::Open {
-            self.open(rows, map);
+    pub(crate) fn write(
+        &mut self,
+        conn: &Connection,
+        parsed: &ParsedBlock,
+        map: &[u32],
+    ) -> Sql<InsertResult> {
+        if self.is_whole && !self.is_old && self.keeps_types(parsed) {
+            self.plan_key_from_all_rows(parsed, map);
+        } else if self.plan == KeyPlan::Open {
+            self.plan_key_from_first_row(parsed, map);
         }
-        self.prepare(conn)?;
-        match self.way {
-            Way::Insert if !self.is_old => self.insert(conn, rows, map),
-            _ => self.add(conn, rows, map),
+        self.create_or_extend(conn)?;
+        match self.write_mode {
+            WriteMode::Insert if !self.is_old => self.insert(conn, parsed, map),
+            _ => self.add(conn, parsed, map),
         }
     }
 
     /// Decides on the key with the first row that there is.
-    fn open(&mut self, rows: &Rows, map: &[u32]) {
-        let Some(first) = rows.rows.first() else { return };
-        let mut watch = self.watch.clone();
-        let cells = &rows.cells[..first.end as usize];
-        watch.see(cells, map, &self.layout);
+    fn plan_key_from_first_row(&mut self, parsed: &ParsedBlock, map: &[u32]) {
+        let Some(first) = parsed.rows.first() else { return };
+        let mut key_tracker = self.key_tracker.clone();
+        let cells = &parsed.cells[..first.end as usize];
+        key_tracker.observe(cells, map, &self.layout);
         let is_rowid = |index: usize| {
             matches!(cell_of(cells, map, index), Some(Cell::Int(_)))
                 && self.layout.columns[index].kind() == Type::Integer
         };
-        self.plan = match watch.columns[..] {
-            [index] if is_rowid(index) => Plan::Rowid(index),
-            _ => Plan::None,
+        self.plan = match key_tracker.columns[..] {
+            [index] if is_rowid(index) => KeyPlan::Rowid(index),
+            _ => KeyPlan::None,
         };
     }
 
     /// Decides on the key with all rows that there are. The table gets its types and its key when it is made.
-    fn decide(&mut self, rows: &Rows, map: &[u32]) {
-        let watch = self.watch.clone();
-        self.watch(rows, map, 0);
-        let seen = std::mem::replace(&mut self.watch, watch);
+    fn plan_key_from_all_rows(&mut self, parsed: &ParsedBlock, map: &[u32]) {
+        let key_tracker = self.key_tracker.clone();
+        self.observe_keys(parsed, map, 0);
+        let seen = std::mem::replace(&mut self.key_tracker, key_tracker);
         self.is_typed = true;
         self.plan = match seen.plan(&self.layout) {
-            Plan::After(keys) if !seen.is_needed() && has_twice(rows, map, keys[0]) => {
+            KeyPlan::After(keys) if !seen.is_needed() && has_duplicates(parsed, map, keys[0]) => {
                 self.note_no_key(keys[0]);
-                Plan::None
+                KeyPlan::None
             }
-            Plan::After(keys) => Plan::Enforced(keys),
+            KeyPlan::After(keys) => KeyPlan::Enforced(keys),
             plan => plan,
         };
-        if seen.upserts && matches!(self.plan, Plan::Enforced(_)) {
-            self.way = Way::Upsert;
+        if seen.upserts && matches!(self.plan, KeyPlan::Enforced(_)) {
+            self.write_mode = WriteMode::Upsert;
         }
     }
 
     /// Whether the rows come out of the table as they would if it got its types after them. SQLite makes whole numbers of
     /// some doubles when it knows the type: of zero below zero, and of all that can be one in a NUMERIC column.
-    fn keeps_types(&self, rows: &Rows) -> bool {
+    fn keeps_types(&self, parsed: &ParsedBlock) -> bool {
         let is_numeric = |column: &Column| column.kind() == Type::Numeric;
         !self.layout.columns.iter().any(is_numeric)
-            && !rows.cells.iter().any(|(_, cell)| cell.is_negative_zero())
+            && !parsed.cells.iter().any(|(_, cell)| cell.is_negative_zero())
     }
 
     fn note_no_key(&mut self, index: usize) {
@@ -169,15 +180,17 @@ impl Table {
 
     /// The table as it is to be.
     pub(crate) fn sql(&self, typed: bool) -> String {
-        let is_after = matches!(self.plan, Plan::After(_));
+        let is_after = matches!(self.plan, KeyPlan::After(_));
         let columns = self.layout.columns.iter().enumerate().map(|(index, column)| {
             let name = quoted(&column.name);
             // INTEGER PRIMARY KEY would be the row's number, and its order; INT is not.
             let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
             let kind = if typed { column.kind() } else { Type::Any };
             match &self.plan {
-                Plan::Rowid(key) if *key == index => format!("{name} INTEGER PRIMARY KEY"),
-                Plan::Enforced(keys) | Plan::After(keys) if keys.contains(&index) && (typed || !is_after) => {
+                KeyPlan::Rowid(key) if *key == index => format!("{name} INTEGER PRIMARY KEY"),
+                KeyPlan::Enforced(keys) | KeyPlan::After(keys)
+                    if keys.contains(&index) && (typed || !is_after) =>
+                {
                     let alone = if keys.len() == 1 { " PRIMARY KEY" } else { "" };
                     format!("{name} {} NOT NULL{alone}", in_key(column.kind()))
                 }
@@ -196,7 +209,7 @@ impl Table {
     }
 
     /// Makes the table, or the columns that are new.
-    fn prepare(&mut self, conn: &Connection) -> Sql<()> {
+    fn create_or_extend(&mut self, conn: &Connection) -> Sql<()> {
         if self.is_old && self.insert.is_empty() {
             retype::widen(conn, &self.name, &mut self.layout.columns)?;
         }
@@ -220,42 +233,42 @@ impl Table {
         if self.insert.is_empty() && self.is_made {
             let all: Vec<usize> = (0..self.layout.columns.len()).collect();
             self.insert = self.insert_sql(&all);
-            if self.way == Way::Upsert && self.layout.gathered().is_some() {
-                gathered::define_merge(conn)?;
+            if self.write_mode == WriteMode::Upsert && self.layout.overflow_column().is_some() {
+                overflow_merge::define_merge_function(conn)?;
             }
         }
         Ok(())
     }
 
     /// Makes what is missing when all rows are there: types, the key, columns that no row had.
-    pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), Unfinished> {
-        self.prepare(conn)?;
+    pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), FinishError> {
+        self.create_or_extend(conn)?;
         if self.is_old || self.is_typed || !self.is_made {
             return Ok(());
         }
-        if self.plan == Plan::None {
-            self.plan = match self.watch.plan(&self.layout) {
+        if self.plan == KeyPlan::None {
+            self.plan = match self.key_tracker.plan(&self.layout) {
                 // It was not one from the start, and cannot become one.
-                Plan::Rowid(index) => Plan::After(vec![index]),
-                Plan::Enforced(_) => return Err(Unfinished::KeyBroken),
+                KeyPlan::Rowid(index) => KeyPlan::After(vec![index]),
+                KeyPlan::Enforced(_) => return Err(FinishError::KeyBroken),
                 plan => plan,
             };
         }
-        let Plan::After(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
+        let KeyPlan::After(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
         let first = keys[0];
         let columns: Vec<String> =
             keys.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
         let (table, columns) = (quoted(&self.name), columns.join(","));
-        let made = conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY} ON {table} ({columns})"));
+        let made = conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY_INDEX} ON {table} ({columns})"));
         match made {
             Ok(()) => Ok(self.declare(conn, true)?),
             Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => {
                 Err(error.into())
             }
-            Err(_) if self.watch.is_needed() => Err(Unfinished::KeyBroken),
+            Err(_) if self.key_tracker.is_needed() => Err(FinishError::KeyBroken),
             Err(_) => {
                 self.note_no_key(first);
-                self.plan = Plan::None;
+                self.plan = KeyPlan::None;
                 Ok(self.declare(conn, false)?)
             }
         }
@@ -272,7 +285,7 @@ impl Table {
         if has_index {
             conn.execute(
                 "UPDATE sqlite_schema SET sql = NULL, name = ?1 WHERE type = 'index' AND name = ?2",
-                (format!("sqlite_autoindex_{}_1", self.name), KEY),
+                (format!("sqlite_autoindex_{}_1", self.name), KEY_INDEX),
             )?;
         }
         conn.pragma_update(None, "writable_schema", "RESET")
@@ -306,7 +319,7 @@ pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()
 }
 
 /// What a table takes with it when it goes, and is to have again.
-pub(crate) fn belongings(conn: &Connection, table: &str) -> Sql<Vec<String>> {
+pub(crate) fn dependents(conn: &Connection, table: &str) -> Sql<Vec<String>> {
     let mut statement = conn.prepare(
         "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
          AND sql IS NOT NULL ORDER BY rowid",
@@ -316,4 +329,4 @@ pub(crate) fn belongings(conn: &Connection, table: &str) -> Sql<Vec<String>> {
 }
 
 /// The key's index while it is made.
-const KEY: &str = "gristmill_import_key";
+const KEY_INDEX: &str = "gristmill_import_key";

@@ -4,47 +4,40 @@
 //! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
 
 mod dry_run;
-mod ending;
-mod lacks;
+mod finish;
 mod limit;
+mod requirements;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use rusqlite::Connection;
 
-use super::base::Base;
-use super::control::{ImportHandle, add};
-use super::key::{Plan, Watch};
-use super::layout::{MAX_COLUMNS, Snag};
-use super::ledger;
-use super::loading::{Known, Loading, State};
+use super::file_load::{FileLoad, LoadState, TableState};
+use super::handle::{ImportHandle, add};
+use super::import_log;
+use super::key::{KeyPlan, KeyTracker};
+use super::layout::{LayoutConflict, MAX_COLUMNS};
 use super::names::quoted;
 use super::options::{ExistingTable, ImportOptions, OnError, Target};
+use super::pipeline::{BufferPool, Demand, PipelineEvent};
 use super::rejects::Rejects;
 use super::retype;
 use super::schema::TableSchema;
-use super::stream::{Demand, Event, Spare};
 use super::summary::{FileOutcome, FileSummary, RejectedLine};
 use super::table::{self, Table};
-use crate::error::{Error, Result, is_tables};
-use crate::fault::ParseErrorKind;
-use crate::rows::{Line, Rows};
-use crate::source::{self, Print};
-
-/// What is to be done next.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    GoOn,
-    /// There were more bad lines than were allowed.
-    Stop,
-}
+use super::transaction::ImportTx;
+use crate::error::{Error, Result, is_table_mismatch};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Line, ParsedBlock};
+use crate::source::{self, Fingerprint};
 
 /// What is left when all is done.
-pub(crate) struct Ended {
+pub(crate) struct WriterOutput {
     pub(crate) conn: Option<Connection>,
     pub(crate) files: Vec<FileSummary>,
     pub(crate) examples: Vec<RejectedLine>,
@@ -53,9 +46,9 @@ pub(crate) struct Ended {
 
 pub(crate) struct Writer<'a> {
     options: &'a ImportOptions,
-    control: &'a ImportHandle,
+    handle: &'a ImportHandle,
     target: &'a Target,
-    base: Option<Base<'a>>,
+    tx: Option<ImportTx<'a>>,
     rejects: Rejects,
     pub(crate) files: Vec<FileSummary>,
     /// What the files' names make of them, by which a schema knows them.
@@ -65,40 +58,40 @@ pub(crate) struct Writer<'a> {
     /// Files of a table that are read in this pass, by its first file.
     expected: HashMap<usize, Vec<usize>>,
     /// What is known of a table, by its first file.
-    pub(crate) known: HashMap<usize, Known>,
+    pub(crate) table_states: HashMap<usize, TableState>,
     /// Files that have to be loaded again.
-    pub(crate) again: Vec<usize>,
+    pub(crate) reload: Vec<usize>,
     pub(crate) stopped_by: Option<RejectedLine>,
-    loading: Option<Loading>,
+    load: Option<FileLoad>,
     /// Columns that were asked for, and found in some table.
     pub(crate) matched: HashSet<String>,
-    pub(crate) spare: Arc<Spare>,
+    pub(crate) buffers: Arc<BufferPool>,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(
         options: &'a ImportOptions,
-        control: &'a ImportHandle,
+        handle: &'a ImportHandle,
         target: &'a Target,
-        base: Option<Base<'a>>,
+        tx: Option<ImportTx<'a>>,
         (files, stems, leaders): (Vec<FileSummary>, Vec<String>, Vec<usize>),
     ) -> Result<Self> {
         Ok(Writer {
             options,
-            control,
+            handle,
             target,
-            base,
+            tx,
             rejects: Rejects::open(options.rejects.as_deref())?,
             files,
             stems,
             leaders,
             expected: HashMap::new(),
-            known: HashMap::new(),
-            again: Vec::new(),
+            table_states: HashMap::new(),
+            reload: Vec::new(),
             stopped_by: None,
-            loading: None,
+            load: None,
             matched: HashSet::new(),
-            spare: Arc::default(),
+            buffers: Arc::default(),
         })
     }
 
@@ -108,7 +101,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A file that is read in this pass. The first file of its table.
-    pub(crate) fn expect(&mut self, index: usize) -> usize {
+    pub(crate) fn expect_file(&mut self, index: usize) -> usize {
         let leader = self.leaders[index];
         self.expected.entry(leader).or_default().push(index);
         leader
@@ -120,75 +113,82 @@ impl<'a> Writer<'a> {
     }
 
     /// What is known of a file's table.
-    fn known(&mut self, index: usize) -> &mut Known {
-        self.known.entry(self.leaders[index]).or_default()
+    fn table_state(&mut self, index: usize) -> &mut TableState {
+        self.table_states.entry(self.leaders[index]).or_default()
     }
 
     /// Takes what comes next of a file.
-    pub(crate) fn take(&mut self, index: usize, event: Event, demand: &Arc<Demand>) -> Result<Next> {
-        match &mut self.loading {
+    pub(crate) fn handle_event(
+        &mut self,
+        index: usize,
+        event: PipelineEvent,
+        demand: &Arc<Demand>,
+    ) -> Result<ControlFlow<()>> {
+        match &mut self.load {
             None => self.begin(index, demand)?,
-            Some(loading) if loading.index != index => loading.next_file(index),
+            Some(load) if load.index != index => load.next_file(index),
             Some(_) => {}
         }
         match event {
-            Event::Rows(rows, permit) => {
-                if let Some(loading) = &mut self.loading
-                    && loading.waits_for_more()
+            PipelineEvent::Block(parsed, permit) => {
+                if let Some(load) = &mut self.load
+                    && load.waits_for_more()
                 {
                     // Without its permit, for the next block may be so large that it has to wait for all of them.
-                    loading.held = Some(rows);
-                    return Ok(Next::GoOn);
+                    load.held = Some(parsed);
+                    return Ok(ControlFlow::Continue(()));
                 }
-                if self.held_rows(false)? == Next::Stop {
-                    return Ok(Next::Stop);
+                if self.write_held_block(false)? == ControlFlow::Break(()) {
+                    return Ok(ControlFlow::Break(()));
                 }
-                let next = self.rows(rows);
+                let next = self.write_block(parsed);
                 drop(permit);
                 next
             }
-            Event::End(end) => match self.held_rows(end.is_ok())? {
-                Next::GoOn => self.end(end),
-                Next::Stop => Ok(Next::Stop),
+            PipelineEvent::End(end) => match self.write_held_block(end.is_ok())? {
+                ControlFlow::Continue(()) => self.end_file(end),
+                ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
             },
         }
     }
 
     /// Takes the first block, when it is known whether it is the only one.
-    fn held_rows(&mut self, is_whole: bool) -> Result<Next> {
-        let Some(loading) = &mut self.loading else { return Ok(Next::GoOn) };
-        let Some(rows) = loading.held.take() else { return Ok(Next::GoOn) };
-        loading.table.is_whole = is_whole;
-        self.rows(rows)
+    fn write_held_block(&mut self, is_whole: bool) -> Result<ControlFlow<()>> {
+        let Some(load) = &mut self.load else { return Ok(ControlFlow::Continue(())) };
+        let Some(parsed) = load.held.take() else { return Ok(ControlFlow::Continue(())) };
+        load.table.is_whole = is_whole;
+        self.write_block(parsed)
     }
 
     fn begin(&mut self, index: usize, demand: &Arc<Demand>) -> Result<()> {
         let is_one_of_many = self.group(index).len() > 1;
-        let known = self.known(index);
-        if is_one_of_many && known.before.is_none() {
-            known.before = Some(Box::new(known.clone()));
+        let table_state = self.table_state(index);
+        if is_one_of_many && table_state.initial.is_none() {
+            table_state.initial = Some(Box::new(table_state.clone()));
         }
-        known.passes += 1;
-        let (known, passes) = (known.clone(), known.passes);
+        table_state.passes += 1;
+        let (table_state, passes) = (table_state.clone(), table_state.passes);
         let name = self.files[index].table.clone();
-        let (mut belongings, mut note) = (Vec::new(), None);
-        if let Some(base) = &mut self.base {
-            base.begin_file()?;
-            if known.is_replaced {
-                belongings = table::belongings(&base.conn, &name).map_err(|error| base.failed(&error))?;
-                let is_ours = ledger::is_ours(&base.conn, &name).map_err(|error| base.failed(&error))?;
+        let (mut dependents, mut note) = (Vec::new(), None);
+        if let Some(tx) = &mut self.tx {
+            tx.begin_file()?;
+            if table_state.is_replaced {
+                dependents = table::dependents(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
+                let is_ours =
+                    import_log::is_created_by_import(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
                 note = (!is_ours).then(|| {
                     "the old table was not made by an import; its own constraints are gone".to_owned()
                 });
-                base.batch(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
+                tx.execute(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
         }
-        let wanted = self.options.key_of(&self.stems[index]).to_vec();
-        let watch = Watch::new(wanted, self.options.existing == ExistingTable::Upsert);
-        let mut table = Table::new(name, known.layout, known.plan, watch, known.is_old);
-        table.required = known.required;
-        table.has_conflict_clause = known.has_conflict_clause;
-        self.loading = Some(Loading {
+        let requested = self.options.key_of(&self.stems[index]).to_vec();
+        let key_tracker = KeyTracker::new(requested, self.options.existing == ExistingTable::Upsert);
+        let mut table =
+            Table::new(name, table_state.layout, table_state.plan, key_tracker, table_state.is_old);
+        table.required = table_state.required;
+        table.has_conflict_clause = table_state.has_conflict_clause;
+        self.load = Some(FileLoad {
             index,
             read: Vec::new(),
             unread: Vec::new(),
@@ -196,210 +196,214 @@ impl<'a> Writer<'a> {
             filled_by: None,
             keys: self.key_check(&table, passes)?,
             table,
-            state: if self.base.is_some() { State::Writing } else { State::Watching },
+            state: if self.tx.is_some() { LoadState::Writing } else { LoadState::Inspecting },
             rows: 0,
             rejected: 0,
             blank: 0,
             lines: 0,
             has_objects: false,
-            is_unfitted: false,
+            needs_conversion: false,
             held: None,
             has_begun: is_one_of_many,
             mark: self.rejects.mark()?,
             started: Timestamp::now(),
             demand: demand.clone(),
-            is_replaced: known.is_replaced && self.base.as_ref().is_none_or(|base| !base.is_new),
+            is_replaced: table_state.is_replaced && self.tx.as_ref().is_none_or(|tx| !tx.is_new),
             note,
             failure: None,
-            belongings,
+            dependents,
         });
         Ok(())
     }
 
-    fn rows(&mut self, mut rows: Box<Rows>) -> Result<Next> {
-        let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
-        let next = self.rows_of(&mut loading, &mut rows);
-        self.loading = Some(loading);
-        self.spare.give(*rows, self.options.block);
+    fn write_block(&mut self, mut parsed: Box<ParsedBlock>) -> Result<ControlFlow<()>> {
+        let Some(mut load) = self.load.take() else { return Ok(ControlFlow::Continue(())) };
+        let next = self.process_block(&mut load, &mut parsed);
+        self.load = Some(load);
+        self.buffers.recycle(*parsed, self.options.block);
         next
     }
 
-    fn rows_of(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
-        if let Some(base) = &self.base {
-            base.check()?;
+    fn process_block(&mut self, load: &mut FileLoad, parsed: &mut ParsedBlock) -> Result<ControlFlow<()>> {
+        if let Some(tx) = &self.tx {
+            tx.check()?;
         }
-        if loading.state == State::Abandoned || loading.is_full() {
-            return Ok(Next::GoOn);
+        if load.state == LoadState::Abandoned || load.is_full() {
+            return Ok(ControlFlow::Continue(()));
         }
         let next = match self.options.limit {
-            Some(limit) => self.limited_rows(loading, rows, limit)?,
-            None => self.all_rows(loading, rows)?,
+            Some(limit) => self.write_rows_up_to_limit(load, parsed, limit)?,
+            None => self.write_rows(load, parsed)?,
         };
-        loading.blank += u64::from(rows.blank);
-        loading.lines += u64::from(rows.lines);
+        load.blank += u64::from(parsed.blank);
+        load.lines += u64::from(parsed.lines);
         Ok(next)
     }
 
-    fn all_rows(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
-        loading.has_objects |= !rows.rows.is_empty();
+    fn write_rows(&mut self, load: &mut FileLoad, parsed: &mut ParsedBlock) -> Result<ControlFlow<()>> {
+        load.has_objects |= !parsed.rows.is_empty();
         let mut bad: Vec<(Line, usize, ParseErrorKind)> =
-            std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
-        let mut written = rows.rows.len() as u64;
+            std::mem::take(&mut parsed.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
+        let mut written = parsed.rows.len() as u64;
         if *self.target != Target::ValidateOnly {
-            match loading.table.layout.place(rows, self.options, self.schema(loading.index)) {
+            match load.table.layout.assign_columns(parsed, self.options, self.schema(load.index)) {
                 Ok(map) => {
-                    let table = &mut loading.table;
-                    if widened(table, self.base.as_ref())?
-                        | (loading.state == State::Writing && is_wrong(table))
+                    let table = &mut load.table;
+                    if widen_columns(table, self.tx.as_ref())?
+                        | (load.state == LoadState::Writing && needs_reload(table))
                     {
-                        loading.state = State::Watching;
+                        load.state = LoadState::Inspecting;
                     }
-                    match (&self.base, loading.state) {
-                        (Some(base), State::Writing) => {
+                    match (&self.tx, load.state) {
+                        (Some(tx), LoadState::Writing) => {
                             if table.is_whole && !table.is_old && self.options.columns.is_empty() {
-                                let stem = &self.stems[loading.index];
-                                table.layout.complete(self.options, self.options.schema.tables.get(stem));
+                                let stem = &self.stems[load.index];
+                                table
+                                    .layout
+                                    .add_schema_columns(self.options, self.options.schema.tables.get(stem));
                             }
-                            let inserted = match table.write(&base.conn, rows, &map) {
-                                Ok(inserted) => inserted,
-                                Err(error) if is_tables(&error) => {
-                                    loading.fail(format!("its table does not take it: {error}"));
-                                    return Ok(Next::GoOn);
+                            let insert_result = match table.write(&tx.conn, parsed, &map) {
+                                Ok(insert_result) => insert_result,
+                                Err(error) if is_table_mismatch(&error) => {
+                                    load.fail_table(format!("its table does not take it: {error}"));
+                                    return Ok(ControlFlow::Continue(()));
                                 }
-                                Err(error) => return Err(base.failed(&error)),
+                                Err(error) => return Err(tx.failed(&error)),
                             };
-                            if base.conn.is_autocommit() {
+                            if tx.conn.is_autocommit() {
                                 return Err(Error::Invalid(format!(
                                     "the table {:?} has a trigger that takes back whole \
                                      transactions; nothing was loaded into it",
                                     table.name
                                 )));
                             }
-                            written = inserted.rows;
-                            let refused = inserted.refused.len() as u64;
-                            bad.extend(inserted.refused.into_iter().map(|(line, reason)| (line, 0, reason)));
-                            if let Some(seen) = inserted.broken_after {
+                            written = insert_result.rows;
+                            let refused = insert_result.refused.len() as u64;
+                            bad.extend(
+                                insert_result.refused.into_iter().map(|(line, reason)| (line, 0, reason)),
+                            );
+                            if let Some(seen) = insert_result.plan_failed_after {
                                 // From here on rows are counted without being written.
-                                written = (rows.rows.len() as u64).saturating_sub(refused);
-                                loading.state = State::Watching;
-                                table.watch(rows, &map, seen);
+                                written = (parsed.rows.len() as u64).saturating_sub(refused);
+                                load.state = LoadState::Inspecting;
+                                table.observe_keys(parsed, &map, seen);
                             }
                         }
-                        (None, _) if table.is_old || matches!(table.plan, Plan::Enforced(_)) => {
-                            table.watch(rows, &map, 0);
-                            let refused = table.refused(rows, &map, loading.keys.as_ref());
+                        (None, _) if table.is_old || matches!(table.plan, KeyPlan::Enforced(_)) => {
+                            table.observe_keys(parsed, &map, 0);
+                            let refused = table.refused(parsed, &map, load.keys.as_ref());
                             let refused = refused.map_err(|error| self.failed_check(&error))?;
                             written -= refused.len() as u64;
                             bad.extend(refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                         }
-                        _ => table.watch(rows, &map, 0),
+                        _ => table.observe_keys(parsed, &map, 0),
                     }
                 }
-                Err(Snag::TooMany | Snag::Moved) => {
+                Err(LayoutConflict::TooManyColumns | LayoutConflict::KeyMoved) => {
                     // Columns have moved, and the key with them.
-                    if !matches!(loading.table.plan, Plan::Kept(_)) {
-                        loading.table.plan = Plan::Open;
+                    if !matches!(load.table.plan, KeyPlan::Kept(_)) {
+                        load.table.plan = KeyPlan::Open;
                     }
-                    loading.abandon();
-                    return Ok(Next::GoOn);
+                    load.abandon();
+                    return Ok(ControlFlow::Continue(()));
                 }
-                Err(Snag::NoRoom(key)) => {
-                    loading.fail(format!(
+                Err(LayoutConflict::NoRoom(key)) => {
+                    load.fail_table(format!(
                         "its table has no room for a column {key:?}: SQLite has {MAX_COLUMNS} at most"
                     ));
-                    return Ok(Next::GoOn);
+                    return Ok(ControlFlow::Continue(()));
                 }
-                Err(Snag::Unfitted) => {
-                    loading.state = State::Watching;
-                    loading.is_unfitted = true;
+                Err(LayoutConflict::NeedsConversion) => {
+                    load.state = LoadState::Inspecting;
+                    load.needs_conversion = true;
                 }
             }
         }
-        loading.rows += written;
-        add(&self.control.rows, written);
+        load.rows += written;
+        add(&self.handle.rows, written);
         bad.sort_by_key(|(line, _, _)| line.span.start);
-        self.bad(loading, rows, bad)
+        self.reject_lines(load, parsed, bad)
     }
 
-    fn bad(
+    fn reject_lines(
         &mut self,
-        loading: &mut Loading,
-        rows: &Rows,
+        load: &mut FileLoad,
+        parsed: &ParsedBlock,
         bad: Vec<(Line, usize, ParseErrorKind)>,
-    ) -> Result<Next> {
+    ) -> Result<ControlFlow<()>> {
         for (line, at, reason) in bad {
-            loading.rejected += 1;
-            add(&self.control.rejected, 1);
+            load.rejected += 1;
+            add(&self.handle.rejected, 1);
             let rejected = RejectedLine {
-                file: self.files[loading.index].source.clone(),
-                line: loading.lines + u64::from(line.number) + 1,
+                file: self.files[load.index].source.clone(),
+                line: load.lines + u64::from(line.number) + 1,
                 column: u64::from(line.column) + at as u64 + 1,
                 reason: reason.to_string(),
             };
-            let bytes = rows.line(line);
+            let bytes = parsed.line(line);
             let is_cut = matches!(reason, ParseErrorKind::TooLong(limit) if bytes.len() <= limit);
             self.rejects.add(rejected.clone(), bytes, is_cut)?;
-            let most = match self.options.on_error {
+            let max_errors = match self.options.on_error {
                 OnError::Skip => u64::MAX,
                 OnError::Fail => 0,
-                OnError::FailAfter(most) => most,
+                OnError::FailAfter(max_errors) => max_errors,
             };
-            if self.rejects.count > most {
+            if self.rejects.count > max_errors {
                 self.stopped_by = Some(rejected);
-                return Ok(Next::Stop);
+                return Ok(ControlFlow::Break(()));
             }
         }
-        Ok(Next::GoOn)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn end(&mut self, end: io::Result<Print>) -> Result<Next> {
-        let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
-        let index = loading.index;
+    fn end_file(&mut self, end: io::Result<Fingerprint>) -> Result<ControlFlow<()>> {
+        let Some(mut load) = self.load.take() else { return Ok(ControlFlow::Continue(())) };
+        let index = load.index;
         match end {
-            _ if loading.state == State::Abandoned => loading.end_file(None),
-            _ if loading.is_full() => {
+            _ if load.state == LoadState::Abandoned => load.end_file(None),
+            _ if load.is_full() => {
                 // Files behind it were not read.
-                if loading.filled_by == Some(index) {
-                    loading.end_file(None);
+                if load.filled_by == Some(index) {
+                    load.end_file(None);
                 }
             }
-            Err(error) => loading.fail_file(error.to_string()),
-            Ok(print) if self.was_another(index, &print) => {
-                let why = source::changed(Path::new(&self.files[index].source));
-                loading.fail_file(why.to_string());
+            Err(error) => load.fail_file(error.to_string()),
+            Ok(fingerprint) if self.has_changed(index, &fingerprint) => {
+                let why = source::changed_while_read(Path::new(&self.files[index].source));
+                load.fail_file(why.to_string());
             }
-            Ok(print) => loading.end_file(Some(print)),
+            Ok(fingerprint) => load.end_file(Some(fingerprint)),
         }
         if self.group(index).last().is_some_and(|last| *last != index) {
-            self.loading = Some(loading);
-            return Ok(Next::GoOn);
+            self.load = Some(load);
+            return Ok(ControlFlow::Continue(()));
         }
-        self.end_table(loading)?;
+        self.end_table(load)?;
         self.expected.remove(&self.leaders[index]);
-        Ok(Next::GoOn)
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Ends what is under way.
-    pub(crate) fn end_all(mut self, failed: bool) -> Result<Ended> {
-        let loading = self.loading.take();
+    pub(crate) fn finish(mut self, failed: bool) -> Result<WriterOutput> {
+        let load = self.load.take();
         if failed {
             // Rows that are not kept have no rejects either.
-            let is_lost = self.base.as_ref().is_some_and(|base| base.is_new) && !self.options.resume;
-            match &loading {
+            let is_lost = self.tx.as_ref().is_some_and(|tx| tx.is_new) && !self.options.resume;
+            match &load {
                 _ if is_lost => self.rejects.discard(None)?,
-                Some(loading) => self.rejects.discard(Some(loading.mark))?,
+                Some(load) => self.rejects.discard(Some(load.mark))?,
                 None => {}
             }
         }
-        if let Some(loading) = loading {
-            let file = &mut self.files[loading.index];
-            file.rejected = loading.rejected;
+        if let Some(load) = load {
+            let file = &mut self.files[load.index];
+            file.rejected = load.rejected;
             if let Some(bad) = &self.stopped_by {
                 let why = match self.options.on_error {
-                    OnError::FailAfter(most) => {
-                        let lines = if most == 1 { "line" } else { "lines" };
+                    OnError::FailAfter(max_errors) => {
+                        let lines = if max_errors == 1 { "line" } else { "lines" };
                         format!(
-                            "more than {most} bad {lines} (--max-errors {most}); stopped at line {}",
+                            "more than {max_errors} bad {lines} (--max-errors {max_errors}); stopped at line {}",
                             bad.line
                         )
                     }
@@ -409,30 +413,35 @@ impl<'a> Writer<'a> {
             }
         }
         self.rejects.flush()?;
-        let conn = self.base.map(|base| base.end(failed)).transpose()?;
-        Ok(Ended { conn, files: self.files, examples: self.rejects.examples, stopped_by: self.stopped_by })
+        let conn = self.tx.map(|tx| tx.end(failed)).transpose()?;
+        Ok(WriterOutput {
+            conn,
+            files: self.files,
+            examples: self.rejects.examples,
+            stopped_by: self.stopped_by,
+        })
     }
 }
 
 /// Whether columns that the table has were made wider.
-fn widened(table: &mut Table, base: Option<&Base<'_>>) -> Result<bool> {
+fn widen_columns(table: &mut Table, tx: Option<&ImportTx<'_>>) -> Result<bool> {
     let name = &table.name;
-    table.layout.widen(|column, what| match base {
-        Some(base) => retype::holds(&base.conn, name, column, what).map_err(|error| base.failed(&error)),
+    table.layout.widen(|column, what| match tx {
+        Some(tx) => retype::holds(&tx.conn, name, column, what).map_err(|error| tx.failed(&error)),
         None => Ok(false),
     })
 }
 
 /// Names of columns, for people.
-pub(crate) fn shown(names: &[String]) -> String {
+pub(crate) fn quoted_list(names: &[String]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether what was written is not what should be: numbers in a column that turned out to be text, or a column that an
 /// old table has not.
-fn is_wrong(table: &Table) -> bool {
+fn needs_reload(table: &Table) -> bool {
     let columns = &table.layout.columns;
-    let inferred = || columns.iter().filter(|column| column.fate == crate::keys::Fate::Inferred);
-    inferred().any(|column| !column.kinds.are_stored_well())
+    let inferred = || columns.iter().filter(|column| column.rule == crate::keys::ColumnRule::Inferred);
+    inferred().any(|column| !column.types.is_lossless())
         || (table.is_old && inferred().any(|column| !column.is_made))
 }

@@ -1,49 +1,50 @@
 //! Reads a block: finds its rows, and where in the file each is.
 
-use super::{BYTE_ORDER_MARK, Form, Parser};
+use super::{BYTE_ORDER_MARK, ParseOptions, Parser};
 use crate::block::Block;
 use crate::document::Elements;
-use crate::fault::ParseErrorKind;
 use crate::languages;
-use crate::rows::{BadLine, Line, Rows, Span};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{BadLine, Line, ParsedBlock, Span};
 
 /// Reads all lines of a block. `rows` are of a block before; they make room.
-pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
-    rows.clear();
-    rows.keys.clone_from(&form.keys);
+pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBlock) -> ParsedBlock {
+    parsed.clear();
+    parsed.keys.clone_from(&options.keys);
     let text = block.bytes();
     if let Some(limit) = block.too_long {
         let column = block.elements.as_ref().map_or(0, |elements| elements.column as u32);
         let line = Line { number: 0, column, span: Span::new(0, text.len()) };
-        rows.bad.push(BadLine { line, at: limit, reason: ParseErrorKind::TooLong(limit) });
-        rows.lines = block.elements.map_or(1, |elements| elements.lines as u32);
-        rows.text = block.buffer;
-        return rows;
+        parsed.bad.push(BadLine { line, at: limit, reason: ParseErrorKind::TooLong(limit) });
+        parsed.lines = block.elements.map_or(1, |elements| elements.lines as u32);
+        parsed.text = block.buffer;
+        return parsed;
     }
     if let Some(elements) = &block.elements {
         let lines = lines_of(text, elements);
-        if form.languages.is_empty() {
-            Parser::new(form, text, &mut rows).elements(&lines);
+        if options.languages.is_empty() {
+            Parser::new(options, text, &mut parsed).parse_elements(&lines);
         } else {
-            localised(text, &lines, form, &mut rows);
+            parse_localised(text, &lines, options, &mut parsed);
         }
-        locate(text, &mut rows);
-        rows.lines = elements.lines as u32;
-        let place = if form.languages.is_empty() { &mut rows.text } else { rows.original.insert(Vec::new()) };
+        locate(text, &mut parsed);
+        parsed.lines = elements.lines as u32;
+        let place =
+            if options.languages.is_empty() { &mut parsed.text } else { parsed.original.insert(Vec::new()) };
         *place = block.buffer;
-        return rows;
+        return parsed;
     }
     let skipped = if block.is_first && text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-    if form.languages.is_empty() {
-        Parser::new(form, text, &mut rows).block(skipped);
-        rows.text = block.buffer;
+    if options.languages.is_empty() {
+        Parser::new(options, text, &mut parsed).parse_lines(skipped);
+        parsed.text = block.buffer;
     } else {
         let lines = lines(text, skipped);
-        localised(text, &lines, form, &mut rows);
-        rows.lines = lines.len() as u32;
-        rows.original = Some(block.buffer);
+        parse_localised(text, &lines, options, &mut parsed);
+        parsed.lines = lines.len() as u32;
+        parsed.original = Some(block.buffer);
     }
-    rows
+    parsed
 }
 
 /// The lines of a block.
@@ -75,8 +76,8 @@ fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
 }
 
 /// Makes the place of a fault the line in which it is: an element may have several.
-fn locate(text: &[u8], rows: &mut Rows) {
-    for bad in &mut rows.bad {
+fn locate(text: &[u8], parsed: &mut ParsedBlock) {
+    for bad in &mut parsed.bad {
         let start = bad.line.span.start as usize;
         let before = &text[start..(start + bad.at).min(text.len())];
         if let Some(last) = memchr::memrchr(b'\n', before) {
@@ -88,55 +89,57 @@ fn locate(text: &[u8], rows: &mut Rows) {
 }
 
 /// Reads texts that are one object each. Line ends in one are space like any other; an object's line is its number.
-pub(crate) fn parse_each(objects: &[&[u8]], form: &Form, mut rows: Rows) -> Rows {
-    rows.clear();
-    rows.keys.clone_from(&form.keys);
-    let mut text = std::mem::take(&mut rows.text);
+pub(crate) fn parse_each(objects: &[&[u8]], options: &ParseOptions, mut parsed: ParsedBlock) -> ParsedBlock {
+    parsed.clear();
+    parsed.keys.clone_from(&options.keys);
+    let mut text = std::mem::take(&mut parsed.text);
     text.clear();
     let mut ends = Vec::with_capacity(objects.len());
     for object in objects {
         // Of one that is too long so much is enough to see it.
-        text.extend_from_slice(&object[..object.len().min(form.longest.saturating_add(1))]);
+        text.extend_from_slice(&object[..object.len().min(options.max_line.saturating_add(1))]);
         ends.push(text.len());
         // So that no two of them make a character together.
         text.push(b'\n');
     }
-    Parser::new(form, &text, &mut rows).each(&ends);
-    rows.text = text;
-    rows
+    Parser::new(options, &text, &mut parsed).parse_objects(&ends);
+    parsed.text = text;
+    parsed
 }
 
 /// The same where only some languages are wanted: each row is copied without the others, then read.
-fn localised(original: &[u8], lines: &[Line], form: &Form, rows: &mut Rows) {
+fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, parsed: &mut ParsedBlock) {
     let mut text = Vec::with_capacity(original.len());
     let mut copies = Vec::with_capacity(lines.len());
     for line in lines {
         let (bytes, start) = (line.span.of(original), text.len());
-        if simdutf8::basic::from_utf8(bytes).is_err() || !languages::keep(bytes, &form.languages, &mut text) {
+        if simdutf8::basic::from_utf8(bytes).is_err()
+            || !languages::keep(bytes, &options.languages, &mut text)
+        {
             text.extend_from_slice(bytes);
         }
         copies.push(Line { span: Span::new(start, text.len()), ..*line });
         // So that no two of them make a character together, and no two copies begin at the same place.
         text.push(b'\n');
     }
-    Parser::new(form, &text, rows).elements(&copies);
+    Parser::new(options, &text, parsed).parse_elements(&copies);
     // A row is shown as it was.
     let was = |line: &mut Line| {
         if let Ok(index) = copies.binary_search_by_key(&line.span.start, |copy| copy.span.start) {
             line.span = lines[index].span;
         }
     };
-    rows.rows.iter_mut().for_each(|row| was(&mut row.line));
-    for bad in &mut rows.bad {
+    parsed.rows.iter_mut().for_each(|row| was(&mut row.line));
+    for bad in &mut parsed.bad {
         was(&mut bad.line);
         // Where it is wrong is to be said of the line as it was.
-        let mut alone = Rows { keys: form.keys.clone(), ..Rows::default() };
+        let mut alone = ParsedBlock { keys: options.keys.clone(), ..ParsedBlock::default() };
         let bytes = bad.line.span.of(original);
         let line = Line { span: Span::new(0, bytes.len()), ..bad.line };
-        Parser::new(form, bytes, &mut alone).elements(&[line]);
+        Parser::new(options, bytes, &mut alone).parse_elements(&[line]);
         bad.at = alone.bad.first().map_or(bad.at, |alone| alone.at);
     }
-    rows.text = text;
+    parsed.text = text;
 }
 
 /// Where a line ends without its line end.

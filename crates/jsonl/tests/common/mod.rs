@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use gristmill_jsonl::Result;
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ImportOptions, Target};
 use gristmill_jsonl::import::summary::ImportSummary;

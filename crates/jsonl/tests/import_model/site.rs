@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;

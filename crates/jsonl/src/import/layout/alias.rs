@@ -17,9 +17,9 @@ pub(crate) struct Alias {
 
 impl Layout {
     /// The column that is spelt like a key and that the key may have, if there is one: no line has had the column's own key.
-    pub(super) fn take_alias(&mut self, path: &Path) -> Option<usize> {
+    pub(super) fn claim_alias(&mut self, path: &Path) -> Option<usize> {
         let [name] = &path[..] else { return None };
-        let is_it = |column: &Column| column.name.as_bytes() == &**name && column.takes_alias();
+        let is_it = |column: &Column| column.name.as_bytes() == &**name && column.accepts_alias();
         let index = self.columns.iter().position(is_it)?;
         let column = &mut self.columns[index];
         let before = Box::new(column.clone());
@@ -29,7 +29,7 @@ impl Layout {
     }
 
     /// Gives a column back to its own key, as it was before another had it. Whether another had it.
-    pub(super) fn take_back(&mut self, index: usize, path: &Path) -> bool {
+    pub(super) fn release_alias(&mut self, index: usize, path: &Path) -> bool {
         let column = &mut self.columns[index];
         match column.alias.take_if(|alias| alias.path != *path) {
             Some(alias) => {
@@ -44,8 +44,8 @@ impl Layout {
 
 impl Column {
     /// Whether a key that is spelt like the column, and not its own, may have it.
-    fn takes_alias(&self) -> bool {
-        self.has_own_key() && self.alias.is_none() && self.kinds.is_empty()
+    fn accepts_alias(&self) -> bool {
+        self.has_own_key() && self.alias.is_none() && self.types.is_empty()
     }
 
     /// Whether the table has the column, and which key it was made for is known.

@@ -4,9 +4,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::key::NAMES;
-use super::super::names::{Taken, folded};
-use super::{Column, Fate, ImportOptions, Kinds, Layout, MAX_COLUMNS, MORE, Path, TableSchema, Type};
+use super::super::key::DEFAULT_KEY_NAMES;
+use super::super::names::{NameSet, folded};
+use super::{
+    Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_COLUMN, Path, TableSchema, Type, TypeSet,
+};
 
 /// Keys that are columns however many others there are.
 pub(super) struct Reserved {
@@ -40,7 +42,7 @@ impl Layout {
         let named = key.iter().chain(&options.indexes).chain(&options.filename_column).chain(of_schema);
         let mut names: Vec<String> = named.cloned().collect();
         if key.is_empty() && !self.columns.iter().any(|column| column.is_old) {
-            names.extend(NAMES.map(str::to_owned));
+            names.extend(DEFAULT_KEY_NAMES.map(str::to_owned));
         }
         let folded = names.iter().map(|name| folded(name)).collect();
         Reserved { names, folded }
@@ -73,7 +75,7 @@ impl Layout {
             self.is_flat = true;
             self.notes.push("there are too many keys for columns: no object is spread".to_owned());
             self.columns.retain(|column| column.is_old);
-        } else if !self.gather(reserved) {
+        } else if !self.move_to_overflow(reserved) {
             return false;
         }
         self.rebuild();
@@ -81,20 +83,20 @@ impl Layout {
     }
 
     /// Keeps as many columns as there may be beside the one for the other keys, the first ones and those that have to stay.
-    fn gather(&mut self, reserved: &Reserved) -> bool {
+    fn move_to_overflow(&mut self, reserved: &Reserved) -> bool {
         let has_to_stay =
             |column: &Column| column.is_old || column.path.as_ref().is_some_and(|path| reserved.has(path));
         let staying = self.columns.iter().filter(|column| has_to_stay(column)).count();
         let Some(mut room) = (MAX_COLUMNS - 1).checked_sub(staying) else { return false };
-        let had_more = self.more.take().map(|more| self.columns.remove(more)).is_some();
+        let had_overflow = self.overflow.take().map(|more| self.columns.remove(more)).is_some();
         self.columns.retain(|column| {
             let stays = has_to_stay(column) || room > 0;
             room -= usize::from(stays && !has_to_stay(column));
             stays
         });
         self.rebuild();
-        let name = self.taken.take(MORE);
-        if !had_more {
+        let name = self.names.reserve(OVERFLOW_COLUMN);
+        if !had_overflow {
             self.notes.push(format!(
                 "there are more keys than SQLite has columns: {} are columns, the others are in {name:?}",
                 MAX_COLUMNS - 1
@@ -102,18 +104,18 @@ impl Layout {
         }
         self.columns.push(Column {
             path: Some(Path::new()),
-            kinds: Kinds::JSON,
-            ..Column::new(name, Fate::Fixed(Type::Text))
+            types: TypeSet::JSON,
+            ..Column::new(name, ColumnRule::Fixed(Type::Text))
         });
-        self.more = Some(self.columns.len() - 1);
+        self.overflow = Some(self.columns.len() - 1);
         true
     }
 
     fn rebuild(&mut self) {
         self.by_path.clear();
-        self.taken = Taken::default();
+        self.names = NameSet::default();
         for (index, column) in self.columns.iter().enumerate() {
-            self.taken.add(&column.name);
+            self.names.add(&column.name);
             let alias = column.alias.as_ref().map(|alias| &alias.path);
             for path in column.path.iter().chain(alias) {
                 self.by_path.insert(path.clone(), index);

@@ -2,11 +2,11 @@
 
 use rusqlite::Connection;
 
-use super::super::key::Plan;
+use super::super::file_load::FileLoad;
+use super::super::key::KeyPlan;
 use super::super::key_check::KeyCheck;
-use super::super::loading::Loading;
 use super::super::options::{ExistingTable, Target};
-use super::super::place::read_only;
+use super::super::output_db::read_only;
 use super::super::table::Table;
 use super::Writer;
 use crate::error::{Error, Result};
@@ -15,11 +15,11 @@ impl Writer<'_> {
     /// Finds taken keys, once the columns and types are known: from the second pass on. An upsert takes them all.
     pub(super) fn key_check(&self, table: &Table, passes: u32) -> Result<Option<KeyCheck>> {
         let is_known = match table.plan {
-            Plan::Enforced(_) => true,
-            Plan::Kept(_) => passes > 1 && !table.plan.columns().is_empty(),
+            KeyPlan::Enforced(_) => true,
+            KeyPlan::Kept(_) => passes > 1 && !table.plan.columns().is_empty(),
             _ => false,
         };
-        if self.base.is_some() || !is_known || self.options.existing == ExistingTable::Upsert {
+        if self.tx.is_some() || !is_known || self.options.existing == ExistingTable::Upsert {
             return Ok(None);
         }
         let conn = match self.target {
@@ -31,19 +31,19 @@ impl Writer<'_> {
     }
 
     /// Whether lines of a new table may be rejected for the key that it has to have, and none has been yet.
-    pub(super) fn is_key_unchecked(&self, loading: &Loading) -> bool {
-        let (table, watch) = (&loading.table, &loading.table.watch);
-        let may_reject = match watch.plan(&table.layout) {
-            Plan::Enforced(_) => true,
-            Plan::After(_) => !watch.upserts,
+    pub(super) fn is_key_unchecked(&self, load: &FileLoad) -> bool {
+        let (table, key_tracker) = (&load.table, &load.table.key_tracker);
+        let may_reject = match key_tracker.plan(&table.layout) {
+            KeyPlan::Enforced(_) => true,
+            KeyPlan::After(_) => !key_tracker.upserts,
             _ => false,
         };
-        self.base.is_none()
+        self.tx.is_none()
             && *self.target != Target::ValidateOnly
             && !table.is_old
-            && watch.is_needed()
+            && key_tracker.is_needed()
             && may_reject
-            && !matches!(table.plan, Plan::Enforced(_))
+            && !matches!(table.plan, KeyPlan::Enforced(_))
     }
 
     pub(super) fn failed_check(&self, error: &rusqlite::Error) -> Error {

@@ -1,42 +1,44 @@
 //! A limit on the rows of a table.
 
-use super::super::loading::{Loading, State};
-use super::{Next, Writer};
+use std::ops::ControlFlow;
+
+use super::super::file_load::{FileLoad, LoadState};
+use super::Writer;
 use crate::error::Result;
-use crate::rows::Rows;
+use crate::parsed_block::ParsedBlock;
 
 impl Writer<'_> {
     /// Takes rows of a block up to the limit. Which rows the table takes is known when they are written, so there are never
     /// more of them than are left to take.
-    pub(super) fn limited_rows(
+    pub(super) fn write_rows_up_to_limit(
         &mut self,
-        loading: &mut Loading,
-        rows: &mut Rows,
+        load: &mut FileLoad,
+        parsed: &mut ParsedBlock,
         limit: u64,
-    ) -> Result<Next> {
-        let mut left = limit.saturating_sub(loading.taken);
-        if (rows.rows.len() as u64) < left {
-            let before = loading.rows;
-            let next = self.all_rows(loading, rows)?;
-            loading.taken += loading.rows - before;
+    ) -> Result<ControlFlow<()>> {
+        let mut left = limit.saturating_sub(load.taken);
+        if (parsed.rows.len() as u64) < left {
+            let before = load.rows;
+            let next = self.write_rows(load, parsed)?;
+            load.taken += load.rows - before;
             return Ok(next);
         }
         // Rows that follow may change what is found in the first ones.
-        loading.table.is_whole = false;
-        let mut taken_out = rows.take_out();
+        load.table.is_whole = false;
+        let mut detached = parsed.detach_rows();
         loop {
-            rows.put_back(&mut taken_out, usize::try_from(left).unwrap_or(usize::MAX));
-            let before = loading.rows;
-            if self.all_rows(loading, rows)? == Next::Stop {
-                return Ok(Next::Stop);
+            parsed.restore_rows(&mut detached, usize::try_from(left).unwrap_or(usize::MAX));
+            let before = load.rows;
+            if self.write_rows(load, parsed)? == ControlFlow::Break(()) {
+                return Ok(ControlFlow::Break(()));
             }
-            loading.taken += loading.rows - before;
-            left = limit.saturating_sub(loading.taken);
+            load.taken += load.rows - before;
+            left = limit.saturating_sub(load.taken);
             if left == 0 {
-                loading.fill();
+                load.fill();
             }
-            if left == 0 || loading.state == State::Abandoned || !taken_out.has_more() {
-                return Ok(Next::GoOn);
+            if left == 0 || load.state == LoadState::Abandoned || !detached.has_more() {
+                return Ok(ControlFlow::Continue(()));
             }
         }
     }

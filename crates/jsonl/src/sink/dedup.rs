@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{RejectedObject, Shape, Sink, Unwritten};
+use super::{BatchError, CachedTable, RejectedObject, Sink};
 use crate::error::Result;
 use crate::import::names::PROCESSED_IDS;
 
@@ -17,7 +17,7 @@ const PRUNED_PER_ID: usize = 2;
 
 /// What is remembered of objects: their ids, within a scope, for a time.
 #[derive(Clone, Debug)]
-pub(super) struct Once {
+pub(super) struct DedupWindow {
     scope: String,
     window: Duration,
 }
@@ -45,7 +45,7 @@ impl Sink {
     /// queue. The table `_processed_ids` is made in the database.
     #[must_use]
     pub fn dedup_window(mut self, scope: impl Into<String>, window: Duration) -> Self {
-        self.once = Some(Once { scope: scope.into(), window });
+        self.dedup = Some(DedupWindow { scope: scope.into(), window });
         self
     }
 
@@ -55,27 +55,30 @@ impl Sink {
         &mut self,
         objects: &[WithId<'_>],
     ) -> Result<Vec<Result<AppendResult, RejectedObject>>> {
-        let Some(once) = self.once.clone() else {
+        let Some(dedup) = self.dedup.clone() else {
             let plain: Vec<&[u8]> = objects.iter().map(|one| one.object).collect();
             let results = self.append(&plain)?;
-            return Ok(results.into_iter().map(|result| result.map(|()| AppendResult::Inserted)).collect());
+            return Ok(results
+                .into_iter()
+                .map(|result| result.map(|()| AppendResult::Inserted))
+                .collect());
         };
         self.append_with(
             objects,
             |one| one.object,
-            |sink, shape, objects| sink.take_once(shape, &once, objects),
+            |sink, cached, objects| sink.write_new(cached, &dedup, objects),
         )
     }
 
     /// Writes those that are new, and notes their ids. Of several with one id the first that is good counts.
-    fn take_once(
+    fn write_new(
         &mut self,
-        shape: &mut Shape,
-        once: &Once,
+        cached: &mut CachedTable,
+        dedup: &DedupWindow,
         objects: &[WithId<'_>],
-    ) -> Result<Vec<Result<AppendResult, RejectedObject>>, Unwritten> {
+    ) -> Result<Vec<Result<AppendResult, RejectedObject>>, BatchError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let horizon = milliseconds(now.saturating_sub(once.window));
+        let horizon = milliseconds(now.saturating_sub(dedup.window));
         let mut results: Vec<Option<Result<AppendResult, RejectedObject>>> =
             objects.iter().map(|_| None).collect();
         let mut rest: Vec<usize> = (0..objects.len()).collect();
@@ -87,29 +90,29 @@ impl Sink {
             let mut new = Vec::with_capacity(now_tried.len());
             for index in now_tried {
                 match objects[index].id {
-                    Some(id) if self.is_processed(once, id, horizon)? => {
+                    Some(id) if self.is_processed(dedup, id, horizon)? => {
                         results[index] = Some(Ok(AppendResult::Duplicate));
                     }
                     _ => new.push(index),
                 }
             }
             let bodies: Vec<&[u8]> = new.iter().map(|index| objects[*index].object).collect();
-            let written = self.take_all(shape, &bodies)?;
+            let written = self.write_all(cached, &bodies)?;
             for (index, result) in new.into_iter().zip(written) {
                 if let (Ok(()), Some(id)) = (&result, objects[index].id) {
-                    self.note_processed(once, id, milliseconds(now))?;
+                    self.record_processed(dedup, id, milliseconds(now))?;
                 }
                 results[index] = Some(result.map(|()| AppendResult::Inserted));
             }
             rest = later;
         }
-        self.prune_processed(once, horizon, objects.len() * PRUNED_PER_ID)?;
+        self.prune_processed(dedup, horizon, objects.len() * PRUNED_PER_ID)?;
         Ok(results.into_iter().flatten().collect())
     }
 
     /// Makes the table of ids, if ids are to be remembered and it is not there.
     pub(super) fn make_processed_ids(&self) -> Result<()> {
-        if self.once.is_none() {
+        if self.dedup.is_none() {
             return Ok(());
         }
         let table = format!(
@@ -123,32 +126,32 @@ impl Sink {
         self.run(&index)
     }
 
-    fn is_processed(&self, once: &Once, id: &str, horizon: i64) -> Result<bool> {
+    fn is_processed(&self, dedup: &DedupWindow, id: &str, horizon: i64) -> Result<bool> {
         let sql = format!("SELECT 1 FROM {PROCESSED_IDS} WHERE scope = ?1 AND id = ?2 AND processed_at > ?3");
         let read = || -> rusqlite::Result<_> {
             let mut statement = self.conn.prepare_cached(&sql)?;
-            statement.query_row(params![once.scope, id, horizon], |_| Ok(())).optional()
+            statement.query_row(params![dedup.scope, id, horizon], |_| Ok(())).optional()
         };
         read().map(|found| found.is_some()).map_err(|error| self.failed(&error))
     }
 
     /// A clock that was set back makes no id older.
-    fn note_processed(&self, once: &Once, id: &str, now: i64) -> Result<()> {
+    fn record_processed(&self, dedup: &DedupWindow, id: &str, now: i64) -> Result<()> {
         let sql = format!(
             "INSERT INTO {PROCESSED_IDS} (scope, id, processed_at) VALUES (?1, ?2, ?3)
              ON CONFLICT (scope, id) DO UPDATE SET processed_at = max(processed_at, excluded.processed_at)"
         );
-        let write = || self.conn.prepare_cached(&sql)?.execute(params![once.scope, id, now]);
+        let write = || self.conn.prepare_cached(&sql)?.execute(params![dedup.scope, id, now]);
         write().map(drop).map_err(|error| self.failed(&error))
     }
 
-    fn prune_processed(&self, once: &Once, horizon: i64, limit: usize) -> Result<()> {
+    fn prune_processed(&self, dedup: &DedupWindow, horizon: i64, limit: usize) -> Result<()> {
         let sql = format!(
             "DELETE FROM {PROCESSED_IDS} WHERE scope = ?1 AND id IN (SELECT id FROM {PROCESSED_IDS}
              WHERE scope = ?1 AND processed_at <= ?2 ORDER BY processed_at LIMIT ?3)"
         );
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let delete = || self.conn.prepare_cached(&sql)?.execute(params![once.scope, horizon, limit]);
+        let delete = || self.conn.prepare_cached(&sql)?.execute(params![dedup.scope, horizon, limit]);
         delete().map(drop).map_err(|error| self.failed(&error))
     }
 }

@@ -13,26 +13,26 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::control::ImportHandle;
+use super::handle::ImportHandle;
 use crate::error::{Error, Result};
-use crate::in_place::{FileIdentity, with_ending};
+use crate::file_identity::{FileIdentity, with_ending};
 use crate::publish::{PublishError, folder_of, publish};
 
 /// Pages of a new database. Rows of JSONL are wide: with SQLite's usual 4 KiB many of them spill over, and inserting
 /// takes half as long again.
-const PAGE: u32 = 16 * 1024;
+const PAGE_BYTES: u32 = 16 * 1024;
 
 /// Pages kept in memory, in KiB.
-const CACHE: i64 = 16 * 1024;
+const CACHE_KIB: i64 = 16 * 1024;
 
 /// How long another program may keep the database to itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
-const STEPS: i32 = 100_000;
+const CANCEL_CHECK_STEPS: i32 = 100_000;
 
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OutputDb {
     target: PathBuf,
     /// Where it is built, when it is new.
     draft: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) struct Place {
     keep_draft: bool,
 }
 
-impl Place {
+impl OutputDb {
     /// Finds out whether the database is new, and keeps others away.
     pub(crate) fn open(target: &Path, resume: bool) -> Result<Self> {
         // What a link leads to is what is meant: the link stays.
@@ -70,7 +70,7 @@ impl Place {
                 target.display()
             )));
         }
-        let lock = Lock::take(&hidden(".import-lock"), target)?;
+        let lock = Lock::acquire(&hidden(".import-lock"), target)?;
         let is_new = match fs::metadata(target) {
             Ok(metadata) => metadata.len() == 0 && metadata.is_file(),
             Err(error) if error.kind() == ErrorKind::NotFound => true,
@@ -78,11 +78,11 @@ impl Place {
         };
         if !is_new {
             // An import that was killed after it had given the database its name could not clean up.
-            remove_all(&hidden(".import"));
+            remove_draft(&hidden(".import"));
         }
         let draft = is_new.then(|| hidden(".import"));
-        let place = Place { target: target.to_owned(), draft, lock, keep_draft: resume };
-        if let Some(draft) = &place.draft {
+        let output = OutputDb { target: target.to_owned(), draft, lock, keep_draft: resume };
+        if let Some(draft) = &output.draft {
             // SQLite would apply the log of a database that is gone to the new one.
             for ending in ["-journal", "-wal"] {
                 let log = with_ending(target, ending);
@@ -94,10 +94,10 @@ impl Place {
                 }
             }
             if !resume {
-                remove_all(draft);
+                remove_draft(draft);
             }
         }
-        Ok(place)
+        Ok(output)
     }
 
     pub(crate) fn is_new(&self) -> bool {
@@ -113,16 +113,16 @@ impl Place {
         folder_of(&self.target)
     }
 
-    pub(crate) fn connect(&self, control: &Arc<ImportHandle>) -> Result<Connection> {
+    pub(crate) fn connect(&self, handle: &Arc<ImportHandle>) -> Result<Connection> {
         let failed = |error: rusqlite::Error| Error::sqlite(&self.target, &error);
         let path = self.draft.as_ref().unwrap_or(&self.target);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let create = if self.is_new() { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
         let mut conn = Connection::open_with_flags(path, flags | create).map_err(failed)?;
-        conn.busy_timeout(PATIENCE).map_err(failed)?;
+        conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         conn.set_prepared_statement_cache_capacity(64);
         if self.is_new() {
-            conn.pragma_update(None, "page_size", PAGE).map_err(failed)?;
+            conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(failed)?;
             conn.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
             let mode = conn.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()));
             mode.map_err(failed)?;
@@ -130,17 +130,17 @@ impl Place {
         } else {
             conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
         }
-        conn.pragma_update(None, "cache_size", -CACHE).map_err(failed)?;
+        conn.pragma_update(None, "cache_size", -CACHE_KIB).map_err(failed)?;
         conn.pragma_update(None, "foreign_keys", false).map_err(failed)?;
-        let control = control.clone();
-        conn.progress_handler(STEPS, Some(move || control.is_cancelled())).map_err(failed)?;
+        let handle = handle.clone();
+        conn.progress_handler(CANCEL_CHECK_STEPS, Some(move || handle.is_cancelled())).map_err(failed)?;
         // Whether it is a database at all.
         conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
         Ok(conn)
     }
 
     /// The file that a connection of [`Place::connect`] works with.
-    pub(crate) fn in_place(&self) -> FileIdentity {
+    pub(crate) fn identity(&self) -> FileIdentity {
         FileIdentity::of(self.draft.as_ref().unwrap_or(&self.target))
     }
 
@@ -175,10 +175,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OutputDb {
     fn drop(&mut self) {
         if let Some(draft) = self.draft.as_ref().filter(|_| !self.keep_draft) {
-            remove_all(draft);
+            remove_draft(draft);
         }
         self.lock.release();
     }
@@ -193,7 +193,7 @@ pub(crate) fn read_only(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
-    conn.busy_timeout(PATIENCE).map_err(failed)?;
+    conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
     // Whether it is a database at all.
     conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
     Ok(conn)
@@ -207,7 +207,7 @@ struct Lock {
 }
 
 impl Lock {
-    fn take(path: &Path, target: &Path) -> Result<Self> {
+    fn acquire(path: &Path, target: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| match error.kind() {
             ErrorKind::NotFound => {
                 Error::Invalid(format!("there is no folder {} for the database", folder_of(target).display()))
@@ -229,7 +229,7 @@ impl Lock {
             }
             // The import that held it before may have removed it just now.
             let held = file.metadata().map_err(failed)?;
-            if fs::metadata(path).is_ok_and(|there| there.ino() == held.ino() && there.dev() == held.dev()) {
+            if fs::metadata(path).is_ok_and(|found| found.ino() == held.ino() && found.dev() == held.dev()) {
                 return Ok(Lock { path: path.to_owned(), _file: file });
             }
         }
@@ -241,7 +241,7 @@ impl Lock {
     }
 }
 
-fn remove_all(draft: &Path) {
+fn remove_draft(draft: &Path) {
     for ending in ["", "-journal", "-wal", "-shm"] {
         // What is not there need not be removed; what cannot be is in the way of SQLite, and it says so.
         let _ = fs::remove_file(with_ending(draft, ending));

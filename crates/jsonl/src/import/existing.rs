@@ -7,57 +7,57 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::column::OldColumn;
+use super::column::ExistingColumn;
 use super::key::Required;
 use super::layout::Layout;
-use super::{ledger, names, retype};
+use super::{import_log, names, retype};
 use crate::error::{Error, Result};
-use crate::keys::Fate;
-use crate::kinds::Type;
+use crate::keys::ColumnRule;
+use crate::types::Type;
 
 type Sql<T> = rusqlite::Result<T>;
 
 /// Why nothing of ours goes into a database, if so.
-pub(crate) fn refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
-    let ours =
+pub(crate) fn database_refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
+    let own_tables =
         "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
-    if conn.prepare(ours)?.exists([])? {
+    if conn.prepare(own_tables)?.exists([])? {
         return Ok(Some(Error::Invalid(format!(
             "{} is Gristmill's own database; name another file for the tables",
             target.display()
         ))));
     }
-    not_our_ledger(conn, target)
+    foreign_import_log(conn, target)
 }
 
 /// The name may be somebody else's already.
-fn not_our_ledger(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
+fn foreign_import_log(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
     let columns: Vec<String> = {
         let mut statement = conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
-        let names = statement.query_map([names::LEDGER], |row| row.get(0))?;
+        let names = statement.query_map([names::IMPORT_LOG], |row| row.get(0))?;
         names.collect::<Sql<_>>()?
     };
     let is_ours = columns.is_empty()
         || ["blake3", "renamed", "options"].iter().all(|name| columns.iter().any(|column| column == name));
     Ok((!is_ours).then(|| {
-        let (target, ledger) = (target.display(), names::LEDGER);
+        let (target, import_log) = (target.display(), names::IMPORT_LOG);
         Error::Invalid(format!(
-            "{target} has a table {ledger} that is not ours, and we need one of that name; rename it"
+            "{target} has a table {import_log} that is not ours, and we need one of that name; rename it"
         ))
     }))
 }
 
 /// Something that has the name of a table.
-pub(crate) struct There {
+pub(crate) struct ExistingObject {
     is_view: bool,
     /// As the database spells it.
     pub(crate) name: String,
     sql: String,
 }
 
-impl There {
+impl ExistingObject {
     /// Itself, if it is a table.
-    pub(crate) fn table(&self, target: &Path) -> Result<&There> {
+    pub(crate) fn as_table(&self, target: &Path) -> Result<&ExistingObject> {
         if self.is_view {
             let (name, target) = (&self.name, target.display());
             let text = format!("{name:?} is a view in {target}; give the table another name");
@@ -66,24 +66,28 @@ impl There {
         Ok(self)
     }
 
-    fn read(row: &rusqlite::Row<'_>) -> Sql<There> {
+    fn read(row: &rusqlite::Row<'_>) -> Sql<ExistingObject> {
         let is_view = row.get::<_, String>(0)? == "view";
-        Ok(There { is_view, name: row.get(1)?, sql: row.get::<_, Option<String>>(2)?.unwrap_or_default() })
+        Ok(ExistingObject {
+            is_view,
+            name: row.get(1)?,
+            sql: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
+        })
     }
 }
 
 /// What has this name.
-pub(crate) fn find(conn: &Connection, name: &str) -> Sql<Option<There>> {
+pub(crate) fn find_object(conn: &Connection, name: &str) -> Sql<Option<ExistingObject>> {
     let sql = "SELECT type, name, sql FROM sqlite_schema WHERE lower(name) = lower(?1) AND type IN ('table', 'view')";
-    conn.query_row(sql, [name], There::read).optional()
+    conn.query_row(sql, [name], ExistingObject::read).optional()
 }
 
 /// All tables and views, by their names in lower case: SQLite has no index to look them up by.
-pub(crate) fn all(conn: &Connection) -> Sql<HashMap<String, There>> {
+pub(crate) fn all_objects(conn: &Connection) -> Sql<HashMap<String, ExistingObject>> {
     let mut statement =
         conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")?;
-    let there = statement.query_map([], There::read)?;
-    there.map(|there| there.map(|there| (names::folded(&there.name), there))).collect()
+    let object = statement.query_map([], ExistingObject::read)?;
+    object.map(|object| object.map(|object| (names::folded(&object.name), object))).collect()
 }
 
 /// Whether columns of numbers that we made ourselves may become wider.
@@ -94,7 +98,7 @@ pub(crate) enum Widening {
 }
 
 /// What a table looks like.
-pub(crate) struct Shape {
+pub(crate) struct TableShape {
     pub(crate) layout: Layout,
     /// The columns of its key, in order.
     pub(crate) keys: Vec<usize>,
@@ -112,8 +116,8 @@ struct Column {
     has_default: bool,
 }
 
-pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql<Shape> {
-    let There { name, sql, .. } = there;
+pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: Widening) -> Sql<TableShape> {
+    let ExistingObject { name, sql, .. } = object;
     let columns = "SELECT name, type, pk, hidden, dflt_value IS NOT NULL FROM pragma_table_xinfo(?1)";
     let mut statement = conn.prepare(columns)?;
     let columns = statement.query_map([name], |row| {
@@ -128,19 +132,19 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
     let columns: Vec<Column> = columns.collect::<Sql<_>>()?;
     let (hidden, columns): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.is_hidden);
     let hidden: Vec<String> = hidden.into_iter().map(|column| column.name).collect();
-    let is_ours = ledger::is_ours(conn, name)?;
-    let mut noted = ledger::columns(conn, name)?;
-    let takes_any_case = !is_ours || noted.is_some();
-    let whole = ledger::columns_with_whole_numbers(conn, name)?;
+    let is_ours = import_log::is_created_by_import(conn, name)?;
+    let mut recorded = import_log::columns(conn, name)?;
+    let takes_any_case = !is_ours || recorded.is_some();
+    let whole = import_log::columns_with_whole_numbers(conn, name)?;
     let is_strict = is_strict(conn, name)?;
     let typed = columns.iter().map(|column| {
         let takes_all = is_strict && column.kind.eq_ignore_ascii_case("ANY");
         let declared = if takes_all { Some(Type::Any) } else { Type::declared(&column.kind) };
-        let fate = declared.map_or(Fate::Loose, Fate::Fixed);
+        let rule = declared.map_or(ColumnRule::NumericAffinity, ColumnRule::Fixed);
         let kind = declared.unwrap_or(Type::Any);
         let can_widen =
             widening == Widening::Allowed && is_ours && retype::can_widen(sql, &column.name, kind);
-        let path = noted.as_mut().and_then(|noted| noted.remove(&column.name));
+        let path = recorded.as_mut().and_then(|recorded| recorded.remove(&column.name));
         let takes_any_case = takes_any_case && path.is_none();
         let has_whole_numbers = match kind {
             Type::Real => whole.as_ref().is_none_or(|whole| whole.contains(&column.name)),
@@ -148,9 +152,9 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
             Type::Text | Type::Any => false,
         };
         let name = column.name.clone();
-        OldColumn { name, path, fate, kind, can_widen, takes_any_case, has_whole_numbers }
+        ExistingColumn { name, path, rule, kind, can_widen, takes_any_case, has_whole_numbers }
     });
-    let layout = Layout::of_table(typed.collect(), &hidden);
+    let layout = Layout::of_existing(typed.collect(), &hidden);
     let mut keys: Vec<(i64, usize)> = columns
         .iter()
         .enumerate()
@@ -166,7 +170,7 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
     let required =
         required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
     let has_conflict_clause = definition.contains("CONFLICT");
-    Ok(Shape { layout, required: required.collect(), keys, has_conflict_clause })
+    Ok(TableShape { layout, required: required.collect(), keys, has_conflict_clause })
 }
 
 /// Whether the table is STRICT.

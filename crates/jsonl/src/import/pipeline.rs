@@ -12,22 +12,22 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use gristmill_pool::worker::lower_priority;
 use gristmill_pool::{Pool, ResultOrder, Results};
 
-use super::control::ImportHandle;
-use super::find::Source;
+use super::discover::Source;
+use super::handle::ImportHandle;
 use super::options::ImportOptions;
 use crate::block::Blocks;
 use crate::error::{Error, Result};
-use crate::parse::{Form, parse};
-use crate::rows::{BadLine, Rows};
-use crate::source::{Opened, Print};
+use crate::parse::{ParseOptions, parse};
+use crate::parsed_block::{BadLine, ParsedBlock};
+use crate::source::{Fingerprint, InputFile};
 
 /// A file to be read.
 #[derive(Clone, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct FileJob {
     /// Which source.
     pub(crate) index: usize,
     pub(crate) source: Source,
-    pub(crate) form: Arc<Form>,
+    pub(crate) parse_options: Arc<ParseOptions>,
     /// Shared by all files of a table.
     pub(crate) demand: Arc<Demand>,
     /// What standard input gave when it was read first.
@@ -44,16 +44,16 @@ pub(crate) struct Demand {
 }
 
 /// What comes out.
-pub(crate) struct Item {
+pub(crate) struct PipelineItem {
     /// Which source.
     pub(crate) index: usize,
-    pub(crate) event: Event,
+    pub(crate) event: PipelineEvent,
 }
 
-pub(crate) enum Event {
-    Rows(Box<Rows>, Permit),
+pub(crate) enum PipelineEvent {
+    Block(Box<ParsedBlock>, Permit),
     /// The file was read to its end, or not.
-    End(io::Result<Print>),
+    End(io::Result<Fingerprint>),
 }
 
 /// Blocks under way, beyond those in the pool's hands.
@@ -61,11 +61,11 @@ const BUDGET_BLOCKS: usize = 24;
 
 /// Starts to read. The pool is for stopping it early.
 pub(crate) fn start(
-    tickets: Vec<Ticket>,
+    jobs: Vec<FileJob>,
     options: &ImportOptions,
-    control: &Arc<ImportHandle>,
-    spare: &Arc<Spare>,
-) -> Result<(Pool<Item>, Results<Item>)> {
+    handle: &Arc<ImportHandle>,
+    buffers: &Arc<BufferPool>,
+) -> Result<(Pool<PipelineItem>, Results<PipelineItem>)> {
     let workers = options.worker_count();
     let builder = Pool::builder()
         .name("parse")
@@ -74,25 +74,25 @@ pub(crate) fn start(
         .result_capacity(workers * 2);
     let built = builder.build_with_results(ResultOrder::AsSubmitted);
     let (pool, results) = built.map_err(|error| Error::System(error.to_string()))?;
-    let budget = Arc::new(Budget::new(options.block.saturating_mul(BUDGET_BLOCKS.max(workers * 4))));
-    control.wake_with({
+    let budget = Arc::new(MemoryBudget::new(options.block.saturating_mul(BUDGET_BLOCKS.max(workers * 4))));
+    handle.on_cancel({
         let (pool, budget) = (pool.clone(), budget.clone());
         move || {
             pool.cancel();
             budget.close();
         }
     });
-    let reader = Reader {
-        spare: spare.clone(),
+    let reader = FileReader {
+        buffers: buffers.clone(),
         pool: pool.clone(),
         budget,
-        control: control.clone(),
+        handle: handle.clone(),
         options: options.clone(),
     };
     let thread = std::thread::Builder::new().name("read".to_owned());
     let spawned = thread.spawn(move || {
         // A pool that takes no more has been told to stop.
-        let _ = tickets.into_iter().try_for_each(|ticket| reader.file(&ticket));
+        let _ = jobs.into_iter().try_for_each(|job| reader.file(&job));
         reader.pool.close();
     });
     spawned.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
@@ -102,99 +102,102 @@ pub(crate) fn start(
 /// What was used and can be used again: buffers, and rows without theirs. Fresh memory has to be cleared, and costs a fault
 /// a page: a fifteenth of all the work.
 #[derive(Default)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     buffers: Mutex<Vec<Vec<u8>>>,
-    rows: Mutex<Vec<Rows>>,
+    blocks: Mutex<Vec<ParsedBlock>>,
 }
 
-fn pop<T: Default>(spare: &Mutex<Vec<T>>) -> T {
-    spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+fn pop<T: Default>(buffers: &Mutex<Vec<T>>) -> T {
+    buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
 }
 
-fn push<T>(spare: &Mutex<Vec<T>>, used: T) {
-    spare.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+fn push<T>(buffers: &Mutex<Vec<T>>, used: T) {
+    buffers.lock().unwrap_or_else(PoisonError::into_inner).push(used);
 }
 
-impl Spare {
+impl BufferPool {
     /// Takes rows that nobody needs any more. A very long line's are not kept.
-    pub(crate) fn give(&self, mut rows: Rows, block: usize) {
-        let buffer = rows.original.take().unwrap_or_else(|| std::mem::take(&mut rows.text));
+    pub(crate) fn recycle(&self, mut parsed: ParsedBlock, block: usize) {
+        let buffer = parsed.original.take().unwrap_or_else(|| std::mem::take(&mut parsed.text));
         if buffer.len() <= block * 2 {
             push(&self.buffers, buffer);
         }
         // Rows take some times the room of their text.
-        let room = rows.beside.capacity().max(rows.text.capacity()).max(rows.cells.capacity() * 8);
+        let room = parsed.scratch.capacity().max(parsed.text.capacity()).max(parsed.cells.capacity() * 8);
         if room <= block * 2 {
-            push(&self.rows, rows);
+            push(&self.blocks, parsed);
         }
     }
 }
 
-struct Reader {
-    spare: Arc<Spare>,
-    pool: Pool<Item>,
-    budget: Arc<Budget>,
-    control: Arc<ImportHandle>,
+struct FileReader {
+    buffers: Arc<BufferPool>,
+    pool: Pool<PipelineItem>,
+    budget: Arc<MemoryBudget>,
+    handle: Arc<ImportHandle>,
     options: ImportOptions,
 }
 
 /// The pool takes nothing more.
-struct Stopped;
+struct PoolClosed;
 
-impl Reader {
-    fn file(&self, ticket: &Ticket) -> std::result::Result<(), Stopped> {
-        let index = ticket.index;
-        let end = match self.blocks(ticket) {
-            Ok(Ok(print)) => Ok(print),
+impl FileReader {
+    fn file(&self, job: &FileJob) -> std::result::Result<(), PoolClosed> {
+        let index = job.index;
+        let end = match self.blocks(job) {
+            Ok(Ok(fingerprint)) => Ok(fingerprint),
             Ok(Err(error)) => Err(error),
-            Err(stopped) => return Err(stopped),
+            Err(closed) => return Err(closed),
         };
-        self.pool.submit(move |_| Ok(Item { index, event: Event::End(end) })).map_err(|_| Stopped)?;
+        self.pool
+            .submit(move |_| Ok(PipelineItem { index, event: PipelineEvent::End(end) }))
+            .map_err(|_| PoolClosed)?;
         Ok(())
     }
 
-    fn blocks(&self, ticket: &Ticket) -> std::result::Result<io::Result<Print>, Stopped> {
-        let opened = match open(ticket, &self.control.bytes_read) {
+    fn blocks(&self, job: &FileJob) -> std::result::Result<io::Result<Fingerprint>, PoolClosed> {
+        let opened = match open(job, &self.handle.bytes_read) {
             Ok(opened) => opened,
             Err(error) => return Ok(Err(error)),
         };
         let mut blocks = Blocks::new(opened, self.options.block, self.options.max_line);
         let mut is_first = true;
         // What can be read only once is read to its end, whatever becomes of it: the next pass has only the copy.
-        let is_once = ticket.copy.is_some();
+        let is_read_once = job.copy.is_some();
         loop {
-            if self.control.is_cancelled() {
-                return Err(Stopped);
+            if self.handle.is_cancelled() {
+                return Err(PoolClosed);
             }
             let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-            if is_set(&ticket.demand.full) || (is_set(&ticket.demand.abandoned) && !is_once) {
+            if is_set(&job.demand.full) || (is_set(&job.demand.abandoned) && !is_read_once) {
                 return Ok(Err(io::Error::other("abandoned")));
             }
-            let block = match blocks.next(pop(&self.spare.buffers)) {
+            let block = match blocks.next(pop(&self.buffers.buffers)) {
                 Ok(Some(block)) => block,
-                Ok(None) => return Ok(blocks.into_source().print()),
+                Ok(None) => return Ok(blocks.into_source().fingerprint()),
                 Err(error) => return Ok(Err(error)),
             };
             if std::mem::take(&mut is_first)
-                && let Some(why) = not_lines(block.bytes())
+                && let Some(why) = unsupported_format(block.bytes())
             {
                 return Ok(Err(io::Error::other(why)));
             }
-            let mut permit = self.budget.take(block.length);
-            let (index, form, spare) = (ticket.index, ticket.form.clone(), self.spare.clone());
+            let mut permit = self.budget.acquire(block.length);
+            let (index, parse_options, buffers) =
+                (job.index, job.parse_options.clone(), self.buffers.clone());
             let task = move |_: &_| {
                 lower_priority();
-                let rows = parse(block, &form, pop(&spare.rows));
-                permit.grow(rows.bad.len() * size_of::<BadLine>());
-                Ok(Item { index, event: Event::Rows(Box::new(rows), permit) })
+                let parsed = parse(block, &parse_options, pop(&buffers.blocks));
+                permit.grow(parsed.bad.len() * size_of::<BadLine>());
+                Ok(PipelineItem { index, event: PipelineEvent::Block(Box::new(parsed), permit) })
             };
-            self.pool.submit(task).map_err(|_| Stopped)?;
+            self.pool.submit(task).map_err(|_| PoolClosed)?;
         }
     }
 }
 
 /// What a source is that begins so, and cannot be lines of JSON.
-fn not_lines(bytes: &[u8]) -> Option<&'static str> {
+fn unsupported_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0xff, 0xfe, ..] | [b'{', 0, ..] => {
             Some("it is UTF-16; convert it first: iconv -f UTF-16LE -t UTF-8")
@@ -230,52 +233,53 @@ fn not_lines(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-fn open(ticket: &Ticket, read: &Arc<AtomicU64>) -> io::Result<Opened> {
-    if let Some(copy) = &ticket.copy {
+fn open(job: &FileJob, read: &Arc<AtomicU64>) -> io::Result<InputFile> {
+    if let Some(copy) = &job.copy {
         let mut again = copy.try_clone()?;
         if again.metadata()?.len() > 0 {
             again.seek(SeekFrom::Start(0))?;
-            return Opened::new(again, None, ticket.source.packing, read, None);
+            return InputFile::new(again, None, job.source.compression, read, None);
         }
     }
-    let file = match &ticket.source.path {
+    let file = match &job.source.path {
         Some(path) => File::open(path)?,
         None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
     };
-    let path = ticket.source.path.as_deref().filter(|_| ticket.source.is_file);
-    Opened::new(file, path, ticket.source.packing, read, ticket.copy.as_deref())
+    let path = job.source.path.as_deref().filter(|_| job.source.is_file);
+    InputFile::new(file, path, job.source.compression, read, job.copy.as_deref())
 }
 
 /// How many bytes may be under way.
-struct Budget {
-    most: usize,
-    taken: Mutex<(usize, bool)>,
+struct MemoryBudget {
+    capacity: usize,
+    in_use: Mutex<(usize, bool)>,
     returned: Condvar,
 }
 
 /// Some of them, until it is dropped.
 pub(crate) struct Permit {
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     bytes: usize,
 }
 
-impl Budget {
-    fn new(most: usize) -> Self {
-        Budget { most, taken: Mutex::default(), returned: Condvar::new() }
+impl MemoryBudget {
+    fn new(capacity: usize) -> Self {
+        MemoryBudget { capacity, in_use: Mutex::default(), returned: Condvar::new() }
     }
 
     /// Waits until there is room. What is larger than all of it goes alone.
-    fn take(self: &Arc<Self>, bytes: usize) -> Permit {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |(taken, closed): &mut (usize, bool)| !*closed && *taken > 0 && *taken + bytes > self.most;
-        let mut taken = self.returned.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner);
-        taken.0 += bytes;
+    fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
+        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let full =
+            |(in_use, closed): &mut (usize, bool)| !*closed && *in_use > 0 && *in_use + bytes > self.capacity;
+        let mut in_use = self.returned.wait_while(in_use, full).unwrap_or_else(PoisonError::into_inner);
+        in_use.0 += bytes;
         Permit { budget: self.clone(), bytes }
     }
 
     /// Lets all through: nothing will come of it.
     fn close(&self) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         self.returned.notify_all();
     }
 }
@@ -284,13 +288,13 @@ impl Permit {
     /// More of them than was thought. It does not wait: what is there is there; but the next does.
     fn grow(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner).0 += bytes;
+        self.budget.in_use.lock().unwrap_or_else(PoisonError::into_inner).0 += bytes;
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner).0 -= self.bytes;
+        self.budget.in_use.lock().unwrap_or_else(PoisonError::into_inner).0 -= self.bytes;
         self.budget.returned.notify_all();
     }
 }

@@ -114,7 +114,7 @@ impl fmt::Display for ParseErrorKind {
             }
             ParseErrorKind::BadNumber => f.write_str("not a number as JSON writes them, such as 0, -1.5 or 2e10"),
             ParseErrorKind::TooDeep => {
-                write!(f, "nested deeper than {} levels", crate::grammar::MAX_DEPTH)
+                write!(f, "nested deeper than {} levels", crate::lexer::MAX_DEPTH)
             }
             ParseErrorKind::Trailing => f.write_str("something follows the object; expected one object a line"),
             ParseErrorKind::NotUtf8 => {
@@ -140,7 +140,7 @@ impl fmt::Display for ParseErrorKind {
 
 /// Where in a line something is wrong, in bytes from its beginning, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct ParseError {
     pub(crate) at: usize,
     pub(crate) reason: ParseErrorKind,
 }

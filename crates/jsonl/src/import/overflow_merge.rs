@@ -10,19 +10,19 @@ use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 
-use crate::grammar::Cursor;
+use crate::lexer::Cursor;
 use crate::text::unescaped;
 
 /// The name of the function that merges the objects of the row and of the line.
-pub(crate) const MERGE: &str = "gristmill_import_merge";
+pub(crate) const MERGE_FUNCTION: &str = "gristmill_import_merge";
 
 /// Why a line cannot be merged into its row.
 pub(crate) const NOT_AN_OBJECT: &str =
     "the row with this key holds something other than a JSON object in \"_more\"";
 
 /// Makes the function known to the connection.
-pub(crate) fn define_merge(conn: &Connection) -> rusqlite::Result<()> {
-    conn.create_scalar_function(MERGE, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
+pub(crate) fn define_merge_function(conn: &Connection) -> rusqlite::Result<()> {
+    conn.create_scalar_function(MERGE_FUNCTION, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
         let (old, new) = match (context.get_raw(0), context.get_raw(1)) {
             (ValueRef::Null, new) => return Ok(Value::try_from(new)?),
             (ValueRef::Text(old), ValueRef::Text(new)) => (old, new),

@@ -31,7 +31,7 @@ impl FileIdentity {
     /// Records which files a connection works with. To be called once the connection has read something.
     pub(crate) fn of(path: &Path) -> Self {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let beside = |ending: &str| {
+        let scratch = |ending: &str| {
             let path = with_ending(&real, ending);
             let identity = identity(&path).ok();
             (path, identity)
@@ -39,8 +39,8 @@ impl FileIdentity {
         FileIdentity {
             path: path.to_owned(),
             identity: identity(path).ok(),
-            log: beside("-wal"),
-            index: beside("-shm"),
+            log: scratch("-wal"),
+            index: scratch("-shm"),
         }
     }
 
@@ -77,8 +77,9 @@ impl FileIdentity {
             State::Deleted => apply_log(conn),
             State::Replaced => {}
         }
-        let is_ours =
-            |(path, wanted): &(PathBuf, Option<Identity>)| wanted.is_some() && identity(path).ok() == *wanted;
+        let is_ours = |(path, expected): &(PathBuf, Option<Identity>)| {
+            expected.is_some() && identity(path).ok() == *expected
+        };
         let log = &self.log.0;
         if is_ours(&self.log) {
             let is_empty = fs::metadata(log).is_ok_and(|found| found.len() == 0);

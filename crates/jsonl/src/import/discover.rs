@@ -10,7 +10,7 @@ use super::options::ImportOptions;
 use super::path_text::path_text;
 use super::{names, pattern};
 use crate::error::{Error, Result};
-use crate::source::{Packing, by_name};
+use crate::source::{Compression, classify_name};
 
 /// One file to load.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Source {
     /// None for standard input.
     pub(crate) path: Option<PathBuf>,
     pub(crate) table: String,
-    pub(crate) packing: Packing,
+    pub(crate) compression: Compression,
     pub(crate) bytes: u64,
     /// It can be read again.
     pub(crate) is_file: bool,
@@ -26,24 +26,24 @@ pub(crate) struct Source {
 
 impl Source {
     /// Its path as it was named, as text.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn display(&self) -> String {
         self.path.as_ref().map_or("standard input".to_owned(), |path| path_text(path))
     }
 }
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Discovered {
     pub(crate) sources: Vec<Source>,
     /// Folders and files that could not be looked at, and why.
-    pub(crate) troubles: Vec<(PathBuf, String)>,
+    pub(crate) errors: Vec<(PathBuf, String)>,
 }
 
 /// The name that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
-pub(crate) fn find(given: &[PathBuf], options: &ImportOptions) -> Result<Found> {
-    let mut found = Found::default();
+pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Discovered> {
+    let mut discovered = Discovered::default();
     let mut known = HashSet::new();
     let rejects = options.rejects.as_deref().and_then(|path| std::fs::canonicalize(path).ok());
     for path in given {
@@ -56,11 +56,11 @@ pub(crate) fn find(given: &[PathBuf], options: &ImportOptions) -> Result<Found> 
             let source = Source {
                 path: None,
                 table: String::new(),
-                packing: Packing::Plain,
+                compression: Compression::Plain,
                 bytes: 0,
                 is_file: false,
             };
-            found.sources.push(source);
+            discovered.sources.push(source);
             continue;
         }
         let is_dir = match std::fs::metadata(path) {
@@ -73,7 +73,7 @@ pub(crate) fn find(given: &[PathBuf], options: &ImportOptions) -> Result<Found> 
             false if pattern::is_pattern(path) && !path.exists() => pattern::expand(path)?,
             false => Entries { files: vec![path.clone()], ..Entries::default() },
         };
-        found.troubles.extend(entries.unreadable.into_iter().chain(entries.unlisted));
+        discovered.errors.extend(entries.unreadable.into_iter().chain(entries.unlisted));
         for file in entries.files {
             let canonical = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
             if rejects.as_ref() == Some(&canonical) {
@@ -87,47 +87,48 @@ pub(crate) fn find(given: &[PathBuf], options: &ImportOptions) -> Result<Found> 
                 )));
             }
             if known.insert(canonical) {
-                found.sources.push(source(&file));
+                discovered.sources.push(source(&file));
             }
         }
     }
     if let Some(table) = &options.table {
-        let table = table_given(table)?;
-        found.sources.iter_mut().for_each(|source| source.table.clone_from(&table));
+        let table = validate_table_name(table)?;
+        discovered.sources.iter_mut().for_each(|source| source.table.clone_from(&table));
     }
-    found.apply_schema(options)?;
-    if found.sources.is_empty() {
-        return Err(nothing(given, &found.troubles));
+    discovered.apply_schema(options)?;
+    if discovered.sources.is_empty() {
+        return Err(no_files_error(given, &discovered.errors));
     }
     if options.table.is_none() {
-        no_table_twice(&found.sources)?;
+        check_unique_names(&discovered.sources)?;
     }
-    Ok(found)
+    Ok(discovered)
 }
 
 /// A name that the user gave stays as it is, if it can.
-pub(crate) fn table_given(name: &str) -> Result<String> {
+pub(crate) fn validate_table_name(name: &str) -> Result<String> {
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || name.contains('\0') || reserved || names::is_reserved(name) {
         return Err(Error::Invalid(format!(
             "{name:?} cannot be a table's name; legal is any but {}, {}, an empty one and those that begin with sqlite_",
-            names::LEDGER,
+            names::IMPORT_LOG,
             names::PROCESSED_IDS
         )));
     }
     Ok(name.to_owned())
 }
 
-impl Found {
+impl Discovered {
     fn apply_schema(&mut self, options: &ImportOptions) -> Result<()> {
         let tables = &options.schema.tables;
         let is_known = |name: &&String| self.sources.iter().any(|source| source.table == **name);
-        let has_to_be_there = |name: &&String| tables.get(*name).is_some_and(|table| !table.skip);
-        if let Some(name) = tables.keys().filter(has_to_be_there).find(|name| !is_known(name)) {
-            let there: Vec<&str> = self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
+        let is_required = |name: &&String| tables.get(*name).is_some_and(|table| !table.skip);
+        if let Some(name) = tables.keys().filter(is_required).find(|name| !is_known(name)) {
+            let tables_found: Vec<&str> =
+                self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
             let text = format!(
                 "the schema names the table {name:?}, but no file makes it; there are: {}",
-                there.join(", ")
+                tables_found.join(", ")
             );
             return Err(Error::Invalid(text));
         }
@@ -144,22 +145,22 @@ impl ImportOptions {
     /// What the database calls it.
     pub(crate) fn table_name(&self, table: &str) -> Result<String> {
         let named = self.schema.tables.get(table).and_then(|schema| schema.name.as_ref());
-        named.map_or_else(|| Ok(table.to_owned()), |name| table_given(name))
+        named.map_or_else(|| Ok(table.to_owned()), |name| validate_table_name(name))
     }
 }
 
 fn source(path: &Path) -> Source {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let (stem, packing, taken) = by_name(&name);
+    let (stem, compression, is_jsonl) = classify_name(&name);
     // A file that was named in person may be called anything.
     let stem = match stem.rsplit_once('.') {
-        Some((stem, _)) if !taken && !stem.is_empty() => stem.to_owned(),
+        Some((stem, _)) if !is_jsonl && !stem.is_empty() => stem.to_owned(),
         _ => stem,
     };
     let metadata = std::fs::metadata(path).ok();
     let is_file = metadata.as_ref().is_some_and(std::fs::Metadata::is_file);
     let bytes = metadata.filter(|_| is_file).map_or(0, |metadata| metadata.len());
-    Source { path: Some(path.to_owned()), table: names::table(&stem), packing, bytes, is_file }
+    Source { path: Some(path.to_owned()), table: names::table(&stem), compression, bytes, is_file }
 }
 
 /// All files below a folder that have the right ending, but hidden ones, by name.
@@ -173,7 +174,7 @@ fn walk(folder: &Path) -> Entries {
     for entry in walker {
         match entry {
             Ok(entry) => {
-                if entry.depth() > 0 && by_name(&entry.file_name().to_string_lossy()).2 {
+                if entry.depth() > 0 && classify_name(&entry.file_name().to_string_lossy()).2 {
                     entries.add(entry.into_path());
                 }
             }
@@ -183,36 +184,35 @@ fn walk(folder: &Path) -> Entries {
     entries
 }
 
-fn nothing(given: &[PathBuf], troubles: &[(PathBuf, String)]) -> Error {
-    let places: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
-    let why =
-        troubles.first().map(|(path, why)| format!(" ({}: {why})", path_text(path))).unwrap_or_default();
+fn no_files_error(given: &[PathBuf], errors: &[(PathBuf, String)]) -> Error {
+    let paths: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
+    let why = errors.first().map(|(path, why)| format!(" ({}: {why})", path_text(path))).unwrap_or_default();
     Error::Invalid(format!(
         "there is nothing to load in {}{why}; files of a folder are taken when they end in .jsonl or .ndjson, \
          with or without .gz or .zst, and are not hidden. A file of any other name can be named itself",
-        places.join(", ")
+        paths.join(", ")
     ))
 }
 
-fn no_table_twice(sources: &[Source]) -> Result<()> {
+fn check_unique_names(sources: &[Source]) -> Result<()> {
     let mut by_table: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
     for source in sources {
         by_table.entry(names::folded(&source.table)).or_default().push(source);
     }
-    let twice: Vec<String> = by_table
+    let conflicts: Vec<String> = by_table
         .values()
         .filter(|sources| sources.len() > 1)
         .map(|sources| {
-            let paths: Vec<String> = sources.iter().map(|source| source.shown()).collect();
+            let paths: Vec<String> = sources.iter().map(|source| source.display()).collect();
             format!("{} would both be the table {:?}", paths.join(" and "), sources[0].table)
         })
         .collect();
-    if twice.is_empty() {
+    if conflicts.is_empty() {
         return Ok(());
     }
     Err(Error::Invalid(format!(
         "{}; --table NAME loads all files into one table, or rename one",
-        twice.join("; ")
+        conflicts.join("; ")
     )))
 }
 

@@ -5,9 +5,9 @@
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use crate::fault::ParseErrorKind;
 use crate::keys::Keys;
-use crate::kinds::Kinds;
+use crate::parse_error::ParseErrorKind;
+use crate::types::TypeSet;
 
 /// A part of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,23 +39,23 @@ pub(crate) enum Cell {
     Text {
         span: Span,
         /// Not in the block's text, but beside it.
-        beside: bool,
+        scratch: bool,
         is_json: bool,
     },
 }
 
 impl Cell {
     #[inline]
-    pub(crate) fn kind(self) -> Kinds {
+    pub(crate) fn type_set(self) -> TypeSet {
         match self {
-            Cell::Null => Kinds::NULL,
-            Cell::Bool(_) => Kinds::BOOL,
-            Cell::Int(value) if value.unsigned_abs() <= crate::number::EXACT => Kinds::INT,
-            Cell::Int(_) => Kinds::BIG,
-            Cell::Real(_) => Kinds::REAL,
-            Cell::Decimal(_) => Kinds::DECIMAL,
-            Cell::Text { is_json: true, .. } => Kinds::JSON,
-            Cell::Text { .. } => Kinds::TEXT,
+            Cell::Null => TypeSet::NULL,
+            Cell::Bool(_) => TypeSet::BOOL,
+            Cell::Int(value) if value.unsigned_abs() <= crate::number::MAX_EXACT_INTEGER => TypeSet::INT,
+            Cell::Int(_) => TypeSet::BIG,
+            Cell::Real(_) => TypeSet::REAL,
+            Cell::Decimal(_) => TypeSet::DECIMAL,
+            Cell::Text { is_json: true, .. } => TypeSet::JSON,
+            Cell::Text { .. } => TypeSet::TEXT,
         }
     }
 
@@ -110,10 +110,10 @@ impl BadLine {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct ParsedBlock {
     /// What values point into.
     pub(crate) text: Vec<u8>,
-    pub(crate) beside: Vec<u8>,
+    pub(crate) scratch: Vec<u8>,
     /// The block as it was, where `text` is not.
     pub(crate) original: Option<Vec<u8>>,
     pub(crate) keys: Keys,
@@ -125,7 +125,7 @@ pub(crate) struct Rows {
 }
 
 /// Rows and bad lines of a block that have been taken out of it.
-pub(crate) struct TakenOut {
+pub(crate) struct DetachedRows {
     rows: Peekable<IntoIter<Row>>,
     cells: Vec<(u32, Cell)>,
     /// Where the values of the next row begin.
@@ -133,17 +133,17 @@ pub(crate) struct TakenOut {
     bad: Peekable<IntoIter<BadLine>>,
 }
 
-impl TakenOut {
+impl DetachedRows {
     /// Whether there are rows or bad lines left.
     pub(crate) fn has_more(&mut self) -> bool {
         self.rows.peek().is_some() || self.bad.peek().is_some()
     }
 }
 
-impl Rows {
+impl ParsedBlock {
     /// Empties it, but keeps the room it has.
     pub(crate) fn clear(&mut self) {
-        self.beside.clear();
+        self.scratch.clear();
         self.original = None;
         self.cells.clear();
         self.rows.clear();
@@ -152,8 +152,8 @@ impl Rows {
     }
 
     /// Takes the rows and bad lines out, to be put back some at a time.
-    pub(crate) fn take_out(&mut self) -> TakenOut {
-        TakenOut {
+    pub(crate) fn detach_rows(&mut self) -> DetachedRows {
+        DetachedRows {
             rows: std::mem::take(&mut self.rows).into_iter().peekable(),
             cells: std::mem::take(&mut self.cells),
             begin: 0,
@@ -163,14 +163,14 @@ impl Rows {
 
     /// Puts the next `count` rows in the place of those that are there, with the bad lines before the last of them. All bad
     /// lines, when there are fewer rows.
-    pub(crate) fn put_back(&mut self, taken_out: &mut TakenOut, count: usize) {
+    pub(crate) fn restore_rows(&mut self, detached: &mut DetachedRows, count: usize) {
         self.rows.clear();
-        self.rows.extend(taken_out.rows.by_ref().take(count));
-        let begin = taken_out.begin;
+        self.rows.extend(detached.rows.by_ref().take(count));
+        let begin = detached.begin;
         let end = self.rows.last().map_or(begin, |row| row.end);
-        taken_out.begin = end;
+        detached.begin = end;
         self.cells.clear();
-        self.cells.extend_from_slice(&taken_out.cells[begin as usize..end as usize]);
+        self.cells.extend_from_slice(&detached.cells[begin as usize..end as usize]);
         self.rows.iter_mut().for_each(|row| row.end -= begin);
         let last = match self.rows.last() {
             _ if self.rows.len() < count => u32::MAX,
@@ -178,10 +178,10 @@ impl Rows {
             None => 0,
         };
         self.bad.clear();
-        self.bad.extend(std::iter::from_fn(|| taken_out.bad.next_if(|bad| bad.line.span.start < last)));
+        self.bad.extend(std::iter::from_fn(|| detached.bad.next_if(|bad| bad.line.span.start < last)));
         self.keys.forget_rows();
         for (key, cell) in &self.cells {
-            self.keys.note(*key, cell.kind());
+            self.keys.note(*key, cell.type_set());
         }
     }
 
@@ -191,7 +191,7 @@ impl Rows {
     }
 
     #[inline]
-    pub(crate) fn bytes(&self, span: Span, beside: bool) -> &[u8] {
-        span.of(if beside { &self.beside } else { &self.text })
+    pub(crate) fn bytes(&self, span: Span, scratch: bool) -> &[u8] {
+        span.of(if scratch { &self.scratch } else { &self.text })
     }
 }

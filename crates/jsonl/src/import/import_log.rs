@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::layout::Path;
-use super::names::LEDGER;
+use super::names::IMPORT_LOG;
 use super::summary::{FileOutcome, FileSummary};
-use crate::source::Print;
+use crate::source::Fingerprint;
 
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
   "id" INTEGER PRIMARY KEY,
@@ -29,7 +29,7 @@ const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
 )"#;
 
 /// Columns that the table did not have from the start.
-const ADDED: [(&str, &str); 2] = [("table_rows", "INTEGER"), ("whole_numbers", "TEXT")];
+const ADDED_COLUMNS: [(&str, &str); 2] = [("table_rows", "INTEGER"), ("whole_numbers", "TEXT")];
 
 /// So that what is known of one table does not take longer the more tables there are.
 const INDEX: &str =
@@ -37,8 +37,8 @@ const INDEX: &str =
 
 /// A file that was loaded before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) print: Print,
+pub(crate) struct LogEntry {
+    pub(crate) fingerprint: Fingerprint,
     pub(crate) options: String,
     pub(crate) rows: u64,
     pub(crate) errors: u64,
@@ -46,12 +46,12 @@ pub(crate) struct Entry {
     pub(crate) started: Option<jiff::Timestamp>,
 }
 
-impl Entry {
+impl LogEntry {
     /// Whether a file of this size and time may have other contents all the same: it was written so shortly before it was
     /// read that a later change may have left it the same time.
     pub(crate) fn is_racy(&self) -> bool {
         let started = self.started.and_then(|started| i64::try_from(started.as_nanosecond()).ok());
-        match (self.print.modified, started) {
+        match (self.fingerprint.modified, started) {
             (Some(modified), Some(started)) => modified.saturating_add(TIME_GRANULARITY_NS) > started,
             _ => true,
         }
@@ -63,7 +63,7 @@ const TIME_GRANULARITY_NS: i64 = 2_000_000_000;
 
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a FileSummary,
-    pub(crate) print: Option<&'a Print>,
+    pub(crate) fingerprint: Option<&'a Fingerprint>,
     pub(crate) mode: &'a str,
     pub(crate) options: &'a str,
     /// Its columns and the keys that they were made for.
@@ -75,17 +75,17 @@ pub(crate) struct Record<'a> {
     pub(crate) started: jiff::Timestamp,
 }
 
-pub(crate) fn is_there(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1)")?.exists([LEDGER])
+pub(crate) fn exists(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1)")?.exists([IMPORT_LOG])
 }
 
 fn has_column(conn: &Connection, name: &str) -> rusqlite::Result<bool> {
-    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?.exists([LEDGER, name])
+    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?.exists([IMPORT_LOG, name])
 }
 
-pub(crate) fn make(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(CREATE)?;
-    for (name, kind) in ADDED {
+    for (name, kind) in ADDED_COLUMNS {
         if !has_column(conn, name)? {
             conn.execute_batch(&format!(r#"ALTER TABLE "_imports" ADD COLUMN "{name}" {kind}"#))?;
         }
@@ -108,9 +108,9 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
     .execute(rusqlite::params![
         record.file.table,
         record.file.source,
-        record.print.map(|print| number(print.bytes)),
-        record.print.and_then(|print| print.modified),
-        record.print.map(|print| &print.hash),
+        record.fingerprint.map(|fingerprint| number(fingerprint.bytes)),
+        record.fingerprint.and_then(|fingerprint| fingerprint.modified),
+        record.fingerprint.map(|fingerprint| &fingerprint.hash),
         record.mode,
         record.options,
         number(record.file.rows),
@@ -126,13 +126,13 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
 }
 
 /// Notes all columns with the keys that they were made for, where no file brought them.
-pub(crate) fn note_columns(
+pub(crate) fn record_columns(
     conn: &Connection,
     table: &str,
     keys: &[(Vec<String>, String)],
     whole_numbers: &[&str],
 ) -> rusqlite::Result<()> {
-    make(conn)?;
+    create(conn)?;
     let now = jiff::Timestamp::now().to_string();
     let keys = serde_json::to_string(keys).unwrap_or_default();
     let whole_numbers = serde_json::to_string(whole_numbers).unwrap_or_default();
@@ -142,8 +142,8 @@ pub(crate) fn note_columns(
 }
 
 /// The last time that this file was loaded into this table, if that went well.
-pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Result<Option<Entry>> {
-    if !is_there(conn)? {
+pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlite::Result<Option<LogEntry>> {
+    if !exists(conn)? {
         return Ok(None);
     }
     conn.query_row(
@@ -154,13 +154,13 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
            ORDER BY "id" DESC LIMIT 1"#,
         [table, source],
         |row| {
-            let print = Print {
+            let fingerprint = Fingerprint {
                 bytes: row.get::<_, i64>(0)?.unsigned_abs(),
                 modified: row.get(1)?,
                 hash: row.get(2)?,
             };
-            Ok(Entry {
-                print,
+            Ok(LogEntry {
+                fingerprint,
                 options: row.get(3)?,
                 rows: row.get::<_, i64>(4)?.unsigned_abs(),
                 errors: row.get::<_, i64>(5)?.unsigned_abs(),
@@ -172,26 +172,26 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
 }
 
 /// Whether we made the table.
-pub(crate) fn is_ours(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
+pub(crate) fn is_created_by_import(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
     let sql = r#"SELECT 1 FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace')
         AND "error" IS NULL LIMIT 1"#;
-    Ok(is_there(conn)? && conn.prepare_cached(sql)?.exists([table])?)
+    Ok(exists(conn)? && conn.prepare_cached(sql)?.exists([table])?)
 }
 
 /// The number of the record of the import that made the table, if one did.
-pub(crate) fn made_at(conn: &Connection, table: &str) -> rusqlite::Result<Option<i64>> {
+pub(crate) fn creation_id(conn: &Connection, table: &str) -> rusqlite::Result<Option<i64>> {
     let sql = r#"SELECT max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE
         AND "mode" IN ('create', 'replace') AND "error" IS NULL"#;
     conn.prepare_cached(sql)?.query_row([table], |row| row.get(0))
 }
 
 /// Whether the table was made by an import, and since then has got rows of these sources only, of each of them once.
-pub(crate) fn is_made_of(conn: &Connection, table: &str, sources: &HashSet<&str>) -> rusqlite::Result<bool> {
-    let Some(made_at) = made_at(conn, table)? else { return Ok(false) };
+pub(crate) fn consists_of(conn: &Connection, table: &str, sources: &HashSet<&str>) -> rusqlite::Result<bool> {
+    let Some(creation_id) = creation_id(conn, table)? else { return Ok(false) };
     let sql = r#"SELECT "source" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2
         AND "error" IS NULL AND "rows" > 0"#;
     let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query((table, made_at))?;
+    let mut rows = statement.query((table, creation_id))?;
     let mut seen: HashSet<String> = HashSet::new();
     while let Some(row) = rows.next()? {
         let source: String = row.get(0)?;
@@ -205,7 +205,7 @@ pub(crate) fn is_made_of(conn: &Connection, table: &str, sources: &HashSet<&str>
 /// The columns of a table and the keys that they were made for, as the last import or sink noted them. Nothing when none
 /// did.
 pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<HashMap<String, Path>>> {
-    if !is_there(conn)? {
+    if !exists(conn)? {
         return Ok(None);
     }
     let sql = r#"SELECT "renamed" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "renamed" IS NOT NULL

@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::control::ImportHandle;
-use super::ledger::{self, Record};
-use super::place::Place;
+use super::handle::ImportHandle;
+use super::import_log::{self, Record};
+use super::output_db::OutputDb;
 use crate::error::{Error, Result};
-use crate::in_place::FileIdentity;
+use crate::file_identity::FileIdentity;
 
 /// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
-const TOGETHER: u64 = 64 << 20;
+const MAX_GROUP_BYTES: u64 = 64 << 20;
 
 /// How long another program may keep the database to itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Base<'a> {
+pub(crate) struct ImportTx<'a> {
     pub(crate) conn: Connection,
     path: PathBuf,
-    in_place: FileIdentity,
-    control: &'a ImportHandle,
+    identity: FileIdentity,
+    handle: &'a ImportHandle,
     pub(crate) is_new: bool,
     /// A transaction was begun, and neither committed nor rolled back by us.
     has_begun: bool,
@@ -34,22 +34,31 @@ pub(crate) struct Base<'a> {
     uncommitted: u64,
 }
 
-impl<'a> Base<'a> {
-    pub(crate) fn new(conn: Connection, place: &Place, control: &'a ImportHandle) -> Self {
-        let (path, in_place, is_new) = (place.target().to_owned(), place.in_place(), place.is_new());
-        Base { conn, path, in_place, control, is_new, has_begun: false, is_file_open: false, uncommitted: 0 }
+impl<'a> ImportTx<'a> {
+    pub(crate) fn new(conn: Connection, output: &OutputDb, handle: &'a ImportHandle) -> Self {
+        let (path, identity, is_new) = (output.target().to_owned(), output.identity(), output.is_new());
+        ImportTx {
+            conn,
+            path,
+            identity,
+            handle,
+            is_new,
+            has_begun: false,
+            is_file_open: false,
+            uncommitted: 0,
+        }
     }
 
     /// Fails when the file is not under its name any more. One system call.
     pub(crate) fn check(&self) -> Result<()> {
-        self.in_place.check()
+        self.identity.check()
     }
 
     pub(crate) fn failed(&self, error: &rusqlite::Error) -> Error {
         Error::sqlite(&self.path, error)
     }
 
-    pub(crate) fn batch(&self, sql: &str) -> Result<()> {
+    pub(crate) fn execute(&self, sql: &str) -> Result<()> {
         self.conn.execute_batch(sql).map_err(|error| self.failed(&error))
     }
 
@@ -65,12 +74,12 @@ impl<'a> Base<'a> {
     pub(crate) fn begin_file(&mut self) -> Result<()> {
         self.check()?;
         if !self.has_begun {
-            self.patiently("BEGIN IMMEDIATE")?;
+            self.retry_while_busy("BEGIN IMMEDIATE")?;
             self.has_begun = true;
-            ledger::make(&self.conn).map_err(|error| self.failed(&error))?;
+            import_log::create(&self.conn).map_err(|error| self.failed(&error))?;
         }
         self.check_transaction()?;
-        self.batch("SAVEPOINT file")?;
+        self.execute("SAVEPOINT file")?;
         self.is_file_open = true;
         Ok(())
     }
@@ -78,22 +87,22 @@ impl<'a> Base<'a> {
     /// Writes the record of a file, in the transaction that has its rows.
     pub(crate) fn write_record(&self, record: &Record<'_>) -> Result<()> {
         self.check_transaction()?;
-        ledger::write(&self.conn, record).map_err(|error| self.failed(&error))
+        import_log::write(&self.conn, record).map_err(|error| self.failed(&error))
     }
 
-    pub(crate) fn take_back_file(&mut self) -> Result<()> {
+    pub(crate) fn rollback_file(&mut self) -> Result<()> {
         self.check_transaction()?;
         self.is_file_open = false;
-        self.batch("ROLLBACK TO file; RELEASE file")
+        self.execute("ROLLBACK TO file; RELEASE file")
     }
 
     /// The file is complete. Into a database that people use each is a transaction of its own.
-    pub(crate) fn keep_file(&mut self, bytes: u64) -> Result<()> {
+    pub(crate) fn commit_file(&mut self, bytes: u64) -> Result<()> {
         self.check_transaction()?;
-        self.batch("RELEASE file")?;
+        self.execute("RELEASE file")?;
         self.is_file_open = false;
         self.uncommitted += bytes;
-        if !self.is_new || self.uncommitted >= TOGETHER { self.commit() } else { Ok(()) }
+        if !self.is_new || self.uncommitted >= MAX_GROUP_BYTES { self.commit() } else { Ok(()) }
     }
 
     pub(crate) fn commit(&mut self) -> Result<()> {
@@ -101,7 +110,7 @@ impl<'a> Base<'a> {
         if self.has_begun {
             self.check_transaction()?;
             self.check()?;
-            self.patiently("COMMIT")?;
+            self.retry_while_busy("COMMIT")?;
             self.has_begun = false;
         }
         // The file may have been deleted while it was written.
@@ -109,9 +118,9 @@ impl<'a> Base<'a> {
     }
 
     /// Rolls back the transaction, unless SQLite has done it already.
-    fn roll_back(&mut self) -> Result<()> {
+    fn rollback(&mut self) -> Result<()> {
         (self.has_begun, self.is_file_open) = (false, false);
-        if self.conn.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
+        if self.conn.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
     }
 
     /// Ends what is under way: complete files stay, the one that is not goes.
@@ -122,38 +131,38 @@ impl<'a> Base<'a> {
         let ended = self.finish(failed);
         if ended.is_err() {
             // The reason is worth more than a second one.
-            let _ = self.roll_back();
+            let _ = self.rollback();
         }
-        self.in_place.before_close(&self.conn);
+        self.identity.before_close(&self.conn);
         ended.map(|()| self.conn)
     }
 
     fn finish(&mut self, failed: bool) -> Result<()> {
         if failed && (!self.is_new || self.conn.is_autocommit()) {
-            self.roll_back()?;
+            self.rollback()?;
         } else if self.is_file_open {
-            self.take_back_file()?;
+            self.rollback_file()?;
         }
         self.commit()
     }
 
     /// Waits for other programs, but not for ever, and not when it is to stop.
-    fn patiently(&self, sql: &str) -> Result<()> {
+    fn retry_while_busy(&self, sql: &str) -> Result<()> {
         let is_busy = |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
         let timeout = |time: Duration| self.conn.busy_timeout(time).map_err(|error| self.failed(&error));
         let started = Instant::now();
         timeout(Duration::from_millis(100))?;
         let done = loop {
             match self.conn.execute_batch(sql) {
-                Err(error) if is_busy(&error) && started.elapsed() < PATIENCE => {
-                    if self.control.is_cancelled() {
+                Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => {
+                    if self.handle.is_cancelled() {
                         return Err(Error::Cancelled);
                     }
                 }
                 done => break done,
             }
         };
-        timeout(PATIENCE)?;
+        timeout(BUSY_TIMEOUT)?;
         done.map_err(|error| self.failed(&error))
     }
 }
@@ -163,13 +172,13 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use super::super::trouble;
+    use super::super::failed_file;
     use super::*;
 
-    fn write_record(base: &mut Base<'_>) -> Result<()> {
-        base.write_record(&Record {
-            file: &trouble(Path::new("t.jsonl"), "why"),
-            print: None,
+    fn write_record(tx: &mut ImportTx<'_>) -> Result<()> {
+        tx.write_record(&Record {
+            file: &failed_file(Path::new("t.jsonl"), "why"),
+            fingerprint: None,
             mode: "create",
             options: "",
             columns: None,
@@ -180,24 +189,24 @@ mod tests {
     }
 
     /// What a database has after an event that follows a rollback by SQLite: in a file that has made a table, or after it.
-    fn tables_after(is_new: bool, in_file: bool, event: impl FnOnce(Base<'_>)) -> i64 {
+    fn tables_after(is_new: bool, in_file: bool, event: impl FnOnce(ImportTx<'_>)) -> i64 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         if !is_new {
             Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (a); DROP TABLE t").unwrap();
         }
-        let control = Arc::new(ImportHandle::default());
-        let place = Place::open(&path, false).unwrap();
-        let mut base = Base::new(place.connect(&control).unwrap(), &place, &control);
-        base.begin_file().unwrap();
-        base.batch("CREATE TABLE t (a)").unwrap();
+        let handle = Arc::new(ImportHandle::default());
+        let output = OutputDb::open(&path, false).unwrap();
+        let mut tx = ImportTx::new(output.connect(&handle).unwrap(), &output, &handle);
+        tx.begin_file().unwrap();
+        tx.execute("CREATE TABLE t (a)").unwrap();
         match (in_file, is_new) {
             (true, _) => {}
-            (false, true) => base.keep_file(1).unwrap(),
-            (false, false) => base.take_back_file().unwrap(),
+            (false, true) => tx.commit_file(1).unwrap(),
+            (false, false) => tx.rollback_file().unwrap(),
         }
-        base.batch("ROLLBACK").unwrap();
-        event(base);
+        tx.execute("ROLLBACK").unwrap();
+        event(tx);
         let file = if is_new { folder.path().join(".x.db.import") } else { path };
         let conn = Connection::open(file).unwrap();
         conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap()
@@ -205,26 +214,26 @@ mod tests {
 
     #[test]
     fn nothing_is_written_after_sqlite_has_rolled_back_the_transaction() {
-        type Event = fn(&mut Base<'_>) -> Result<()>;
+        type Event = fn(&mut ImportTx<'_>) -> Result<()>;
         let events: [(&str, Event); 5] = [
-            ("begin_file", |base| base.begin_file()),
+            ("begin_file", |tx| tx.begin_file()),
             ("write_record", write_record),
-            ("take_back_file", |base| base.take_back_file()),
-            ("keep_file", |base| base.keep_file(1)),
-            ("commit", |base| base.commit()),
+            ("take_back_file", |tx| tx.rollback_file()),
+            ("keep_file", |tx| tx.commit_file(1)),
+            ("commit", |tx| tx.commit()),
         ];
         for (is_new, in_file) in [(false, false), (false, true), (true, false), (true, true)] {
             for (name, event) in events {
                 let what = format!("{name}, is_new: {is_new}, in_file: {in_file}");
-                let tables = tables_after(is_new, in_file, |mut base| {
-                    let error = event(&mut base).unwrap_err().to_string();
+                let tables = tables_after(is_new, in_file, |mut tx| {
+                    let error = event(&mut tx).unwrap_err().to_string();
                     assert!(error.contains("SQLite rolled back the transaction"), "{what}: {error}");
-                    base.end(true).unwrap();
+                    tx.end(true).unwrap();
                 });
                 assert_eq!(tables, 0, "{what}");
             }
             // Files that count as loaded are lost: the import has failed.
-            let tables = tables_after(is_new, in_file, |base| assert!(base.end(false).is_err()));
+            let tables = tables_after(is_new, in_file, |tx| assert!(tx.end(false).is_err()));
             assert_eq!(tables, 0, "is_new: {is_new}, in_file: {in_file}");
         }
     }

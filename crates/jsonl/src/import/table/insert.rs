@@ -7,14 +7,14 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{CachedStatement, Connection, ErrorCode};
 
-use super::super::gathered::{MERGE, NOT_AN_OBJECT};
-use super::super::key::{Plan, cell_of};
+use super::super::key::{KeyPlan, cell_of};
 use super::super::key_check::KeyCheck;
-use super::super::layout::NOWHERE;
+use super::super::layout::NO_COLUMN;
 use super::super::names::quoted;
-use super::{Inserted, Sql, Table, Way};
-use crate::fault::ParseErrorKind;
-use crate::rows::{Cell, Line, Rows};
+use super::super::overflow_merge::{MERGE_FUNCTION, NOT_AN_OBJECT};
+use super::{InsertResult, Sql, Table, WriteMode};
+use crate::parse_error::ParseErrorKind;
+use crate::parsed_block::{Cell, Line, ParsedBlock};
 
 impl Table {
     pub(super) fn insert_sql(&self, columns: &[usize]) -> String {
@@ -31,30 +31,35 @@ impl Table {
     }
 
     /// Rows with all columns, the missing ones null.
-    pub(super) fn insert(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        let mut inserted = Inserted::default();
+    pub(super) fn insert(
+        &mut self,
+        conn: &Connection,
+        parsed: &ParsedBlock,
+        map: &[u32],
+    ) -> Sql<InsertResult> {
+        let mut insert_result = InsertResult::default();
         if !self.is_made {
             // Only rows without any key so far: `{}`. They are made when there is a column.
-            inserted.broken_after = (!rows.rows.is_empty()).then_some(0);
-            return Ok(inserted);
+            insert_result.plan_failed_after = (!parsed.rows.is_empty()).then_some(0);
+            return Ok(insert_result);
         }
         let mut statement = conn.prepare_cached(&self.insert)?;
         // What is bound stays bound: only what the row before had and this one has not is to be taken away.
         let mut bound = vec![0_u32; self.layout.columns.len()];
         let mut last: Vec<u32> = Vec::new();
         let mut begin = 0;
-        for (row, number) in rows.rows.iter().zip(1_u32..) {
-            let cells = &rows.cells[begin..row.end as usize];
+        for (row, number) in parsed.rows.iter().zip(1_u32..) {
+            let cells = &parsed.cells[begin..row.end as usize];
             begin = row.end as usize;
-            self.watch.see(cells, map, &self.layout);
+            self.key_tracker.observe(cells, map, &self.layout);
             match &self.plan {
-                Plan::Rowid(_) if !self.watch.rises => {
-                    inserted.broken_after = Some(number as usize);
-                    return Ok(inserted);
+                KeyPlan::Rowid(_) if !self.key_tracker.is_ascending => {
+                    insert_result.plan_failed_after = Some(number as usize);
+                    return Ok(insert_result);
                 }
-                Plan::Enforced(keys) => {
+                KeyPlan::Enforced(keys) => {
                     if let Some(missing) = keys.iter().find(|key| is_missing(cells, map, **key)) {
-                        inserted.refused.push((row.line, self.no_key(*missing)));
+                        insert_result.refused.push((row.line, self.missing_key_error(*missing)));
                         continue;
                     }
                 }
@@ -62,34 +67,37 @@ impl Table {
             }
             for (key, cell) in cells {
                 let column = map[*key as usize];
-                if column != NOWHERE {
-                    statement.raw_bind_parameter(column as usize + 1, Bound(rows, *cell))?;
+                if column != NO_COLUMN {
+                    statement.raw_bind_parameter(column as usize + 1, BoundCell(parsed, *cell))?;
                     bound[column as usize] = number;
                 }
             }
             for column in last.drain(..).filter(|column| bound[*column as usize] != number) {
                 statement.raw_bind_parameter(column as usize + 1, rusqlite::types::Null)?;
             }
-            last.extend(cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NOWHERE));
+            last.extend(
+                cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NO_COLUMN),
+            );
             match statement.raw_execute() {
-                Ok(count) => inserted.rows += count.min(1) as u64,
-                Err(error) => inserted.refused.push((row.line, refusal(error)?)),
+                Ok(count) => insert_result.rows += count.min(1) as u64,
+                Err(error) => insert_result.refused.push((row.line, refusal(error)?)),
             }
         }
-        Ok(inserted)
+        Ok(insert_result)
     }
 
     /// Rows with the columns they have: the others of a known row stay as they are, those of a new one get their default.
-    pub(super) fn add(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        let mut inserted = Inserted::default();
-        let keys = if self.way == Way::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
+    pub(super) fn add(&mut self, conn: &Connection, parsed: &ParsedBlock, map: &[u32]) -> Sql<InsertResult> {
+        let mut insert_result = InsertResult::default();
+        let keys =
+            if self.write_mode == WriteMode::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
         let mut begin = 0;
         let mut statements: HashMap<Vec<u32>, CachedStatement<'_>> = HashMap::new();
-        for row in &rows.rows {
-            let cells = &rows.cells[begin..row.end as usize];
+        for row in &parsed.rows {
+            let cells = &parsed.cells[begin..row.end as usize];
             begin = row.end as usize;
             if let Some(reason) = self.missing_key(cells, map) {
-                inserted.refused.push((row.line, reason));
+                insert_result.refused.push((row.line, reason));
                 continue;
             }
             let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
@@ -105,30 +113,30 @@ impl Table {
                 }
             };
             for (index, (_, cell)) in cells.iter().enumerate() {
-                statement.raw_bind_parameter(index + 1, Bound(rows, *cell))?;
+                statement.raw_bind_parameter(index + 1, BoundCell(parsed, *cell))?;
             }
             match statement.raw_execute() {
                 // An update counts, though it changes nothing. A row of the key alone that is there already does not.
-                Ok(0) if !self.is_there(conn, rows, cells, map, &keys)? => {
+                Ok(0) if !self.has_row_of_key(conn, parsed, cells, map, &keys)? => {
                     let why = "a trigger of the table ignores it".to_owned();
-                    inserted.refused.push((row.line, ParseErrorKind::Refused(why)));
+                    insert_result.refused.push((row.line, ParseErrorKind::Refused(why)));
                 }
-                Ok(_) => inserted.rows += 1,
-                Err(error) => inserted.refused.push((row.line, refusal(error)?)),
+                Ok(_) => insert_result.rows += 1,
+                Err(error) => insert_result.refused.push((row.line, refusal(error)?)),
             }
             if conn.is_autocommit() {
                 break;
             }
         }
-        Ok(inserted)
+        Ok(insert_result)
     }
 
     /// Whether the row of an upsert is the key alone, and the table has it.
     #[cold]
-    fn is_there(
+    fn has_row_of_key(
         &self,
         conn: &Connection,
-        rows: &Rows,
+        parsed: &ParsedBlock,
         cells: &[(u32, Cell)],
         map: &[u32],
         keys: &[usize],
@@ -139,40 +147,40 @@ impl Table {
         let equal = keys.iter().map(|key| format!("{}=?", quoted(&self.layout.columns[*key].name)));
         let equal: Vec<String> = equal.collect();
         let sql = format!("SELECT 1 FROM {} WHERE {}", quoted(&self.name), equal.join(" AND "));
-        let values = keys.iter().filter_map(|key| Some(Bound(rows, cell_of(cells, map, *key)?)));
+        let values = keys.iter().filter_map(|key| Some(BoundCell(parsed, cell_of(cells, map, *key)?)));
         conn.prepare_cached(&sql)?.exists(rusqlite::params_from_iter(values))
     }
 
     /// Why a row cannot go into a table that exists, if it lacks a part of the key.
     fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<ParseErrorKind> {
-        let missing = match self.way {
-            Way::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
-            Way::Insert if !self.is_old => {
-                let keys = if let Plan::Enforced(keys) = &self.plan { &keys[..] } else { &[] };
+        let missing = match self.write_mode {
+            WriteMode::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
+            WriteMode::Insert if !self.is_old => {
+                let keys = if let KeyPlan::Enforced(keys) = &self.plan { &keys[..] } else { &[] };
                 keys.iter().copied().find(|key| is_missing(cells, map, *key))
             }
-            Way::Insert => {
+            WriteMode::Insert => {
                 let required = self.required.iter().find(|required| required.is_missing(cells, map));
                 required.map(|required| required.column)
             }
         };
-        missing.map(|missing| self.no_key(missing))
+        missing.map(|missing| self.missing_key_error(missing))
     }
 
     /// The rows of a block that the table would not take for their key. Without `keys`, only those that have none.
     pub(crate) fn refused(
         &self,
-        rows: &Rows,
+        parsed: &ParsedBlock,
         map: &[u32],
         keys: Option<&KeyCheck>,
     ) -> Sql<Vec<(Line, ParseErrorKind)>> {
         let mut begin = 0;
         let mut refused = Vec::new();
-        for row in &rows.rows {
-            let cells = &rows.cells[begin..row.end as usize];
+        for row in &parsed.rows {
+            let cells = &parsed.cells[begin..row.end as usize];
             begin = row.end as usize;
             let reason = match (self.missing_key(cells, map), keys) {
-                (None, Some(keys)) => keys.add(rows, cells, map)?,
+                (None, Some(keys)) => keys.add(parsed, cells, map)?,
                 (missing, _) => missing,
             };
             refused.extend(reason.map(|reason| (row.line, reason)));
@@ -180,7 +188,7 @@ impl Table {
         Ok(refused)
     }
 
-    fn no_key(&self, index: usize) -> ParseErrorKind {
+    fn missing_key_error(&self, index: usize) -> ParseErrorKind {
         ParseErrorKind::NoPrimaryKey(self.layout.columns[index].name.clone())
     }
 
@@ -189,9 +197,9 @@ impl Table {
         let set: Vec<String> = columns
             .iter()
             .filter(|column| !keys.contains(column))
-            .map(|column| match self.layout.gathered() {
-                Some(gathered) if gathered == *column => {
-                    format!("{0}={MERGE}({0},excluded.{0})", name(column))
+            .map(|column| match self.layout.overflow_column() {
+                Some(overflow) if overflow == *column => {
+                    format!("{0}={MERGE_FUNCTION}({0},excluded.{0})", name(column))
                 }
                 _ => format!("{0}=excluded.{0}", name(column)),
             })
@@ -209,11 +217,11 @@ fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
 }
 
 /// Whether rows of the block have the same value in a column of whole numbers or of text.
-pub(super) fn has_twice(rows: &Rows, map: &[u32], column: usize) -> bool {
+pub(super) fn has_duplicates(parsed: &ParsedBlock, map: &[u32], column: usize) -> bool {
     let (mut numbers, mut texts) = (HashSet::new(), HashSet::<Cow<'_, [u8]>>::new());
     let mut begin = 0;
-    rows.rows.iter().any(|row| {
-        let cells = &rows.cells[begin..row.end as usize];
+    parsed.rows.iter().any(|row| {
+        let cells = &parsed.cells[begin..row.end as usize];
         begin = row.end as usize;
         match cell_of(cells, map, column) {
             // In a column of text, the number 5 and the text "5" are the same. Numbers beyond 64 bits make it one.
@@ -222,8 +230,10 @@ pub(super) fn has_twice(rows: &Rows, map: &[u32], column: usize) -> bool {
                 is_twice || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
             }
             Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
-            Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(rows.bytes(span, false))),
-            Some(Cell::Text { span, beside, .. }) => !texts.insert(Cow::Borrowed(rows.bytes(span, beside))),
+            Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(parsed.bytes(span, false))),
+            Some(Cell::Text { span, scratch, .. }) => {
+                !texts.insert(Cow::Borrowed(parsed.bytes(span, scratch)))
+            }
             _ => false,
         }
     })
@@ -248,9 +258,9 @@ fn refusal(error: rusqlite::Error) -> Sql<ParseErrorKind> {
 }
 
 /// A value on its way into the database. Text is known to be UTF-8: it is not looked at again.
-pub(crate) struct Bound<'a>(pub(crate) &'a Rows, pub(crate) Cell);
+pub(crate) struct BoundCell<'a>(pub(crate) &'a ParsedBlock, pub(crate) Cell);
 
-impl ToSql for Bound<'_> {
+impl ToSql for BoundCell<'_> {
     #[inline(always)] // For every value; a call costs the writer 6 %.
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self.1 {
@@ -259,8 +269,8 @@ impl ToSql for Bound<'_> {
             Cell::Int(value) => ToSqlOutput::Owned(Value::Integer(value)),
             Cell::Real(value) => ToSqlOutput::Owned(Value::Real(value)),
             Cell::Decimal(span) => ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, false))),
-            Cell::Text { span, beside, .. } => {
-                ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, beside)))
+            Cell::Text { span, scratch, .. } => {
+                ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, scratch)))
             }
         })
     }

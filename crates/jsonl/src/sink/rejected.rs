@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use crate::fault::ParseErrorKind;
+use crate::parse_error::ParseErrorKind;
 
 /// So much of an object is shown where something is wrong, in bytes.
-const SHOWN: usize = 60;
+const EXCERPT_BYTES: usize = 60;
 
 /// Why one object is no row. The others of its batch are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct RejectedObject {
 impl RejectedObject {
     pub(crate) fn new(object: &[u8], at: usize, reason: ParseErrorKind) -> Self {
         let rest = object.get(at..).unwrap_or_default();
-        let mut near = String::from_utf8_lossy(&rest[..rest.len().min(SHOWN)]).into_owned();
-        if rest.len() > SHOWN {
+        let mut near = String::from_utf8_lossy(&rest[..rest.len().min(EXCERPT_BYTES)]).into_owned();
+        if rest.len() > EXCERPT_BYTES {
             // The cut may have gone through a character.
             near.truncate(near.trim_end_matches('\u{fffd}').len());
             near.push('…');

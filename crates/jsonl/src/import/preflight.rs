@@ -8,24 +8,24 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::control::ImportHandle;
-use super::find::Source;
-use super::key::Plan;
-use super::loading::Known;
+use super::discover::Source;
+use super::existing::{self, ExistingObject, Widening};
+use super::file_load::TableState;
+use super::handle::ImportHandle;
+use super::key::KeyPlan;
 use super::options::{ExistingTable, ImportOptions};
-use super::stock::{self, There, Widening};
 use super::summary::{FileOutcome, FileSummary};
-use super::writer::shown;
-use super::{ledger, names};
+use super::writer::quoted_list;
+use super::{import_log, names};
 use crate::error::{Error, Result};
 use crate::source;
 
-pub(crate) struct Desk<'a> {
+pub(crate) struct Preflight<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) target: &'a Path,
     /// The database is a draft that an import was stopped at, or a new one.
     pub(crate) is_draft: bool,
-    pub(crate) control: &'a ImportHandle,
+    pub(crate) handle: &'a ImportHandle,
     pub(crate) options: &'a ImportOptions,
     pub(crate) names: &'a [String],
     /// The first source of each source's table.
@@ -35,74 +35,76 @@ pub(crate) struct Desk<'a> {
 
 type Sql<T> = rusqlite::Result<T>;
 
-impl Desk<'_> {
-    pub(crate) fn look(&mut self, sources: &[Source]) -> Sql<Result<HashMap<usize, Known>>> {
-        if let Some(error) = stock::refusal(self.conn, self.target)? {
+impl Preflight<'_> {
+    pub(crate) fn inspect(&mut self, sources: &[Source]) -> Sql<Result<HashMap<usize, TableState>>> {
+        if let Some(error) = existing::database_refusal(self.conn, self.target)? {
             return Ok(Err(error));
         }
-        self.drop_others()?;
-        let tables = stock::all(self.conn)?;
+        self.drop_unrequested_tables()?;
+        let tables = existing::all_objects(self.conn)?;
         let mut all = HashMap::new();
-        let mut refused = Vec::new();
+        let mut conflicting = Vec::new();
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, leader) in self.leaders.iter().enumerate() {
             groups.entry(*leader).or_default().push(index);
         }
         for (leader, group) in groups {
             let name = &self.names[leader];
-            let there = tables.get(&names::folded(name)).map(|there| there.table(self.target));
-            let there = match there.transpose() {
-                Ok(there) => there,
+            let object = tables.get(&names::folded(name)).map(|object| object.as_table(self.target));
+            let object = match object.transpose() {
+                Ok(object) => object,
                 Err(error) => return Ok(Err(error)),
             };
             if self.options.resume
-                && let Some(error) = self.leave_out(&group, sources, there)?
+                && let Some(error) = self.skip_unchanged(&group, sources, object)?
             {
                 return Ok(Err(error));
             }
             let changed = |file: &FileSummary| file.outcome != FileOutcome::Unchanged;
             let changed: Vec<usize> =
                 group.iter().copied().filter(|index| changed(&self.files[*index])).collect();
-            let Some(there) = there.filter(|_| !changed.is_empty()) else { continue };
-            let mut known = Known::default();
+            let Some(object) = object.filter(|_| !changed.is_empty()) else { continue };
+            let mut table_state = TableState::default();
             match self.options.existing {
-                _ if self.is_draft => known.is_replaced = true,
-                ExistingTable::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
-                ExistingTable::Replace => known.is_replaced = true,
+                _ if self.is_draft => table_state.is_replaced = true,
+                ExistingTable::Refuse => {
+                    conflicting.push((name.as_str(), self.files[changed[0]].source.clone()))
+                }
+                ExistingTable::Replace => table_state.is_replaced = true,
                 ExistingTable::Append | ExistingTable::Upsert => {
-                    match self.old(there, &sources[leader].table)? {
-                        Ok(old) => known = old,
+                    match self.existing_table(object, &sources[leader].table)? {
+                        Ok(old) => table_state = old,
                         Err(error) => return Ok(Err(error)),
                     }
                 }
             }
-            if known.is_replaced {
+            if table_state.is_replaced {
                 // What is made anew is made of all files.
                 for index in group {
                     let file = &mut self.files[index];
                     (file.outcome, file.rows, file.rejected) = (FileOutcome::Waiting, 0, 0);
                 }
             }
-            all.insert(leader, known);
+            all.insert(leader, table_state);
         }
-        Ok(if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused)) })
+        Ok(if conflicting.is_empty() { Ok(all) } else { Err(self.refusal(&conflicting)) })
     }
 
     /// What an import that was stopped had built of files that are not asked for any more.
-    fn drop_others(&self) -> Sql<()> {
+    fn drop_unrequested_tables(&self) -> Sql<()> {
         if !self.is_draft {
             return Ok(());
         }
         let tables: Vec<String> = {
             let mut statement =
                 self.conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> ?1")?;
-            let names = statement.query_map([names::LEDGER], |row| row.get(0))?;
+            let names = statement.query_map([names::IMPORT_LOG], |row| row.get(0))?;
             names.collect::<Sql<_>>()?
         };
-        let wanted: HashSet<&String> = self.names.iter().collect();
+        let requested: HashSet<&String> = self.names.iter().collect();
         // A table goes with its records, or stays with them.
         let transaction = self.conn.unchecked_transaction()?;
-        for table in tables.iter().filter(|table| !wanted.contains(table)) {
+        for table in tables.iter().filter(|table| !requested.contains(table)) {
             transaction.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
             transaction.execute(r#"DELETE FROM "_imports" WHERE "table" = ?1"#, [table])?;
         }
@@ -110,10 +112,11 @@ impl Desk<'_> {
     }
 
     fn refusal(&self, tables: &[(&str, String)]) -> Error {
-        let shown: Vec<&str> = tables.iter().map(|(table, _)| *table).take(10).collect();
-        let more = if tables.len() > shown.len() { ", …" } else { "" };
+        let quoted_list: Vec<&str> = tables.iter().map(|(table, _)| *table).take(10).collect();
+        let more = if tables.len() > quoted_list.len() { ", …" } else { "" };
         let noun = if tables.len() == 1 { "table" } else { "tables" };
-        let has = format!("{} has the {noun} {}{more} already", self.target.display(), shown.join(", "));
+        let has =
+            format!("{} has the {noun} {}{more} already", self.target.display(), quoted_list.join(", "));
         Error::Invalid(match (self.options.resume, tables.first()) {
             (true, Some((_, file))) => format!(
                 "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; say \
@@ -127,28 +130,28 @@ impl Desk<'_> {
     }
 
     /// Leaves out files of a table that were loaded before and have not changed, if the table still has them.
-    fn leave_out(
+    fn skip_unchanged(
         &mut self,
         group: &[usize],
         sources: &[Source],
-        there: Option<&There>,
+        object: Option<&ExistingObject>,
     ) -> Sql<Option<Error>> {
         let mut loaded = Vec::new();
         for index in group {
-            if let Some(entry) = self.entry(*index, &sources[*index])? {
+            if let Some(entry) = self.unchanged_entry(*index, &sources[*index])? {
                 loaded.push((*index, entry));
             }
         }
-        let Some(there) = there else {
+        let Some(object) = object else {
             // Without its table nothing of a file is loaded, unless the file is empty.
-            loaded.retain(|(_, entry)| entry.print.bytes == 0);
-            self.leave_unchanged(loaded);
+            loaded.retain(|(_, entry)| entry.fingerprint.bytes == 0);
+            self.mark_unchanged(loaded);
             return Ok(None);
         };
         if loaded.is_empty() {
             return Ok(None);
         }
-        if let Some(why) = lost(self.conn, &there.name)? {
+        if let Some(why) = missing_data(self.conn, &object.name)? {
             // To add the rows again would double those that it still has.
             let can_reload = self.is_draft
                 || matches!(self.options.existing, ExistingTable::Replace | ExistingTable::Upsert);
@@ -162,15 +165,15 @@ impl Desk<'_> {
         // A table that is made anew has only rows of the files that are named.
         if self.is_draft || self.options.existing == ExistingTable::Replace {
             let sources = loaded.iter().map(|(index, _)| self.files[*index].source.as_str()).collect();
-            if !ledger::is_made_of(self.conn, &there.name, &sources)? {
+            if !import_log::consists_of(self.conn, &object.name, &sources)? {
                 return Ok(None);
             }
         }
-        self.leave_unchanged(loaded);
+        self.mark_unchanged(loaded);
         Ok(None)
     }
 
-    fn leave_unchanged(&mut self, loaded: Vec<(usize, ledger::Entry)>) {
+    fn mark_unchanged(&mut self, loaded: Vec<(usize, import_log::LogEntry)>) {
         for (index, entry) in loaded {
             let file = &mut self.files[index];
             file.outcome = FileOutcome::Unchanged;
@@ -180,35 +183,37 @@ impl Desk<'_> {
     }
 
     /// What the log has of a file, if that was loaded as it is now.
-    fn entry(&self, index: usize, source: &Source) -> Sql<Option<ledger::Entry>> {
+    fn unchanged_entry(&self, index: usize, source: &Source) -> Sql<Option<import_log::LogEntry>> {
         let file = &self.files[index];
         let Some(path) = source.path.as_ref().filter(|_| source.is_file) else { return Ok(None) };
-        let Some(entry) = ledger::last(self.conn, &file.table, &file.source)? else { return Ok(None) };
+        let Some(entry) = import_log::last_load(self.conn, &file.table, &file.source)? else {
+            return Ok(None);
+        };
         let now = File::open(path).and_then(|file| source::size_and_time(&file));
         let Ok((bytes, modified)) = now else { return Ok(None) };
-        if entry.options != self.options.shape() || entry.print.bytes != bytes {
+        if entry.options != self.options.layout_key() || entry.fingerprint.bytes != bytes {
             return Ok(None);
         }
-        let same = (entry.print.modified == modified && !entry.is_racy())
-            || source::hash(path, self.control).is_ok_and(|hash| hash == entry.print.hash);
+        let same = (entry.fingerprint.modified == modified && !entry.is_racy())
+            || source::hash_file(path, self.handle).is_ok_and(|hash| hash == entry.fingerprint.hash);
         Ok(same.then_some(entry))
     }
 
     /// What is known of a table that gets more rows.
-    fn old(&self, there: &There, stem: &str) -> Sql<Result<Known>> {
-        let name = &there.name;
-        let stock::Shape { mut layout, mut keys, required, has_conflict_clause } =
-            stock::shape(self.conn, there, Widening::Allowed)?;
+    fn existing_table(&self, object: &ExistingObject, stem: &str) -> Sql<Result<TableState>> {
+        let name = &object.name;
+        let existing::TableShape { mut layout, mut keys, required, has_conflict_clause } =
+            existing::table_shape(self.conn, object, Widening::Allowed)?;
         if let Some(schema) = self.options.schema.tables.get(stem) {
-            layout.apply(schema, self.options);
+            layout.apply_schema(schema, self.options);
         }
-        let wanted = self.options.key_of(stem);
+        let requested = self.options.key_of(stem);
         // One name for the keys of several tables is for those that have it.
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
-        let is_for_this = is_only_table || self.options.primary_key.is_empty();
-        let found: Option<Vec<usize>> = wanted.iter().map(|name| layout.named(name)).collect();
-        let has = |keys: &[usize], wanted: &[usize]| {
-            keys.len() == wanted.len() && wanted.iter().all(|index| keys.contains(index))
+        let is_meant = is_only_table || self.options.primary_key.is_empty();
+        let found: Option<Vec<usize>> = requested.iter().map(|name| layout.find_column(name)).collect();
+        let has = |keys: &[usize], requested: &[usize]| {
+            keys.len() == requested.len() && requested.iter().all(|index| keys.contains(index))
         };
         let names = |keys: &[usize]| -> Vec<String> {
             keys.iter().map(|index| layout.columns[*index].name.clone()).collect()
@@ -216,19 +221,19 @@ impl Desk<'_> {
         match found {
             Some(found) if found.is_empty() || has(&keys, &found) => {}
             Some(found) if self.is_unique(name, &names(&found))? => keys = found,
-            None if !is_for_this => {}
+            None if !is_meant => {}
             _ if keys.is_empty() => {
                 return Ok(Err(Error::Invalid(format!(
                     "the table {name:?} has no primary key, and no unique index of {}; use --replace, or make such an \
                      index",
-                    shown(wanted)
+                    quoted_list(requested)
                 ))));
             }
             _ => {
                 return Ok(Err(Error::Invalid(format!(
                     "the primary key of the table {name:?} is {}, not {}; leave out --primary-key, or use --replace",
-                    shown(&names(&keys)),
-                    shown(wanted)
+                    quoted_list(&names(&keys)),
+                    quoted_list(requested)
                 ))));
             }
         }
@@ -239,16 +244,16 @@ impl Desk<'_> {
             );
             return Ok(Err(Error::Invalid(text)));
         }
-        let table_rows = ledger::table_rows(self.conn, name)?;
-        let plan = Plan::Kept(keys);
-        Ok(Ok(Known {
+        let table_rows = import_log::table_rows(self.conn, name)?;
+        let plan = KeyPlan::Kept(keys);
+        Ok(Ok(TableState {
             layout,
             plan,
             is_old: true,
             required,
             has_conflict_clause,
             table_rows,
-            ..Known::default()
+            ..TableState::default()
         }))
     }
 
@@ -271,21 +276,24 @@ impl Desk<'_> {
 }
 
 /// What a table does not have any more that it had after the last import into it.
-fn lost(conn: &Connection, table: &str) -> Sql<Option<String>> {
+fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let mut statement = conn.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
-    let there = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
-    let mut noted: Vec<String> = ledger::columns(conn, table)?.unwrap_or_default().into_keys().collect();
-    noted.sort_unstable();
-    if let Some(column) = noted.iter().find(|column| !there.contains(*column)) {
+    let object = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
+    let mut recorded: Vec<String> =
+        import_log::columns(conn, table)?.unwrap_or_default().into_keys().collect();
+    recorded.sort_unstable();
+    if let Some(column) = recorded.iter().find(|column| !object.contains(*column)) {
         return Ok(Some(format!(
             "the table {table:?} has no column {column:?} any more, which it had after its last import"
         )));
     }
-    let Some(noted) = ledger::table_rows(conn, table)? else { return Ok(None) };
+    let Some(recorded) = import_log::table_rows(conn, table)? else { return Ok(None) };
     let count = format!("SELECT count(*) FROM {}", names::quoted(table));
     let rows: i64 = conn.query_row(&count, [], |row| row.get(0))?;
     let rows = rows.unsigned_abs();
-    Ok((rows < noted).then(|| {
-        format!("the table {table:?} has {rows} rows, fewer than the {noted} that imports have put into it")
+    Ok((rows < recorded).then(|| {
+        format!(
+            "the table {table:?} has {rows} rows, fewer than the {recorded} that imports have put into it"
+        )
     }))
 }

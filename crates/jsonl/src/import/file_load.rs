@@ -6,20 +6,20 @@ use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 
-use super::key::{Plan, Required};
+use super::key::{KeyPlan, Required};
 use super::key_check::KeyCheck;
 use super::layout::Layout;
+use super::pipeline::Demand;
 use super::rejects::Mark;
-use super::stream::Demand;
 use super::table::Table;
-use crate::rows::Rows;
-use crate::source::Print;
+use crate::parsed_block::ParsedBlock;
+use crate::source::Fingerprint;
 
 /// What is known of a file's table.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct TableState {
     pub(crate) layout: Layout,
-    pub(crate) plan: Plan,
+    pub(crate) plan: KeyPlan,
     /// The table is there, and gets more rows.
     pub(crate) is_old: bool,
     /// Columns of its key that a row may not leave out.
@@ -32,17 +32,17 @@ pub(crate) struct Known {
     pub(crate) is_replaced: bool,
     pub(crate) passes: u32,
     /// What each file was in the pass that found it out.
-    pub(crate) prints: HashMap<usize, Print>,
+    pub(crate) fingerprints: HashMap<usize, Fingerprint>,
     /// What was known before any file was read, of a table of several.
-    pub(crate) before: Option<Box<Known>>,
+    pub(crate) initial: Option<Box<TableState>>,
 }
 
 /// How a file that is under way is dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LoadState {
     Writing,
     /// It is only looked at: for a schema, or because it has to be loaded again.
-    Watching,
+    Inspecting,
     /// It has to be loaded again, or cannot be, and looking on is no use.
     Abandoned,
 }
@@ -55,11 +55,11 @@ pub(crate) struct ReadFile {
     pub(crate) blank: u64,
     pub(crate) started: Timestamp,
     /// What it was; nothing when it was not read to its end, because of a limit.
-    pub(crate) print: Option<Print>,
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 /// A file that could not be read to its end.
-pub(crate) struct Unread {
+pub(crate) struct UnreadFile {
     pub(crate) index: usize,
     /// Rows of it that the table has.
     pub(crate) rows: u64,
@@ -68,29 +68,29 @@ pub(crate) struct Unread {
 }
 
 /// A table that is under way. The counts are of the file that is read now.
-pub(crate) struct Loading {
+pub(crate) struct FileLoad {
     pub(crate) index: usize,
     /// Files of the same table that were read before.
     pub(crate) read: Vec<ReadFile>,
     /// Files of the same table that could not be read, and why.
-    pub(crate) unread: Vec<Unread>,
+    pub(crate) unread: Vec<UnreadFile>,
     /// Rows that were taken, for the limit, and the file that reached it.
     pub(crate) taken: u64,
     pub(crate) filled_by: Option<usize>,
     pub(crate) table: Table,
     /// Finds keys that are taken, in a dry run.
     pub(crate) keys: Option<KeyCheck>,
-    pub(crate) state: State,
+    pub(crate) state: LoadState,
     pub(crate) rows: u64,
     pub(crate) rejected: u64,
     pub(crate) blank: u64,
     pub(crate) lines: u64,
     /// Values came that have to be made to fit, so which rows the table takes is not known.
-    pub(crate) is_unfitted: bool,
+    pub(crate) needs_conversion: bool,
     /// Some line of its files was an object, whatever became of it.
     pub(crate) has_objects: bool,
     /// The first block, until it is known whether it is the only one.
-    pub(crate) held: Option<Box<Rows>>,
+    pub(crate) held: Option<Box<ParsedBlock>>,
     /// The first block has come, or there are more files.
     pub(crate) has_begun: bool,
     pub(crate) mark: Mark,
@@ -102,10 +102,10 @@ pub(crate) struct Loading {
     /// Why it cannot be loaded.
     pub(crate) failure: Option<String>,
     /// What the old table had, to be made again.
-    pub(crate) belongings: Vec<String>,
+    pub(crate) dependents: Vec<String>,
 }
 
-impl Loading {
+impl FileLoad {
     /// Rows of all files, when all have ended.
     pub(crate) fn all_rows(&self) -> u64 {
         self.read.iter().map(|file| file.rows).chain(self.unread.iter().map(|file| file.rows)).sum()
@@ -119,7 +119,7 @@ impl Loading {
     /// There is no table that has the rows: a later import has to load their files again.
     pub(crate) fn forget_rows(&mut self) {
         for file in self.read.iter_mut().filter(|file| file.rows > 0) {
-            (file.rows, file.print) = (0, None);
+            (file.rows, file.fingerprint) = (0, None);
         }
     }
 
@@ -144,28 +144,28 @@ impl Loading {
     pub(crate) fn fail_file(&mut self, why: String) {
         let (index, rows, rejected) =
             (self.index, std::mem::take(&mut self.rows), std::mem::take(&mut self.rejected));
-        self.unread.push(Unread { index, rows, rejected, why });
+        self.unread.push(UnreadFile { index, rows, rejected, why });
     }
 
     /// The file that is read now has ended.
-    pub(crate) fn end_file(&mut self, print: Option<Print>) {
+    pub(crate) fn end_file(&mut self, fingerprint: Option<Fingerprint>) {
         self.read.push(ReadFile {
             index: self.index,
             rows: std::mem::take(&mut self.rows),
             rejected: std::mem::take(&mut self.rejected),
             blank: std::mem::take(&mut self.blank),
             started: self.started,
-            print,
+            fingerprint,
         });
     }
 
     /// Nobody needs the rest of it.
     pub(crate) fn abandon(&mut self) {
-        self.state = State::Abandoned;
+        self.state = LoadState::Abandoned;
         self.demand.abandoned.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn fail(&mut self, why: String) {
+    pub(crate) fn fail_table(&mut self, why: String) {
         self.failure = Some(why);
         self.abandon();
     }
@@ -173,15 +173,15 @@ impl Loading {
     /// Whether this block is to wait until it is known whether another one comes: of a new table, the first one.
     pub(crate) fn waits_for_more(&mut self) -> bool {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
-        is_first && self.state == State::Writing && !self.table.is_old
+        is_first && self.state == LoadState::Writing && !self.table.is_old
     }
 
     /// All has been seen: what it is, is known.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn fix_types(&mut self) {
         let table = &mut self.table;
-        table.layout.settle();
-        if !table.is_old && !matches!(table.plan, Plan::Enforced(_)) {
-            table.plan = table.watch.plan(&table.layout);
+        table.layout.fix_types();
+        if !table.is_old && !matches!(table.plan, KeyPlan::Enforced(_)) {
+            table.plan = table.key_tracker.plan(&table.layout);
         }
     }
 }

@@ -13,7 +13,7 @@ pub enum ImportPhase {
     #[default]
     Starting,
     /// Reading lines and writing rows.
-    Loading,
+    FileLoad,
     /// Making indexes.
     Indexing,
     /// Bringing all of it to the disk.
@@ -21,12 +21,12 @@ pub enum ImportPhase {
 }
 
 const PHASES: [ImportPhase; 4] =
-    [ImportPhase::Starting, ImportPhase::Loading, ImportPhase::Indexing, ImportPhase::Finishing];
+    [ImportPhase::Starting, ImportPhase::FileLoad, ImportPhase::Indexing, ImportPhase::Finishing];
 
 /// A running import, seen from outside. Shared: the import counts, others read, anybody may stop it.
 #[derive(Default)]
 pub struct ImportHandle {
-    stop: AtomicBool,
+    cancelled: AtomicBool,
     phase: AtomicU8,
     pub(crate) files: AtomicU64,
     pub(crate) files_done: AtomicU64,
@@ -35,10 +35,10 @@ pub struct ImportHandle {
     pub(crate) rows: AtomicU64,
     pub(crate) rejected: AtomicU64,
     /// What has to be woken to see that it is to stop.
-    wake: Mutex<Option<Wake>>,
+    on_cancel: Mutex<Option<CancelCallback>>,
 }
 
-type Wake = Box<dyn Fn() + Send>;
+type CancelCallback = Box<dyn Fn() + Send>;
 
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,15 +62,15 @@ pub struct ImportProgress {
 impl ImportHandle {
     /// Asks the import to stop: what is not complete is taken back.
     pub fn cancel(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
-            wake();
+        self.cancelled.store(true, Ordering::SeqCst);
+        if let Some(on_cancel) = &*self.on_cancel.lock().unwrap_or_else(PoisonError::into_inner) {
+            on_cancel();
         }
     }
 
     /// Whether it was asked to.
     pub fn is_cancelled(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
+        self.cancelled.load(Ordering::SeqCst)
     }
 
     /// How far it has come.
@@ -92,8 +92,8 @@ impl ImportHandle {
     }
 
     /// Calls this on a stop, at once if there was one already.
-    pub(crate) fn wake_with(&self, wake: impl Fn() + Send + 'static) {
-        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
+    pub(crate) fn on_cancel(&self, on_cancel: impl Fn() + Send + 'static) {
+        *self.on_cancel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(on_cancel));
         if self.is_cancelled() {
             self.cancel();
         }

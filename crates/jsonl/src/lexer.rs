@@ -3,14 +3,14 @@
 //! Owns every rule of what is accepted. It decodes nothing and allocates nothing; nesting costs a bit a level, not
 //! a frame of the stack.
 
-use crate::fault::{Fault, ParseErrorKind};
+use crate::parse_error::{ParseError, ParseErrorKind};
 
 /// As deep as SQLite's own JSON functions read.
 pub(crate) const MAX_DEPTH: usize = 1000;
 
 /// What a value is, by its looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ValueKind {
     Null,
     True,
     False,
@@ -53,8 +53,8 @@ impl<'a> Cursor<'a> {
         self.at = at;
     }
 
-    pub(crate) fn fault(&self, reason: ParseErrorKind) -> Fault {
-        Fault { at: self.at, reason }
+    pub(crate) fn error(&self, reason: ParseErrorKind) -> ParseError {
+        ParseError { at: self.at, reason }
     }
 
     /// Takes the byte if it is the next one.
@@ -74,9 +74,9 @@ impl<'a> Cursor<'a> {
 
     /// A key and its colon, with the space around them. What is between the quotes, and whether it has escapes.
     #[inline(always)] // Each of a million lines has several; a call costs the parser 4 %.
-    pub(crate) fn key(&mut self) -> Result<(&'a [u8], bool), Fault> {
+    pub(crate) fn key(&mut self) -> Result<(&'a [u8], bool), ParseError> {
         if self.peek() != Some(b'"') {
-            return Err(self.missing(ParseErrorKind::NoKey));
+            return Err(self.expected(ParseErrorKind::NoKey));
         }
         let start = self.at + 1;
         let escaped = self.string()?;
@@ -87,10 +87,10 @@ impl<'a> Cursor<'a> {
 
     /// The colon behind a key, with the space around it.
     #[inline]
-    pub(crate) fn colon(&mut self) -> Result<(), Fault> {
+    pub(crate) fn colon(&mut self) -> Result<(), ParseError> {
         self.skip_space();
         if !self.take(b':') {
-            return Err(self.missing(ParseErrorKind::NoColon));
+            return Err(self.expected(ParseErrorKind::NoColon));
         }
         self.skip_space();
         Ok(())
@@ -98,32 +98,32 @@ impl<'a> Cursor<'a> {
 
     /// Any value at a depth of so many open brackets, checked to its end.
     #[inline]
-    pub(crate) fn value(&mut self, depth: usize) -> Result<Shape, Fault> {
+    pub(crate) fn value(&mut self, depth: usize) -> Result<ValueKind, ParseError> {
         match self.peek() {
-            Some(b'"') => Ok(Shape::Text { escaped: self.string()? }),
-            Some(b'-' | b'0'..=b'9') => self.number().map(|()| Shape::Number),
-            Some(b'{') => self.nested(depth).map(|()| Shape::Object),
-            Some(b'[') => self.nested(depth).map(|()| Shape::Array),
+            Some(b'"') => Ok(ValueKind::Text { escaped: self.string()? }),
+            Some(b'-' | b'0'..=b'9') => self.number().map(|()| ValueKind::Number),
+            Some(b'{') => self.nested(depth).map(|()| ValueKind::Object),
+            Some(b'[') => self.nested(depth).map(|()| ValueKind::Array),
             _ => self.word(),
         }
     }
 
-    pub(crate) fn word(&mut self) -> Result<Shape, Fault> {
+    pub(crate) fn word(&mut self) -> Result<ValueKind, ParseError> {
         let rest = &self.bytes[self.at..];
-        let words: [(&[u8], Shape); 3] =
-            [(b"null", Shape::Null), (b"true", Shape::True), (b"false", Shape::False)];
+        let words: [(&[u8], ValueKind); 3] =
+            [(b"null", ValueKind::Null), (b"true", ValueKind::True), (b"false", ValueKind::False)];
         for (word, shape) in words {
             if rest.starts_with(word) {
                 self.at += word.len();
                 return Ok(shape);
             }
         }
-        Err(self.missing(ParseErrorKind::NoValue))
+        Err(self.expected(ParseErrorKind::NoValue))
     }
 
     /// An object or an array, with all that is in it.
-    fn nested(&mut self, depth: usize) -> Result<(), Fault> {
-        let mut levels = Levels::at_most(MAX_DEPTH.saturating_sub(depth));
+    fn nested(&mut self, depth: usize) -> Result<(), ParseError> {
+        let mut levels = Levels::with_max(MAX_DEPTH.saturating_sub(depth));
         // One turn of the loop for each value: the scalar that was read, or what an opening bracket opened.
         loop {
             let opens = self.peek();
@@ -131,7 +131,7 @@ impl<'a> Cursor<'a> {
                 Some(b'{' | b'[') => {
                     let is_object = opens == Some(b'{');
                     if !levels.push(is_object) {
-                        return Err(self.fault(ParseErrorKind::TooDeep));
+                        return Err(self.error(ParseErrorKind::TooDeep));
                     }
                     self.at += 1;
                     self.skip_space();
@@ -172,7 +172,7 @@ impl<'a> Cursor<'a> {
                     _ => {
                         let reason =
                             if is_object { ParseErrorKind::NoComma } else { ParseErrorKind::NoCommaInArray };
-                        return Err(self.missing(reason));
+                        return Err(self.expected(reason));
                     }
                 }
             }
@@ -181,7 +181,7 @@ impl<'a> Cursor<'a> {
 
     /// A string from its first quote past its last. Says whether it has escapes.
     #[inline]
-    pub(crate) fn string(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn string(&mut self) -> Result<bool, ParseError> {
         let mut escaped = false;
         let mut at = self.at + 1;
         loop {
@@ -195,28 +195,28 @@ impl<'a> Cursor<'a> {
                     escaped = true;
                     at += self.escape(at)?;
                 }
-                Some(byte) => return Err(Fault { at, reason: ParseErrorKind::Control(*byte) }),
-                None => return Err(Fault { at: self.at, reason: ParseErrorKind::OpenString }),
+                Some(byte) => return Err(ParseError { at, reason: ParseErrorKind::Control(*byte) }),
+                None => return Err(ParseError { at: self.at, reason: ParseErrorKind::OpenString }),
             }
         }
     }
 
     /// How long the escape is that begins here.
-    fn escape(&self, at: usize) -> Result<usize, Fault> {
+    fn escape(&self, at: usize) -> Result<usize, ParseError> {
         match self.bytes.get(at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
             Some(b'u') => match self.bytes.get(at + 2..at + 6) {
                 Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => Ok(6),
-                _ => Err(Fault { at, reason: ParseErrorKind::BadEscape }),
+                _ => Err(ParseError { at, reason: ParseErrorKind::BadEscape }),
             },
-            _ => Err(Fault { at, reason: ParseErrorKind::BadEscape }),
+            _ => Err(ParseError { at, reason: ParseErrorKind::BadEscape }),
         }
     }
 
     #[inline]
-    fn number(&mut self) -> Result<(), Fault> {
+    fn number(&mut self) -> Result<(), ParseError> {
         let start = self.at;
-        let bad = Fault { at: start, reason: ParseErrorKind::BadNumber };
+        let bad = ParseError { at: start, reason: ParseErrorKind::BadNumber };
         self.take(b'-');
         if self.take(b'0') {
             if self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
@@ -248,8 +248,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// What is wrong here, unless the line is simply over.
-    pub(crate) fn missing(&self, reason: ParseErrorKind) -> Fault {
-        self.fault(if self.at >= self.bytes.len() { ParseErrorKind::Truncated } else { reason })
+    pub(crate) fn expected(&self, reason: ParseErrorKind) -> ParseError {
+        self.error(if self.at >= self.bytes.len() { ParseErrorKind::Truncated } else { reason })
     }
 }
 
@@ -312,18 +312,18 @@ fn digits(bytes: &[u8]) -> usize {
 struct Levels {
     objects: [u64; MAX_DEPTH.div_ceil(64)],
     depth: usize,
-    most: usize,
+    max: usize,
 }
 
 impl Levels {
-    fn at_most(most: usize) -> Self {
-        Levels { objects: [0; MAX_DEPTH.div_ceil(64)], depth: 0, most }
+    fn with_max(max: usize) -> Self {
+        Levels { objects: [0; MAX_DEPTH.div_ceil(64)], depth: 0, max }
     }
 
     /// Says no when it is too deep.
     #[inline]
     fn push(&mut self, is_object: bool) -> bool {
-        if self.depth == self.most {
+        if self.depth == self.max {
             return false;
         }
         let (word, bit) = (self.depth / 64, self.depth % 64);
@@ -353,7 +353,7 @@ mod tests {
     proptest! {
         /// The quick ways and the plain ones agree, wherever the end is.
         #[test]
-        fn many_at_a_time(text in prop::collection::vec(prop_oneof![8 => Just(b'7'), 1 => any::<u8>()], 0..100)) {
+        fn word_at_a_time_agrees_with_byte_at_a_time(text in prop::collection::vec(prop_oneof![8 => Just(b'7'), 1 => any::<u8>()], 0..100)) {
             let slow = |is: fn(u8) -> bool| text.iter().position(|byte| !is(*byte)).unwrap_or(text.len());
             prop_assert_eq!(digits(&text), slow(|byte| byte.is_ascii_digit()));
             prop_assert_eq!(plain(&text), slow(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\'));

@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kinds(u8);
+pub(crate) struct TypeSet(u8);
 
-impl Kinds {
-    pub(crate) const NULL: Kinds = Kinds(1);
-    pub(crate) const BOOL: Kinds = Kinds(2);
-    pub(crate) const INT: Kinds = Kinds(4);
+impl TypeSet {
+    pub(crate) const NULL: TypeSet = TypeSet(1);
+    pub(crate) const BOOL: TypeSet = TypeSet(2);
+    pub(crate) const INT: TypeSet = TypeSet(4);
     /// An integer that is no double.
-    pub(crate) const BIG: Kinds = Kinds(8);
-    pub(crate) const REAL: Kinds = Kinds(16);
+    pub(crate) const BIG: TypeSet = TypeSet(8);
+    pub(crate) const REAL: TypeSet = TypeSet(16);
     /// A number that neither an integer nor a double holds undamaged.
-    pub(crate) const DECIMAL: Kinds = Kinds(32);
-    pub(crate) const TEXT: Kinds = Kinds(64);
-    pub(crate) const JSON: Kinds = Kinds(128);
+    pub(crate) const DECIMAL: TypeSet = TypeSet(32);
+    pub(crate) const TEXT: TypeSet = TypeSet(64);
+    pub(crate) const JSON: TypeSet = TypeSet(128);
 
     /// Values that a column of doubles holds as whole numbers.
-    pub(crate) const WHOLE: Kinds = Kinds(Kinds::BOOL.0 | Kinds::INT.0 | Kinds::BIG.0);
+    pub(crate) const WHOLE: TypeSet = TypeSet(TypeSet::BOOL.0 | TypeSet::INT.0 | TypeSet::BIG.0);
 
-    pub(crate) fn insert(&mut self, other: Kinds) {
+    pub(crate) fn insert(&mut self, other: TypeSet) {
         self.0 |= other.0;
     }
 
-    pub(crate) fn has(self, other: Kinds) -> bool {
+    pub(crate) fn has(self, other: TypeSet) -> bool {
         self.0 & other.0 != 0
     }
 
@@ -37,31 +37,31 @@ impl Kinds {
 
     /// Numbers, and some that only text holds.
     pub(crate) fn is_decimal(self) -> bool {
-        self.has(Kinds::DECIMAL) && !self.has(Kinds(Kinds::TEXT.0 | Kinds::JSON.0))
+        self.has(TypeSet::DECIMAL) && !self.has(TypeSet(TypeSet::TEXT.0 | TypeSet::JSON.0))
     }
 
     /// The kinds that a column of this type has, as far as its type says.
-    pub(crate) fn of(kind: Type) -> Kinds {
+    pub(crate) fn of(kind: Type) -> TypeSet {
         match kind {
-            Type::Integer => Kinds::INT,
-            Type::Real => Kinds::REAL,
-            Type::Numeric => Kinds(Kinds::REAL.0 | Kinds::BIG.0),
-            Type::Boolean => Kinds::BOOL,
-            Type::Text => Kinds::TEXT,
-            Type::Any => Kinds::NULL,
+            Type::Integer => TypeSet::INT,
+            Type::Real => TypeSet::REAL,
+            Type::Numeric => TypeSet(TypeSet::REAL.0 | TypeSet::BIG.0),
+            Type::Boolean => TypeSet::BOOL,
+            Type::Text => TypeSet::TEXT,
+            Type::Any => TypeSet::NULL,
         }
     }
 
     /// The narrowest type that takes all of them.
     pub(crate) fn widest(self) -> Type {
-        let text = Kinds(Kinds::TEXT.0 | Kinds::JSON.0 | Kinds::DECIMAL.0);
+        let text = TypeSet(TypeSet::TEXT.0 | TypeSet::JSON.0 | TypeSet::DECIMAL.0);
         if self.has(text) {
             Type::Text
-        } else if self.has(Kinds::REAL) {
-            if self.has(Kinds::BIG) { Type::Numeric } else { Type::Real }
-        } else if self.has(Kinds(Kinds::INT.0 | Kinds::BIG.0)) {
+        } else if self.has(TypeSet::REAL) {
+            if self.has(TypeSet::BIG) { Type::Numeric } else { Type::Real }
+        } else if self.has(TypeSet(TypeSet::INT.0 | TypeSet::BIG.0)) {
             Type::Integer
-        } else if self.has(Kinds::BOOL) {
+        } else if self.has(TypeSet::BOOL) {
             Type::Boolean
         } else {
             Type::Any
@@ -70,8 +70,8 @@ impl Kinds {
 
     /// Whether what was stored as it came is what the widest type stores. Text is not: it takes numbers by their
     /// spelling.
-    pub(crate) fn are_stored_well(self) -> bool {
-        let others = Kinds(Kinds::BOOL.0 | Kinds::INT.0 | Kinds::BIG.0 | Kinds::REAL.0);
+    pub(crate) fn is_lossless(self) -> bool {
+        let others = TypeSet(TypeSet::BOOL.0 | TypeSet::INT.0 | TypeSet::BIG.0 | TypeSet::REAL.0);
         self.widest() != Type::Text || !self.has(others)
     }
 }
@@ -149,21 +149,21 @@ mod tests {
 
     #[test]
     fn widening() {
-        for (kinds, expected) in [
-            (&[Kinds::NULL][..], Type::Any),
-            (&[Kinds::BOOL, Kinds::NULL], Type::Boolean),
-            (&[Kinds::INT], Type::Integer),
-            (&[Kinds::INT, Kinds::BOOL], Type::Integer),
-            (&[Kinds::BIG], Type::Integer),
-            (&[Kinds::REAL, Kinds::INT], Type::Real),
-            (&[Kinds::REAL, Kinds::BIG], Type::Numeric),
-            (&[Kinds::DECIMAL], Type::Text),
-            (&[Kinds::INT, Kinds::TEXT], Type::Text),
-            (&[Kinds::JSON], Type::Text),
+        for (types, expected) in [
+            (&[TypeSet::NULL][..], Type::Any),
+            (&[TypeSet::BOOL, TypeSet::NULL], Type::Boolean),
+            (&[TypeSet::INT], Type::Integer),
+            (&[TypeSet::INT, TypeSet::BOOL], Type::Integer),
+            (&[TypeSet::BIG], Type::Integer),
+            (&[TypeSet::REAL, TypeSet::INT], Type::Real),
+            (&[TypeSet::REAL, TypeSet::BIG], Type::Numeric),
+            (&[TypeSet::DECIMAL], Type::Text),
+            (&[TypeSet::INT, TypeSet::TEXT], Type::Text),
+            (&[TypeSet::JSON], Type::Text),
         ] {
-            let mut set = Kinds::default();
-            kinds.iter().for_each(|kind| set.insert(*kind));
-            assert_eq!(set.widest(), expected, "{kinds:?}");
+            let mut set = TypeSet::default();
+            types.iter().for_each(|kind| set.insert(*kind));
+            assert_eq!(set.widest(), expected, "{types:?}");
         }
     }
 }

@@ -1,0 +1,401 @@
+//! The end of a table: finished, read again, or given up; and the record of each of its files.
+
+use std::sync::atomic::Ordering;
+
+use jiff::Timestamp;
+use rusqlite::ErrorCode;
+
+use super::super::column::Column;
+use super::super::file_load::{FileLoad, LoadState, ReadFile, TableState};
+use super::super::handle::{ImportPhase, add};
+use super::super::import_log::Record;
+use super::super::key::KeyPlan;
+use super::super::layout::Layout;
+use super::super::names::quoted;
+use super::super::options::{ExistingTable, Target};
+use super::super::selection;
+use super::super::summary::FileOutcome;
+use super::super::table::{self, FinishError, WriteMode};
+use super::super::transaction::ImportTx;
+use super::Writer;
+use super::requirements::{no_columns_message, no_key_message, no_valid_line_message};
+use crate::error::{Error, Result, is_table_mismatch};
+use crate::source::Fingerprint;
+use crate::types::Type;
+
+/// What a dry run into a table that exists does not know.
+const UNCHECKED: &str = "constraints other than the primary key, and triggers, are checked when it is loaded";
+
+/// A table that cannot be settled in so many passes never will be.
+const MAX_PASSES: u32 = 64;
+
+impl Writer<'_> {
+    /// All files of a table have been read.
+    pub(super) fn end_table(&mut self, mut load: FileLoad) -> Result<()> {
+        let (rows, rejected) = (load.all_rows(), load.all_rejected());
+        if load.state == LoadState::Inspecting {
+            // Rows that have none of the columns are rows as soon as there is one.
+            self.add_schema_columns(&mut load);
+        }
+        match load.state {
+            LoadState::Abandoned => match load.failure.take() {
+                Some(why) => self.fail_table(&load, &why),
+                None => self.reload_table(load),
+            },
+            _ if load.read.is_empty() => self.fail_table(&load, ""),
+            _ if load.unread.iter().any(|file| file.rows > 0) => self.restart_without_unread(&load),
+            // What an old table does not take is known when its rows are read for its types.
+            LoadState::Inspecting
+                if load.table.is_old && self.tx.is_none() && self.table_state(load.index).passes == 1 =>
+            {
+                load.fix_types();
+                self.reload_table(load)
+            }
+            LoadState::Inspecting if self.tx.is_none() && load.needs_conversion => {
+                load.fix_types();
+                self.reload_table(load)
+            }
+            LoadState::Inspecting if self.is_key_unchecked(&load) => {
+                load.fix_types();
+                load.table.plan = KeyPlan::Enforced(load.table.key_tracker.columns.clone());
+                self.reload_table(load)
+            }
+            LoadState::Inspecting if self.tx.is_some() && !load.table.layout.columns.is_empty() => {
+                load.fix_types();
+                self.reload_table(load)
+            }
+            _ if self.lacks_columns(&load) => {
+                let why = no_columns_message(&self.options.columns);
+                self.fail_table(&load, &why)
+            }
+            _ if rows == 0 && rejected > 0 && self.tx.is_some() => {
+                self.fail_table(&load, &no_valid_line_message(rejected))
+            }
+            _ if load.is_replaced && rows == 0 => {
+                self.fail_table(&load, "it has no rows, so the table that it was to replace was kept")
+            }
+            _ if self.lacks_key(&load, rows) => {
+                let why = no_key_message(&load.table.key_tracker.requested);
+                self.fail_table(&load, &why)
+            }
+            _ if self.lacks_table(&load, rows) => {
+                self.fail_table(&load, "no line has a key to make a column of, so no table can be made of it")
+            }
+            _ => self.finish_table(load),
+        }
+    }
+
+    /// Adds the columns that a schema names and no row had.
+    fn add_schema_columns(&self, load: &mut FileLoad) {
+        if self.options.columns.is_empty() {
+            load.table.layout.add_schema_columns(self.options, self.schema(load.index));
+        }
+    }
+
+    fn finish_table(&mut self, mut load: FileLoad) -> Result<()> {
+        self.add_schema_columns(&mut load);
+        match self.finish_schema(&mut load) {
+            Ok(()) => {
+                if load.table.layout.columns.is_empty() && *self.target != Target::ValidateOnly {
+                    self.handle.rows.fetch_sub(load.all_rows(), Ordering::Relaxed);
+                    load.forget_rows();
+                }
+                self.complete_table(&load)
+            }
+            Err(FinishError::KeyBroken) => {
+                load.fix_types();
+                load.table.plan = KeyPlan::Enforced(load.table.key_tracker.columns.clone());
+                self.reload_table(load)
+            }
+            Err(FinishError::Sqlite(error)) if is_table_mismatch(&error) => {
+                self.fail_table(&load, &format!("its table cannot be finished: {error}"))
+            }
+            Err(FinishError::Sqlite(error)) => {
+                Err(self.tx.as_ref().map_or(Error::Cancelled, |tx| tx.failed(&error)))
+            }
+        }
+    }
+
+    /// Whether an earlier pass read another file under this name.
+    pub(super) fn has_changed(&mut self, index: usize, fingerprint: &Fingerprint) -> bool {
+        self.table_state(index).fingerprints.get(&index).is_some_and(|before| before.hash != fingerprint.hash)
+    }
+
+    /// Takes back what was written of a table, and what was counted.
+    fn rollback(&mut self, load: &FileLoad) -> Result<()> {
+        self.tx.as_mut().map_or(Ok(()), ImportTx::rollback_file)?;
+        self.handle.rows.fetch_sub(load.all_rows(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads the files of a table once more, with what is known now.
+    fn reload_table(&mut self, mut load: FileLoad) -> Result<()> {
+        let index = load.index;
+        self.rollback(&load)?;
+        self.rejects.rollback(load.mark)?;
+        self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
+        let table_state = self.table_state(index);
+        if table_state.passes >= MAX_PASSES {
+            let why = format!("its columns are still not settled after {MAX_PASSES} passes");
+            return self.fail_all(&load, &why);
+        }
+        for column in &mut load.table.layout.columns {
+            column.is_made = column.is_old;
+        }
+        tracing::info!(table = %load.table.name, pass = table_state.passes, "is read again");
+        table_state
+            .fingerprints
+            .extend(load.read.iter().filter_map(|file| Some((file.index, file.fingerprint.clone()?))));
+        table_state.layout = std::mem::take(&mut load.table.layout);
+        table_state.plan = load.table.plan.clone();
+        self.requeue_files(&load)
+    }
+
+    /// Reads the files of a table once more, as if those that could not be read were not there.
+    fn restart_without_unread(&mut self, load: &FileLoad) -> Result<()> {
+        self.rollback(load)?;
+        self.rejects.rollback(load.mark)?;
+        self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
+        let table_state = self.table_state(load.index);
+        if let Some(initial) = table_state.initial.clone() {
+            let (passes, initial) = (table_state.passes, *initial);
+            *table_state = TableState { passes, initial: Some(Box::new(initial.clone())), ..initial };
+        }
+        self.requeue_files(load)
+    }
+
+    fn requeue_files(&mut self, load: &FileLoad) -> Result<()> {
+        let is_unread = |index: &usize| load.unread.iter().any(|file| file.index == *index);
+        let reload: Vec<usize> =
+            self.group(load.index).iter().copied().filter(|index| !is_unread(index)).collect();
+        self.reload.extend(reload);
+        for file in &load.unread {
+            self.fail_file(load, file.index, file.rejected, &file.why)?;
+        }
+        match &mut self.tx {
+            Some(tx) if !load.unread.is_empty() => tx.commit(),
+            _ => Ok(()),
+        }
+    }
+
+    /// A table that cannot be made costs its files.
+    fn fail_table(&mut self, load: &FileLoad, why: &str) -> Result<()> {
+        self.rollback(load)?;
+        self.fail_all(load, why)
+    }
+
+    fn fail_all(&mut self, load: &FileLoad, why: &str) -> Result<()> {
+        for index in self.group(load.index).to_vec() {
+            let unread = load.unread.iter().find(|file| file.index == index);
+            let read = load.read.iter().find(|file| file.index == index);
+            let rejected = read.map_or(0, |file| file.rejected).max(unread.map_or(0, |file| file.rejected));
+            self.fail_file(load, index, rejected, unread.map_or(why, |file| &file.why))?;
+        }
+        self.tx.as_mut().map_or(Ok(()), ImportTx::commit)
+    }
+
+    fn fail_file(&mut self, load: &FileLoad, index: usize, rejected: u64, why: &str) -> Result<()> {
+        add(&self.handle.files_done, 1);
+        let file = &mut self.files[index];
+        file.outcome = FileOutcome::Failed(why.to_owned());
+        file.rejected = rejected;
+        self.log_import(load, index, load.started, None, true)
+    }
+
+    /// Makes what a table gets when its rows are there.
+    fn finish_schema(&mut self, load: &mut FileLoad) -> std::result::Result<(), FinishError> {
+        let Some(ImportTx { conn, .. }) = &self.tx else {
+            let table = &mut load.table;
+            if table.is_old {
+                table.layout.notes.extend(changes(&table.layout));
+                table.layout.notes.push(UNCHECKED.to_owned());
+                return Ok(());
+            }
+            if let KeyPlan::Enforced(_) = table.plan {
+                return Ok(());
+            }
+            table.plan = table.key_tracker.plan(&table.layout);
+            if let KeyPlan::After(_) = table.plan {
+                table.layout.notes.push(
+                    "whether the primary key has no value twice is found out when it is loaded".to_owned(),
+                );
+            }
+            return Ok(());
+        };
+        self.handle.enter(ImportPhase::Indexing);
+        let (table, dependents) = (&mut load.table, &load.dependents);
+        table.finish(conn)?;
+        for sql in dependents {
+            match conn.execute_batch(sql) {
+                Err(error) if is_definition_mismatch(&error) => {
+                    let note = format!("what the old table had could not be made again: {sql}: {error}");
+                    table.layout.notes.push(note);
+                }
+                made => made?,
+            }
+        }
+        let schema = self.options.schema.tables.get(&self.stems[load.index]);
+        let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
+        for column in self.options.indexes.iter().chain(of_schema) {
+            let Some(index) = table.layout.find_column(column) else { continue };
+            table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
+        }
+        self.handle.enter(ImportPhase::FileLoad);
+        Ok(())
+    }
+
+    /// The table is complete: each of its files gets its record.
+    fn complete_table(&mut self, load: &FileLoad) -> Result<()> {
+        let mut is_first = true;
+        for read in &load.read {
+            if read.rows == 0 && read.rejected > 0 && self.tx.is_some() {
+                self.fail_file(load, read.index, read.rejected, &no_valid_line_message(read.rejected))?;
+                continue;
+            }
+            self.summarize_file(load, read, is_first);
+            add(&self.handle.files_done, 1);
+            self.log_import(load, read.index, read.started, read.fingerprint.as_ref(), is_first)?;
+            is_first = false;
+        }
+        for file in &load.unread {
+            self.fail_file(load, file.index, file.rejected, &file.why)?;
+        }
+        for index in self.group(load.index).to_vec() {
+            let file = &mut self.files[index];
+            if file.outcome == FileOutcome::Waiting {
+                file.notes.push(format!("{} was not read: the limit was reached before it", file.source));
+            }
+        }
+        self.rejects.flush()?;
+        let bytes = |file: &ReadFile| file.fingerprint.as_ref().map_or(0, |fingerprint| fingerprint.bytes);
+        match &mut self.tx {
+            Some(tx) => tx.commit_file(load.read.iter().map(bytes).sum()),
+            None => Ok(()),
+        }
+    }
+
+    /// What became of a file. What concerns its table is told with the first file of that.
+    fn summarize_file(&mut self, load: &FileLoad, read: &ReadFile, is_first: bool) {
+        let (table, options) = (&load.table, self.options);
+        let schema = self.schema(read.index);
+        let action = self.action(load, is_first).name();
+        let file = &mut self.files[read.index];
+        file.outcome = FileOutcome::Loaded;
+        file.action = (*self.target != Target::ValidateOnly).then_some(action);
+        file.rows = read.rows;
+        file.rejected = read.rejected;
+        file.blank = read.blank;
+        file.bytes = read.fingerprint.as_ref().map_or(file.bytes, |fingerprint| fingerprint.bytes);
+        file.columns = table
+            .layout
+            .columns
+            .iter()
+            .map(|column| (column.name.clone(), column.kind().sql().to_owned()))
+            .collect();
+        file.primary_key = table.key();
+        let has_table = !table.layout.columns.is_empty();
+        if !has_table && *self.target != Target::ValidateOnly {
+            file.notes.push("no line has a key to make a column of: there is no table".to_owned());
+        }
+        if !is_first {
+            return;
+        }
+        file.notes.extend(table.layout.notes.iter().cloned());
+        file.sql = (has_table && !table.is_old).then(|| table.sql(true));
+        let found =
+            options.columns.iter().filter(|name| selection::has(&table.layout, name, options, schema));
+        self.matched.extend(found.cloned());
+        let indexes = schema.into_iter().flat_map(|schema| &schema.indexes);
+        for name in table.key_tracker.requested.iter().chain(&options.indexes).chain(indexes) {
+            if table.layout.find_column(name).is_some() {
+                self.matched.insert(name.clone());
+            } else if has_table && !options.indexes.contains(name) {
+                let is_key = table.key_tracker.requested.contains(name);
+                let what = if is_key { "the primary key" } else { "an index" };
+                file.notes.push(format!("there is no column {name:?} for {what}"));
+                file.unmatched.extend((!is_key).then(|| name.clone()));
+            }
+        }
+        file.notes.extend(table.layout.columns.iter().filter_map(Column::decimal_note));
+        file.notes.extend(load.note.clone());
+    }
+
+    /// What is done to the table of a file.
+    fn action(&self, load: &FileLoad, is_first: bool) -> ExistingTable {
+        match self.options.existing {
+            existing if load.table.is_old => existing,
+            ExistingTable::Upsert if !is_first => ExistingTable::Upsert,
+            // The first file has made the table.
+            _ if !is_first => ExistingTable::Append,
+            existing if load.is_replaced => existing,
+            _ => ExistingTable::Refuse,
+        }
+    }
+
+    fn log_import(
+        &self,
+        load: &FileLoad,
+        index: usize,
+        started: Timestamp,
+        fingerprint: Option<&Fingerprint>,
+        is_first: bool,
+    ) -> Result<()> {
+        let Some(tx) = &self.tx else { return Ok(()) };
+        let mode = self.action(load, is_first);
+        let is_loaded = self.files[index].outcome == FileOutcome::Loaded;
+        let record = Record {
+            file: &self.files[index],
+            fingerprint,
+            mode: mode.name(),
+            options: &self.options.layout_key(),
+            columns: is_loaded.then(|| load.table.layout.keys_of_columns()),
+            whole_numbers: is_loaded.then(|| load.table.layout.columns_with_whole_numbers()),
+            table_rows: if is_loaded { self.table_rows(load, tx)? } else { None },
+            started,
+        };
+        tx.write_record(&record)
+    }
+
+    /// How many rows the table has at least, if that can be known without counting those that were there before.
+    fn table_rows(&self, load: &FileLoad, tx: &ImportTx<'_>) -> Result<Option<u64>> {
+        let table = &load.table;
+        let table_state = self.table_states.get(&self.leaders[load.index]);
+        let before = table_state.and_then(|table_state| table_state.table_rows);
+        Ok(match (table.write_mode, table.is_old) {
+            (WriteMode::Insert, _) => Some(before.unwrap_or(0) + load.all_rows()),
+            (WriteMode::Upsert, true) => before,
+            (WriteMode::Upsert, false) => {
+                let count = format!("SELECT count(*) FROM {}", quoted(&table.name));
+                let count = tx.conn.query_row(&count, [], |row| row.get::<_, i64>(0));
+                Some(count.map_err(|error| tx.failed(&error))?.unsigned_abs())
+            }
+        })
+    }
+}
+
+/// Whether the definition of an index or a trigger does not go with the new table or its rows, rather than the system that
+/// failed.
+fn is_definition_mismatch(error: &rusqlite::Error) -> bool {
+    let of_rows = [ErrorCode::ConstraintViolation, ErrorCode::TypeMismatch, ErrorCode::TooBig];
+    is_table_mismatch(error) || error.sqlite_error_code().is_some_and(|code| of_rows.contains(&code))
+}
+
+/// What would be changed in a table that exists.
+fn changes(layout: &Layout) -> Vec<String> {
+    let names = |columns: Vec<&Column>| {
+        columns.iter().map(|column| format!("{:?}", column.name)).collect::<Vec<_>>().join(", ")
+    };
+    let new: Vec<&Column> = layout.columns.iter().filter(|column| !column.is_old).collect();
+    let mut changes = Vec::new();
+    if !new.is_empty() {
+        changes.push(format!("gets new columns: {}", names(new)));
+    }
+    let wider = layout.columns.iter().filter_map(|column| {
+        let (before, now) = (column.before?, column.declared?);
+        let word = |kind: Type| if kind == Type::Any { "untyped" } else { kind.sql() };
+        (before != now)
+            .then(|| format!("the column {:?} is {}, becomes {}", column.name, word(before), word(now)))
+    });
+    changes.extend(wider);
+    changes
+}
