@@ -1,4 +1,4 @@
-//! The insides, for the fuzz targets in `fuzz/` alone. Not part of what this crate promises.
+//! Internals for the fuzz targets in `fuzz/`. Not part of the public API.
 
 use std::io::{self, Read};
 
@@ -7,10 +7,10 @@ use crate::parse::{ParseOptions, parse as parse_block};
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, ParsedBlock};
 
-/// A block: its bytes, and whether it is the beginning of a line that is too long.
+/// A block: its bytes, and whether it is the beginning of a line that exceeds the limit.
 pub type Piece = (Vec<u8>, bool);
 
-/// Cuts a stream into blocks.
+/// Cuts a stream into blocks of about `size` bytes.
 pub fn cut(source: impl Read, size: usize, max_line: usize) -> io::Result<Vec<Piece>> {
     let mut blocks = Blocks::of_lines(source, size, max_line);
     let mut pieces = Vec::new();
@@ -20,7 +20,7 @@ pub fn cut(source: impl Read, size: usize, max_line: usize) -> io::Result<Vec<Pi
     Ok(pieces)
 }
 
-/// A value, on its own.
+/// A value that owns its text.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Value {
@@ -28,7 +28,7 @@ pub enum Value {
     Bool(bool),
     Int(i64),
     Real(f64),
-    /// A number by its digits.
+    /// A number as it is written.
     Decimal(String),
     Text(String),
     Json(String),
@@ -37,7 +37,7 @@ pub enum Value {
 /// The keys that lead to a value, and the value.
 pub type Member = (Vec<String>, Value);
 
-/// What became of the lines of a block, by their numbers from 0.
+/// The rows and the rejected lines of a block, with line numbers from 0.
 #[derive(Debug, Default)]
 #[allow(missing_docs)]
 pub struct Parsed {
@@ -47,7 +47,7 @@ pub struct Parsed {
     pub blank: usize,
 }
 
-/// Reads a block that is the first of its stream.
+/// Parses the first block of a stream.
 pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
     let languages = languages.iter().map(|language| language.as_bytes().into()).collect();
     let form = ParseOptions { flatten, languages, ..ParseOptions::default() };
@@ -56,7 +56,9 @@ pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
         &form,
         ParsedBlock::default(),
     );
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("only UTF-8 becomes a row");
+    let text = |bytes: &[u8]| {
+        String::from_utf8(bytes.to_vec()).expect("the parser rejects lines that are not UTF-8")
+    };
     let value = |cell: &Cell| match *cell {
         Cell::Null => Value::Null,
         Cell::Bool(value) => Value::Bool(value),

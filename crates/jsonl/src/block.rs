@@ -1,30 +1,30 @@
-//! Blocks: a stream of bytes, cut at line ends, or between the elements of a document.
+//! Cuts a stream of bytes into blocks, at line ends or between the elements of a JSON document.
 //!
-//! Owns the limit of a line's length. A block is whole lines or elements, so that each can be read without the others.
+//! Owns the limit on the length of a line. A block has only whole lines or elements, so blocks can be parsed independently.
 
 use std::io::{self, Read};
 
 use crate::document::{Elements, Splitter, is_document};
 use crate::parse_error::{ParseError, ParseErrorKind};
 
-/// Whole lines.
+/// Whole lines, or whole elements of a document.
 #[derive(Debug, Default)]
 pub(crate) struct Block {
-    /// Its first `length` bytes; what is behind them is left of other blocks.
+    /// The first `length` bytes are the block; the rest is left over from earlier use of the buffer.
     pub(crate) buffer: Vec<u8>,
     pub(crate) length: usize,
-    /// The beginning of the stream: a byte order mark may stand there.
+    /// Whether the stream begins here, perhaps with a byte order mark.
     pub(crate) is_first: bool,
-    /// It is only the beginning of a line or an element that is longer than this.
+    /// Set if the block is the beginning of a line or element that is longer than this limit.
     pub(crate) too_long: Option<usize>,
-    /// It is a part of a document, and these are its elements.
+    /// The elements, if the block is part of a document.
     pub(crate) elements: Option<Box<Elements>>,
 }
 
-/// So much of a line that is too long is kept, to be shown.
+/// Bytes of a line that is too long that are kept for messages.
 const EXCERPT_BYTES: usize = 200;
 
-/// So much of a source is read to tell a document from lines.
+/// Bytes read to detect whether the source is a document or lines.
 const HEAD_BYTES: usize = 64 << 10;
 
 impl Block {
@@ -35,17 +35,17 @@ impl Block {
 
 pub(crate) struct Blocks<R> {
     source: R,
-    /// What was read of the source to see what it is.
+    /// Bytes read for detection, not yet returned in a block.
     head: Vec<u8>,
-    /// How much of the head has been used.
+    /// Bytes of the head that have been returned.
     used: usize,
-    /// Set when the source is a document.
+    /// Set if the source is a document.
     splitter: Option<Box<Splitter>>,
     /// Whether the source may be a document.
     may_be_document: bool,
-    /// Why there are no more blocks, after the last one.
+    /// Error to return after the last block.
     failure: Option<io::Error>,
-    /// What was read behind the last line end.
+    /// Bytes read after the last line end.
     rest: Vec<u8>,
     size: usize,
     max_line: usize,
@@ -54,12 +54,12 @@ pub(crate) struct Blocks<R> {
 }
 
 impl<R: Read> Blocks<R> {
-    /// Blocks of about `size` bytes; larger only for a line or an element that is, and that up to `longest`.
+    /// Cuts blocks of about `size` bytes. Only a line or element of up to `max_line` bytes makes a larger one.
     pub(crate) fn new(source: R, size: usize, max_line: usize) -> Self {
         Blocks { may_be_document: true, ..Blocks::of_lines(source, size, max_line) }
     }
 
-    /// The same of a source that is lines, whatever it begins with.
+    /// Like [`new`](Self::new), but always reads lines, never a document.
     pub(crate) fn of_lines(source: R, size: usize, max_line: usize) -> Self {
         Blocks {
             source,
@@ -76,12 +76,11 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// What was read from, when all is read.
     pub(crate) fn into_source(self) -> R {
         self.source
     }
 
-    /// The next block, in a buffer that may have been used before: then it need not be cleared.
+    /// Returns the next block, in `buffer`. A buffer that was used before need not be cleared.
     pub(crate) fn next(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Block>> {
         if std::mem::take(&mut self.may_be_document) {
             self.detect()?;
@@ -93,7 +92,7 @@ impl<R: Read> Blocks<R> {
         grow(&mut buffer, length.max(self.size));
         buffer[..length].copy_from_slice(&self.rest);
         self.rest.clear();
-        // Behind these there is no line end to be found.
+        // Bytes that are known to have no line end.
         let mut searched = 0;
         let mut target = self.size;
         loop {
@@ -126,7 +125,7 @@ impl<R: Read> Blocks<R> {
         (length > 0).then_some(Block { buffer, length, is_first, too_long, elements: None })
     }
 
-    /// Reads the beginning of the source, to see whether it is a document.
+    /// Reads the head of the source and detects whether it is a document.
     fn detect(&mut self) -> io::Result<()> {
         let mut head = vec![0; HEAD_BYTES];
         let length = self.fill(&mut head, 0)?;
@@ -134,13 +133,13 @@ impl<R: Read> Blocks<R> {
         if is_document(&head, self.has_ended) {
             self.splitter = Some(Box::default());
         }
-        // The head is read again from here: the source has ended only when that has.
+        // The head is read again as input, so the source has not ended yet.
         self.has_ended = false;
         self.head = head;
         Ok(())
     }
 
-    /// The next elements of a document that are complete.
+    /// Returns the next complete elements of a document.
     fn next_of_document(
         &mut self,
         mut buffer: Vec<u8>,
@@ -166,7 +165,7 @@ impl<R: Read> Blocks<R> {
             }
             let failed = scanned.is_err();
             if let Err(broken) = scanned {
-                // The elements before it are good.
+                // Elements before the error are valid and are returned first.
                 self.failure = Some(broken.into());
             }
             let end = if failed { length } else { splitter.element_start.unwrap_or(length) };
@@ -191,8 +190,8 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// Reads up to the end of the element that fills the buffer, and keeps what is behind it. Its line ends, and the
-    /// column at which it begins.
+    /// Skips the rest of the element that fills the buffer and keeps the bytes after it. Returns the number of its line
+    /// ends and the column at which it begins.
     fn skip_element(&mut self, splitter: &mut Splitter, has_begun: &[u8]) -> io::Result<(usize, usize)> {
         let open = splitter.error_at(has_begun, ParseError { at: 0, reason: ParseErrorKind::OpenElement });
         let (mut lines, column) = splitter.cut(has_begun);
@@ -213,7 +212,7 @@ impl<R: Read> Blocks<R> {
         Err(open.into())
     }
 
-    /// Reads up to the end of the line, and keeps what is behind it.
+    /// Skips the rest of the line and keeps the bytes after it.
     fn skip_line(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; self.size];
         while !self.has_ended {
@@ -226,7 +225,7 @@ impl<R: Read> Blocks<R> {
         Ok(())
     }
 
-    /// Reads until the buffer is full, or the source has ended. How far it is filled.
+    /// Reads until the buffer is full or the source ends. Returns the number of bytes in the buffer.
     fn fill(&mut self, buffer: &mut [u8], mut filled: usize) -> io::Result<usize> {
         while filled < buffer.len() && !self.has_ended {
             if self.used < self.head.len() {
@@ -249,7 +248,7 @@ impl<R: Read> Blocks<R> {
     }
 }
 
-/// Only what is new has to be cleared.
+/// Grows the buffer; only the new bytes are cleared.
 fn grow(buffer: &mut Vec<u8>, length: usize) {
     if buffer.len() < length {
         buffer.resize(length, 0);
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_whole_and_none_is_lost() {
+    fn blocks_have_whole_lines_for_every_block_size() {
         let text = "a\nbb\nccc\n\ndddd\neeeee";
         for size in 1..30 {
             let blocks = cut(text, size, 100);
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_costs_itself() {
+    fn only_the_line_that_is_too_long_is_skipped() {
         for size in 1..30 {
             let blocks = cut("a\nbb\ncccccccccccccccc\ndd\n", size, 8);
             let long: Vec<_> = blocks.iter().filter(|(_, too_long)| *too_long).collect();

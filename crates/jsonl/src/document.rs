@@ -1,7 +1,7 @@
-//! JSON documents: arrays of objects, and objects spread over several lines.
+//! JSON documents: arrays of objects, and objects that span several lines.
 //!
-//! Owns how a document is told from JSONL, and where its elements begin and end. It checks only what separates
-//! elements; whether an element is a good row is decided by the parser.
+//! Owns the detection of documents and finds where their elements begin and end. It checks only the separators between
+//! elements; the parser checks the elements.
 
 use std::fmt;
 use std::io;
@@ -10,22 +10,22 @@ use crate::parse::BYTE_ORDER_MARK;
 use crate::parse_error::{ParseError, ParseErrorKind};
 use crate::parsed_block::Span;
 
-/// The elements of a block that is a part of a document.
+/// The elements of a block of a document.
 #[derive(Debug, Default)]
 pub(crate) struct Elements {
     pub(crate) spans: Vec<Span>,
-    /// Bytes of the first line that are in earlier blocks.
+    /// Bytes of the first line that were in earlier blocks.
     pub(crate) column: usize,
-    /// Line ends in the block, or in the part of the source that it stands for.
+    /// Line ends in the block, counting those of skipped bytes.
     pub(crate) lines: usize,
 }
 
-/// A document whose elements cannot be told apart: it is not JSON as a whole.
+/// A document whose elements cannot be separated, because it is not valid JSON.
 #[derive(Debug)]
 pub(crate) struct BrokenDocument {
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: u64,
-    /// From 1, in bytes.
+    /// Column in bytes, from 1.
     pub(crate) column: u64,
     pub(crate) reason: ParseErrorKind,
 }
@@ -44,7 +44,7 @@ impl From<BrokenDocument> for io::Error {
     }
 }
 
-/// Whether a source that begins with `head` is a document rather than lines. `ended`: there is nothing behind it.
+/// Whether a source that begins with `head` is a document, not lines. `ended`: `head` is the whole source.
 pub(crate) fn is_document(head: &[u8], ended: bool) -> bool {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
     match head.first() {
@@ -54,7 +54,7 @@ pub(crate) fn is_document(head: &[u8], ended: bool) -> bool {
     }
 }
 
-/// An array of objects, or one that is spread over lines. Lines that are arrays of other values stay lines.
+/// Whether it is an array of objects, or an array that spans lines. Lines that are arrays of other values stay lines.
 fn is_array(head: &[u8], ended: bool) -> bool {
     let first_line = head[1..].iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
     if !matches!(first_line, None | Some(b'{' | b'\n' | b']')) {
@@ -70,7 +70,7 @@ fn is_array(head: &[u8], ended: bool) -> bool {
     }
 }
 
-/// An object that is not closed on its first line, and goes on in the next.
+/// Whether it is an object that is not closed on its first line and continues on the next.
 fn is_pretty_printed(head: &[u8], ended: bool) -> bool {
     let Some(end) = memchr::memchr(b'\n', head) else { return false };
     let mut nesting = Nesting::default();
@@ -79,31 +79,31 @@ fn is_pretty_printed(head: &[u8], ended: bool) -> bool {
     }
     let line = head[..end].trim_ascii_end();
     let next = head[end..].trim_ascii_start().first();
-    // A line that is cut off is followed by one that begins with a bracket, too.
-    let goes_on = match next {
+    // A truncated line is followed by a line that begins with a bracket, too.
+    let continues = match next {
         Some(b'{') => matches!(line.last(), Some(b'[' | b':')),
         Some(_) => true,
         None => false,
     };
     let closes = matches!(nesting.close(&head[end..]), Ok(Some(_)));
-    goes_on && (closes || (!ended && next != Some(&b'{')))
+    continues && (closes || (!ended && next != Some(&b'{')))
 }
 
-/// The brackets that are open, read byte by byte.
+/// The open brackets.
 #[derive(Debug, Default)]
 struct Nesting {
     open: Vec<u8>,
-    /// Brackets beyond those whose kind is remembered.
+    /// Number of open brackets beyond `MAX_BRACKETS`.
     deeper: usize,
     in_string: bool,
     escaped: bool,
 }
 
-/// So many brackets are remembered by their kind; the parser rejects what is nested deeper.
+/// Maximum number of brackets whose kind is checked; the parser rejects deeper nesting.
 const MAX_BRACKETS: usize = 4_096;
 
 impl Nesting {
-    /// Reads on, until the value that is open is closed. Where that is, or where a bracket does not match.
+    /// Reads until the open value is closed. Returns its end, or the position of a bracket that does not match.
     fn close(&mut self, bytes: &[u8]) -> Result<Option<usize>, ParseError> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -151,38 +151,38 @@ impl Nesting {
     }
 }
 
-/// What may come next between elements.
+/// What is expected next between elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expected {
-    /// Outside of any array.
+    /// An array or an object, outside of any array.
     #[default]
     Document,
-    /// The first element of an array, or its end.
+    /// The first element of an array or its end.
     First,
     Element,
     CommaOrEnd,
 }
 
-/// Finds the elements of a document. Objects outside of arrays are elements too.
+/// Finds the elements of a document. Objects outside of arrays are elements, too.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
     expected: Expected,
     nesting: Nesting,
-    /// The element that has begun is a number or a word: it ends where something else begins.
+    /// Whether the open element is a number or a word, which ends where another token begins.
     is_bare: bool,
-    /// Where the element that is not complete begins in the buffer.
+    /// Start in the buffer of the element that is not complete.
     pub(crate) element_start: Option<usize>,
-    /// Bytes of the buffer that have been read.
+    /// Number of bytes of the buffer that have been read.
     scanned: usize,
-    /// Line ends before the buffer, and bytes behind the last of them.
+    /// Line ends before the buffer, and bytes after the last of them.
     lines: u64,
     column: usize,
-    /// Where the array that is open begins: line and column, from 1.
+    /// Line and column where the open array begins, from 1.
     array: (u64, u64),
 }
 
 impl Splitter {
-    /// Reads the bytes of the buffer that are new, and adds the elements that are complete.
+    /// Reads the new bytes of the buffer and adds the complete elements to `spans`.
     pub(crate) fn scan(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
         if self.lines == 0 && self.column == 0 && self.scanned == 0 && buffer.starts_with(BYTE_ORDER_MARK) {
             self.scanned = BYTE_ORDER_MARK.len();
@@ -231,7 +231,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// How many more bytes the element that has begun has; nothing when they are not all there.
+    /// Number of further bytes of the open element; `None` if `bytes` does not have its end.
     pub(crate) fn remaining(&mut self, bytes: &[u8]) -> Result<Option<usize>, ParseError> {
         if !self.is_bare {
             return self.nesting.close(bytes);
@@ -242,7 +242,7 @@ impl Splitter {
         Ok(bytes.iter().position(ends))
     }
 
-    /// The source has ended: an element or an array that is still open never ends.
+    /// Ends the document. Fails if an element or an array is still open.
     pub(crate) fn finish(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
         match self.element_start {
             Some(element_start) if self.is_bare => {
@@ -261,7 +261,7 @@ impl Splitter {
         Err(BrokenDocument { line, column, reason: ParseErrorKind::OpenArray })
     }
 
-    /// Forgets the first bytes of the buffer. Their line ends, and the column at which they begin.
+    /// Removes the first bytes of the buffer. Returns the number of their line ends and the column at which they begin.
     pub(crate) fn cut(&mut self, bytes: &[u8]) -> (usize, usize) {
         let column = self.column;
         self.element_start =
@@ -270,13 +270,13 @@ impl Splitter {
         (self.advance(bytes), column)
     }
 
-    /// An element that is skipped has ended.
+    /// Ends an element that was skipped.
     pub(crate) fn end_skipped(&mut self) {
         self.element_start = None;
         self.scanned = 0;
     }
 
-    /// Counts the line ends of bytes that are left behind.
+    /// Updates line and column for bytes that were passed. Returns the number of their line ends.
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> usize {
         let lines = memchr::memchr_iter(b'\n', bytes).count();
         self.lines += lines as u64;
@@ -287,7 +287,7 @@ impl Splitter {
         lines
     }
 
-    /// Line and column of a byte of the buffer, from 1.
+    /// Returns line and column of a byte of the buffer, from 1.
     fn position(&self, buffer: &[u8], at: usize) -> (u64, u64) {
         let before = &buffer[..at.min(buffer.len())];
         let lines = memchr::memchr_iter(b'\n', before).count() as u64;
@@ -305,7 +305,7 @@ fn shifted(error: ParseError, by: usize) -> ParseError {
     ParseError { at: error.at + by, ..error }
 }
 
-/// Appends a valid value without the space between its tokens.
+/// Appends a valid value to `out`, without the white space between its tokens.
 pub(crate) fn compact(value: &[u8], out: &mut Vec<u8>) {
     let (mut in_string, mut escaped) = (false, false);
     for byte in value {

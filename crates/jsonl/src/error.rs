@@ -1,4 +1,4 @@
-//! What can keep an import, or a sink, from doing what it is asked for.
+//! Errors of imports, exports and sinks.
 
 use std::fmt;
 use std::io;
@@ -6,32 +6,32 @@ use std::path::Path;
 
 use rusqlite::ErrorCode;
 
-/// What this crate's functions return.
+/// Result type of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be done. What concerns one line or one file is no error: it is in the summary.
+/// Why an operation as a whole failed. A problem with one line or one file is reported in the summary instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for cannot be done so. Says what, and what would be right.
+    /// The request is invalid. The text says what is wrong and what to do instead.
     Invalid(String),
-    /// Another program kept the database to itself for longer than we wait.
+    /// Another program kept the database locked for longer than the busy timeout of 10 seconds.
     Busy(String),
     /// The system failed: a full disk, a damaged database.
     System(String),
-    /// The database was deleted, moved or replaced while it was open. Nothing is written any more.
+    /// The database file was deleted, moved or replaced while it was open. Nothing more is written to it.
     Replaced(String),
-    /// It was told to stop.
+    /// The caller cancelled the operation.
     Cancelled,
 }
 
 impl Error {
-    /// Whether the person who runs the program can put it right, rather than the system having failed.
+    /// Whether the user can fix the cause, as opposed to a failure of the system.
     pub fn is_user_error(&self) -> bool {
         matches!(self, Error::Invalid(_) | Error::Busy(_))
     }
 
-    /// Whether the same may succeed later: another program is done with the database, the disk has room again.
+    /// Whether a retry may succeed: the database may be unlocked or the disk may have room again.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Busy(_) | Error::System(_))
     }
@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// What the database says.
+    /// Classifies an error of SQLite.
     pub(crate) fn sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.display();
         match error.sqlite_error_code() {
@@ -64,20 +64,20 @@ impl Error {
             }
             Some(ErrorCode::CannotOpen) => Error::Invalid(format!("{path} cannot be opened: {error}")),
             Some(ErrorCode::DiskFull) => {
-                Error::System(format!("{path}: the disk is full; nothing half-done was left in it"))
+                Error::System(format!("{path}: the disk is full; the unfinished transaction was rolled back"))
             }
-            // Of some calls SQLite does not know that the disk is full; of none whether it is broken.
+            // For some calls SQLite reports a full disk as an I/O error.
             Some(ErrorCode::SystemIoFailure) => Error::System(format!(
-                "{path}: the disk is full, or failed: {error}; nothing half-done was left in it"
+                "{path}: the disk is full, or failed: {error}; the unfinished transaction was rolled back"
             )),
             _ => Error::System(format!("{path}: {error}")),
         }
     }
 }
 
-/// Whether a statement does not go with the table that it is for, rather than the system having failed.
+/// Whether a statement failed because it does not match the table, as opposed to a failure of the system.
 pub(crate) fn is_table_mismatch(error: &rusqlite::Error) -> bool {
-    // The second is the same code, of a statement in which SQLite knows the place.
+    // rusqlite returns the second variant for the same code if SQLite knows the position in the statement.
     error.sqlite_error_code() == Some(ErrorCode::Unknown)
         || matches!(error, rusqlite::Error::SqlInputError { .. })
 }
@@ -88,7 +88,7 @@ impl fmt::Display for Error {
             Error::Invalid(text) | Error::Busy(text) | Error::System(text) | Error::Replaced(text) => {
                 f.write_str(text)
             }
-            Error::Cancelled => f.write_str("stopped before it was done"),
+            Error::Cancelled => f.write_str("cancelled before it was complete"),
         }
     }
 }

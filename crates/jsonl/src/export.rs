@@ -1,7 +1,7 @@
-//! A table of SQLite back to JSONL.
+//! Exports a SQLite table as JSONL.
 //!
-//! Owns which JSON a value becomes, so that an import of the export makes the same table. Rows are read and written one
-//! after the other, in one read transaction.
+//! Owns the mapping from SQLite values to JSON, so that an import of the export creates the same table. Rows are read and
+//! written one by one, in one read transaction.
 
 mod file;
 
@@ -22,27 +22,27 @@ use crate::import::output_db::read_only;
 use crate::lexer::Cursor;
 use crate::types::Type;
 
-/// How an export ended.
+/// Result of an export.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExportSummary {
-    /// The table, as the database spells it.
+    /// Name of the table, as the database spells it.
     pub table: String,
-    /// Its rows.
+    /// Number of rows written.
     pub rows: u64,
-    /// Its columns.
+    /// Number of columns in each row.
     pub columns: u64,
-    /// Bytes of JSONL, before they are compressed.
+    /// Bytes of JSONL, before compression.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration of the export.
     pub seconds: f64,
 }
 
-/// Writes a table, a row a line, in the order of its row numbers; of a table without them, in that of its key.
+/// Writes a table as JSONL, one row per line, in order of the rowid. A table without rowid is ordered by its key.
 ///
-/// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are `true` and `false`; a column in
-/// which every text is a JSON object or array on one line is written as such; all other values keep their type. (Of booleans
-/// that share a column with numbers the table has only the numbers.) A value that JSON does not have (a BLOB, an infinite
-/// number, text that is not UTF-8) is an error. Generated columns are left out.
+/// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are written as `true` and `false`. A
+/// column in which every text is a JSON object or array on one line is written as JSON. All other values keep their type.
+/// (Booleans that share a column with numbers are stored as numbers, so they are written as numbers.) A value that JSON
+/// cannot represent (a BLOB, an infinite number, text that is not UTF-8) is an error. Generated columns are left out.
 ///
 /// ```
 /// # use gristmill_jsonl::export::export;
@@ -82,14 +82,14 @@ pub fn export(
     Ok(ExportSummary { table: table.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
 }
 
-/// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
+/// SQLite checks for cancellation after this many of its virtual machine steps: every few milliseconds.
 const CANCEL_CHECK_STEPS: i32 = 100_000;
 
-/// Why an export ended early.
+/// Why an export failed.
 enum ExportError {
     Sqlite(rusqlite::Error),
     Output(io::Error),
-    /// A value that JSON does not have.
+    /// JSON cannot represent a value.
     Value(String),
     Cancelled,
 }
@@ -100,26 +100,26 @@ impl From<rusqlite::Error> for ExportError {
     }
 }
 
-/// A table that is exported.
+/// The table to export.
 struct ExportTable {
     table: String,
     columns: Vec<Column>,
-    /// How its rows are put in order.
+    /// The `ORDER BY` clause.
     order: String,
 }
 
 struct Column {
-    /// As a key of JSON, with its colon.
+    /// The name as a JSON key, with its colon.
     key: Vec<u8>,
     name: String,
     is_boolean: bool,
     is_key: bool,
-    /// All its texts are JSON, and it is no part of the key: an import makes no key of JSON.
+    /// All its texts are JSON, and it is not part of the primary key, which an import never makes of JSON.
     is_json: bool,
 }
 
 impl ExportTable {
-    /// What is known of the table; else why it cannot be exported.
+    /// Reads the definition of the table. The inner error says why it cannot be exported.
     fn read(conn: &Connection, name: &str) -> rusqlite::Result<Result<Self, String>> {
         let sql = "SELECT name, type, wr FROM pragma_table_list
             WHERE schema = 'main' AND lower(name) = lower(?1) AND type <> 'shadow'";
@@ -129,7 +129,9 @@ impl ExportTable {
         let (table, has_rowid) = match found.optional()? {
             None => return Ok(Err(missing(conn, name)?)),
             Some((table, kind, _)) if kind == "view" => {
-                return Ok(Err(format!("{table:?} is a view; only tables have an order to export them in")));
+                return Ok(Err(format!(
+                    "{table:?} is a view; only tables can be exported, because the rows of a view have no order"
+                )));
             }
             Some((table, _, without_rowid)) => (table, !without_rowid),
         };
@@ -142,7 +144,7 @@ impl ExportTable {
             found.iter().filter(|(_, _, key)| *key > 0).map(|(name, _, key)| (*key, name.as_str())).collect();
         keys.sort_unstable();
         let order = if has_rowid {
-            // Any of its three names, unless a column has it.
+            // Any of the three names of the rowid that is not the name of a column.
             let is_free = |name: &&str| !found.iter().any(|(column, _, _)| column.eq_ignore_ascii_case(name));
             ["rowid", "_rowid_", "oid"].iter().find(|name| is_free(name)).map(|name| (*name).to_owned())
         } else {
@@ -160,7 +162,7 @@ impl ExportTable {
         Ok(Ok(table))
     }
 
-    /// Finds the columns whose texts are all JSON. Reading ends when there can be none.
+    /// Finds the columns whose texts are all JSON. Stops reading when no candidate is left.
     fn find_json(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         let mut candidates: Vec<usize> =
             (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
@@ -202,12 +204,12 @@ fn missing(conn: &Connection, name: &str) -> rusqlite::Result<String> {
     let more = if names.len() > 10 { ", …" } else { "" };
     let shown: Vec<&str> = names.iter().take(10).map(String::as_str).collect();
     Ok(match shown.is_empty() {
-        true => format!("there is no table {name:?}, nor any other"),
-        false => format!("there is no table {name:?}; there are: {}{more}", shown.join(", ")),
+        true => format!("there is no table {name:?}; the database has no tables"),
+        false => format!("there is no table {name:?}; tables: {}{more}", shown.join(", ")),
     })
 }
 
-/// Whether a text is one object or array as an import keeps it: on one line.
+/// Whether a text is a JSON object or array on one line, as an import stores it.
 fn is_json(text: &[u8]) -> bool {
     let mut cursor = Cursor::new(text);
     matches!(text.first(), Some(b'{' | b'['))
@@ -254,10 +256,10 @@ impl RowWriter<'_> {
     }
 
     fn value(&mut self, column: &Column, value: ValueRef<'_>) -> Result<(), ExportError> {
-        let none = |what: &str| {
+        let unsupported = |what: &str| {
             let (name, row) = (&column.name, self.rows + 1);
             ExportError::Value(format!(
-                "the column {name:?} of row {row} holds {what}, which JSON does not have"
+                "the column {name:?} of row {row} holds {what}, which JSON cannot represent"
             ))
         };
         match value {
@@ -266,14 +268,14 @@ impl RowWriter<'_> {
                 self.line.extend_from_slice(if value == 1 { b"true" } else { b"false" });
             }
             ValueRef::Integer(value) => self.line.extend_from_slice(value.to_string().as_bytes()),
-            ValueRef::Real(value) if !value.is_finite() => return Err(none("an infinite number")),
+            ValueRef::Real(value) if !value.is_finite() => return Err(unsupported("an infinite number")),
             ValueRef::Real(value) => serde_json::to_writer(&mut self.line, &value).map_err(io_error)?,
             ValueRef::Text(text) if column.is_json => self.line.extend_from_slice(text),
             ValueRef::Text(text) => {
-                let text = std::str::from_utf8(text).map_err(|_| none("text that is not UTF-8"))?;
+                let text = std::str::from_utf8(text).map_err(|_| unsupported("text that is not UTF-8"))?;
                 serde_json::to_writer(&mut self.line, text).map_err(io_error)?;
             }
-            ValueRef::Blob(_) => return Err(none("a BLOB")),
+            ValueRef::Blob(_) => return Err(unsupported("a BLOB")),
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Notices that the database of an import or a sink was deleted, moved or replaced while it is open.
+//! Detects that the database of an import or a sink was deleted, moved or replaced while it is open.
 //!
-//! Owns the identity of the file that was opened, and what is done with its log afterwards. SQLite continues with the old
-//! file and reports no error, so rows that were reported as written would be in no file; and it leaves the log where the
-//! new file would take it for its own.
+//! Owns the identity of the opened file, and moves its write-ahead log away afterwards. SQLite continues to write to the old
+//! file and reports no error, so rows that were reported as written would be lost. It also leaves the log where SQLite
+//! would apply it to the new file.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,21 +14,21 @@ use rusqlite::Connection;
 
 use crate::error::{Error, Result};
 
-/// A file, whatever its name is.
+/// Device and inode of a file.
 type Identity = (u64, u64);
 
-/// The database file that was opened.
+/// Identity of an open database file; detects that its path leads to another file or to none.
 #[derive(Clone, Debug)]
 pub struct FileIdentity {
     path: PathBuf,
     identity: Option<Identity>,
-    /// The write-ahead log and its index, if it has them. SQLite puts them beside the file itself, not beside a link to it.
+    /// The write-ahead log and its index, if any. SQLite creates them next to the file itself, not next to a link to it.
     log: (PathBuf, Option<Identity>),
     index: (PathBuf, Option<Identity>),
 }
 
 impl FileIdentity {
-    /// Records which files a connection works with. To be called once the connection has read something.
+    /// Records the files that a connection uses. Call it after the first read of the connection.
     pub(crate) fn of(path: &Path) -> Self {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let scratch = |ending: &str| {
@@ -44,7 +44,7 @@ impl FileIdentity {
         }
     }
 
-    /// Fails with [`Error::Replaced`] when the file is not under its name any more. One system call.
+    /// Fails with [`Error::Replaced`] if the path no longer leads to the opened file. Makes one system call.
     pub fn check(&self) -> Result<()> {
         let what = match self.state() {
             State::InPlace => return Ok(()),
@@ -63,18 +63,18 @@ impl FileIdentity {
             _ if self.identity.is_none() => State::InPlace,
             Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => State::Deleted,
             Ok(found) if Some(found) != self.identity => State::Replaced,
-            // What else keeps it from being seen, the next write reports.
+            // Other errors are reported by the next write.
             _ => State::InPlace,
         }
     }
 
-    /// Takes log and index of a file that is not under its name any more out of the way. To be called before the connection
-    /// is closed.
+    /// Moves the log and the index away if the path no longer leads to the opened file. Call it before the connection is
+    /// closed.
     pub(crate) fn before_close(&self, conn: &Connection) {
         match self.state() {
             State::InPlace => return,
-            // What was committed stays in a file that was moved away. No other database shares the log yet.
-            State::Deleted => apply_log(conn),
+            // A file that was moved away keeps its commits. No other database uses the log yet.
+            State::Deleted => checkpoint(conn),
             State::Replaced => {}
         }
         let is_ours = |(path, expected): &(PathBuf, Option<Identity>)| {
@@ -87,11 +87,13 @@ impl FileIdentity {
             let moved = if is_empty { fs::remove_file(log) } else { fs::rename(log, &kept) };
             match moved {
                 Ok(()) if is_empty => {}
-                Ok(()) => tracing::warn!(log = %kept.display(), "the log of the old database is kept"),
+                Ok(()) => {
+                    tracing::warn!(log = %kept.display(), "the write-ahead log of the old database was kept")
+                }
                 Err(error) => tracing::error!(
                     %error,
                     log = %log.display(),
-                    "the log of the old database cannot be moved; delete it before a new one is opened"
+                    "cannot move the write-ahead log of the old database; delete it before a new database is opened"
                 ),
             }
         }
@@ -107,17 +109,17 @@ enum State {
     Replaced,
 }
 
-fn apply_log(conn: &Connection) {
+fn checkpoint(conn: &Connection) {
     let apply = || {
         conn.busy_timeout(Duration::ZERO)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     };
     if let Err(error) = apply() {
-        tracing::warn!(%error, "the log of the old database could not be applied to it");
+        tracing::warn!(%error, "cannot checkpoint the write-ahead log of the old database");
     }
 }
 
-/// A path with something behind its last name.
+/// Returns the path with `ending` appended to its last component.
 pub(crate) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);

@@ -1,32 +1,32 @@
-//! The keys of a block's rows, each with a number.
+//! Numbers the keys of a block's rows.
 //!
-//! Owns the guess of which key comes next. Rows of a file mostly have their keys in one order, some left out; so
-//! a key is compared with the one that followed last time, and a few after it, before it is looked up.
+//! Owns the prediction of the next key. Rows of a file mostly have their keys in the same order, some left out. So a key is
+//! compared with the key that followed last time, and with a few after it, before it is looked up.
 
 use std::collections::HashMap;
 
 use crate::types::{Type, TypeSet};
 
-/// The parent of keys that are in no object but the row.
+/// Parent of the top-level keys of a row.
 pub(crate) const ROOT: u32 = u32::MAX;
 const NONE: u32 = u32::MAX;
 
-/// The parent of the one key that no row has: the place for keys that are put together.
+/// Parent of the synthetic key of the overflow column, which no row has.
 pub(crate) const OVERFLOW: u32 = u32::MAX - 1;
 
-/// How many keys are tried before one is looked up: as many as may be left out in a row.
+/// Number of predicted keys that are compared before a lookup: a row may leave out this many minus one in sequence.
 const MAX_GUESSES: usize = 6;
 
-/// What becomes of a key's values.
+/// How the values of a key are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnRule {
-    /// Stored as they are; the type is found out.
+    /// Stored unchanged; the type is inferred.
     Inferred,
-    /// Made to fit, or the line is refused.
+    /// Converted to this type, or the line is rejected.
     Fixed(Type),
-    /// Made to fit: all good lines of the file do. A line that does not is bad for another reason, which is to be found.
+    /// Converted to this type, which an earlier pass inferred. A value that does not fit is left to another check.
     Detected(Type),
-    /// SQLite makes numbers of what looks like one: what that would change is refused.
+    /// SQLite converts text that looks like a number; lines with such text are rejected.
     NumericAffinity,
     Skipped,
 }
@@ -36,17 +36,17 @@ pub(crate) struct Key {
     pub(crate) parent: u32,
     pub(crate) name: Box<[u8]>,
     pub(crate) rule: ColumnRule,
-    /// Objects are not spread, however deep one is asked to go.
+    /// Its objects are kept as JSON at any flatten depth.
     pub(crate) whole: bool,
-    /// Keys in its objects become columns, though unknown ones do not.
+    /// Keys in its objects become columns even if unknown keys do not.
     pub(crate) is_open: bool,
-    /// Of the values in good rows.
+    /// Types of its values in valid rows.
     pub(crate) types: TypeSet,
-    /// It is written as it is, without escapes: only then can it be told from its bytes.
+    /// It needs no escapes, so its bytes can be compared with the text of a line.
     is_plain: bool,
-    /// The row that had it last.
+    /// Number of the last row that had it.
     seen: u32,
-    /// The key that came after it, and the first one in it.
+    /// The key that followed it last, and the first key in its last object.
     next: u32,
     first: u32,
 }
@@ -55,9 +55,9 @@ pub(crate) struct Key {
 pub(crate) struct Keys {
     keys: Vec<Key>,
     numbers: HashMap<(u32, Box<[u8]>), u32>,
-    /// In the order in which good rows had them first.
+    /// Keys in the order in which valid rows had them first.
     order: Vec<u32>,
-    /// The first key of a row.
+    /// First key of the last row.
     first: Option<u32>,
 }
 
@@ -74,12 +74,12 @@ impl Keys {
         self.keys.len()
     }
 
-    /// Those that good rows had, in order.
+    /// Keys of valid rows, in order of their first occurrence.
     pub(crate) fn order(&self) -> &[u32] {
         &self.order
     }
 
-    /// The names from the row to the key.
+    /// Names of the keys on the path from the row to this key.
     pub(crate) fn path(&self, number: u32) -> Vec<&[u8]> {
         let mut path = Vec::new();
         let mut at = number;
@@ -92,8 +92,8 @@ impl Keys {
         path
     }
 
-    /// The key that stands at the beginning of `bytes`, after its opening quote, if it is one of those that are
-    /// likely after `last`.
+    /// Returns the key at the beginning of `bytes`, after its opening quotation mark, if it is one of the keys predicted
+    /// after `last`.
     #[inline]
     pub(crate) fn guess(&self, parent: u32, last: Option<u32>, bytes: &[u8]) -> Option<u32> {
         let mut guess = self.following(parent, last);
@@ -122,11 +122,11 @@ impl Keys {
     }
 
     pub(crate) fn find(&self, parent: u32, name: &[u8]) -> Option<u32> {
-        // The map wants a key of its own kind to look with. Guesses are mostly right, so this is rare.
+        // A lookup has to allocate a key for the map. It is rare, because most predictions are right.
         self.numbers.get(&(parent, name.into())).copied()
     }
 
-    /// The key's number, a new one if need be. It came after `last`.
+    /// Returns the number of a key that followed `last`; adds the key if it is new.
     pub(crate) fn intern(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> u32 {
         let number = self.find(parent, name).unwrap_or_else(|| self.add(parent, name, ColumnRule::Inferred));
         match last {
@@ -155,7 +155,7 @@ impl Keys {
         number
     }
 
-    /// Marks the key as seen in this row. Whether it is the first time.
+    /// Marks the key as seen in this row. Returns false if the row had it already.
     #[inline]
     pub(crate) fn mark(&mut self, number: u32, row: u32) -> bool {
         let key = self.get_mut(number);
@@ -164,13 +164,13 @@ impl Keys {
         first
     }
 
-    /// Forgets which rows there were.
+    /// Resets the order and the types of all keys.
     pub(crate) fn forget_rows(&mut self) {
         self.order.clear();
         self.keys.iter_mut().for_each(|key| key.types = TypeSet::default());
     }
 
-    /// A good row had a value of this kind.
+    /// Records that a valid row has a value of this type.
     #[inline]
     pub(crate) fn note(&mut self, number: u32, kind: TypeSet) {
         let key = &mut self.keys[number as usize];

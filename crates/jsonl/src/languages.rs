@@ -1,19 +1,19 @@
-//! Localised objects: which of their languages are kept.
+//! Removes unselected languages from localised objects.
 //!
-//! An object is localised when all its keys are language tags (two letters, perhaps with a region: `en`, `pt-BR`), all
-//! its values are strings or null, and it has at least one of the languages that are wanted. Everything else stays as it is.
+//! An object is localised if all its keys are language tags (two letters, perhaps with a region: `en`, `pt-BR`), all
+//! its values are strings or null, and it has at least one selected language. All other values stay unchanged.
 
 use crate::lexer::{Cursor, ValueKind};
 
-/// Appends the line without the languages that are not wanted. Says no, and appends nothing, when it is not JSON.
+/// Appends the line without unselected languages. Returns false, and appends nothing, if the line is not JSON.
 pub(crate) fn keep(line: &[u8], languages: &[Box<[u8]>], out: &mut Vec<u8>) -> bool {
     let mut cursor = Cursor::new(line);
     cursor.skip_space();
     if cursor.clone().value(0).is_err() {
         return false;
     }
-    // One flat walk over what is valid: a localised object has no objects in it, so none is within another. The row
-    // itself is none: its `id` is seldom Indonesian.
+    // One flat scan suffices: a localised object contains no objects. The row itself is never localised, because its `id`
+    // is rarely Indonesian.
     let mut at = cursor.at() + 1;
     let mut copied = 0;
     let mut in_string = false;
@@ -38,7 +38,7 @@ pub(crate) fn keep(line: &[u8], languages: &[Box<[u8]>], out: &mut Vec<u8>) -> b
     true
 }
 
-/// Where a localised object ends, and the members that are kept; nothing when it is none.
+/// Returns the end of a localised object and the members to keep; `None` if the object is not localised.
 fn localised(line: &[u8], at: usize, languages: &[Box<[u8]>]) -> Option<(usize, Vec<(usize, usize)>)> {
     let mut cursor = Cursor::new(line);
     cursor.seek(at + 1);
@@ -73,7 +73,7 @@ fn write(kept: &[(usize, usize)], line: &[u8], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Two lower-case letters of ISO 639, with or without a region or script behind them.
+/// Whether a key is a two-letter code of ISO 639 in lower case, with or without a region or script.
 fn is_language(key: &[u8]) -> bool {
     const KNOWN: &[u8] =
         b"aaabaeafakamanarasavayazbabebgbhbibmbnbobrbscacechcocrcscucvcydadedvdzeeeleneoeseteufafffifjfofr\
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_localised() {
+    fn only_selected_languages_of_localised_objects_are_kept() {
         for (line, expected) in [
             (r#"{"_key":1,"name":{"de":"a","en":"b"}}"#, r#"{"_key":1,"name":{"en":"b"}}"#),
             (

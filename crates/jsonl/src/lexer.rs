@@ -1,21 +1,20 @@
-//! The grammar of JSON: where a value ends, and whether it is one.
+//! The JSON lexer: finds where a value ends and checks that it is valid.
 //!
-//! Owns every rule of what is accepted. It decodes nothing and allocates nothing; nesting costs a bit a level, not
-//! a frame of the stack.
+//! Owns the grammar. It decodes nothing and allocates nothing. Each level of nesting takes one bit, not a stack frame.
 
 use crate::parse_error::{ParseError, ParseErrorKind};
 
-/// As deep as SQLite's own JSON functions read.
+/// Maximum depth of nesting, equal to that of SQLite's JSON functions.
 pub(crate) const MAX_DEPTH: usize = 1000;
 
-/// What a value is, by its looks.
+/// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueKind {
     Null,
     True,
     False,
     Number,
-    /// A string, and whether it has escapes.
+    /// A string; `escaped` says whether it has escapes.
     Text {
         escaped: bool,
     },
@@ -23,7 +22,7 @@ pub(crate) enum ValueKind {
     Array,
 }
 
-/// Reads forward through one line.
+/// Position in one line; reads forward.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -43,12 +42,10 @@ impl<'a> Cursor<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    /// All of the line.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Goes on from there.
     pub(crate) fn seek(&mut self, at: usize) {
         self.at = at;
     }
@@ -57,7 +54,7 @@ impl<'a> Cursor<'a> {
         ParseError { at: self.at, reason }
     }
 
-    /// Takes the byte if it is the next one.
+    /// Consumes the next byte if it is this one, and returns whether it was.
     #[inline]
     pub(crate) fn take(&mut self, byte: u8) -> bool {
         let is = self.peek() == Some(byte);
@@ -72,8 +69,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A key and its colon, with the space around them. What is between the quotes, and whether it has escapes.
-    #[inline(always)] // Each of a million lines has several; a call costs the parser 4 %.
+    /// Reads a key, its colon and the space around them. Returns the raw key and whether it has escapes.
+    #[inline(always)] // Called several times per line: not inlining costs the parser 4 %.
     pub(crate) fn key(&mut self) -> Result<(&'a [u8], bool), ParseError> {
         if self.peek() != Some(b'"') {
             return Err(self.expected(ParseErrorKind::NoKey));
@@ -85,7 +82,7 @@ impl<'a> Cursor<'a> {
         Ok((key, escaped))
     }
 
-    /// The colon behind a key, with the space around it.
+    /// Reads the colon after a key, with the space around it.
     #[inline]
     pub(crate) fn colon(&mut self) -> Result<(), ParseError> {
         self.skip_space();
@@ -96,7 +93,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Any value at a depth of so many open brackets, checked to its end.
+    /// Reads and checks a value of any kind. `depth` is the number of open brackets around it.
     #[inline]
     pub(crate) fn value(&mut self, depth: usize) -> Result<ValueKind, ParseError> {
         match self.peek() {
@@ -121,10 +118,10 @@ impl<'a> Cursor<'a> {
         Err(self.expected(ParseErrorKind::NoValue))
     }
 
-    /// An object or an array, with all that is in it.
+    /// Reads and checks an object or an array with its contents.
     fn nested(&mut self, depth: usize) -> Result<(), ParseError> {
         let mut levels = Levels::with_max(MAX_DEPTH.saturating_sub(depth));
-        // One turn of the loop for each value: the scalar that was read, or what an opening bracket opened.
+        // Each iteration reads a scalar, or the opening bracket of an object or array.
         loop {
             let opens = self.peek();
             match opens {
@@ -152,7 +149,7 @@ impl<'a> Cursor<'a> {
                     self.word()?;
                 }
             }
-            // After a value: what closes, and then another value.
+            // After a value: closing brackets, then a comma before the next value.
             loop {
                 let Some(is_object) = levels.top() else { return Ok(()) };
                 self.skip_space();
@@ -179,7 +176,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A string from its first quote past its last. Says whether it has escapes.
+    /// Reads a string with its quotation marks. Returns whether it has escapes.
     #[inline]
     pub(crate) fn string(&mut self) -> Result<bool, ParseError> {
         let mut escaped = false;
@@ -201,7 +198,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// How long the escape is that begins here.
+    /// Length in bytes of the escape that begins at `at`.
     fn escape(&self, at: usize) -> Result<usize, ParseError> {
         match self.bytes.get(at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
@@ -247,7 +244,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// What is wrong here, unless the line is simply over.
+    /// The error `reason` at this position, or `Truncated` at the end of the line.
     pub(crate) fn expected(&self, reason: ParseErrorKind) -> ParseError {
         self.error(if self.at >= self.bytes.len() { ParseErrorKind::Truncated } else { reason })
     }
@@ -256,10 +253,10 @@ impl<'a> Cursor<'a> {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// How many bytes at the beginning are plain text: no quote, no backslash, no control character.
+/// Number of leading bytes that are plain text: no quotation mark, no backslash, no control character.
 ///
-/// Most strings are short, and most bytes are in long ones: first some words of eight, then what vectors do best. (The
-/// borrow of a subtraction can only make a false mark above a true one, and the first is what is asked for.)
+/// Most strings are short, but most bytes are in long ones. So it reads a few words of eight bytes first, then uses
+/// vector instructions. (The borrow of a subtraction sets a false mark only above a true one, and only the lowest counts.)
 #[inline]
 fn plain(bytes: &[u8]) -> usize {
     const WORDS: usize = 3;
@@ -283,21 +280,21 @@ fn plain(bytes: &[u8]) -> usize {
 #[inline(never)]
 fn plain_in_long(bytes: &[u8]) -> usize {
     let end = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
-    // The smallest of many is one instruction for sixteen of them.
+    // The minimum of 16 bytes is one vector instruction.
     match bytes[..end].iter().copied().min() {
         Some(0..0x20) => bytes.iter().position(|byte| *byte < 0x20).unwrap_or(end),
         _ => end,
     }
 }
 
-/// How many bytes at the beginning are digits. Eight at a time, for most numbers are in arrays and objects that are only
-/// looked through; a carry can only make a false mark above a true one.
+/// Number of leading bytes that are digits. Reads eight at a time, because most numbers are in arrays and objects that are
+/// only checked. A carry sets a false mark only above a true one.
 #[inline]
 fn digits(bytes: &[u8]) -> usize {
     let mut at = 0;
     let (words, rest) = bytes.as_chunks::<8>();
     for chunk in words {
-        // A digit is 0 to 9 now, and stays below 128.
+        // The XOR maps digits to 0 to 9; after the addition they stay below 128.
         let word = u64::from_le_bytes(*chunk) ^ (ONES * 0x30);
         let marks = (word.wrapping_add(ONES * 0x76) | word) & HIGH;
         if marks != 0 {
@@ -308,7 +305,7 @@ fn digits(bytes: &[u8]) -> usize {
     at + rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())
 }
 
-/// Which brackets are open: a bit each, set for objects.
+/// The open brackets, one bit for each: set for an object, clear for an array.
 struct Levels {
     objects: [u64; MAX_DEPTH.div_ceil(64)],
     depth: usize,
@@ -320,7 +317,7 @@ impl Levels {
         Levels { objects: [0; MAX_DEPTH.div_ceil(64)], depth: 0, max }
     }
 
-    /// Says no when it is too deep.
+    /// Adds a level. Returns false if the maximum depth is reached.
     #[inline]
     fn push(&mut self, is_object: bool) -> bool {
         if self.depth == self.max {
@@ -337,7 +334,7 @@ impl Levels {
         self.depth -= 1;
     }
 
-    /// Whether the innermost is an object; none when all are closed.
+    /// Whether the innermost open bracket is an object; `None` if all are closed.
     #[inline]
     fn top(&self) -> Option<bool> {
         let last = self.depth.checked_sub(1)?;
@@ -351,7 +348,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The quick ways and the plain ones agree, wherever the end is.
         #[test]
         fn word_at_a_time_agrees_with_byte_at_a_time(text in prop::collection::vec(prop_oneof![8 => Just(b'7'), 1 => any::<u8>()], 0..100)) {
             let slow = |is: fn(u8) -> bool| text.iter().position(|byte| !is(*byte)).unwrap_or(text.len());

@@ -1,9 +1,9 @@
-//! Folders of JSONL into SQLite: parsed in parallel, written by one writer. And JSONL without SQLite.
+//! Imports JSONL files into SQLite tables, exports tables as JSONL, and reads JSONL without a database.
 //!
-//! [`import`](import::import) makes a table of each file. Large files are cut into blocks at line ends; workers parse
-//! them, and one writer takes the rows in the file's order, so one big file uses all cores and memory does not grow with
-//! its size. Columns and types are found out from all lines, not from a sample. A new database is built beside its
-//! place and moved there when it is complete.
+//! [`import`](import::import) creates one table per file. Large files are cut into blocks at line ends. Workers parse
+//! the blocks, and one writer inserts the rows in file order, so one large file uses all cores and memory does not grow
+//! with its size. Columns and types are inferred from all lines, not from a sample. A new database is built in a hidden
+//! file in the same folder and renamed when it is complete.
 //!
 //! ```
 //! use gristmill_jsonl::import::{handle::ImportHandle, import, options::{ImportOptions, Target}};
@@ -17,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`export`](export::export) writes a table back as JSONL. A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's. A [`Sink`] takes objects that come
-//! one at a time, such as messages, into a table.
+//! [`export`](export::export) writes a table as JSONL. A [`Reader`] returns rows one by one, either dynamic or of a type
+//! that the caller defines. A [`Sink`] appends objects that arrive one at a time, such as messages, to a table.
 
 #[doc(hidden)]
 pub mod __fuzz;

@@ -1,35 +1,34 @@
-//! Numbers: which of SQLite's two kinds holds one undamaged, if any.
+//! Numbers: decides whether a 64-bit integer or a double holds a number without loss.
 //!
-//! Owns the test for damage. A number is damaged by a double when the double, printed with as many digits as were
-//! written, does not give these digits back: 0.1 is not, 3.14159265358979323846 is. (At an exact tie either rounding will
-//! do: programs print either.)
+//! A double loses digits if it does not print as the number when it is printed with the same number of digits. 0.1 loses
+//! none, 3.14159265358979323846 does. (At an exact tie either rounding is accepted, because programs print either.)
 
 use crate::lexer::Cursor;
 use crate::parse_error::{ParseError, ParseErrorKind};
 
-/// What a number is.
+/// Value of a number in the type that holds it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
     Int(i64),
     Real(f64),
-    /// Neither holds it: only its own digits do.
+    /// Neither type holds it without loss.
     Decimal,
 }
 
-/// 10^0 to 10^22, all exact as doubles.
+/// 10^0 to 10^22, which doubles hold exactly.
 const POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
     1e19, 1e20, 1e21, 1e22,
 ];
 
-/// Integers up to here, either way, are doubles too.
+/// Doubles hold all integers up to this absolute value exactly.
 pub(crate) const MAX_EXACT_INTEGER: u64 = 1 << 53;
 
-/// More digits than a u64 surely holds.
+/// A u64 holds every number with fewer digits than this.
 const MAX_DIGITS: u32 = 19;
 
 impl Cursor<'_> {
-    /// A number, with its value.
+    /// Reads a number and returns its value.
     #[inline]
     pub(crate) fn number_value(&mut self) -> Result<Number, ParseError> {
         let start = self.at();
@@ -87,7 +86,7 @@ impl Cursor<'_> {
     }
 }
 
-/// The significant digits of a number, as far as a u64 holds them.
+/// The significant digits of a number, up to `MAX_DIGITS`.
 #[derive(Default)]
 struct Digits {
     value: u64,
@@ -117,7 +116,7 @@ impl Digits {
         if self.value == 0 && self.count == 0 {
             return Number::Real(if negative { -0.0 } else { 0.0 });
         }
-        // One exact operation on two exact doubles: rounded once, as it should be.
+        // One operation on two exact doubles is rounded once, so the result is the nearest double.
         let small = exponent.unsigned_abs() as usize;
         if self.value <= MAX_EXACT_INTEGER
             && self.count < MAX_DIGITS
@@ -139,11 +138,11 @@ impl Digits {
         }
     }
 
-    /// Whether the double, rounded to as many decimal places as were written, gives the digits back. Exact where
-    /// 128 bits are enough; a no means: look closer.
+    /// Whether the double, rounded to the decimal places of the number, has the same digits. Computed in 128 bits; false
+    /// may also mean that these do not suffice, and that the caller has to compare by printing.
     ///
-    /// Half of all doubles print with 17 digits, so this is on the way of most reals that programs write. Printing
-    /// each to compare costs five times as much as reading it does.
+    /// Half of all doubles print with 17 digits, so most reals need this check. Printing each of them takes five times as
+    /// long as parsing it.
     #[inline]
     fn round_trips(&self, value: f64, exponent: i64) -> bool {
         let bits = value.to_bits();
@@ -152,7 +151,7 @@ impl Digits {
             return false;
         }
         let mantissa = bits & ((1 << 52) - 1) | 1 << 52;
-        // Doubles lie closer together here than numbers of so many digits do.
+        // Here doubles are closer together than numbers with this many digits.
         if self.value < mantissa {
             return true;
         }
@@ -171,14 +170,14 @@ fn parsed<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The nearest double, if the number is in the range of doubles.
+/// Returns the nearest double, or `None` if the number is out of range.
 pub(crate) fn rounded(text: &[u8]) -> Option<f64> {
     parsed(text).filter(|value: &f64| value.is_finite())
 }
 
-/// The same by printing, for what is rare.
+/// Like [`Digits::round_trips`], but prints the double. Slow, for the rare cases.
 fn prints_as(value: f64, text: &[u8], count: u32) -> bool {
-    // A double has at most 767 digits that are not zero.
+    // A double has at most 767 significant digits.
     if value == 0.0 || count == 0 || count > 800 {
         return false;
     }
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn types() {
+    fn number_has_the_type_that_holds_it() {
         use Number::{Decimal, Int, Real};
         for (text, expected) in [
             ("0", Some(Int(0))),
@@ -244,9 +243,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// What a program wrote of a double is the double.
         #[test]
-        fn doubles_come_back(bits in any::<u64>()) {
+        fn printed_double_is_read_as_the_same_double(bits in any::<u64>()) {
             let value = f64::from_bits(bits);
             prop_assume!(value.is_finite());
             for text in [format!("{value:?}"), format!("{value:e}"), format!("{value:.16e}")] {
@@ -257,16 +255,15 @@ mod tests {
             }
         }
 
-        /// The quick test for damage and the one by printing agree.
         #[test]
-        fn damage_is_seen(whole in 0_u64..10_000_000, places in 1_usize..25, digits in any::<u128>()) {
+        fn check_in_128_bits_agrees_with_the_check_by_printing(whole in 0_u64..10_000_000, places in 1_usize..25, digits in any::<u128>()) {
             let digits = format!("{digits:040}");
             let text = format!("{whole}.{}", &digits[..places]);
             let value: f64 = text.parse().unwrap();
             let count = text.bytes().filter(u8::is_ascii_digit).skip_while(|byte| *byte == b'0').count();
             prop_assume!(count > 0);
-            let sound = prints_as(value, text.as_bytes(), count as u32);
-            prop_assert_eq!(read(&text), Some(if sound { Number::Real(value) } else { Number::Decimal }), "{}", text);
+            let is_exact = prints_as(value, text.as_bytes(), count as u32);
+            prop_assert_eq!(read(&text), Some(if is_exact { Number::Real(value) } else { Number::Decimal }), "{}", text);
         }
     }
 }

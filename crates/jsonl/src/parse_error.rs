@@ -1,80 +1,78 @@
-//! What is wrong with a line, and where.
-//!
-//! Owns the words: each says what is there and what would be right.
+//! Reasons why a line is rejected, their messages, and the position in the line.
 
 use std::fmt;
 
-/// Why a line cannot be taken.
+/// Why a line is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseErrorKind {
     /// The line ends too early.
     Truncated,
-    /// The line is the beginning of an object that goes on in the next line.
+    /// The line is the beginning of an object that continues on the next line.
     PrettyPrinted,
-    /// A string has no closing quote.
+    /// A string has no closing quotation mark.
     OpenString,
-    /// An element of a document has no end.
+    /// An element of a JSON document is never closed.
     OpenElement,
-    /// The array that a document is has no end.
+    /// The array of a JSON document is never closed.
     OpenArray,
-    /// Something other than an object; what it is.
+    /// The line is not an object. Holds what was found instead.
     NotAnObject(&'static str),
-    /// A key is expected.
+    /// A key is expected at this position.
     NoKey,
-    /// A colon is expected.
+    /// A colon is expected between a key and its value.
     NoColon,
     /// A comma or the end of the object is expected.
     NoComma,
     /// A comma or the end of the array is expected.
     NoCommaInArray,
-    /// A value is expected.
+    /// A value is expected at this position.
     NoValue,
-    /// A control character in a string.
+    /// A string contains this unescaped control character.
     Control(u8),
-    /// A backslash that begins nothing known.
+    /// A backslash does not begin a valid escape.
     BadEscape,
-    /// Half of a surrogate pair: no character.
+    /// A `\u` escape is half of a surrogate pair.
     LoneSurrogate,
-    /// Not a number as JSON writes them.
+    /// The number does not follow the JSON grammar.
     BadNumber,
-    /// Nested deeper than is read.
+    /// Objects and arrays are nested deeper than the maximum.
     TooDeep,
-    /// Something behind the object.
+    /// Text follows the object on the same line.
     Trailing,
-    /// Bytes that are not UTF-8.
+    /// The line has bytes that are not UTF-8.
     NotUtf8,
-    /// A key that the object has already.
+    /// The object has this key twice.
     DuplicateKey(String),
-    /// A key that is also the name of the column for file names.
+    /// The object has a key with the name of the column for file names.
     FilenameKey(String),
-    /// The line is longer than is read.
+    /// The line is longer than this number of bytes.
     TooLong(usize),
-    /// A value that the column does not take.
+    /// The value does not match the type of its column.
     Misfit {
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// Its type, and what that takes.
+        /// Type of the column, with the values that it accepts.
         takes: &'static str,
-        /// What is there.
+        /// Kind of value that was found.
         found: &'static str,
-        /// The value, or its beginning.
+        /// Text of the value, or its beginning if it is long.
         value: String,
     },
-    /// A key that the schema does not know.
+    /// The schema rejects keys that it does not name, and this is one.
     UnknownKey(String),
-    /// The primary key is missing or null.
+    /// The value of this primary key column is missing or null.
     NoPrimaryKey(String),
-    /// The database does not take the row; in its words.
+    /// The database rejected the row. Holds its error message.
     Refused(String),
-    /// Well-formed, but not what the caller's type expects; in serde's words.
+    /// The object does not match the caller's type. Holds the message of serde.
     Mistyped(String),
 }
 
 impl ParseErrorKind {
-    /// The key of the row is taken; `why` in the words of the database.
+    /// Error for a row whose key already exists; `why` is the message of the database.
     pub(crate) fn taken(why: &str) -> Self {
-        ParseErrorKind::Refused(format!("a row with this key is there already: {why}"))
+        ParseErrorKind::Refused(format!("a row with this key already exists: {why}"))
     }
 }
 
@@ -110,35 +108,35 @@ impl fmt::Display for ParseErrorKind {
                 "not an escape; expected: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits",
             ),
             ParseErrorKind::LoneSurrogate => {
-                f.write_str("half of a surrogate pair, such as \\ud83d without its \\ude80: no character")
+                f.write_str("half of a surrogate pair, such as \\ud83d without \\ude80")
             }
-            ParseErrorKind::BadNumber => f.write_str("not a number as JSON writes them, such as 0, -1.5 or 2e10"),
+            ParseErrorKind::BadNumber => f.write_str("not a JSON number, such as 0, -1.5 or 2e10"),
             ParseErrorKind::TooDeep => {
                 write!(f, "nested deeper than {} levels", crate::lexer::MAX_DEPTH)
             }
-            ParseErrorKind::Trailing => f.write_str("something follows the object; expected one object a line"),
+            ParseErrorKind::Trailing => f.write_str("unexpected text after the object; expected one object per line"),
             ParseErrorKind::NotUtf8 => {
                 f.write_str("these bytes are not UTF-8; convert the file first, for example with iconv")
             }
-            ParseErrorKind::DuplicateKey(key) => write!(f, "the key {key:?} is there twice"),
+            ParseErrorKind::DuplicateKey(key) => write!(f, "the key {key:?} occurs twice"),
             ParseErrorKind::FilenameKey(key) => {
-                write!(f, "the key {key:?} is also the --filename-column; choose another name for that")
+                write!(f, "the key {key:?} has the name of the --filename-column; choose another name for that column")
             }
             ParseErrorKind::TooLong(limit) => {
-                write!(f, "longer than {limit} bytes; --max-line sets the limit")
+                write!(f, "longer than {limit} bytes; set the limit with --max-line")
             }
             ParseErrorKind::Misfit { column, takes, found, value } => {
                 write!(f, "the column {column:?} is {takes}; found {found}: {value}")
             }
-            ParseErrorKind::UnknownKey(key) => write!(f, "the schema does not know the key {key:?}"),
+            ParseErrorKind::UnknownKey(key) => write!(f, "the key {key:?} is not in the schema"),
             ParseErrorKind::NoPrimaryKey(column) => write!(f, "the primary key {column:?} is missing or null"),
-            ParseErrorKind::Refused(why) => write!(f, "the database does not take it: {why}"),
+            ParseErrorKind::Refused(why) => write!(f, "the database rejected it: {why}"),
             ParseErrorKind::Mistyped(why) => f.write_str(why),
         }
     }
 }
 
-/// Where in a line something is wrong, in bytes from its beginning, and what.
+/// An error in a line, and its offset in bytes from the beginning of the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParseError {
     pub(crate) at: usize,

@@ -1,13 +1,13 @@
-//! Files that are seen only when they are complete.
+//! Gives a complete file its final name; readers never see an incomplete one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Why a complete file did not get its name.
+/// Why a complete file could not be published.
 #[derive(Debug)]
 pub(crate) enum PublishError {
-    /// There is a file of that name.
+    /// A file with the target name exists.
     Taken,
     Io(io::Error),
 }
@@ -18,7 +18,7 @@ impl From<io::Error> for PublishError {
     }
 }
 
-/// Gives a draft its name, on disk before and after. `replaces` says whether a file that has the name may go.
+/// Renames a draft to its target, with an fsync before and after. `replaces` decides whether an existing file is replaced.
 pub(crate) fn publish(
     draft: &Path,
     target: &Path,
@@ -28,7 +28,7 @@ pub(crate) fn publish(
     match fs::metadata(target) {
         Ok(found) if replaces(&found) => fs::rename(draft, target)?,
         Ok(_) => return Err(PublishError::Taken),
-        // A link does not replace a file that was made meanwhile, as a rename would. Some file systems have no links.
+        // Unlike a rename, a link does not replace a file created meanwhile. Some file systems have no links.
         Err(_) => match fs::hard_link(draft, target) {
             Ok(()) => fs::remove_file(draft)?,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(PublishError::Taken),
@@ -39,7 +39,7 @@ pub(crate) fn publish(
     Ok(())
 }
 
-/// The folder of a file, which may be named without one.
+/// Returns the folder of a file; `.` for a bare file name.
 pub(crate) fn folder_of(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

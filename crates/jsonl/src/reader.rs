@@ -1,7 +1,6 @@
-//! Rows one after the other, for whoever needs no database.
+//! Reads rows one by one, without a database.
 //!
-//! Owns what a row looks like from outside. The same parser as the import's reads them, so a line is good for both or for
-//! neither.
+//! Owns the public types of a row. It uses the parser of imports, so both accept and reject the same lines.
 
 use std::fmt;
 use std::fs::File;
@@ -20,8 +19,8 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
 use crate::source::{InputFile, classify_name};
 
-/// A stream of JSONL, read in blocks; memory does not grow with its length. An array of objects, or objects that are
-/// spread over lines, are read in the same way; one that is not JSON as a whole ends the stream.
+/// Reads a stream of JSONL in blocks; memory does not grow with its length. It also reads an array of objects, and objects
+/// that span several lines; such a document ends the stream with an error if it is not valid JSON.
 ///
 /// ```
 /// use gristmill_jsonl::{Reader, Value};
@@ -44,16 +43,16 @@ use crate::source::{InputFile, classify_name};
 pub struct Reader<R> {
     blocks: Blocks<R>,
     parsed: ParsedBlock,
-    /// The next row and the next bad line of the block.
+    /// Indexes of the next row and the next bad line of the block.
     row: usize,
     bad: usize,
-    /// Lines of the blocks before.
+    /// Number of lines in earlier blocks.
     lines: u64,
     failed: bool,
 }
 
 impl Reader<Box<dyn Read>> {
-    /// Reads a file; one that ends in `.gz` or `.zst`, or begins as such files do, is unpacked.
+    /// Opens a file. Gzip and zstd are detected from the first bytes and decompressed.
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let opened = InputFile::new(File::open(path)?, None, classify_name(&name).1, &Arc::default(), None)?;
@@ -62,15 +61,15 @@ impl Reader<Box<dyn Read>> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads lines from anything.
+    /// Creates a reader of uncompressed lines.
     pub fn new(source: R) -> Self {
         let ImportOptions { block, max_line, .. } = ImportOptions::default();
         let blocks = Blocks::new(source, block, max_line);
         Reader { blocks, parsed: ParsedBlock::default(), row: 0, bad: 0, lines: 0, failed: false }
     }
 
-    /// The next row, or what is wrong with the next line; nothing at the end. A bad line costs itself, an error of the
-    /// source ends the stream.
+    /// Returns the next row, or the error in the next line; `None` at the end. After a bad line the next line is read; an
+    /// I/O error ends the stream.
     pub fn next_row(&mut self) -> Option<Result<Row<'_>, ReadError>> {
         loop {
             let row = self.parsed.rows.get(self.row).map(|row| row.line.span.start);
@@ -96,7 +95,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// All rows as values of a type of the caller's.
+    /// Returns an iterator that deserializes each row to a type of the caller.
     ///
     /// ```
     /// # use gristmill_jsonl::{ReadError, Reader};
@@ -148,34 +147,34 @@ impl<R> fmt::Debug for Reader<R> {
     }
 }
 
-/// One row: an object whose keys may be anything.
+/// One row: an object with any keys.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
     parsed: &'a ParsedBlock,
     cells: &'a [(u32, Cell)],
     line: u64,
-    /// Bytes before it in its line.
+    /// Bytes before the row in its line.
     column: u64,
     text: &'a [u8],
 }
 
 impl<'a> Row<'a> {
-    /// The line in which it begins, from 1.
+    /// Number of the line in which the row begins, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The object as it was read: the line, or the element of an array.
+    /// Text of the object: the line, or the element of an array.
     pub fn text(&self) -> &'a str {
         str(self.text)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<Value<'a>> {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// All keys and values, as they stand in the line.
+    /// Returns all keys and values, in the order of the line.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
         let parsed = self.parsed;
         self.cells.iter().map(move |(key, cell)| (str(&parsed.keys.get(*key).name), value(parsed, *cell)))
@@ -188,22 +187,22 @@ impl fmt::Debug for Row<'_> {
     }
 }
 
-/// A value of a row.
+/// Value of a key in a [`Row`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     /// `null`
     Null,
     /// `true` or `false`
     Bool(bool),
-    /// A whole number.
+    /// A whole number that fits 64 bits.
     Int(i64),
-    /// Any other number that a double holds undamaged.
+    /// Any other number that a double holds without loss.
     Real(f64),
-    /// A number that neither of them holds, as it was written.
+    /// A number that neither of them holds, as it is written.
     Decimal(&'a str),
-    /// A string, its escapes resolved.
+    /// A string with its escapes decoded.
     Text(&'a str),
-    /// An object or an array, as it was written.
+    /// An object or an array, as it is written.
     Json(&'a str),
 }
 
@@ -219,12 +218,12 @@ fn value(parsed: &ParsedBlock, cell: Cell) -> Value<'_> {
     }
 }
 
-/// The parser has checked all of it.
+/// The parser has checked that the bytes are UTF-8.
 fn str(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Rows of one type; made by [`Reader::typed`].
+/// Iterator over rows of one type, returned by [`Reader::typed`].
 pub struct TypedRows<R, T> {
     reader: Reader<R>,
     rows: PhantomData<fn() -> T>,
@@ -256,20 +255,20 @@ impl<R, T> fmt::Debug for TypedRows<R, T> {
 /// Why a row could not be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// A line that is not right; the next may be.
+    /// A line is invalid. Later lines can still be read.
     Line(BadLine),
-    /// The source failed; there are no more rows.
+    /// The source failed, so there are no more rows.
     Io(io::Error),
 }
 
-/// A line that is not right, and where.
+/// An invalid line and the position of the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// From 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// From 1, in bytes.
+    /// Column in bytes, from 1.
     pub column: u64,
-    /// What is wrong there.
+    /// Error at this position.
     pub reason: ParseErrorKind,
 }
 

@@ -1,6 +1,6 @@
-//! Where lines come from: a file, plain or compressed, or standard input.
+//! Opens and reads an input: a plain or compressed file, or standard input.
 //!
-//! Owns the fingerprint of a file: what it was when it was read, all of it.
+//! Owns the fingerprint of a file. The file is hashed while it is read.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::import::handle::ImportHandle;
 
-/// How a file is compressed.
+/// Compression format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     Plain,
@@ -29,10 +29,10 @@ impl Compression {
     }
 }
 
-/// Endings of files that are taken from a folder.
+/// Extensions of the files that are imported from a folder.
 const EXTENSIONS: [&str; 2] = ["jsonl", "ndjson"];
 
-/// What is in a file by its name, and the name without the endings that say so.
+/// Returns the name without its extensions, the compression, and whether it has a JSONL extension.
 pub(crate) fn classify_name(name: &str) -> (String, Compression, bool) {
     let without = |name: &str, extension: &str| -> Option<String> {
         let (stem, found) = name.rsplit_once('.')?;
@@ -49,17 +49,17 @@ pub(crate) fn classify_name(name: &str) -> (String, Compression, bool) {
     }
 }
 
-/// What a file was when it was read.
+/// Identifies the contents of a file at the time it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) bytes: u64,
-    /// Nanoseconds since 1970.
+    /// Time of the last modification, in nanoseconds since 1970.
     pub(crate) modified: Option<i64>,
-    /// BLAKE3 of the file as it lies there, packed or not.
+    /// BLAKE3 hash of the file on disk, before decompression.
     pub(crate) hash: String,
 }
 
-/// Size and time of a file, without reading it.
+/// Returns the size and modification time of a file, without reading it.
 pub(crate) fn size_and_time(file: &File) -> io::Result<(u64, Option<i64>)> {
     let metadata = file.metadata()?;
     let modified = metadata.modified().ok().and_then(|time| match time.duration_since(UNIX_EPOCH) {
@@ -69,10 +69,10 @@ pub(crate) fn size_and_time(file: &File) -> io::Result<(u64, Option<i64>)> {
     Ok((metadata.len(), modified))
 }
 
-/// An open file.
+/// An open input that is decompressed as it is read.
 pub(crate) struct InputFile {
     decoder: Decoder,
-    /// Where it lies, if it is a file that stays.
+    /// Path, if it is a regular file.
     path: Option<PathBuf>,
     before: (u64, Option<i64>),
 }
@@ -83,16 +83,16 @@ enum Decoder {
     Zstd(Box<zstd::Decoder<'static, BufReader<HashingReader>>>),
 }
 
-/// The largest window of zstd, as a power of two: what `zstd --ultra --long=31` writes. The decoder needs as much memory
-/// as the frame says, or as its contents if they are less.
+/// Maximum window of zstd, as a power of two: the window of `zstd --ultra --long=31`. The decoder allocates the window
+/// that the frame declares, or the size of the contents if that is less.
 const MAX_WINDOW_LOG: u32 = if cfg!(target_pointer_width = "64") { 31 } else { 27 };
 
-/// Packed files are read in pieces of this size.
+/// Bytes per read of a compressed file, and of a file that is hashed.
 const READ_BYTES: usize = 256 * 1024;
 
 impl InputFile {
-    /// Reads an open file. `read` counts its bytes as they are read; `copy` gets all of them, for some sources can be read
-    /// only once. One whose name does not say how it is compressed is looked at.
+    /// Wraps an open file. `read` counts its bytes as they are read. `copy` receives all of them, because some inputs can
+    /// be read only once. The compression is detected from the first bytes.
     pub(crate) fn new(
         file: File,
         path: Option<&Path>,
@@ -113,7 +113,7 @@ impl InputFile {
             (named, head) => match detect_compression(head) {
                 Compression::Plain => {
                     return Err(io::Error::other(format!(
-                        "its name says {0}, but it is no {0} data",
+                        "its name ends in a {0} extension, but it is not {0} data",
                         named.name()
                     )));
                 }
@@ -144,7 +144,7 @@ impl InputFile {
         }
     }
 
-    /// What the file was. An error when it is not that any more: then what was read is nothing that ever was.
+    /// Reads the file to its end and returns its fingerprint. Fails if the file changed while it was read.
     pub(crate) fn fingerprint(mut self) -> io::Result<Fingerprint> {
         let (path, before) = (self.path.take(), self.before);
         let reader = self.reader();
@@ -179,7 +179,7 @@ impl Read for InputFile {
     }
 }
 
-/// How a source is compressed that begins so. No JSON begins like that.
+/// Detects the compression from the first bytes. No JSON begins with these bytes.
 fn detect_compression(head: &[u8]) -> Compression {
     match head {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -188,28 +188,28 @@ fn detect_compression(head: &[u8]) -> Compression {
     }
 }
 
-/// A file that is not what it was when reading began.
+/// Error for a file that changed while it was read.
 pub(crate) fn changed_while_read(path: &Path) -> io::Error {
     io::Error::other(format!(
-        "it was changed while it was read; load it again when it is complete, or load what is there now: cat {} | \
+        "it was changed while it was read; load it again when it is complete, or load its current contents: cat {} | \
          gristmill import - --table NAME",
         path.display()
     ))
 }
 
-/// Reads a file, and hashes and counts what it reads.
+/// Reads a file; hashes and counts the bytes.
 struct HashingReader {
     file: File,
     hasher: Box<blake3::Hasher>,
     bytes: u64,
     read: Arc<AtomicU64>,
     copy: Option<File>,
-    /// What was read to look at it, and is to be read again.
+    /// First bytes of the file, to be returned by the next read.
     head: Vec<u8>,
 }
 
 impl HashingReader {
-    /// The first four bytes, or all if there are less.
+    /// Returns the first four bytes, or all if there are fewer.
     fn head(&mut self) -> io::Result<&[u8]> {
         let mut head = Vec::new();
         self.by_ref().take(4).read_to_end(&mut head)?;
@@ -237,7 +237,7 @@ impl Read for HashingReader {
     }
 }
 
-/// The hash of a file.
+/// Returns the BLAKE3 hash of a file.
 pub(crate) fn hash_file(path: &Path, handle: &ImportHandle) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut file = File::open(path)?;
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn table_name_and_compression_come_from_the_file_name() {
         for (name, stem, compression, taken) in [
             ("types.jsonl", "types", Compression::Plain, true),
             ("a.b.ndjson", "a.b", Compression::Plain, true),

@@ -1,11 +1,11 @@
-//! Strings: what their escapes stand for.
+//! Decodes the escapes of JSON strings.
 
 use std::borrow::Cow;
 
 use crate::parse_error::{ParseError, ParseErrorKind};
 
-/// Appends what a string between its quotes means. The grammar has checked it; only half a surrogate pair can be
-/// wrong still. The fault's place is within the string.
+/// Decodes a string, given without its quotation marks, and appends it to `out`. The lexer has checked it, so only an
+/// unpaired surrogate is an error. Offsets of errors are relative to the string.
 pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), ParseError> {
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'\\', &raw[at..]) {
@@ -34,7 +34,7 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), ParseError> 
     Ok(())
 }
 
-/// A key or string as text.
+/// Returns a key or string with its escapes decoded.
 pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, ParseError> {
     if !escaped {
         return Ok(Cow::Borrowed(raw));
@@ -44,7 +44,7 @@ pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, Pars
     Ok(Cow::Owned(out))
 }
 
-/// The character that one `\u` escape, or a pair of them, stands for; and their length.
+/// Returns the character of one `\u` escape or of a surrogate pair, and the length of the escape.
 fn unicode(raw: &[u8]) -> Option<(char, usize)> {
     let first = hex(raw.get(2..6)?)?;
     if let Some(character) = char::from_u32(first) {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes() {
+    fn escapes_are_decoded_and_lone_surrogates_rejected() {
         for (raw, expected) in [
             (r"", Some("")),
             (r"plain", Some("plain")),

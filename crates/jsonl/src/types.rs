@@ -1,10 +1,10 @@
-//! Which kinds of values a column has seen, and the type that takes them all.
+//! Decides the type of a column from the types of its values.
 //!
-//! Owns the widening: this is the table in the README, as code.
+//! Owns the widening rules, which the README shows as a table.
 
 use serde::{Deserialize, Serialize};
 
-/// A set of kinds.
+/// The set of value types that a column has, as a bit set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TypeSet(u8);
 
@@ -12,15 +12,15 @@ impl TypeSet {
     pub(crate) const NULL: TypeSet = TypeSet(1);
     pub(crate) const BOOL: TypeSet = TypeSet(2);
     pub(crate) const INT: TypeSet = TypeSet(4);
-    /// An integer that is no double.
+    /// An integer that a double does not represent exactly.
     pub(crate) const BIG: TypeSet = TypeSet(8);
     pub(crate) const REAL: TypeSet = TypeSet(16);
-    /// A number that neither an integer nor a double holds undamaged.
+    /// A number that neither a 64-bit integer nor a double represents exactly.
     pub(crate) const DECIMAL: TypeSet = TypeSet(32);
     pub(crate) const TEXT: TypeSet = TypeSet(64);
     pub(crate) const JSON: TypeSet = TypeSet(128);
 
-    /// Values that a column of doubles holds as whole numbers.
+    /// Values that are whole numbers in a column of doubles.
     pub(crate) const WHOLE: TypeSet = TypeSet(TypeSet::BOOL.0 | TypeSet::INT.0 | TypeSet::BIG.0);
 
     pub(crate) fn insert(&mut self, other: TypeSet) {
@@ -35,12 +35,12 @@ impl TypeSet {
         self.0 == 0
     }
 
-    /// Numbers, and some that only text holds.
+    /// Whether it has only numbers, of which some can be kept only as text.
     pub(crate) fn is_decimal(self) -> bool {
         self.has(TypeSet::DECIMAL) && !self.has(TypeSet(TypeSet::TEXT.0 | TypeSet::JSON.0))
     }
 
-    /// The kinds that a column of this type has, as far as its type says.
+    /// The value types that a declared column type implies.
     pub(crate) fn of(kind: Type) -> TypeSet {
         match kind {
             Type::Integer => TypeSet::INT,
@@ -52,7 +52,7 @@ impl TypeSet {
         }
     }
 
-    /// The narrowest type that takes all of them.
+    /// The narrowest column type that holds all values of the set.
     pub(crate) fn widest(self) -> Type {
         let text = TypeSet(TypeSet::TEXT.0 | TypeSet::JSON.0 | TypeSet::DECIMAL.0);
         if self.has(text) {
@@ -68,34 +68,34 @@ impl TypeSet {
         }
     }
 
-    /// Whether what was stored as it came is what the widest type stores. Text is not: it takes numbers by their
-    /// spelling.
+    /// Whether values stored before the type was known are stored as the widest type stores them. Numbers in a column
+    /// that becomes text are not, because text keeps their spelling.
     pub(crate) fn is_lossless(self) -> bool {
         let others = TypeSet(TypeSet::BOOL.0 | TypeSet::INT.0 | TypeSet::BIG.0 | TypeSet::REAL.0);
         self.widest() != Type::Text || !self.has(others)
     }
 }
 
-/// The type of a column.
+/// Declared type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Type {
-    /// Whole numbers of 64 bits.
+    /// 64-bit whole numbers.
     Integer,
-    /// Doubles.
+    /// Double-precision floating-point numbers.
     Real,
-    /// Whole numbers and doubles, each as it is.
+    /// Whole numbers and doubles, each stored unchanged.
     Numeric,
-    /// 0 and 1.
+    /// Booleans, stored as 0 and 1.
     Boolean,
-    /// Text; numbers as they were written, objects and arrays as JSON.
+    /// Text. Numbers keep their spelling; objects and arrays are stored as JSON.
     Text,
-    /// Whatever comes: nothing but null was seen, or the user asked for it.
+    /// No type: only null was found, or the schema says so.
     Any,
 }
 
 impl Type {
-    /// As SQLite is told.
+    /// Type name in SQL; empty for [`Type::Any`].
     pub fn sql(self) -> &'static str {
         match self {
             Type::Integer => "INTEGER",
@@ -107,9 +107,8 @@ impl Type {
         }
     }
 
-    /// What a column of a table that is there already takes, by SQLite's own rules. Nothing for a type that is none of ours,
-    /// such as DATETIME: SQLite makes numbers there of what looks like one. ANY is such a type too, unless the table is
-    /// STRICT.
+    /// The type of an existing column by SQLite's affinity rules. `None` for a type that imports do not use, such as
+    /// DATETIME: SQLite converts text that looks like a number there. ANY is such a type too, unless the table is STRICT.
     pub(crate) fn declared(sql: &str) -> Option<Type> {
         let sql = sql.to_ascii_uppercase();
         let has = |part: &str| sql.contains(part);
@@ -130,7 +129,7 @@ impl Type {
         })
     }
 
-    /// The type and what it takes, for messages about other values.
+    /// The type and the values that it accepts, for error messages.
     pub(crate) fn takes(self) -> &'static str {
         match self {
             Type::Integer => "INTEGER (whole numbers of 64 bits)",
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widening() {
+    fn type_is_the_narrowest_that_holds_all_values() {
         for (types, expected) in [
             (&[TypeSet::NULL][..], Type::Any),
             (&[TypeSet::BOOL, TypeSet::NULL], Type::Boolean),

@@ -1,4 +1,4 @@
-//! An export into a file, which is seen only when it is complete.
+//! Exports a table to a file, which gets its name when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,8 +12,8 @@ use crate::import::handle::ImportHandle;
 use crate::publish::{PublishError, folder_of, publish};
 use crate::source::{Compression, classify_name};
 
-/// Writes a table to a file, compressed if its name ends in `.gz` or `.zst`. A file of that name is replaced only with
-/// `force`, and only by one that is complete.
+/// Writes a table to a file, compressed if its name ends in `.gz` or `.zst`. An existing file is replaced only with
+/// `force`, and only when the export is complete.
 pub fn export_to_file(
     database: &Path,
     table: &str,
@@ -36,7 +36,7 @@ pub fn export_to_file(
     }
 }
 
-/// Where the file goes: what a link leads to, not the link.
+/// Checks the target and returns its path, with links followed.
 fn checked(database: &Path, target: &Path, force: bool) -> Result<PathBuf> {
     let Ok(found) = fs::metadata(target) else { return Ok(target.to_owned()) };
     let refused = |why: &str| Err(Error::Invalid(format!("{} {why}", target.display())));
@@ -56,7 +56,7 @@ fn exists(target: &Path) -> Error {
     Error::Invalid(format!("{} exists; --force replaces it", target.display()))
 }
 
-/// A file that is removed unless it gets its name.
+/// A hidden file that is removed when it is dropped.
 struct Draft {
     path: PathBuf,
 }
@@ -72,12 +72,12 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // It is not there any more when it has its name.
+        // A published draft has been renamed, so this fails.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A file that may be compressed as it is written.
+/// A file that is compressed as it is written, or plain.
 enum Compressed {
     Plain(BufWriter<File>),
     Gzip(Box<flate2::write::GzEncoder<BufWriter<File>>>),
@@ -117,7 +117,7 @@ impl Write for Compressed {
         }
     }
 
-    /// What is compressed is complete only at its end.
+    /// Does nothing: `finish` flushes the file.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

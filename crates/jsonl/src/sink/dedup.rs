@@ -58,10 +58,7 @@ impl Sink {
         let Some(dedup) = self.dedup.clone() else {
             let plain: Vec<&[u8]> = objects.iter().map(|one| one.object).collect();
             let results = self.append(&plain)?;
-            return Ok(results
-                .into_iter()
-                .map(|result| result.map(|()| AppendResult::Inserted))
-                .collect());
+            return Ok(results.into_iter().map(|result| result.map(|()| AppendResult::Inserted)).collect());
         };
         self.append_with(
             objects,
