@@ -1,7 +1,7 @@
-//! Folders of JSONL into tables of SQLite.
+//! Imports JSONL files into SQLite tables.
 //!
-//! Owns the order of things: find the files, look at the database, load in rounds until nothing has to be read again,
-//! and only then let the result be seen.
+//! Runs the steps of an import: discover the files, inspect the database, load in passes until no file has to be read
+//! again, and publish the result.
 
 mod column;
 mod dates;
@@ -53,11 +53,10 @@ use self::writer::{Writer, WriterOutput, quoted_list};
 use crate::error::{Error, Result};
 use crate::source;
 
-/// Loads files, and all files of folders, or only looks at them, as the target says. `-` is standard input.
+/// Loads files, and all JSONL files of folders, or only checks them, depending on the target. `-` is standard input.
 ///
-/// What concerns a line or a file is in the summary; an error is what keeps the whole from being done. Whatever
-/// happens, even a power cut: a new database is either complete or not there, and one that was there has each
-/// file either wholly or not at all.
+/// Problems with a line or a file are in the summary; an error means that the import as a whole failed. Even after a power
+/// cut, a new database is either complete or absent, and an existing one has each file either completely or not at all.
 pub fn import(
     given: &[PathBuf],
     target: &Target,
@@ -115,9 +114,9 @@ pub fn import(
     if let Err(error) = loaded
         && !(interrupted && error == Error::Cancelled)
     {
-        // What is complete stays; the first error is the one to report.
+        // Complete files stay. The first error is the one to report.
         let _ = writer.finish(true);
-        // Another file under the name of the database is not opened.
+        // Does not open another file that has replaced the database.
         if let Some(output_db) = output_db.as_ref().filter(|_| !matches!(error, Error::Replaced(_))) {
             output_db.recover();
         }
@@ -131,7 +130,7 @@ pub fn import(
     for (path, why) in &discovered.errors {
         summary.files.push(failed_file(path, why));
     }
-    // A table of a file that was not loaded now may well have the column.
+    // The table of a file that was not loaded may have the column.
     if *target != Target::ValidateOnly && summary.files.iter().all(|file| file.outcome == FileOutcome::Loaded)
     {
         summary.unmatched = unmatched;
@@ -145,7 +144,7 @@ pub fn import(
         if is_new && (interrupted || summary.stopped_by.is_some() || !has_any) {
             drop(conn);
             drop(output_db);
-            // They are not there, whatever became of them.
+            // The draft was discarded, so no file is loaded.
             for file in summary.files.iter_mut().filter(|file| file.outcome == FileOutcome::Loaded) {
                 file.outcome = FileOutcome::Waiting;
             }
@@ -181,22 +180,24 @@ fn check(options: &ImportOptions) -> Result<()> {
     selection::check(options)?;
     if options.workers > MAX_WORKERS {
         let text =
-            format!("{} workers are too many; legal: 0 (one a core) to {MAX_WORKERS}", options.workers);
+            format!("{} workers are too many; expected: 0 (one per core) to {MAX_WORKERS}", options.workers);
         return Err(Error::Invalid(text));
     }
     if options.block == 0 || options.max_line == 0 || options.max_line > MAX_LINE_BYTES {
-        return Err(Error::Invalid(format!("a line can be limited to 1 to {MAX_LINE_BYTES} bytes")));
+        return Err(Error::Invalid(format!(
+            "the maximum length of a line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes"
+        )));
     }
     Ok(())
 }
 
-/// Refuses a primary key for which there is no table: the schema gives all of them another.
+/// Rejects `--primary-key` if the schema sets another key for every table.
 fn check_keys(options: &ImportOptions, sources: &[Source]) -> Result<()> {
     let requested = &options.primary_key;
     let is_other = |source: &Source| options.key_of(&source.table) != requested;
     match sources.first() {
         Some(first) if !requested.is_empty() && sources.iter().all(is_other) => Err(Error::Invalid(format!(
-            "the schema gives the table {:?} the primary key {}, and --primary-key is {}; leave out one of them",
+            "the schema gives the table {:?} the primary key {}, but --primary-key is {}; leave out one of them",
             first.table,
             quoted_list(options.key_of(&first.table)),
             quoted_list(requested)
@@ -210,7 +211,9 @@ fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Op
     let target = canonical(output_db.target());
     let absolute = |path: &Path| std::path::absolute(path).ok();
     if rejects.is_some_and(|rejects| absolute(rejects) == absolute(output_db.target())) {
-        return Err(Error::Invalid("the rejects need a file of their own, not the database".to_owned()));
+        return Err(Error::Invalid(
+            "the file for rejects cannot be the database; name another with --rejects".to_owned(),
+        ));
     }
     match discovered
         .sources
@@ -218,7 +221,7 @@ fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Op
         .find(|source| target.is_some() && source.path.as_deref().and_then(canonical) == target)
     {
         Some(source) => {
-            Err(Error::Invalid(format!("{} cannot be both read and the database", source.display())))
+            Err(Error::Invalid(format!("{} cannot be both an input and the database", source.display())))
         }
         None => Ok(()),
     }
@@ -256,7 +259,7 @@ fn failed_file(path: &Path, why: &str) -> FileSummary {
     FileSummary { outcome: FileOutcome::Failed(why.to_owned()), ..file(&source, "") }
 }
 
-/// Loads what is to be loaded, and again what turned out to be otherwise.
+/// Loads the waiting files, and repeats for those that have to be read again.
 fn run_passes(
     writer: &mut Writer<'_>,
     sources: &[Source],
@@ -316,7 +319,7 @@ fn run_passes(
     if handle.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
-/// A file that is gone when nobody has it open any more.
+/// Creates a temporary file without a name; the system deletes it when it is closed.
 fn unnamed_file(folder: Option<&Path>) -> Result<File> {
     let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
     let path = folder.join(format!(".gristmill-import-input-{}", std::process::id()));

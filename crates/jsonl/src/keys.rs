@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 /// Parent of the synthetic key of the overflow column, which no row has.
 pub(crate) const OVERFLOW: u32 = u32::MAX - 1;
 
-/// Number of predicted keys that are compared before a lookup: a row may leave out this many minus one in sequence.
+/// Number of predicted keys that are compared before a lookup, because a row may leave out some keys.
 const MAX_GUESSES: usize = 6;
 
 /// How the values of a key are stored.

@@ -1,7 +1,6 @@
-//! Reads rows: lines, or elements of a document.
+//! Parses rows: lines, or elements of a document.
 //!
-//! Owns what a row is made of: which objects are spread, which keys are left out, what a value must be to fit. What
-//! is JSON at all, the grammar knows.
+//! Decides which objects are flattened, which keys are skipped and which values match a column. The lexer checks the JSON.
 
 mod blocks;
 
@@ -18,51 +17,51 @@ use crate::parsed_block::{BadLine, Cell, Line, ParsedBlock, Row, Span};
 use crate::text::{unescape, unescaped};
 use crate::types::Type;
 
-/// What becomes of keys that are not known beforehand.
+/// What to do with keys that the parse options do not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UnknownKeys {
-    /// They become columns.
+    /// Each becomes a column.
     #[default]
     Inferred,
     Skipped,
-    /// Their line is refused.
-    Refused,
-    /// They go into one object, the value of this key.
-    Gathered(u32),
+    /// Their line is rejected.
+    Rejected,
+    /// They are collected in one object, the value of this key.
+    Overflow(u32),
 }
 
-/// What becomes of numbers with a fraction or an exponent of which a double does not give the digits back.
+/// What to do with numbers with a fraction or an exponent that a double does not hold without loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Decimals {
-    /// They stay as they were written, but columns of doubles round them.
+    /// They keep their spelling, but columns of doubles round them.
     #[default]
     Written,
-    /// They are rounded, as other readers of JSON do it.
+    /// They are rounded, as by other JSON parsers.
     Rounded,
-    /// They stay as they were written, and columns of numbers refuse them.
+    /// They keep their spelling, and columns of numbers reject them.
     Exact,
 }
 
-/// How rows are made.
+/// How lines are parsed into rows.
 #[derive(Clone, Debug)]
 pub(crate) struct ParseOptions {
-    /// How many levels of objects are spread.
+    /// Number of levels of objects that are flattened.
     pub(crate) flatten: usize,
-    /// Of localised objects only these are kept; all, when empty.
+    /// Languages of localised objects to keep; all if empty.
     pub(crate) languages: Vec<Box<[u8]>>,
-    /// Keys known beforehand.
+    /// Keys that are known before parsing.
     pub(crate) keys: Keys,
-    /// The columns of these, by their numbers, for messages; where there is none it is named like its key.
+    /// Column names by key number, for messages; a column without an entry has the name of its key.
     pub(crate) names: HashMap<u32, String>,
     pub(crate) unknown_keys: UnknownKeys,
     pub(crate) decimals: Decimals,
-    /// The longest line, in bytes.
+    /// Maximum length of a line in bytes.
     pub(crate) max_line: usize,
-    /// The column that names the file of each row.
+    /// The column for the file name of each row.
     pub(crate) filename: Option<Filename>,
 }
 
-/// A value that each row gets: the name of its file.
+/// Adds the file name to each row.
 #[derive(Clone, Debug)]
 pub(crate) struct Filename {
     pub(crate) key: u32,
@@ -84,14 +83,14 @@ impl Default for ParseOptions {
     }
 }
 
-/// What a column takes whose type is nothing we know.
+/// Accepted values of an existing column with a type that imports do not use.
 const NUMERIC_AFFINITY: &str =
     "of a type for numbers of 64 bits, and text that SQLite does not make a number of";
 
-/// So much of a value that does not fit is shown, in bytes.
+/// Maximum bytes of a rejected value that a message shows.
 const EXCERPT_BYTES: usize = 60;
 
-/// Objects are spread so deep at most; deeper ones stay JSON.
+/// Maximum depth to which objects are flattened; deeper objects stay JSON.
 pub(crate) const MAX_FLATTEN_DEPTH: usize = 32;
 
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -99,22 +98,22 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 struct Parser<'a> {
     options: &'a ParseOptions,
     text: &'a [u8],
-    /// Where the line begins in the text.
+    /// Offset of the line in the text.
     line_start: usize,
     out: &'a mut ParsedBlock,
-    /// Counts rows, good or bad, from 1: for the marks of the keys.
+    /// Number of the row, valid or not, from 1; keys are marked with it.
     row: u32,
     overflow: Vec<u8>,
     overflow_keys: HashSet<Box<[u8]>>,
-    /// Rows may have line ends in them.
+    /// Rows may contain line ends.
     is_document: bool,
-    /// The key and the value that each row gets.
+    /// Key and value of the file name column.
     filename: Option<(u32, Cell)>,
 }
 
 impl<'a> Parser<'a> {
     fn new(options: &'a ParseOptions, text: &'a [u8], out: &'a mut ParsedBlock) -> Self {
-        // A guess that saves most of the growing: a value takes some 24 bytes of text.
+        // An estimate that avoids most reallocations: a value takes about 24 bytes of text.
         out.cells.reserve(text.len() / 24);
         let filename = options.filename.as_ref().map(|filename| {
             let start = out.scratch.len();
@@ -145,7 +144,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Rows whose places are known.
+    /// Parses rows whose positions are known.
     fn parse_elements(mut self, lines: &[Line]) {
         let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
         self.is_document = true;
@@ -166,7 +165,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What is to be one row.
+    /// Parses one row from `start` to `stop`.
     fn parse_range(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
         let line = Line { number: self.out.lines, column: 0, span: Span::new(start, stop) };
         self.out.lines += 1;
@@ -210,7 +209,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A line. Says no when it is blank.
+    /// Parses a line. Returns false if it is blank.
     fn object(&mut self, bytes: &'a [u8]) -> Result<bool, ParseError> {
         let mut cursor = Cursor::new(bytes);
         cursor.skip_space();
@@ -241,7 +240,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// The members of an object that is spread. The cursor stands at its opening bracket.
+    /// Parses the members of an object that is flattened. The cursor is at its opening bracket.
     fn members(&mut self, cursor: &mut Cursor<'a>, parent: u32, depth: usize) -> Result<(), ParseError> {
         cursor.take(b'{');
         cursor.skip_space();
@@ -316,7 +315,7 @@ impl<'a> Parser<'a> {
         None
     }
 
-    /// A key that is not known, where only known ones become columns.
+    /// Handles an unknown key where only known keys become columns.
     fn unknown_key(
         &mut self,
         cursor: &mut Cursor<'a>,
@@ -324,11 +323,11 @@ impl<'a> Parser<'a> {
         name: &[u8],
     ) -> Result<(), ParseError> {
         let text = || String::from_utf8_lossy(name).into_owned();
-        if self.options.unknown_keys == UnknownKeys::Refused {
+        if self.options.unknown_keys == UnknownKeys::Rejected {
             return Err(ParseError { at: start_at, reason: ParseErrorKind::UnknownKey(text()) });
         }
         cursor.value(1)?;
-        if let UnknownKeys::Gathered(_) = self.options.unknown_keys {
+        if let UnknownKeys::Overflow(_) = self.options.unknown_keys {
             if !self.overflow_keys.insert(name.into()) {
                 return Err(ParseError { at: start_at, reason: ParseErrorKind::DuplicateKey(text()) });
             }
@@ -344,7 +343,7 @@ impl<'a> Parser<'a> {
     }
 
     fn end_overflow(&mut self) {
-        if let UnknownKeys::Gathered(key) = self.options.unknown_keys
+        if let UnknownKeys::Overflow(key) = self.options.unknown_keys
             && !self.overflow.is_empty()
         {
             self.overflow.push(b'}');
@@ -378,13 +377,13 @@ impl<'a> Parser<'a> {
                 Number::Real(value) => Cell::Real(value),
                 Number::Decimal => self.decimal(key, start, &cursor.bytes()[start..cursor.at()]),
             },
-            Some(b'{') if depth < self.options.flatten && self.is_spread(key) && !is_empty(cursor) => {
+            Some(b'{') if depth < self.options.flatten && self.is_flattened(key) && !is_empty(cursor) => {
                 return self.members(cursor, key, depth + 1);
             }
             Some(b'{' | b'[') => {
                 cursor.value(depth + 1)?;
                 let value = &cursor.bytes()[start..cursor.at()];
-                // A value in a table is one line, so that it can be a part of JSONL again.
+                // JSON in a table is one line, so that an export can write it as JSONL.
                 if self.is_document && memchr::memchr(b'\n', value).is_some() {
                     let start_at = self.out.scratch.len();
                     compact(value, &mut self.out.scratch);
@@ -403,7 +402,7 @@ impl<'a> Parser<'a> {
         self.push(key, cell, self.span(start, cursor.at()), start)
     }
 
-    /// Adds a value to the row, if its column takes it. `written` is its text, `at` where that begins in the line.
+    /// Adds a value to the row if its column accepts it. `written` is its text and `at` the offset of that in the line.
     #[inline]
     fn push(&mut self, key: u32, cell: Cell, written: Span, at: usize) -> Result<(), ParseError> {
         let cell = match self.out.keys.get(key).rule {
@@ -423,8 +422,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A number of which a double does not give the digits back. A whole one stays as it is: it is a name more often than
-    /// a measure.
+    /// Cell of a number that a double does not hold without loss. A whole number keeps its spelling: it is more often an
+    /// identifier than a measurement.
     #[cold]
     fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
         let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
@@ -444,7 +443,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The value as a column of this type holds it, or nothing. Text takes all, as it was written.
+    /// Converts a value to the type of its column; `None` if that is not possible. Text accepts all values as written.
     #[inline]
     fn converted(&self, cell: Cell, target: Type, written: Span) -> Option<Cell> {
         match (target, cell) {
@@ -465,7 +464,7 @@ impl<'a> Parser<'a> {
         std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<f64>().is_ok())
     }
 
-    fn is_spread(&self, key: u32) -> bool {
+    fn is_flattened(&self, key: u32) -> bool {
         let key = self.out.keys.get(key);
         !key.whole && key.rule != ColumnRule::Skipped
     }
@@ -485,7 +484,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The same, where nothing is rounded.
+/// Like [`Parser::converted`], without rounding.
 fn converted(cell: Cell, target: Type, written: Span) -> Option<Cell> {
     match (target, cell) {
         (Type::Any, cell) | (_, cell @ Cell::Null) | (Type::Text, cell @ Cell::Text { .. }) => Some(cell),
@@ -502,22 +501,22 @@ fn converted(cell: Cell, target: Type, written: Span) -> Option<Cell> {
     }
 }
 
-/// The value that begins here, cut to a length that can be shown.
+/// Returns the value at the beginning of `rest`, cut to `EXCERPT_BYTES`.
 fn excerpt(rest: &[u8]) -> String {
     let mut cursor = Cursor::new(rest);
-    // It has been read before.
+    // The value is valid, so this cannot fail.
     let _ = cursor.value(0);
     let value = &rest[..cursor.at()];
     let mut shown = String::from_utf8_lossy(&value[..value.len().min(EXCERPT_BYTES)]).into_owned();
     if value.len() > EXCERPT_BYTES {
-        // The cut may have gone through a character.
+        // The cut may split a character.
         shown.truncate(shown.trim_end_matches('\u{fffd}').len());
         shown.push('…');
     }
     shown
 }
 
-/// Nothing but the opening bracket is on the line.
+/// Rewords the error if the line has only an opening bracket.
 #[cold]
 fn pretty_printed(line: &[u8], error: ParseError) -> ParseError {
     let is = error.reason == ParseErrorKind::Truncated && line.trim_ascii() == b"{";

@@ -1,6 +1,6 @@
-//! A block, read: its rows, and what is wrong with the others of its lines.
+//! A parsed block: its rows and its rejected lines.
 //!
-//! Values point into the block's own text wherever they can; what had escapes, or was put together, is beside it.
+//! Values point into the text of the block where possible. Decoded and composed values are in a scratch buffer.
 
 use std::iter::Peekable;
 use std::vec::IntoIter;
@@ -9,7 +9,7 @@ use crate::keys::Keys;
 use crate::parse_error::ParseErrorKind;
 use crate::types::TypeSet;
 
-/// A part of a text.
+/// Byte range of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u32,
@@ -27,18 +27,18 @@ impl Span {
     }
 }
 
-/// A value.
+/// Value of a key in a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cell {
     Null,
     Bool(bool),
     Int(i64),
     Real(f64),
-    /// A number by its digits.
+    /// A number as it is written.
     Decimal(Span),
     Text {
         span: Span,
-        /// Not in the block's text, but beside it.
+        /// It is in the scratch buffer, not in the text of the block.
         scratch: bool,
         is_json: bool,
     },
@@ -63,7 +63,7 @@ impl Cell {
         matches!(self, Cell::Real(value) if value == 0.0 && value.is_sign_negative())
     }
 
-    /// In words, for whoever expected something else.
+    /// Name of the value's kind, for messages about a type mismatch.
     pub(crate) fn found(self) -> &'static str {
         match self {
             Cell::Null => "null",
@@ -79,17 +79,17 @@ impl Cell {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Where its values end; they begin where those of the row before do.
+    /// End of its values in `cells`; they begin at the end of the previous row.
     pub(crate) end: u32,
     pub(crate) line: Line,
 }
 
-/// A line of a block: which, and where.
+/// Position of a row in its block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
-    /// From 0.
+    /// Line number in the block, from 0.
     pub(crate) number: u32,
-    /// Bytes of the line before the row; 0 but for elements of documents.
+    /// Bytes of the line before the row; 0 unless it is an element of a document.
     pub(crate) column: u32,
     pub(crate) span: Span,
 }
@@ -97,13 +97,13 @@ pub(crate) struct Line {
 #[derive(Clone, Debug)]
 pub(crate) struct BadLine {
     pub(crate) line: Line,
-    /// Bytes from the row's beginning.
+    /// Offset of the error from the beginning of the row, in bytes.
     pub(crate) at: usize,
     pub(crate) reason: ParseErrorKind,
 }
 
 impl BadLine {
-    /// The column of the fault in its line, from 1.
+    /// Column of the error in its line, from 1.
     pub(crate) fn column(&self) -> u64 {
         u64::from(self.line.column) + self.at as u64 + 1
     }
@@ -111,10 +111,10 @@ impl BadLine {
 
 #[derive(Debug, Default)]
 pub(crate) struct ParsedBlock {
-    /// What values point into.
+    /// Text that values point into.
     pub(crate) text: Vec<u8>,
     pub(crate) scratch: Vec<u8>,
-    /// The block as it was, where `text` is not.
+    /// The original block, if `text` is a modified copy.
     pub(crate) original: Option<Vec<u8>>,
     pub(crate) keys: Keys,
     pub(crate) cells: Vec<(u32, Cell)>,
@@ -124,24 +124,24 @@ pub(crate) struct ParsedBlock {
     pub(crate) blank: u32,
 }
 
-/// Rows and bad lines of a block that have been taken out of it.
+/// Rows and bad lines that were detached from their block.
 pub(crate) struct DetachedRows {
     rows: Peekable<IntoIter<Row>>,
     cells: Vec<(u32, Cell)>,
-    /// Where the values of the next row begin.
+    /// Start of the next row's values in `cells`.
     begin: u32,
     bad: Peekable<IntoIter<BadLine>>,
 }
 
 impl DetachedRows {
-    /// Whether there are rows or bad lines left.
+    /// Whether rows or bad lines are left.
     pub(crate) fn has_more(&mut self) -> bool {
         self.rows.peek().is_some() || self.bad.peek().is_some()
     }
 }
 
 impl ParsedBlock {
-    /// Empties it, but keeps the room it has.
+    /// Clears the block but keeps its allocations.
     pub(crate) fn clear(&mut self) {
         self.scratch.clear();
         self.original = None;
@@ -151,7 +151,7 @@ impl ParsedBlock {
         (self.lines, self.blank) = (0, 0);
     }
 
-    /// Takes the rows and bad lines out, to be put back some at a time.
+    /// Detaches the rows and bad lines, so that `restore_rows` can return some at a time.
     pub(crate) fn detach_rows(&mut self) -> DetachedRows {
         DetachedRows {
             rows: std::mem::take(&mut self.rows).into_iter().peekable(),
@@ -161,8 +161,8 @@ impl ParsedBlock {
         }
     }
 
-    /// Puts the next `count` rows in the place of those that are there, with the bad lines before the last of them. All bad
-    /// lines, when there are fewer rows.
+    /// Replaces the rows with the next `count` detached rows and the bad lines before the last of them. If fewer rows are
+    /// left, it returns all bad lines.
     pub(crate) fn restore_rows(&mut self, detached: &mut DetachedRows, count: usize) {
         self.rows.clear();
         self.rows.extend(detached.rows.by_ref().take(count));
@@ -185,7 +185,7 @@ impl ParsedBlock {
         }
     }
 
-    /// The line as it was read.
+    /// Original text of a line.
     pub(crate) fn line(&self, line: Line) -> &[u8] {
         line.span.of(self.original.as_ref().unwrap_or(&self.text))
     }

@@ -1,8 +1,8 @@
-//! Objects that come one at a time, such as messages, into a table of SQLite: batch by batch.
+//! Appends objects that arrive one at a time, such as messages, to a SQLite table in batches.
 //!
-//! Owns what a batch is: one transaction, after which its good objects are rows on disk, or none is. Keys become columns
-//! as an import has it, by the same parser, names and table. But what comes later is not known: columns have no type, so
-//! that every value stays as it is, and a file cannot be read again.
+//! A batch is one transaction: after it, all its valid objects are rows on disk, or none is. Keys become columns as in an
+//! import, with the same parser, names and table code. But later objects are not known and nothing can be read again, so
+//! new columns have no type and every value is stored unchanged.
 
 mod dedup;
 mod rejected;
@@ -29,26 +29,26 @@ use crate::parse::{Decimals, ParseOptions, UnknownKeys, parse_each};
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Line, ParsedBlock};
 
-/// How long another program may keep the database to itself.
+/// Maximum wait for another program that has locked the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often is looked again, where SQLite itself does not wait.
+/// Interval between retries for locks that SQLite does not wait for.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// So many bytes of objects are read at a time, however many a batch has.
+/// Maximum bytes of objects that are parsed at a time, unless one object is larger.
 const MAX_PARSE_BYTES: usize = 64 << 20;
 
-/// Room for objects is kept from batch to batch if it has no more bytes than this.
+/// Maximum bytes of a text buffer that is reused for the next batch.
 const MAX_SPARE_BYTES: usize = 4 << 20;
 
-/// After so many pages the log is brought home.
+/// SQLite checkpoints the WAL when it has this many pages.
 const WAL_CHECKPOINT_PAGES: i64 = 4_096;
 
-/// How a transaction ends.
+/// Statements that end a transaction.
 const COMMIT: &str = "COMMIT";
 const ROLLBACK: &str = "ROLLBACK";
 
-/// A table that takes objects as they come.
+/// Appends JSON objects to a table; each batch is one transaction.
 ///
 /// ```
 /// use gristmill_jsonl::Sink;
@@ -66,35 +66,35 @@ pub struct Sink {
     path: PathBuf,
     identity: FileIdentity,
     name: String,
-    /// What is known of the table; nothing when it has to be looked at.
+    /// Definition of the table; `None` if it has to be read again.
     cached: Option<CachedTable>,
     options: ImportOptions,
     spare: ParsedBlock,
-    /// Which ids are remembered.
+    /// Set if ids are deduplicated.
     dedup: Option<DedupWindow>,
 }
 
-/// Keeps the log of a database that was replaced from being applied to the new one.
+/// Prevents SQLite from applying the WAL of a replaced database to the new one.
 impl Drop for Sink {
     fn drop(&mut self) {
         self.identity.before_close(&self.conn);
     }
 }
 
-/// A table as it is when the schema has this version.
+/// Definition of the table at this version of the database schema.
 struct CachedTable {
     version: i64,
     table: Table,
     parse_options: ParseOptions,
-    /// How many keys had found their column when the form was made.
+    /// Number of keys with a column when `parse_options` was made.
     key_count: usize,
-    /// Why there are no new columns, if so.
+    /// Why no columns can be added, if so.
     columns_closed: Option<String>,
 }
 
 impl Sink {
-    /// Opens the database, or makes it, and keeps the table in mind; the first row makes that. Its folder must be there.
-    /// Several may be open on one table. The database gets a write-ahead log, if it can have one.
+    /// Opens or creates the database. The folder must exist. The first row creates the table. Several sinks may be open on
+    /// one table. The database is set to WAL mode if possible.
     pub fn open(database: &Path, table: &str) -> Result<Sink> {
         let name = validate_table_name(table)?;
         if database.is_dir() {
@@ -106,7 +106,6 @@ impl Sink {
         let conn = Connection::open_with_flags(database, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX);
         let conn = conn.map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-        // Before anything in it is changed.
         if let Some(refusal) = existing::database_refusal(&conn, database).map_err(failed)? {
             return Err(refusal);
         }
@@ -116,26 +115,26 @@ impl Sink {
         let identity = FileIdentity::of(&path);
         let mut sink = Sink { conn, path, identity, name, cached: None, options, spare, dedup: None };
         sink.cached = Some(sink.inspect_table()?);
-        // The first read has created the log.
+        // The first read has created the WAL.
         sink.identity = FileIdentity::of(&sink.path);
         Ok(sink)
     }
 
-    /// What tells whether the database is still under its name. Every batch is refused if it is not.
+    /// Identity of the database file. Batches fail if the path no longer leads to this file.
     pub fn file_identity(&self) -> FileIdentity {
         self.identity.clone()
     }
 
-    /// Makes rows of objects. One result an object, in their order: a bad one costs itself. When this returns, the rows
-    /// are on disk.
+    /// Inserts objects as rows in one transaction. Returns one result per object, in order; a rejected object does not
+    /// affect the others. When this returns, the rows are on disk.
     ///
-    /// An error means that nothing of the batch was written, and [`Error::may_pass`] whether it is worth trying again.
-    /// Only when the disk itself failed in the last moment, a power cut right then may bring the rows back.
+    /// After an error nothing of the batch is written; [`Error::is_transient`] says whether a retry may succeed. Only if
+    /// the disk fails during the commit and power is lost right after, the rows may be there all the same.
     pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), RejectedObject>>> {
         self.append_with(objects, |object| object, Self::write_all)
     }
 
-    /// Makes rows of what `bytes_of` finds in items, by `take`, in one transaction.
+    /// Writes items with `take` in one transaction; `bytes_of` returns the object of an item.
     fn append_with<T: Copy, R>(
         &mut self,
         items: &[T],
@@ -148,7 +147,7 @@ impl Sink {
         if let Some(results) = self.write(items, COMMIT, &take)? {
             return Ok(results);
         }
-        // One of them makes a trigger roll back the whole transaction. That costs it alone; the others are still one batch.
+        // A trigger rolled back the transaction because of one item. Find and reject that item; the others stay one batch.
         let mut good: Vec<usize> = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             if self.write(&[*item], ROLLBACK, &take)?.is_some() {
@@ -163,7 +162,7 @@ impl Sink {
             if let Some(results) = self.write(&rest, COMMIT, &take)? {
                 break results;
             }
-            // Each could be written alone: the last one of the shortest beginning that could not is at fault.
+            // Each could be written alone. Binary search for the shortest prefix that fails: its last item is the cause.
             let (mut could, mut could_not) = (0, rest.len());
             while could_not - could > 1 {
                 let middle = could.midpoint(could_not);
@@ -174,7 +173,7 @@ impl Sink {
             }
             good.remove(could_not - 1);
         };
-        let why = format!("a trigger of the table {:?} rolls back its transaction", self.name);
+        let why = format!("a trigger of the table {:?} rolls back the transaction", self.name);
         let refused =
             |item: &T| Err(RejectedObject::new(bytes_of(item), 0, ParseErrorKind::Refused(why.clone())));
         let mut results: Vec<Result<R, RejectedObject>> = items.iter().map(refused).collect();
@@ -184,8 +183,8 @@ impl Sink {
         Ok(results)
     }
 
-    /// Writes a batch in one transaction, which leaves nothing behind when it fails or its `end` is to roll it back. None: a
-    /// trigger of the table rolled it back.
+    /// Writes a batch in one transaction that ends with the statement `end`. Returns `None` if a trigger of the table
+    /// rolled it back.
     fn write<T, R>(
         &mut self,
         items: &[T],
@@ -194,12 +193,12 @@ impl Sink {
     ) -> Result<Option<R>> {
         let written = self.transaction(items, end, take);
         if written.is_err() || end == ROLLBACK {
-            // The known columns may be ones that were rolled back.
+            // The cached columns may have been rolled back.
             self.cached = None;
             if !self.conn.is_autocommit()
                 && let Err(error) = self.run(ROLLBACK)
             {
-                tracing::error!(%error, "a batch could not be rolled back");
+                tracing::error!(%error, "cannot roll back a batch");
             }
         }
         match written {
@@ -217,7 +216,7 @@ impl Sink {
     ) -> Result<R, BatchError> {
         self.identity.check()?;
         self.run("BEGIN IMMEDIATE")?;
-        self.make_processed_ids()?;
+        self.create_processed_ids()?;
         let known = self.cached.take();
         let version = self.version()?;
         let mut cached = match known {
@@ -226,13 +225,13 @@ impl Sink {
         };
         let results = take(self, &mut cached, items)?;
         self.run(end)?;
-        // It may have been deleted since the first check: then these rows are in no file.
+        // If the file was deleted since the first check, the rows are lost.
         self.identity.check()?;
         self.cached = Some(cached);
         Ok(results)
     }
 
-    /// Writes all objects, as many at a time as are read together.
+    /// Writes all objects, at most `MAX_PARSE_BYTES` at a time.
     fn write_all(
         &mut self,
         cached: &mut CachedTable,
@@ -248,7 +247,7 @@ impl Sink {
         Ok(results)
     }
 
-    /// Writes some of a batch's objects. A key for which the table gets no column costs the objects that have it.
+    /// Writes some objects of a batch. An object with a key for which no column can be added is rejected.
     fn write_objects(
         &mut self,
         cached: &mut CachedTable,
@@ -265,14 +264,15 @@ impl Sink {
             }
             let map = match key_count {
                 Ok(map) => map,
-                // The layout knows better now.
+                // The layout was changed, so parse again.
                 Err(
                     LayoutConflict::NeedsConversion
                     | LayoutConflict::TooManyColumns
                     | LayoutConflict::KeyMoved,
                 ) => continue,
                 Err(LayoutConflict::NoRoom(_)) => {
-                    *cached = self.without_new_columns(format!("SQLite has {MAX_COLUMNS} at most"))?;
+                    *cached =
+                        self.without_new_columns(format!("SQLite has at most {MAX_COLUMNS} columns"))?;
                     continue;
                 }
             };
@@ -282,14 +282,14 @@ impl Sink {
             }
             match cached.table.write(&self.conn, &parsed, &map) {
                 Ok(insert_result) if insert_result.plan_failed_after.is_some() => {
-                    let why = "it has no key to make a column of, and there is no table yet";
+                    let why = "it has no key, and the table does not exist yet";
                     let all =
                         parsed.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
                     let all = all.collect();
                     break (parsed, all);
                 }
                 Ok(insert_result) => break (parsed, insert_result.refused),
-                // The table does not get all of the new columns: a strict one gets none without a type.
+                // The table rejects a new column. A STRICT table rejects all columns without a type.
                 Err(error)
                     if has_new_columns && is_table_mismatch(&error) && cached.columns_closed.is_none() =>
                 {
@@ -304,7 +304,7 @@ impl Sink {
                     retried_without_columns = true;
                 }
                 Err(error) if is_table_mismatch(&error) => {
-                    let text = format!("the table {:?} takes no rows: {error}", self.name);
+                    let text = format!("the table {:?} rejects all rows: {error}", self.name);
                     return Err(Error::Invalid(text).into());
                 }
                 Err(error) => return Err(self.failed(&error).into()),
@@ -331,7 +331,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Records columns that are new since `before` keys had one, so that the table can be looked at again.
+    /// Records new columns in the import log; `before` is the earlier number of keys with a column.
     fn record_new_columns(&self, cached: &mut CachedTable, before: usize) -> Result<()> {
         let has_new_whole_numbers = cached.table.layout.mark_whole_numbers();
         let has_new_columns = cached.key_count != before;
@@ -344,7 +344,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Looks at the table as it is.
+    /// Reads the definition of the table.
     fn inspect_table(&self) -> Result<CachedTable> {
         let failed = |error: rusqlite::Error| self.failed(&error);
         let version = self.version()?;
@@ -373,29 +373,29 @@ impl Sink {
         })
     }
 
-    /// The table as it is, which gets no more columns: objects with other keys cost themselves.
+    /// Reads the definition of the table and sets it to reject objects with unknown keys.
     fn without_new_columns(&self, why: String) -> Result<CachedTable> {
         let mut cached = self.inspect_table()?;
-        cached.parse_options.unknown_keys = UnknownKeys::Refused;
+        cached.parse_options.unknown_keys = UnknownKeys::Rejected;
         cached.columns_closed = Some(why);
         Ok(cached)
     }
 
-    /// Whether it is noted which key has which column.
+    /// Whether the import log has the key of every column.
     fn are_columns_recorded(&self, cached: &CachedTable) -> Result<bool> {
         let recorded = import_log::columns(&self.conn, &self.name).map_err(|error| self.failed(&error))?;
         let recorded = recorded.unwrap_or_default();
         Ok(cached.table.layout.keys_of_columns().iter().all(|(_, column)| recorded.contains_key(column)))
     }
 
-    /// Notes what cannot be seen from the columns, for those who open the table next: that the column `ID` is for `ID`, and
-    /// not for `id`, and which columns of doubles have whole numbers.
+    /// Records in the import log what the table does not show: that the column `ID` is for the key `ID` and not for `id`,
+    /// and which columns of doubles have whole numbers.
     fn record_columns(&self, cached: &CachedTable) -> Result<()> {
         let failed = |error: rusqlite::Error| self.failed(&error);
         let layout = &cached.table.layout;
         let (keys, whole_numbers) = (layout.keys_of_columns(), layout.columns_with_whole_numbers());
         import_log::record_columns(&self.conn, &self.name, &keys, &whole_numbers).map_err(failed)?;
-        // So that others who have the table open look at it again.
+        // Other sinks on this table read its definition again.
         let version = self.version()?;
         self.conn.pragma_update(None, "schema_version", version + 1).map_err(failed)
     }
@@ -415,7 +415,7 @@ impl Sink {
     }
 }
 
-/// Why nothing of a batch was written.
+/// Why a batch was not written.
 enum BatchError {
     Failed(Error),
     /// A trigger of the table rolled back the transaction.
@@ -435,33 +435,33 @@ impl fmt::Debug for Sink {
 }
 
 impl CachedTable {
-    /// Makes use of what was found out about keys.
+    /// Updates the parse options after the layout has changed.
     fn apply_layout(&mut self, options: &ImportOptions) {
         self.table.layout.fix_as_untyped();
         self.key_count = self.table.layout.key_count();
         self.parse_options = parse_options(&self.table.layout, options);
         if self.columns_closed.is_some() {
-            self.parse_options.unknown_keys = UnknownKeys::Refused;
+            self.parse_options.unknown_keys = UnknownKeys::Rejected;
         }
     }
 
-    /// A key that has no column is a matter of the table, here.
+    /// Rewords the error for an unknown key: here the table is the cause, not a schema.
     fn table_reason(&self, reason: &ParseErrorKind) -> ParseErrorKind {
         match (reason, &self.columns_closed) {
             (ParseErrorKind::UnknownKey(key), Some(why)) => {
-                ParseErrorKind::Refused(format!("its table gets no column for the key {key:?}: {why}"))
+                ParseErrorKind::Refused(format!("cannot add a column for the key {key:?}: {why}"))
             }
             (reason, _) => reason.clone(),
         }
     }
 }
 
-/// How objects are read for the table: what has no type stays as it is.
+/// Returns the parse options of the table. Numbers in columns without a type keep their spelling.
 fn parse_options(layout: &Layout, options: &ImportOptions) -> ParseOptions {
     ParseOptions { decimals: Decimals::Written, ..layout.parse_options(options, None) }
 }
 
-/// How many of the objects are read together: at least one.
+/// Number of objects to parse together: at least one.
 fn count_within_limit(objects: &[&[u8]]) -> usize {
     let mut bytes = 0_usize;
     let fit = objects.iter().take_while(|object| {
@@ -473,14 +473,14 @@ fn count_within_limit(objects: &[&[u8]]) -> usize {
 
 fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(64);
-    // Other journals keep what is acknowledged as well, but wait for the disk more often.
+    // Other journal modes are as durable, but call fsync more often.
     retry_while_busy(|| conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())))?;
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "wal_autocheckpoint", WAL_CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "foreign_keys", false)
 }
 
-/// Two that open a new database at one moment meet locks that SQLite does not wait for by itself.
+/// Retries while the database is locked. When two sinks open a new database together, SQLite does not wait for the lock.
 fn retry_while_busy<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let started = Instant::now();
     loop {
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_batch_for_which_the_disk_has_no_room_nothing_is_left() {
+    fn failed_batch_leaves_nothing_when_the_disk_is_full() {
         let folder = tempfile::tempdir().unwrap();
         let mut sink = Sink::open(&folder.path().join("x.db"), "t").unwrap();
         let large = format!("{{\"a\":\"{}\",\"late\":1}}", "x".repeat(1 << 20));
@@ -517,13 +517,13 @@ mod tests {
             assert!(error.is_transient() && error.to_string().contains("the disk is full"), "{error}");
             assert_eq!(count(&sink, "SELECT count(*) FROM sqlite_schema WHERE name = 't'"), tables);
             sink.conn.pragma_update(None, "max_page_count", 1_000_000).unwrap();
-            // What fits goes in, as if nothing had been.
+            // A batch that fits is written as if the failed one had not been tried.
             let results = sink.append(&[&b"{\"a\":2}"[..]]).unwrap();
             assert_eq!(results, [Ok(())]);
             assert_eq!(
                 count(&sink, "SELECT count(*) FROM pragma_table_info('t')"),
                 1,
-                "no column is left either"
+                "a column of the failed batch is left"
             );
         }
         let results = sink.append(&batch).unwrap();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_too_long_is_told_and_then_over() {
+    fn append_fails_as_busy_while_the_database_is_locked_and_succeeds_after() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         let mut sink = Sink::open(&path, "t").unwrap();
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_acknowledged_is_on_disk() {
+    fn sink_uses_wal_with_synchronous_full() {
         let folder = tempfile::tempdir().unwrap();
         let sink = Sink::open(&folder.path().join("x.db"), "t").unwrap();
         let mode =
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_read_in_parts_and_is_one_all_the_same() {
+    fn large_batch_is_parsed_in_parts_and_written_as_one() {
         let folder = tempfile::tempdir().unwrap();
         let mut sink = Sink::open(&folder.path().join("x.db"), "t").unwrap();
         let large = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_PARSE_BYTES / 2));
@@ -573,7 +573,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn rows_that_are_committed_to_a_file_deleted_meanwhile_are_not_reported() {
+    fn append_fails_when_the_file_is_deleted_before_the_commit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         let mut sink = Sink::open(&path, "t").unwrap();

@@ -90,7 +90,7 @@ pub enum Type {
     Boolean,
     /// Text. Numbers keep their spelling; objects and arrays are stored as JSON.
     Text,
-    /// No type: only null was found, or the schema says so.
+    /// No type: only null was found, or the schema sets `any`.
     Any,
 }
 

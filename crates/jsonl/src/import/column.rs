@@ -1,4 +1,4 @@
-//! One column of a table: which key it has, and which type it is to have.
+//! A column of a table: its key and its type.
 
 use super::layout::{Alias, Path};
 use crate::keys::ColumnRule;
@@ -6,26 +6,26 @@ use crate::types::{Type, TypeSet};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
-    /// Unknown for a column that was there before, until a key is found that makes its name.
+    /// Path of its key. `None` for a column of an existing table until a key with its name is found.
     pub(crate) path: Option<Path>,
-    /// Another key that has the column, because it is spelt like it.
+    /// Another key that is stored in the column, because it has the exact name of the column.
     pub(crate) alias: Option<Alias>,
-    /// The path has this column only until a key comes that is spelt like it.
+    /// The path has the column only until a key with the exact name of the column is found.
     pub(super) is_tentative: bool,
-    /// It is the user's own: a key that differs in case may have it.
+    /// Created by the user, so a key that differs only in case may have it.
     pub(super) takes_any_case: bool,
     pub(crate) name: String,
     pub(crate) rule: ColumnRule,
     pub(crate) types: TypeSet,
-    /// The table had it before us.
+    /// Whether the table had it before this import.
     pub(crate) is_old: bool,
-    /// What it is to be, if the table has it and it may become wider: a column that we made ourselves.
+    /// Target type of an existing column that may be widened, because an import created it.
     pub(crate) declared: Option<Type>,
-    /// What the table's definition says that it is, in that case.
+    /// Type of such a column in the current definition of the table.
     pub(crate) before: Option<Type>,
-    /// The table has it.
+    /// Whether the table has it now.
     pub(crate) is_made: bool,
-    /// Numbers in it, of earlier imports, may have been written without a fraction.
+    /// Whether earlier imports may have stored numbers without a fraction in it.
     pub(super) has_whole_numbers: bool,
 }
 
@@ -38,14 +38,14 @@ impl Column {
         }
     }
 
-    /// What is worth knowing about a column that nothing but its numbers makes text.
+    /// Note for the summary about a column that is text only because of its large numbers.
     pub(crate) fn decimal_note(&self) -> Option<String> {
         let is = self.rule == ColumnRule::Inferred && self.types.is_decimal();
         let name = &self.name;
         is.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
     }
 
-    /// The type that takes what the table has and what has been seen, if its type does not.
+    /// The wider type that the column needs for the values found so far, if its type does not hold them.
     pub(super) fn wider(&self) -> Option<Type> {
         let declared = self.declared?;
         let mut types = self.types;
@@ -53,7 +53,7 @@ impl Column {
         Some(types.widest()).filter(|wide| *wide != declared)
     }
 
-    /// Whether it is a column of doubles of which some were written without a fraction: their type does not say so.
+    /// Whether it is a column of doubles of which some were written without a fraction.
     pub(super) fn mixes_whole_numbers(&self) -> bool {
         self.kind() == Type::Real && (self.has_whole_numbers || self.types.has(TypeSet::WHOLE))
     }
@@ -75,16 +75,16 @@ impl Column {
         }
     }
 
-    /// Whether a key that makes this name may have the column.
+    /// Whether a key may have the column although its name differs in case.
     pub(super) fn matches_any_case(&self, name: &str) -> bool {
         self.path.is_none() && self.takes_any_case && self.name.eq_ignore_ascii_case(name)
     }
 }
 
-/// A column that the table had before us.
+/// A column of an existing table.
 pub(crate) struct ExistingColumn {
     pub(crate) name: String,
-    /// The key that it was made for, if that was noted.
+    /// Path of the key for which it was created, if the import log has it.
     pub(crate) path: Option<Path>,
     pub(crate) rule: ColumnRule,
     pub(crate) kind: Type,
@@ -93,10 +93,10 @@ pub(crate) struct ExistingColumn {
     pub(crate) has_whole_numbers: bool,
 }
 
-/// What a column of a table may hold.
+/// Values to look for in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Anything but null.
+    /// Any value except null.
     Anything,
     /// Whole numbers that a double would round.
     LargeIntegers,

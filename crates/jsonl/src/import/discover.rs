@@ -1,4 +1,4 @@
-//! Which files there are, and which table each becomes.
+//! Finds the files to import and the name of each file's table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,34 +12,34 @@ use super::{names, pattern};
 use crate::error::{Error, Result};
 use crate::source::{Compression, classify_name};
 
-/// One file to load.
+/// One file, or standard input, to load.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    /// None for standard input.
+    /// `None` for standard input.
     pub(crate) path: Option<PathBuf>,
     pub(crate) table: String,
     pub(crate) compression: Compression,
     pub(crate) bytes: u64,
-    /// It can be read again.
+    /// Whether it is a regular file, which can be read again.
     pub(crate) is_file: bool,
 }
 
 impl Source {
-    /// Its path as it was named, as text.
+    /// Its path as the user wrote it, for messages.
     pub(crate) fn display(&self) -> String {
         self.path.as_ref().map_or("standard input".to_owned(), |path| path_text(path))
     }
 }
 
-/// What was found.
+/// The discovered files.
 #[derive(Debug, Default)]
 pub(crate) struct Discovered {
     pub(crate) sources: Vec<Source>,
-    /// Folders and files that could not be looked at, and why.
+    /// Folders and files that cannot be read, and why.
     pub(crate) errors: Vec<(PathBuf, String)>,
 }
 
-/// The name that stands for standard input.
+/// The argument that means standard input.
 const STANDARD_INPUT: &str = "-";
 
 pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Discovered> {
@@ -77,12 +77,12 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
         for file in entries.files {
             let canonical = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
             if rejects.as_ref() == Some(&canonical) {
-                // A folder may well have the rejects of the last time in it.
+                // The folder may contain the file for rejects of an earlier import.
                 if is_dir {
                     continue;
                 }
                 return Err(Error::Invalid(format!(
-                    "{} cannot be both read and the file for rejects",
+                    "{} cannot be both an input and the file for rejects",
                     file.display()
                 )));
             }
@@ -105,12 +105,12 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
     Ok(discovered)
 }
 
-/// A name that the user gave stays as it is, if it can.
+/// Returns the table name that the user chose, or an error if it is not allowed.
 pub(crate) fn validate_table_name(name: &str) -> Result<String> {
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || name.contains('\0') || reserved || names::is_reserved(name) {
         return Err(Error::Invalid(format!(
-            "{name:?} cannot be a table's name; legal is any but {}, {}, an empty one and those that begin with sqlite_",
+            "{name:?} cannot be a table name; expected: any name except {}, {}, the empty name and names that begin with sqlite_",
             names::IMPORT_LOG,
             names::PROCESSED_IDS
         )));
@@ -127,7 +127,7 @@ impl Discovered {
             let tables_found: Vec<&str> =
                 self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
             let text = format!(
-                "the schema names the table {name:?}, but no file makes it; there are: {}",
+                "the schema names the table {name:?}, but no file has that name; tables: {}",
                 tables_found.join(", ")
             );
             return Err(Error::Invalid(text));
@@ -135,14 +135,14 @@ impl Discovered {
         let before = self.sources.len();
         self.sources.retain(|source| tables.get(&source.table).is_none_or(|table| !table.skip));
         if self.sources.is_empty() && before > 0 {
-            return Err(Error::Invalid("the schema leaves out all files that there are".to_owned()));
+            return Err(Error::Invalid("the schema skips all files".to_owned()));
         }
         Ok(())
     }
 }
 
 impl ImportOptions {
-    /// What the database calls it.
+    /// Name of the table in the database.
     pub(crate) fn table_name(&self, table: &str) -> Result<String> {
         let named = self.schema.tables.get(table).and_then(|schema| schema.name.as_ref());
         named.map_or_else(|| Ok(table.to_owned()), |name| validate_table_name(name))
@@ -152,7 +152,7 @@ impl ImportOptions {
 fn source(path: &Path) -> Source {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let (stem, compression, is_jsonl) = classify_name(&name);
-    // A file that was named in person may be called anything.
+    // A file that is named as an argument may have any extension.
     let stem = match stem.rsplit_once('.') {
         Some((stem, _)) if !is_jsonl && !stem.is_empty() => stem.to_owned(),
         _ => stem,
@@ -163,7 +163,7 @@ fn source(path: &Path) -> Source {
     Source { path: Some(path.to_owned()), table: names::table(&stem), compression, bytes, is_file }
 }
 
-/// All files below a folder that have the right ending, but hidden ones, by name.
+/// All files below a folder with a JSONL extension, except hidden ones, sorted by name.
 fn walk(folder: &Path) -> Entries {
     let walker = WalkBuilder::new(folder)
         .standard_filters(false)
@@ -188,8 +188,8 @@ fn no_files_error(given: &[PathBuf], errors: &[(PathBuf, String)]) -> Error {
     let paths: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
     let why = errors.first().map(|(path, why)| format!(" ({}: {why})", path_text(path))).unwrap_or_default();
     Error::Invalid(format!(
-        "there is nothing to load in {}{why}; files of a folder are taken when they end in .jsonl or .ndjson, \
-         with or without .gz or .zst, and are not hidden. A file of any other name can be named itself",
+        "no file to load in {}{why}; of a folder, files that end in .jsonl or .ndjson are loaded, with or without .gz or \
+         .zst, except hidden ones. To load a file with another name, name the file itself",
         paths.join(", ")
     ))
 }
@@ -216,9 +216,9 @@ fn check_unique_names(sources: &[Source]) -> Result<()> {
     )))
 }
 
-/// The first source of each source's table: sources with the same one are loaded as if they were one file.
+/// Returns the first source of each source's table. Sources of one table are loaded as if they were one file.
 ///
-/// Refuses tables that the schema gives the same name.
+/// Rejects tables to which the schema gives the same name.
 pub(crate) fn leaders(sources: &[Source], names: &[String]) -> Result<Vec<usize>> {
     let mut known: HashMap<String, usize> = HashMap::new();
     let mut leaders = Vec::with_capacity(names.len());

@@ -1,6 +1,6 @@
-//! What a database has already: whose it is, and what its tables look like.
+//! Reads the existing tables of a database.
 //!
-//! Owns the questions; what may be done with a table, those who ask decide.
+//! Answers which tables exist and what they look like; the callers decide what to do with them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::types::Type;
 
 type Sql<T> = rusqlite::Result<T>;
 
-/// Why nothing of ours goes into a database, if so.
+/// Returns why no rows may be written to a database, if so.
 pub(crate) fn database_refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
     let own_tables =
         "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
@@ -30,7 +30,7 @@ pub(crate) fn database_refusal(conn: &Connection, target: &Path) -> Sql<Option<E
     foreign_import_log(conn, target)
 }
 
-/// The name may be somebody else's already.
+/// Returns an error if the database has a table `_imports` that no import created.
 fn foreign_import_log(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
     let columns: Vec<String> = {
         let mut statement = conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
@@ -42,21 +42,21 @@ fn foreign_import_log(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
     Ok((!is_ours).then(|| {
         let (target, import_log) = (target.display(), names::IMPORT_LOG);
         Error::Invalid(format!(
-            "{target} has a table {import_log} that is not ours, and we need one of that name; rename it"
+            "{target} has a table {import_log} that no import created; rename it, because imports need this name"
         ))
     }))
 }
 
-/// Something that has the name of a table.
+/// An existing table or view.
 pub(crate) struct ExistingObject {
     is_view: bool,
-    /// As the database spells it.
+    /// Name as the database spells it.
     pub(crate) name: String,
     sql: String,
 }
 
 impl ExistingObject {
-    /// Itself, if it is a table.
+    /// Returns itself, or an error if it is a view.
     pub(crate) fn as_table(&self, target: &Path) -> Result<&ExistingObject> {
         if self.is_view {
             let (name, target) = (&self.name, target.display());
@@ -76,13 +76,13 @@ impl ExistingObject {
     }
 }
 
-/// What has this name.
+/// Finds the table or view with this name.
 pub(crate) fn find_object(conn: &Connection, name: &str) -> Sql<Option<ExistingObject>> {
     let sql = "SELECT type, name, sql FROM sqlite_schema WHERE lower(name) = lower(?1) AND type IN ('table', 'view')";
     conn.query_row(sql, [name], ExistingObject::read).optional()
 }
 
-/// All tables and views, by their names in lower case: SQLite has no index to look them up by.
+/// Returns all tables and views by their names in lower case, because SQLite has no index on the names.
 pub(crate) fn all_objects(conn: &Connection) -> Sql<HashMap<String, ExistingObject>> {
     let mut statement =
         conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")?;
@@ -90,21 +90,21 @@ pub(crate) fn all_objects(conn: &Connection) -> Sql<HashMap<String, ExistingObje
     object.map(|object| object.map(|object| (names::folded(&object.name), object))).collect()
 }
 
-/// Whether columns of numbers that we made ourselves may become wider.
+/// Whether columns that an import created may be widened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Widening {
     Allowed,
     Refused,
 }
 
-/// What a table looks like.
+/// Definition of an existing table.
 pub(crate) struct TableShape {
     pub(crate) layout: Layout,
-    /// The columns of its key, in order.
+    /// Columns of its primary key, in order.
     pub(crate) keys: Vec<usize>,
-    /// Those of them that rows may not leave out.
+    /// Columns of its key that rows may not leave out.
     pub(crate) required: Vec<Required>,
-    /// Its definition may have a conflict clause, which decides what becomes of rows that break a constraint.
+    /// Its definition may have an `ON CONFLICT` clause for rows that violate a constraint.
     pub(crate) has_conflict_clause: bool,
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
         .collect();
     keys.sort_unstable();
     let keys: Vec<usize> = keys.into_iter().map(|(_, index)| index).collect();
-    // A table that says so is asked to number its rows.
+    // An AUTOINCREMENT table assigns missing keys.
     let definition = sql.to_ascii_uppercase();
     let is_numbered = definition.contains("AUTOINCREMENT");
     let required = keys.iter().filter(|_| !is_numbered);
@@ -173,7 +173,7 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     Ok(TableShape { layout, required: required.collect(), keys, has_conflict_clause })
 }
 
-/// Whether the table is STRICT.
+/// Whether the table was declared STRICT.
 fn is_strict(conn: &Connection, table: &str) -> Sql<bool> {
     let sql = "SELECT 1 FROM pragma_table_list(?1) WHERE schema = 'main' AND strict";
     conn.prepare_cached(sql)?.exists([table])

@@ -1,4 +1,4 @@
-//! What was loaded, when and from where: the table `_imports`.
+//! The import log: the table `_imports`, which records what was loaded, when and from where.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,27 +28,27 @@ const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
   "whole_numbers" TEXT
 )"#;
 
-/// Columns that the table did not have from the start.
+/// Columns that were added to the table in later versions.
 const ADDED_COLUMNS: [(&str, &str); 2] = [("table_rows", "INTEGER"), ("whole_numbers", "TEXT")];
 
-/// So that what is known of one table does not take longer the more tables there are.
+/// Keeps the queries for one table fast when the log has many tables.
 const INDEX: &str =
     r#"CREATE INDEX IF NOT EXISTS "_imports_by_table" ON "_imports" ("table" COLLATE NOCASE, "id")"#;
 
-/// A file that was loaded before.
+/// The record of a file that was loaded before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) options: String,
     pub(crate) rows: u64,
     pub(crate) errors: u64,
-    /// When it began to be read; unknown if that is not a time.
+    /// Start of the load; `None` if the recorded time cannot be parsed.
     pub(crate) started: Option<jiff::Timestamp>,
 }
 
 impl LogEntry {
-    /// Whether a file of this size and time may have other contents all the same: it was written so shortly before it was
-    /// read that a later change may have left it the same time.
+    /// Whether the file may have changed although size and time are the same: it was written so shortly before the load
+    /// that a later change may have the same time.
     pub(crate) fn is_racy(&self) -> bool {
         let started = self.started.and_then(|started| i64::try_from(started.as_nanosecond()).ok());
         match (self.fingerprint.modified, started) {
@@ -58,7 +58,7 @@ impl LogEntry {
     }
 }
 
-/// How coarse the times of a file system may be: 2 s on FAT.
+/// Coarsest resolution of file times: 2 s on FAT.
 const TIME_GRANULARITY_NS: i64 = 2_000_000_000;
 
 pub(crate) struct Record<'a> {
@@ -66,11 +66,11 @@ pub(crate) struct Record<'a> {
     pub(crate) fingerprint: Option<&'a Fingerprint>,
     pub(crate) mode: &'a str,
     pub(crate) options: &'a str,
-    /// Its columns and the keys that they were made for.
+    /// Columns of the table, with the path of the key for which each was created.
     pub(crate) columns: Option<Vec<(Vec<String>, String)>>,
-    /// Its columns of doubles that have numbers written without a fraction.
+    /// Columns of doubles that have numbers written without a fraction.
     pub(crate) whole_numbers: Option<Vec<&'a str>>,
-    /// How many rows the table has at least.
+    /// Minimum number of rows that the table has.
     pub(crate) table_rows: Option<u64>,
     pub(crate) started: jiff::Timestamp,
 }
@@ -125,7 +125,7 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
     Ok(())
 }
 
-/// Notes all columns with the keys that they were made for, where no file brought them.
+/// Records the columns that a sink created, with their keys.
 pub(crate) fn record_columns(
     conn: &Connection,
     table: &str,
@@ -141,7 +141,7 @@ pub(crate) fn record_columns(
     conn.prepare_cached(sql)?.execute([table, &keys, &now, &whole_numbers]).map(drop)
 }
 
-/// The last time that this file was loaded into this table, if that went well.
+/// Returns the last successful load of this file into this table.
 pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlite::Result<Option<LogEntry>> {
     if !exists(conn)? {
         return Ok(None);
@@ -171,21 +171,21 @@ pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlit
     .optional()
 }
 
-/// Whether we made the table.
+/// Whether an import created the table.
 pub(crate) fn is_created_by_import(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
     let sql = r#"SELECT 1 FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace')
         AND "error" IS NULL LIMIT 1"#;
     Ok(exists(conn)? && conn.prepare_cached(sql)?.exists([table])?)
 }
 
-/// The number of the record of the import that made the table, if one did.
+/// Id of the record of the import that created the table, if one did.
 pub(crate) fn creation_id(conn: &Connection, table: &str) -> rusqlite::Result<Option<i64>> {
     let sql = r#"SELECT max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE
         AND "mode" IN ('create', 'replace') AND "error" IS NULL"#;
     conn.prepare_cached(sql)?.query_row([table], |row| row.get(0))
 }
 
-/// Whether the table was made by an import, and since then has got rows of these sources only, of each of them once.
+/// Whether an import created the table, and since then rows were added only from these sources, once from each.
 pub(crate) fn consists_of(conn: &Connection, table: &str, sources: &HashSet<&str>) -> rusqlite::Result<bool> {
     let Some(creation_id) = creation_id(conn, table)? else { return Ok(false) };
     let sql = r#"SELECT "source" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2
@@ -202,8 +202,7 @@ pub(crate) fn consists_of(conn: &Connection, table: &str, sources: &HashSet<&str
     Ok(true)
 }
 
-/// The columns of a table and the keys that they were made for, as the last import or sink noted them. Nothing when none
-/// did.
+/// Returns the columns of a table and the keys for which they were created, as recorded by the last import or sink.
 pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<HashMap<String, Path>>> {
     if !exists(conn)? {
         return Ok(None);
@@ -216,8 +215,7 @@ pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option
     Ok(pairs.map(|pairs| pairs.into_iter().map(|(keys, column)| (column, path(keys))).collect()))
 }
 
-/// The columns of doubles of a table that have numbers written without a fraction, as the last import or sink noted them.
-/// Nothing when it did not.
+/// Returns the columns of doubles that have numbers written without a fraction, as recorded by the last import or sink.
 pub(crate) fn columns_with_whole_numbers(
     conn: &Connection,
     table: &str,
@@ -232,7 +230,7 @@ pub(crate) fn columns_with_whole_numbers(
     Ok(text.flatten().and_then(|text| serde_json::from_str(&text).ok()))
 }
 
-/// How many rows a table had at least after the last import into it, if that was noted.
+/// Returns the recorded minimum number of rows of a table after the last import into it.
 pub(crate) fn table_rows(conn: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
     if !has_column(conn, "table_rows")? {
         return Ok(None);

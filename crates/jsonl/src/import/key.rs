@@ -1,35 +1,35 @@
-//! Which columns are the primary key.
+//! Chooses the columns of the primary key.
 //!
-//! The rule: the columns the user names; else `_key`, `_id` or `id`, the first of them that the first row has, if every
-//! row has it, it is never null, all its values are whole numbers or text, and none is there twice. An upsert cannot do
-//! without a key: there the first row that has one of these names decides, and rows without it are rejected.
+//! The rule: the columns that the user names. Otherwise the first of `_key`, `_id` and `id` that the first row has, if every
+//! row has it, it is never null, all its values are whole numbers or text, and no value occurs twice. An upsert needs a key:
+//! there the first row that has one of these names decides, and rows without it are rejected.
 
 use super::layout::Layout;
 use crate::parsed_block::Cell;
 use crate::types::{Type, TypeSet};
 
-/// Names that are looked for.
+/// Names of the key if the user names none, in order of preference.
 pub(crate) const DEFAULT_KEY_NAMES: [&str; 3] = ["_key", "_id", "id"];
 
-/// How a table comes to its key.
+/// How a table gets its primary key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyPlan {
-    /// To be found out while the first rows come.
+    /// Not decided yet; the first rows decide.
     #[default]
     Open,
-    /// Whole numbers that rise: SQLite's own row number, which costs nothing.
+    /// Ascending whole numbers: the column is the rowid, which needs no index.
     Rowid(usize),
-    /// An index made when all rows are there.
+    /// An index that is created after all rows.
     After(Vec<usize>),
-    /// An index from the start, so that lines can be refused for it.
+    /// An index from the start, so that lines with a duplicate key are rejected.
     Enforced(Vec<usize>),
-    /// What the table had before.
+    /// The key of an existing table.
     Kept(Vec<usize>),
     None,
 }
 
 impl KeyPlan {
-    /// The columns of the key, in order.
+    /// Columns of the key, in order.
     pub(crate) fn columns(&self) -> &[usize] {
         match self {
             KeyPlan::Rowid(index) => std::slice::from_ref(index),
@@ -39,27 +39,27 @@ impl KeyPlan {
     }
 }
 
-/// The row's value for a column.
+/// Returns the value of a row for a column.
 #[inline]
 pub(crate) fn cell_of(cells: &[(u32, Cell)], map: &[u32], column: usize) -> Option<Cell> {
     cells.iter().find(|(key, _)| map[*key as usize] == column as u32).map(|(_, cell)| *cell)
 }
 
-/// Looks at the key of each row.
+/// Observes the key of each row, to choose the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyTracker {
     pub(crate) requested: Vec<String>,
-    /// Rows with a known key are updated, so there has to be a key.
+    /// Whether rows are upserted, which needs a key.
     pub(crate) upserts: bool,
-    /// The columns of the key; none while it is not known.
+    /// Columns of the key; empty while it is unknown.
     pub(crate) columns: Vec<usize>,
-    /// Columns that are the key by rule if a row has them, best first.
+    /// Columns with the default key names, in order of preference.
     candidates: Vec<usize>,
-    /// How many keys the layout had when names were looked up.
+    /// Number of keys in the layout when the names were resolved.
     placed: usize,
     rows: u64,
     present: u64,
-    /// All so far were whole numbers, each larger than the one before.
+    /// Whether all keys so far are whole numbers in ascending order.
     pub(crate) is_ascending: bool,
     last: Option<i64>,
 }
@@ -79,12 +79,12 @@ impl KeyTracker {
         }
     }
 
-    /// Whether a table without this key is not what was asked for.
+    /// Whether the import requires a key.
     pub(crate) fn is_needed(&self) -> bool {
         self.upserts || !self.requested.is_empty()
     }
 
-    /// Looks at a row. Whether it has the key.
+    /// Observes a row. Returns whether it has the key.
     #[inline]
     pub(crate) fn observe(&mut self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> bool {
         if self.placed != layout.key_count() {
@@ -126,7 +126,7 @@ impl KeyTracker {
         }
     }
 
-    /// Finds the columns of the names, when there are new columns.
+    /// Finds the columns of the names again, after columns were added.
     #[cold]
     fn resolve_columns(&mut self, layout: &Layout) {
         self.placed = layout.key_count();
@@ -137,14 +137,14 @@ impl KeyTracker {
         let found: Option<Vec<usize>> = self.requested.iter().map(|name| layout.find_column(name)).collect();
         let found = found.unwrap_or_default();
         if found != self.columns {
-            // Rows before this one have not been looked at for these columns.
+            // Earlier rows were not checked for these columns.
             self.columns = found;
             self.present = 0;
             self.is_ascending &= self.rows == 0;
         }
     }
 
-    /// What to do, with all rows seen.
+    /// Chooses the plan after all rows were observed.
     pub(crate) fn plan(&self, layout: &Layout) -> KeyPlan {
         let everywhere = self.present == self.rows;
         let fits = |index: &usize| {
@@ -165,16 +165,16 @@ impl KeyTracker {
     }
 }
 
-/// Which columns a row may not leave out, because they are the key of a table that is there.
+/// A column of an existing table's key that a row may not leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Required {
     pub(crate) column: usize,
-    /// The table has a value for rows that leave it out.
+    /// Whether the table has a default for rows that leave it out.
     pub(crate) has_default: bool,
 }
 
 impl Required {
-    /// Whether the row lacks it.
+    /// Whether a row lacks the column.
     pub(crate) fn is_missing(self, cells: &[(u32, Cell)], map: &[u32]) -> bool {
         match cell_of(cells, map, self.column) {
             Some(Cell::Null) => true,

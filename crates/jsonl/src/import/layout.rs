@@ -365,9 +365,9 @@ impl Layout {
         }
         let unknown_keys = match (self.overflow, schema.map(|schema| schema.others).unwrap_or_default()) {
             (_, OtherKeys::Skip) => UnknownKeys::Skipped,
-            (_, OtherKeys::Reject) => UnknownKeys::Refused,
+            (_, OtherKeys::Reject) => UnknownKeys::Rejected,
             (Some(_), OtherKeys::Infer) => {
-                UnknownKeys::Gathered(keys.add(OVERFLOW, b"", ColumnRule::Fixed(Type::Text)))
+                UnknownKeys::Overflow(keys.add(OVERFLOW, b"", ColumnRule::Fixed(Type::Text)))
             }
             (None, OtherKeys::Infer) => UnknownKeys::Inferred,
         };

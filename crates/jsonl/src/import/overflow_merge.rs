@@ -1,7 +1,7 @@
-//! The keys that are gathered in one column because SQLite has no more columns, when a row is updated.
+//! Merges the JSON objects of the overflow column `_more` when a row is updated.
 //!
-//! Owns how two objects become one: an update changes the keys that its line has, as it does with columns, and keeps the
-//! others. A value is replaced as a whole, also by null or by an object.
+//! As with columns, an update changes the keys of its line and keeps the others. A value is replaced as a whole, also by
+//! null or by an object.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,14 +13,14 @@ use rusqlite::types::{Value, ValueRef};
 use crate::lexer::Cursor;
 use crate::text::unescaped;
 
-/// The name of the function that merges the objects of the row and of the line.
+/// Name of the SQL function that merges the objects of the row and of the line.
 pub(crate) const MERGE_FUNCTION: &str = "gristmill_import_merge";
 
 /// Why a line cannot be merged into its row.
 pub(crate) const NOT_AN_OBJECT: &str =
-    "the row with this key holds something other than a JSON object in \"_more\"";
+    "the row with this key has a value other than a JSON object in \"_more\"";
 
-/// Makes the function known to the connection.
+/// Defines the SQL function on the connection.
 pub(crate) fn define_merge_function(conn: &Connection) -> rusqlite::Result<()> {
     conn.create_scalar_function(MERGE_FUNCTION, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
         let (old, new) = match (context.get_raw(0), context.get_raw(1)) {
@@ -37,7 +37,7 @@ fn not_an_object() -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(NOT_AN_OBJECT.into())
 }
 
-/// The members of both objects; where they share a key, the new one in the place of the old one. Nothing unless both are
+/// Returns an object with the members of both; a new member replaces the old one with the same key. `None` unless both are
 /// objects.
 fn merged(old: &[u8], new: &[u8]) -> Option<Vec<u8>> {
     let (mut members, mut places) = (Vec::new(), HashMap::new());
@@ -54,7 +54,7 @@ fn merged(old: &[u8], new: &[u8]) -> Option<Vec<u8>> {
 
 type Member<'a> = (Cow<'a, [u8]>, &'a [u8]);
 
-/// The keys of an object, without escapes, each with its member as it is written.
+/// The decoded keys of an object, each with the text of its member.
 fn members(object: &[u8]) -> Option<Vec<Member<'_>>> {
     let mut cursor = Cursor::new(object);
     let mut members = Vec::new();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_merged_by_their_keys_and_no_deeper() {
+    fn objects_are_merged_by_top_level_keys() {
         for (old, new, expected) in [
             ("{}", "{}", Some("{}")),
             ("{}", "{\"a\":1}", Some("{\"a\":1}")),

@@ -1,4 +1,4 @@
-//! Patterns that name files, for those that the shell has not expanded: `logs/*.jsonl`, `logs/**/2024-*.gz`.
+//! Expands file patterns that the shell has not expanded: `logs/*.jsonl`, `logs/**/2024-*.gz`.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,12 +13,12 @@ fn has_wildcard(part: &str) -> bool {
     part.contains(['*', '?', '['])
 }
 
-/// Whether a path is a pattern, if there is no file of that name.
+/// Whether a path has wildcards. A file with that exact name takes precedence.
 pub(crate) fn is_pattern(path: &Path) -> bool {
     path.to_str().is_some_and(has_wildcard)
 }
 
-/// The files that a pattern matches, by name. Hidden ones are left out, as a shell does.
+/// Returns the files that a pattern matches, sorted by name. Like a shell, it skips hidden files.
 pub(crate) fn expand(path: &Path) -> Result<Entries> {
     let is_plain = |part: &Component<'_>| part.as_os_str().to_str().is_none_or(|part| !has_wildcard(part));
     let folder: PathBuf = path.components().take_while(is_plain).collect();
@@ -26,14 +26,14 @@ pub(crate) fn expand(path: &Path) -> Result<Entries> {
     let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
     let matcher = |pattern: &Path| {
         let mut builder = OverrideBuilder::new(&folder);
-        // A slash in front: it is matched from the folder on, and not at any depth.
+        // The leading slash anchors the pattern at the folder.
         let built = builder.add(&format!("/{}", pattern.display())).and_then(|builder| builder.build());
-        built.map_err(|error| Error::Invalid(format!("{} is no pattern: {error}", path.display())))
+        built.map_err(|error| Error::Invalid(format!("{} is not a valid pattern: {error}", path.display())))
     };
     let is_fixed = |part: &Component<'_>| part.as_os_str().to_str().is_none_or(|part| !part.contains("**"));
     let fixed: Vec<Component<'_>> = pattern.components().take_while(is_fixed).collect();
     let has_any_depth = fixed.len() < pattern.components().count();
-    // What the folders above a file have to match, by their depth; only those are listed.
+    // Patterns for the parent folders of a file, by depth; only matching folders are listed.
     let parents = if has_any_depth { fixed.len() } else { fixed.len().saturating_sub(1) };
     let parents: Result<Vec<Override>> =
         (1..=parents).map(|depth| matcher(&fixed[..depth].iter().collect::<PathBuf>())).collect();

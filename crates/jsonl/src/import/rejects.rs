@@ -1,4 +1,4 @@
-//! Lines that were rejected: counted, the first ones kept, all written to a file if one is wanted.
+//! Counts rejected lines, keeps the first ones for the summary, and writes all to a file if the user names one.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::summary::RejectedLine;
 use crate::error::{Error, Result};
 
-/// So many are shown.
+/// Maximum number of rejected lines in the summary.
 const MAX_EXAMPLES: usize = 10;
 
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Rejects {
     file: Option<Output>,
     pub(crate) examples: Vec<RejectedLine>,
     pub(crate) count: u64,
-    /// Where the rejects of this import begin in the file.
+    /// Offset in the file where the rejects of this import begin.
     start: u64,
 }
 
@@ -25,11 +25,11 @@ pub(crate) struct Rejects {
 struct Output {
     path: PathBuf,
     file: BufWriter<File>,
-    /// It can be cut short again. A pipe cannot: it gets the rejects of a file that is read twice twice.
+    /// Whether it can be truncated. A pipe cannot, so it gets the rejects of a file that is read twice two times.
     is_regular: bool,
 }
 
-/// Where the rejects of a file begin, to take them back when it is read again.
+/// Start of the rejects of one input, for a rollback when it is read again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     bytes: u64,
@@ -37,22 +37,22 @@ pub(crate) struct Mark {
     count: u64,
 }
 
-/// As it is written to the file.
+/// A rejected line as JSON in the file.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
     rejected: &'a RejectedLine,
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<&'a str>,
-    /// Where it is no text.
+    /// Bytes of the line in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw_hex: Option<String>,
-    /// Only the beginning of the line is there.
+    /// Whether `raw` has only the beginning of the line.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
 }
 
-/// How to open a file that, if it is created, is for its owner alone. The umask can only narrow that.
+/// Options that create a file with access for its owner only (mode 0600).
 pub(super) fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -60,18 +60,18 @@ pub(super) fn owner_only() -> OpenOptions {
     options
 }
 
-/// How such a file begins.
+/// First bytes of a file of rejects.
 const FIRST_BYTES: &[u8] = b"{\"file\":";
 
 impl Rejects {
-    /// Opens the file. Rejects are added to those that it has; a file that has something else is refused.
+    /// Opens the file for appending. Fails if it exists and is not a file of rejects.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Rejects::default()) };
         let failed = |error: io::Error| Error::io("write the rejects to", path, &error);
-        // Rejected lines are the users' data: a file that is created here is for its owner alone.
+        // Rejected lines are user data, so only the owner may read a new file.
         let file = owner_only().read(true).append(true).create(true).open(path);
         let mut file = match file {
-            // Not everything that can be written can be read: a terminal, a pipe.
+            // A terminal or a pipe can be written, but not read.
             Err(error) if path.exists() && !path.is_file() => {
                 OpenOptions::new().append(true).open(path).map_err(|_| failed(error))?
             }
@@ -93,7 +93,7 @@ impl Rejects {
             }
             start = append_to(&mut file).map_err(failed)?.ok_or_else(|| {
                 Error::Invalid(format!(
-                    "{} exists and is no file of rejects; name another with --rejects",
+                    "{} exists and is not a file of rejects; name another with --rejects",
                     path.display()
                 ))
             })?;
@@ -102,7 +102,7 @@ impl Rejects {
         Ok(Rejects { file: Some(output), start, ..Rejects::default() })
     }
 
-    /// Adds a rejected line, or its beginning if it is cut.
+    /// Adds a rejected line, or its beginning if it is truncated.
     pub(crate) fn add(&mut self, rejected: RejectedLine, line: &[u8], truncated: bool) -> Result<()> {
         self.count += 1;
         if let Some(output) = &mut self.file {
@@ -129,14 +129,14 @@ impl Rejects {
         Ok(Mark { bytes, examples: self.examples.len(), count: self.count })
     }
 
-    /// Forgets those since the mark: their file is read again.
+    /// Removes the rejects since the mark, because their input is read again.
     pub(crate) fn rollback(&mut self, mark: Mark) -> Result<()> {
         self.examples.truncate(mark.examples);
         self.count = mark.count;
         self.cut(mark.bytes)
     }
 
-    /// Takes the rejects of a file that is not kept out of the file of rejects; of all files without a mark.
+    /// Truncates the file of rejects at the mark; without a mark, at the start of this import.
     pub(crate) fn discard(&mut self, mark: Option<Mark>) -> Result<()> {
         self.cut(mark.map_or(self.start, |mark| mark.bytes))
     }
@@ -151,7 +151,7 @@ impl Rejects {
         }
     }
 
-    /// Hands over what is buffered. A file is committed only when its rejects are written.
+    /// Flushes the buffer. An input is committed only after its rejects are written.
     pub(crate) fn flush(&mut self) -> Result<()> {
         match &mut self.file {
             Some(output) => output.file.flush().map_err(|error| output.failed(&error)),
@@ -166,7 +166,7 @@ impl Output {
     }
 }
 
-/// Goes to the end of a file of rejects; nothing for a file of another kind. A last line that was cut off is ended.
+/// Seeks to the end of a file of rejects; `None` for another kind of file. Terminates a truncated last line.
 fn append_to(file: &mut File) -> io::Result<Option<u64>> {
     let mut beginning = Vec::new();
     (&*file).take(FIRST_BYTES.len() as u64).read_to_end(&mut beginning)?;

@@ -1,4 +1,4 @@
-//! What a database has: tables, rows, sizes.
+//! Statistics of a database: its tables, their rows and sizes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,51 +13,51 @@ use super::names::{IMPORT_LOG, quoted};
 use super::output_db::read_only;
 use crate::error::{Error, Result};
 
-/// A database at one moment.
+/// Statistics of a database, read in one transaction.
 #[derive(Clone, Debug, Serialize)]
 pub struct DatabaseStats {
-    /// Its size on disk.
+    /// Size of the database file.
     pub bytes: u64,
-    /// All but the ledger, by name.
+    /// All tables except `_imports`, sorted by name.
     pub tables: Vec<TableStats>,
 }
 
-/// A table.
+/// Statistics of a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct TableStats {
-    /// Its name.
+    /// Name of the table.
     pub table: String,
-    /// How many rows it has.
+    /// Number of rows in the table.
     pub rows: u64,
-    /// How many columns.
+    /// Number of columns in the table.
     pub columns: u64,
-    /// What its rows take.
+    /// Bytes on disk of its rows.
     pub bytes: u64,
-    /// What its indexes take.
+    /// Bytes on disk of its indexes.
     pub index_bytes: u64,
     /// The file that was loaded into it last.
     pub source: Option<String>,
-    /// How many files were loaded into it, since it was made.
+    /// Number of files that were loaded into it since it was created.
     pub sources: u64,
-    /// When the last one was.
+    /// Time at which the last file was loaded.
     pub loaded_at: Option<String>,
-    /// Lines of these files that were rejected, in all of their loads.
+    /// Number of rejected lines in all loads of these files.
     pub errors: Option<u64>,
-    /// Columns whose texts all are dates or times as ISO 8601 writes them.
+    /// Columns whose texts are all dates or times in the format of ISO 8601.
     pub dates: Vec<DateColumn>,
 }
 
 /// A column of dates or times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DateColumn {
-    /// Its name.
+    /// Name of the column.
     pub column: String,
-    /// What its texts are.
+    /// Kind of its texts: dates, times or both.
     #[serde(rename = "type")]
     pub kind: DateKind,
 }
 
-/// Looks at all of a database.
+/// Reads the statistics of a database.
 pub fn stats(path: &Path) -> Result<DatabaseStats> {
     let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
@@ -102,10 +102,10 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
 }
 
 impl TableStats {
-    /// Adds what the log has of the files that were loaded into the table since it was made.
+    /// Adds what the import log has about the files that were loaded into the table since it was created.
     fn add_log(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         let made_at = import_log::creation_id(conn, &self.table)?.unwrap_or(0);
-        // SQLite takes columns beside max() from the row that has the maximum.
+        // SQLite takes the other columns of a query with max() from the row that has the maximum.
         let mut statement = conn.prepare_cached(
             r#"SELECT "source", "finished_at", sum("errors"), count(DISTINCT CASE WHEN "rows" > 0 THEN "source" END),
                max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2 AND "error" IS NULL"#,
@@ -120,7 +120,7 @@ impl TableStats {
     }
 }
 
-/// The columns of a table whose texts all are dates or times. Reading ends when there can be none.
+/// Finds the columns whose texts are all dates or times. Stops reading when no candidate is left.
 fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
     let mut statement = conn.prepare(&format!("SELECT * FROM {}", quoted(table)))?;
     let mut found: Vec<(usize, DateColumn)> = Vec::new();
@@ -160,10 +160,10 @@ fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
     Ok(found.into_iter().filter(|(index, _)| candidates.contains(index)).map(|(_, column)| column).collect())
 }
 
-/// Bytes by name.
+/// Bytes on disk by name of the table or index.
 type Sizes = HashMap<String, u64>;
 
-/// What tables take, and by table what its indexes take. All are read at once, for each look takes as long as all of them.
+/// Returns the sizes of tables, and of the indexes by table. Reads all at once: one query for each would take as long.
 fn sizes(conn: &Connection) -> rusqlite::Result<(Sizes, Sizes)> {
     let mut statement = conn.prepare("SELECT name, pgsize FROM dbstat WHERE aggregate = 1")?;
     let sizes = statement.query_map([], |row| Ok((row.get(0)?, number(row, 1)?)))?;

@@ -1,4 +1,4 @@
-//! Reads a block: finds its rows, and where in the file each is.
+//! Parses a block: finds its rows and their positions in the file.
 
 use super::{BYTE_ORDER_MARK, ParseOptions, Parser};
 use crate::block::Block;
@@ -7,7 +7,7 @@ use crate::languages;
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{BadLine, Line, ParsedBlock, Span};
 
-/// Reads all lines of a block. `rows` are of a block before; they make room.
+/// Parses all lines of a block. `parsed` is an earlier result whose memory is reused.
 pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBlock) -> ParsedBlock {
     parsed.clear();
     parsed.keys.clone_from(&options.keys);
@@ -47,7 +47,7 @@ pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBloc
     parsed
 }
 
-/// The lines of a block.
+/// Finds the lines of a block.
 fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut at = skipped;
@@ -60,7 +60,7 @@ fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
     lines
 }
 
-/// The elements of a block, each with the line and the column where it begins.
+/// Finds the line and the column where each element of a block begins.
 fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
     let (mut number, mut column, mut at) = (0, elements.column, 0);
     let place = |span: &Span| {
@@ -75,7 +75,7 @@ fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
     elements.spans.iter().map(place).collect()
 }
 
-/// Makes the place of a fault the line in which it is: an element may have several.
+/// Moves errors from the start of an element to their line, because an element may span several lines.
 fn locate(text: &[u8], parsed: &mut ParsedBlock) {
     for bad in &mut parsed.bad {
         let start = bad.line.span.start as usize;
@@ -88,7 +88,7 @@ fn locate(text: &[u8], parsed: &mut ParsedBlock) {
     }
 }
 
-/// Reads texts that are one object each. Line ends in one are space like any other; an object's line is its number.
+/// Parses texts that are one object each. Line ends within one are white space. The line number is the object's index.
 pub(crate) fn parse_each(objects: &[&[u8]], options: &ParseOptions, mut parsed: ParsedBlock) -> ParsedBlock {
     parsed.clear();
     parsed.keys.clone_from(&options.keys);
@@ -96,10 +96,10 @@ pub(crate) fn parse_each(objects: &[&[u8]], options: &ParseOptions, mut parsed: 
     text.clear();
     let mut ends = Vec::with_capacity(objects.len());
     for object in objects {
-        // Of one that is too long so much is enough to see it.
+        // One byte more than the limit suffices to detect an object that is too long.
         text.extend_from_slice(&object[..object.len().min(options.max_line.saturating_add(1))]);
         ends.push(text.len());
-        // So that no two of them make a character together.
+        // Separates them, so that bytes of two objects do not form one character.
         text.push(b'\n');
     }
     Parser::new(options, &text, &mut parsed).parse_objects(&ends);
@@ -107,7 +107,7 @@ pub(crate) fn parse_each(objects: &[&[u8]], options: &ParseOptions, mut parsed: 
     parsed
 }
 
-/// The same where only some languages are wanted: each row is copied without the others, then read.
+/// Parses rows of which only some languages are kept: copies each row without the others, then parses the copy.
 fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, parsed: &mut ParsedBlock) {
     let mut text = Vec::with_capacity(original.len());
     let mut copies = Vec::with_capacity(lines.len());
@@ -119,20 +119,20 @@ fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, pars
             text.extend_from_slice(bytes);
         }
         copies.push(Line { span: Span::new(start, text.len()), ..*line });
-        // So that no two of them make a character together, and no two copies begin at the same place.
+        // Separates them, so that bytes of two rows do not form one character and no two copies begin at the same offset.
         text.push(b'\n');
     }
     Parser::new(options, &text, parsed).parse_elements(&copies);
-    // A row is shown as it was.
-    let was = |line: &mut Line| {
+    // Positions refer to the original text.
+    let restore = |line: &mut Line| {
         if let Ok(index) = copies.binary_search_by_key(&line.span.start, |copy| copy.span.start) {
             line.span = lines[index].span;
         }
     };
-    parsed.rows.iter_mut().for_each(|row| was(&mut row.line));
+    parsed.rows.iter_mut().for_each(|row| restore(&mut row.line));
     for bad in &mut parsed.bad {
-        was(&mut bad.line);
-        // Where it is wrong is to be said of the line as it was.
+        restore(&mut bad.line);
+        // Parse the original line to find the position of the error in it.
         let mut alone = ParsedBlock { keys: options.keys.clone(), ..ParsedBlock::default() };
         let bytes = bad.line.span.of(original);
         let line = Line { span: Span::new(0, bytes.len()), ..bad.line };
@@ -142,7 +142,7 @@ fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, pars
     parsed.text = text;
 }
 
-/// Where a line ends without its line end.
+/// End of a line without its line end.
 pub(super) fn trimmed(text: &[u8], start: usize, end: usize) -> usize {
     let line = &text[start..end];
     let line = line.strip_suffix(b"\n").unwrap_or(line);

@@ -1,7 +1,6 @@
-//! Objects with an id, of which each becomes one row within a time, however often it comes.
+//! Deduplicates objects by id: an id becomes at most one row within a time window.
 //!
-//! Owns the table `_processed_ids` in the user's database. An id is noted in the transaction that holds its row, so that
-//! both are there or neither is.
+//! Owns the table `_processed_ids` in the user's database. An id is recorded in the transaction that inserts its row.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,45 +11,45 @@ use super::{BatchError, CachedTable, RejectedObject, Sink};
 use crate::error::Result;
 use crate::import::names::PROCESSED_IDS;
 
-/// How many ids that are too old are deleted with each new one, at most.
+/// Maximum number of expired ids that are deleted per appended object.
 const PRUNED_PER_ID: usize = 2;
 
-/// What is remembered of objects: their ids, within a scope, for a time.
+/// How long ids are remembered, and the scope in which they are unique.
 #[derive(Clone, Debug)]
 pub(super) struct DedupWindow {
     scope: String,
     window: Duration,
 }
 
-/// An object with its id.
+/// An object with the id by which duplicates are found.
 #[derive(Clone, Copy, Debug)]
 pub struct WithId<'a> {
-    /// What it is known by; an object without an id is always new.
+    /// Unique id; an object without an id is always new.
     pub id: Option<&'a str>,
-    /// The object itself, as JSON.
+    /// The object as JSON text.
     pub object: &'a [u8],
 }
 
-/// What became of a good object.
+/// Result for an object that was not rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendResult {
-    /// It is a row now.
+    /// The object was inserted as a row.
     Inserted,
-    /// A row was made of it before.
+    /// The id became a row before, within the window.
     Duplicate,
 }
 
 impl Sink {
-    /// Remembers ids for this time, for [`append_once`](Self::append_once). A scope is what an id is unique in, such as a
-    /// queue. The table `_processed_ids` is made in the database.
+    /// Enables deduplication for [`append_deduplicated`](Self::append_deduplicated): ids are remembered for `window`. An id
+    /// is unique within `scope`, such as a queue. Creates the table `_processed_ids` in the database.
     #[must_use]
     pub fn dedup_window(mut self, scope: impl Into<String>, window: Duration) -> Self {
         self.dedup = Some(DedupWindow { scope: scope.into(), window });
         self
     }
 
-    /// [`append`](Self::append), but an object whose id became a row within the time of
-    /// [`once_within`](Self::once_within) makes no second one. An object that fails is not remembered.
+    /// Like [`append`](Self::append), but skips objects whose id became a row within the time of
+    /// [`dedup_window`](Self::dedup_window). The id of a rejected object is not remembered.
     pub fn append_deduplicated(
         &mut self,
         objects: &[WithId<'_>],
@@ -67,7 +66,7 @@ impl Sink {
         )
     }
 
-    /// Writes those that are new, and notes their ids. Of several with one id the first that is good counts.
+    /// Writes the new objects and records their ids. Of several objects with one id, the first valid one is written.
     fn write_new(
         &mut self,
         cached: &mut CachedTable,
@@ -80,7 +79,7 @@ impl Sink {
             objects.iter().map(|_| None).collect();
         let mut rest: Vec<usize> = (0..objects.len()).collect();
         while !rest.is_empty() {
-            // Those with an id that one of this round has come after it is decided on.
+            // Further objects with an id of this round wait until the first one is written or rejected.
             let mut ids = HashSet::new();
             let (now_tried, later): (Vec<usize>, Vec<usize>) =
                 rest.iter().partition(|index| objects[**index].id.is_none_or(|id| ids.insert(id)));
@@ -107,8 +106,8 @@ impl Sink {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Makes the table of ids, if ids are to be remembered and it is not there.
-    pub(super) fn make_processed_ids(&self) -> Result<()> {
+    /// Creates the table of ids, if deduplication is enabled and the table does not exist.
+    pub(super) fn create_processed_ids(&self) -> Result<()> {
         if self.dedup.is_none() {
             return Ok(());
         }
@@ -132,7 +131,7 @@ impl Sink {
         read().map(|found| found.is_some()).map_err(|error| self.failed(&error))
     }
 
-    /// A clock that was set back makes no id older.
+    /// Records an id. If the clock was set back, the id keeps its later time.
     fn record_processed(&self, dedup: &DedupWindow, id: &str, now: i64) -> Result<()> {
         let sql = format!(
             "INSERT INTO {PROCESSED_IDS} (scope, id, processed_at) VALUES (?1, ?2, ?3)

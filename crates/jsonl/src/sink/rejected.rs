@@ -1,20 +1,20 @@
-//! An object that a sink does not take, in words for whoever sent it.
+//! The error for an object that a sink rejects, worded for its sender.
 
 use std::fmt;
 
 use crate::parse_error::ParseErrorKind;
 
-/// So much of an object is shown where something is wrong, in bytes.
+/// Maximum bytes of the object that are shown at the position of the error.
 const EXCERPT_BYTES: usize = 60;
 
-/// Why one object is no row. The others of its batch are.
+/// Why one object was rejected. The other objects of its batch are not affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedObject {
-    /// Where it is wrong: from 1, in bytes.
+    /// Position of the error in bytes, from 1.
     pub at: u64,
-    /// What is wrong there.
+    /// Error at this position.
     pub reason: ParseErrorKind,
-    /// What stands there.
+    /// Text at this position.
     near: String,
 }
 
@@ -23,7 +23,7 @@ impl RejectedObject {
         let rest = object.get(at..).unwrap_or_default();
         let mut near = String::from_utf8_lossy(&rest[..rest.len().min(EXCERPT_BYTES)]).into_owned();
         if rest.len() > EXCERPT_BYTES {
-            // The cut may have gone through a character.
+            // The cut may split a character.
             near.truncate(near.trim_end_matches('\u{fffd}').len());
             near.push('…');
         }
@@ -31,7 +31,7 @@ impl RejectedObject {
     }
 }
 
-/// The reasons speak of lines and files; here are none.
+/// Rewords the messages that mention lines, files or flags.
 impl fmt::Display for RejectedObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at;
@@ -51,7 +51,7 @@ impl fmt::Display for RejectedObject {
                 write!(f, "byte {at}: a string begins here and is never closed; is it cut off?")
             }
             ParseErrorKind::Trailing => {
-                write!(f, "byte {at}: something follows the object; expected one object: {}", self.near)
+                write!(f, "byte {at}: unexpected text after the object; expected one object: {}", self.near)
             }
             ParseErrorKind::Misfit { .. } => write!(f, "byte {at}: {}", self.reason),
             ParseErrorKind::NotUtf8 => write!(f, "byte {at}: these bytes are not UTF-8"),
