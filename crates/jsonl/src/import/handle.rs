@@ -1,29 +1,29 @@
-//! How far an import has come, for whoever shows it; and how it is told to stop.
+//! The handle of a running import: progress and cancellation.
 //!
-//! Owns the counters. They are read while the import runs, each for itself.
+//! Owns the counters. They can be read while the import runs; a snapshot is not atomic across counters.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What an import is doing.
+/// Phase of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ImportPhase {
-    /// Looking for files.
+    /// Discovers files and inspects the database.
     #[default]
     Starting,
-    /// Reading lines and writing rows.
+    /// Reads lines and writes rows.
     FileLoad,
-    /// Making indexes.
+    /// Creates types, keys and indexes after the rows of a table.
     Indexing,
-    /// Bringing all of it to the disk.
+    /// Commits and publishes the database.
     Finishing,
 }
 
 const PHASES: [ImportPhase; 4] =
     [ImportPhase::Starting, ImportPhase::FileLoad, ImportPhase::Indexing, ImportPhase::Finishing];
 
-/// A running import, seen from outside. Shared: the import counts, others read, anybody may stop it.
+/// Handle of a running import. The import updates the counters; any thread may read them or cancel the import.
 #[derive(Default)]
 pub struct ImportHandle {
     cancelled: AtomicBool,
@@ -34,33 +34,33 @@ pub struct ImportHandle {
     pub(crate) bytes_read: Arc<AtomicU64>,
     pub(crate) rows: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// What has to be woken to see that it is to stop.
+    /// Callback that unblocks the pipeline on cancellation.
     on_cancel: Mutex<Option<CancelCallback>>,
 }
 
 type CancelCallback = Box<dyn Fn() + Send>;
 
-/// The counters at one moment.
+/// Snapshot of the counters of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportProgress {
-    /// What it is doing.
+    /// Current phase of the import.
     pub phase: ImportPhase,
-    /// Files to load.
+    /// Number of files to load.
     pub files: u64,
-    /// Files that are done with.
+    /// Number of files that are loaded or have failed.
     pub files_done: u64,
-    /// Bytes to read; a file that has to be read again counts again.
+    /// Bytes to read; a file that is read again counts again.
     pub bytes: u64,
-    /// Bytes read.
+    /// Bytes read so far.
     pub bytes_read: u64,
-    /// Rows written, or read where nothing is written.
+    /// Rows written, or read if nothing is written.
     pub rows: u64,
-    /// Lines that were rejected.
+    /// Number of rejected lines.
     pub rejected: u64,
 }
 
 impl ImportHandle {
-    /// Asks the import to stop: what is not complete is taken back.
+    /// Cancels the import: files that are not complete are rolled back.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
         if let Some(on_cancel) = &*self.on_cancel.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -68,12 +68,12 @@ impl ImportHandle {
         }
     }
 
-    /// Whether it was asked to.
+    /// Whether the import was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::SeqCst)
     }
 
-    /// How far it has come.
+    /// Returns the current values of the counters.
     pub fn progress(&self) -> ImportProgress {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ImportProgress {
@@ -91,7 +91,7 @@ impl ImportHandle {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Calls this on a stop, at once if there was one already.
+    /// Sets the callback for cancellation. Calls it at once if the import is already cancelled.
     pub(crate) fn on_cancel(&self, on_cancel: impl Fn() + Send + 'static) {
         *self.on_cancel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(on_cancel));
         if self.is_cancelled() {
@@ -102,7 +102,7 @@ impl ImportHandle {
 
 impl fmt::Debug for ImportHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Control").field("stopped", &self.is_cancelled()).finish_non_exhaustive()
+        f.debug_struct("ImportHandle").field("cancelled", &self.is_cancelled()).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,6 @@
-//! Keys in a dry run: finds the lines whose key is taken, without writing to the database.
+//! Finds lines with a duplicate key in a dry run, without writing to the database.
 //!
-//! Keys of lines are collected in a temporary table, which compares them as the real one would.
+//! The keys are inserted into a temporary table, which compares them as the real table would.
 
 use rusqlite::Connection;
 
@@ -12,23 +12,23 @@ use crate::parsed_block::{Cell, ParsedBlock};
 
 type Sql<T> = rusqlite::Result<T>;
 
-/// The keys of the lines so far.
+/// Temporary table with the keys of the lines so far.
 const KEYS: &str = "temp.gristmill_import_keys";
 
 #[derive(Debug)]
 pub(crate) struct KeyCheck {
     conn: Connection,
-    /// The columns of the key.
+    /// Columns of the primary key.
     columns: Vec<usize>,
-    /// Whether the table in the database has a key; nothing for a new table.
+    /// Query that finds a key in the existing table; `None` for a new table.
     find: Option<String>,
     add: String,
     taken: ParseErrorKind,
 }
 
 impl KeyCheck {
-    /// For a table with a key. `conn` has the database that has the table, if the table is not a new one; it may be read
-    /// only.
+    /// Creates the check for a table with a key. `conn` is a connection to the database of an existing table, which may be
+    /// read-only.
     pub(crate) fn new(conn: Connection, table: &Table) -> Sql<Self> {
         let columns = table.plan.columns().to_vec();
         let of_key: Vec<&str> =
@@ -58,7 +58,7 @@ impl KeyCheck {
         })
     }
 
-    /// Why a row cannot go into the table, if its key is taken. A row without all of the key has a key of its own.
+    /// Adds the key of a row. Returns an error if the key is a duplicate. A row without a complete key is never one.
     pub(crate) fn add(
         &self,
         parsed: &ParsedBlock,

@@ -1,6 +1,6 @@
-//! The columns of a table as they are found, and how rows are to be read for them.
+//! The columns of a table, and the parse options for its rows.
 //!
-//! Owns which key becomes which column; what happens when there are too many is in `overflow`.
+//! Assigns keys to columns. `overflow` handles too many keys.
 
 mod alias;
 mod overflow;
@@ -17,29 +17,29 @@ use crate::parse::{Decimals, MAX_FLATTEN_DEPTH, ParseOptions, UnknownKeys};
 use crate::parsed_block::ParsedBlock;
 use crate::types::{Type, TypeSet};
 
-/// SQLite's own limit.
+/// Maximum number of columns of a SQLite table.
 pub(crate) const MAX_COLUMNS: usize = 2_000;
 
-/// The column for keys that are too many.
+/// Name of the column for keys that have no column of their own.
 const OVERFLOW_COLUMN: &str = "_more";
 
-/// No column.
+/// Marks a key without a column.
 pub(crate) const NO_COLUMN: u32 = u32::MAX;
 
-/// The keys that lead to a value.
+/// Path of keys from the row to a value.
 pub(crate) type Path = Vec<Box<[u8]>>;
 
-/// What cannot go on as it is.
+/// Why a block does not match the layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LayoutConflict {
-    /// More columns than SQLite has. The layout has been changed; the file is to be read again.
+    /// More columns than SQLite allows. The layout was changed and the file has to be read again.
     TooManyColumns,
-    /// The table had so many before that there is no room for this one.
+    /// The existing table has no room for this column.
     NoRoom(String),
-    /// A value came as it was that has to be made to fit. The layout knows it now.
+    /// A value was parsed without the conversion that its column needs. The layout has the type now.
     NeedsConversion,
-    /// A key has found the column that is spelt like it, which another key had. The layout has been changed; the file is
-    /// to be read again.
+    /// A key got the column with its exact name from another key. The layout was changed and the file has to be read
+    /// again.
     KeyMoved,
 }
 
@@ -48,17 +48,17 @@ pub(crate) struct Layout {
     pub(crate) columns: Vec<Column>,
     by_path: HashMap<Path, usize>,
     names: NameSet,
-    /// Keys whose objects are not spread.
+    /// Keys whose objects are not flattened.
     whole: Vec<Box<[u8]>>,
-    /// No object is spread.
+    /// Whether no object is flattened.
     is_flat: bool,
-    /// Keys that are no column go into this one.
+    /// The overflow column, for keys without a column.
     overflow: Option<usize>,
     pub(crate) notes: Vec<String>,
 }
 
 impl Layout {
-    /// With the columns that the table has already.
+    /// Creates the layout of an existing table.
     pub(crate) fn of_existing(columns: Vec<ExistingColumn>, hidden: &[String]) -> Self {
         let mut layout = Layout::default();
         hidden.iter().for_each(|name| layout.names.add(name));
@@ -66,7 +66,7 @@ impl Layout {
             let ExistingColumn { name, path, rule, kind, can_widen, takes_any_case, has_whole_numbers } =
                 column;
             layout.names.add(&name);
-            // The one that we make when there are too many.
+            // The overflow column of an earlier import.
             let is_overflow =
                 layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_COLUMN && kind == Type::Text;
             let path = path.or_else(|| is_overflow.then(Path::new));
@@ -93,8 +93,8 @@ impl Layout {
         layout
     }
 
-    /// Applies a schema to columns that the table has already: values must fit its types, and a column that has its type
-    /// keeps it.
+    /// Applies a schema to existing columns: values must match the types of the schema, and a column that has this type
+    /// is not widened.
     pub(crate) fn apply_schema(&mut self, schema: &TableSchema, options: &ImportOptions) {
         for (name, fixed) in &schema.columns {
             let Some(kind) = fixed.kind else { continue };
@@ -112,8 +112,8 @@ impl Layout {
         }
     }
 
-    /// Makes columns of the table wider that do not take what has been seen. Whether there are any: then the file is to be
-    /// read again. `holds` says whether a column of the table holds such values.
+    /// Widens existing columns whose type does not hold the values found. Returns whether it widened any: then the file has
+    /// to be read again. `holds` queries whether a column of the table holds such values.
     pub(crate) fn widen<E>(
         &mut self,
         holds: impl Fn(&str, Holds) -> std::result::Result<bool, E>,
@@ -122,7 +122,7 @@ impl Layout {
         for column in &mut self.columns {
             let Some(mut wide) = column.wider() else { continue };
             if column.declared == Some(Type::Any) && holds(&column.name, Holds::Anything)? {
-                // It has had no type with values in it: so it stays.
+                // A column without a type that has values keeps them as they are.
                 (column.declared, column.before) = (None, None);
                 column.rule = ColumnRule::Fixed(Type::Any);
                 continue;
@@ -142,35 +142,34 @@ impl Layout {
         Ok(any)
     }
 
-    /// The column of the keys that are no columns, if there are too many keys.
+    /// Index of the overflow column, if there are too many keys.
     pub(crate) fn overflow_column(&self) -> Option<usize> {
         self.overflow
     }
 
-    /// How many keys have found their column.
+    /// Number of keys that have a column.
     pub(crate) fn key_count(&self) -> usize {
         self.by_path.len()
     }
 
-    /// Whatever comes into the columns that are new stays as it is: there is no telling what comes later.
+    /// Leaves new columns without a type, because later values are unknown.
     pub(crate) fn fix_as_untyped(&mut self) {
         for column in self.columns.iter_mut().filter(|column| column.rule == ColumnRule::Inferred) {
             column.rule = ColumnRule::Fixed(Type::Any);
         }
     }
 
-    /// Whether there are columns that the table does not have yet.
+    /// Whether the layout has columns that the table does not have yet.
     pub(crate) fn has_new_columns(&self) -> bool {
         self.columns.iter().any(|column| !column.is_made)
     }
 
-    /// What was made is there, from now on.
+    /// Marks the created columns as existing.
     pub(crate) fn mark_existing(&mut self) {
         self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);
     }
 
-    /// A column by its name, or by the key it comes from. The one that is spelt so comes before those that SQLite takes for
-    /// the same.
+    /// Finds a column by its exact name, then by the path of its key, then by its name without regard to case.
     pub(crate) fn find_column(&self, name: &str) -> Option<usize> {
         let is_key = |path: &Path| {
             path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name
@@ -180,13 +179,13 @@ impl Layout {
         exact.or_else(by_key).or_else(|| self.column_index(name))
     }
 
-    /// A column by its name as SQLite compares names, but the one that is spelt so first.
+    /// Finds a column by its exact name, then without regard to case, as SQLite compares names.
     pub(crate) fn column_index(&self, name: &str) -> Option<usize> {
         let exact = self.columns.iter().position(|column| column.name == name);
         exact.or_else(|| self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name)))
     }
 
-    /// Which column each of a block's keys is, new ones added; and what kinds of values they have seen.
+    /// Returns the column of each key of a block. Adds columns for new keys and records the types of the values.
     pub(crate) fn assign_columns(
         &mut self,
         parsed: &ParsedBlock,
@@ -215,7 +214,7 @@ impl Layout {
             {
                 conflict.get_or_insert(LayoutConflict::NeedsConversion);
             }
-            // Behind a limit there may be rows that were not seen when the type was found.
+            // With a limit, a later pass may read rows that did not count when the type was inferred.
             if options.limit.is_some()
                 && let ColumnRule::Detected(kind) = column.rule
                 && column.types.widest() != kind
@@ -224,11 +223,11 @@ impl Layout {
                 conflict.get_or_insert(LayoutConflict::NeedsConversion);
             }
             map[number as usize] = index as u32;
-            // At once: a line may have a million keys.
+            // Checked for each key, because a line may have a million keys.
             if self.columns.len() > MAX_COLUMNS {
                 let last = self.columns[index].name.clone();
                 let reserved = self.reserved(options, schema);
-                // Those of the keys behind it that have to be columns all the same.
+                // Add the columns of the reserved keys that follow.
                 for &number in parsed.keys.order() {
                     let path = parsed.keys.path(number).into_iter().map(Into::into).collect();
                     if reserved.has(&path) {
@@ -245,10 +244,10 @@ impl Layout {
         conflict.map_or(Ok(map), Err)
     }
 
-    /// The column of a key, a new one if need be; and whether another key has lost it.
+    /// Returns the column of a key, a new one if necessary, and whether another key lost it.
     ///
-    /// A column of ours has the key that it was made for, or one that is spelt like it. A column of the user's has the key that is spelt like it, and
-    /// while there is none, one that makes the same name to SQLite.
+    /// A column created by an import has its own key, or the key with its exact name. A column created by the user has the
+    /// key with its exact name; until there is one, a key whose name differs only in case.
     fn column_of_key(&mut self, path: Path, schema: Option<&TableSchema>) -> (usize, bool) {
         if let Some(index) = self.by_path.get(&path).copied() {
             return (index, self.release_alias(index, &path));
@@ -276,7 +275,7 @@ impl Layout {
             self.columns.len() - 1
         });
         let column = &mut self.columns[index];
-        // The keys of a spread object make the name as well, but a key that is the name comes first.
+        // The path of a flattened key may have the name as well, but a key with the exact name takes precedence.
         column.is_tentative = column.takes_any_case && (column.name != preferred || path.len() > 1);
         let other = column.path.replace(path.clone());
         let has_moved = other.is_some_and(|other| self.by_path.remove(&other).is_some());
@@ -284,7 +283,7 @@ impl Layout {
         (index, has_moved)
     }
 
-    /// Adds columns that the schema names and no row had.
+    /// Adds the columns of the schema that no row had.
     pub(crate) fn add_schema_columns(&mut self, options: &ImportOptions, schema: Option<&TableSchema>) {
         let columns = schema.into_iter().flat_map(|schema| &schema.columns);
         for (name, _) in columns.filter(|(_, column)| !column.skip && column.kind.is_some()) {
@@ -295,7 +294,7 @@ impl Layout {
         }
     }
 
-    /// Fixes what has been found out.
+    /// Fixes the inferred types of new columns.
     pub(crate) fn fix_types(&mut self) {
         self.notes.extend(self.columns.iter().filter_map(Column::decimal_note));
         let is_new = |column: &&mut Column| column.rule == ColumnRule::Inferred && column.declared.is_none();
@@ -304,14 +303,14 @@ impl Layout {
         }
     }
 
-    /// How rows are to be read for it.
+    /// Returns the parse options for rows of this table.
     pub(crate) fn parse_options(
         &self,
         options: &ImportOptions,
         schema: Option<&TableSchema>,
     ) -> ParseOptions {
         let mut keys = Keys::default();
-        // What columns are called whose keys are not.
+        // Names of columns by key number.
         let mut names = HashMap::new();
         for column in &self.columns {
             match &column.path {
@@ -337,11 +336,11 @@ impl Layout {
                 names.extend(column.name.clone().map(|name| (number, name)));
             }
         }
-        // A key that is spelt like a column is not another key to a schema, though the column may be for another.
+        // For a schema, a key with the name of a column is known, although the column may have another key.
         for column in self.columns.iter().filter(|column| column.has_own_key()) {
             find_or_add(&mut keys, ROOT, column.name.as_bytes());
         }
-        // What is to be a key or an index has been named as well.
+        // Keys of the primary key and of indexes are known, too.
         if let Some(schema) = schema {
             for name in schema.primary_key.iter().chain(&schema.indexes) {
                 let is_renamed = schema.columns.values().any(|column| column.name.as_ref() == Some(name));
@@ -351,7 +350,7 @@ impl Layout {
                 }
             }
         }
-        // One that has become no column is gathered with the others.
+        // A key without a column is in the overflow column with the others.
         for key in &self.whole {
             if self.overflow.is_none() || keys.find(ROOT, key).is_some() {
                 let number = find_or_add(&mut keys, ROOT, key);
@@ -383,8 +382,8 @@ impl Layout {
         }
     }
 
-    /// Which column was made for which key, for later imports: it cannot be seen from the name. The columns of the user's
-    /// are not among them: which keys have them is seen anew each time.
+    /// Returns the columns with the paths of their keys, for the import log, because the name does not show the key. Columns
+    /// created by the user are not included: each import assigns them anew.
     pub(crate) fn keys_of_columns(&self) -> Vec<(Vec<String>, String)> {
         let of_key = |column: &Column| {
             let path = column.path.as_ref().filter(|_| !column.takes_any_case)?;
@@ -395,14 +394,14 @@ impl Layout {
         self.columns.iter().filter_map(of_key).collect()
     }
 
-    /// The columns of doubles that have numbers written without a fraction, for later imports: it cannot be seen from the
-    /// values.
+    /// Returns the columns of doubles that have numbers written without a fraction, for the import log, because the values
+    /// do not show it.
     pub(crate) fn columns_with_whole_numbers(&self) -> Vec<&str> {
         let mixed = self.columns.iter().filter(|column| column.mixes_whole_numbers());
         mixed.map(|column| column.name.as_str()).collect()
     }
 
-    /// Whether such columns are new since this was asked last.
+    /// Marks these columns. Returns whether any was not marked before.
     pub(crate) fn mark_whole_numbers(&mut self) -> bool {
         let mut any = false;
         for column in self.columns.iter_mut().filter(|column| column.mixes_whole_numbers()) {
@@ -412,7 +411,7 @@ impl Layout {
     }
 }
 
-/// The keys that a schema means: where objects are spread, dots are between them.
+/// Returns the path for a key of a schema. With flattening, dots separate the keys.
 fn path_of(name: &str, options: &ImportOptions) -> Path {
     match options.flatten {
         0 => vec![name.as_bytes().into()],

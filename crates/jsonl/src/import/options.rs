@@ -1,20 +1,20 @@
-//! What an import is asked for.
+//! Options of an import.
 
 use std::path::PathBuf;
 
 use super::schema::Schema;
 
-/// What to do when the database has the table already.
+/// What to do if the database already has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExistingTable {
-    /// Nothing: it is an error, found before anything is written.
+    /// Fail before anything is written.
     #[default]
     Refuse,
-    /// The new rows take the place of the old ones.
+    /// Replace the table.
     Replace,
-    /// The new rows come behind the old ones.
+    /// Append the new rows.
     Append,
-    /// Rows with a known primary key are updated, the others added.
+    /// Update rows with an existing primary key, and insert the others.
     Upsert,
 }
 
@@ -29,75 +29,75 @@ impl ExistingTable {
     }
 }
 
-/// What to do with the rest when lines are bad.
+/// What to do after bad lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// Leave them out, go on.
+    /// Skip them and continue.
     #[default]
     Skip,
-    /// Stop at the first.
+    /// Stop at the first bad line.
     Fail,
-    /// Stop when there are more than so many.
+    /// Stop when there are more bad lines than this.
     FailAfter(u64),
 }
 
-/// Where rows go.
+/// Where rows are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Into this database.
+    /// Write to this database.
     Database(PathBuf),
-    /// Nowhere: the tables are only found out.
+    /// Write nothing; only infer the tables.
     Schema,
-    /// Nowhere: what an import into this database would do is found out.
+    /// Write nothing; report what an import into this database would do.
     Preview(PathBuf),
-    /// Nowhere: lines are only checked.
+    /// Write nothing; only check the lines.
     ValidateOnly,
 }
 
-/// How an import is done.
+/// Options of an import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// How many workers parse; 0 for the number of cores.
+    /// Number of worker threads that parse; 0 for the number of cores.
     pub workers: usize,
-    /// Tables that are there already.
+    /// What to do with existing tables.
     pub existing: ExistingTable,
-    /// Bad lines.
+    /// What to do after bad lines.
     pub on_error: OnError,
-    /// How many levels of objects become columns.
+    /// Number of levels of objects that are flattened into columns.
     pub flatten: usize,
-    /// The languages to keep of localised objects; all when there are none.
+    /// Languages of localised objects to keep; all if empty.
     pub languages: Vec<String>,
-    /// The columns of the primary key, where a table has them; found by rule when there are none.
+    /// Columns of the primary key, for tables that have them; chosen by rule if empty.
     pub primary_key: Vec<String>,
-    /// Columns to make an index for, where a table has them.
+    /// Columns to index, in tables that have them.
     pub indexes: Vec<String>,
-    /// What is fixed beforehand.
+    /// Types, names and keys that the user sets for tables.
     pub schema: Schema,
-    /// The one table for all files; else each becomes its own.
+    /// Name of one table for all files; if not set, each file has its own table.
     pub table: Option<String>,
-    /// A column that gets the name of each row's file.
+    /// Name of a column for the file name of each row.
     pub filename_column: Option<String>,
-    /// Load only these keys; all, when there are none.
+    /// Keys to load; all if empty.
     pub columns: Vec<String>,
-    /// Load at most this many rows into each table, the first ones. Rejected lines do not count.
+    /// Maximum number of rows to load into each table, not counting rejected lines.
     pub limit: Option<u64>,
-    /// Leave out files that were loaded before and have not changed since; go on where a stopped import was.
+    /// Skip files that were loaded before and have not changed, and resume a cancelled import.
     pub resume: bool,
-    /// A file for lines that are rejected.
+    /// File to which rejected lines are appended.
     pub rejects: Option<PathBuf>,
-    /// Numbers with a fraction or an exponent that a double would round make their column TEXT, and cost their line
-    /// where the column's type is given; else they are rounded.
+    /// Whether numbers with a fraction or an exponent that a double would round make their column TEXT, and are rejected in
+    /// a column of a given type. If false, they are rounded.
     pub exact_numbers: bool,
-    /// The longest line that is read, in bytes.
+    /// Maximum length of a line, in bytes.
     pub max_line: usize,
-    /// About how many bytes a worker parses at a time.
+    /// Approximate number of bytes that a worker parses at a time.
     pub block: usize,
 }
 
-/// A line of 256 MiB is a mistake more often than a line.
+/// Default of `max_line`. A longer line is more likely a mistake than data.
 const DEFAULT_MAX_LINE_BYTES: usize = 256 << 20;
 
-/// Small enough to stay in a core's cache, large enough that handing it over costs nothing.
+/// Default of `block`: fits the cache of a core, and is large enough that the queue costs little.
 const DEFAULT_BLOCK_BYTES: usize = 512 << 10;
 
 impl Default for ImportOptions {
@@ -124,10 +124,10 @@ impl Default for ImportOptions {
     }
 }
 
-/// The most workers there may be.
+/// Maximum number of worker threads.
 pub const MAX_WORKERS: usize = 32;
 
-/// The longest line that can be asked for: SQLite holds no longer value.
+/// Maximum of `max_line`, below SQLite's limit of 1,000,000,000 bytes for a value.
 pub const MAX_LINE_BYTES: usize = 900_000_000;
 
 impl ImportOptions {
@@ -138,13 +138,13 @@ impl ImportOptions {
         }
     }
 
-    /// The columns that the primary key of a table is to have; none when it is found by rule.
+    /// Requested columns of a table's primary key; empty if it is chosen by rule.
     pub(crate) fn key_of(&self, table: &str) -> &[String] {
         let schema = self.schema.tables.get(table).filter(|schema| schema.has_key());
         schema.map_or(&self.primary_key, |schema| &schema.primary_key)
     }
 
-    /// What decides on a table's shape, for a later import to compare with.
+    /// The options that affect the layout of a table, as text for the import log; `--resume` compares it.
     pub(crate) fn layout_key(&self) -> String {
         let key = if self.primary_key.is_empty() { "by rule".to_owned() } else { self.primary_key.join(",") };
         let mut shape = format!(
@@ -153,7 +153,7 @@ impl ImportOptions {
             self.languages.join(","),
             self.schema.fingerprint()
         );
-        // Left out where they are not used, as in the records of earlier versions.
+        // Omitted if unused, as in the records of earlier versions.
         if !self.columns.is_empty() {
             shape.push_str(&format!(" columns={}", self.columns.join(",")));
         }

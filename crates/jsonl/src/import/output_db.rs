@@ -1,7 +1,7 @@
-//! Where the database is built, and how it comes to its name.
+//! The database that an import writes: opens it, locks it and publishes it.
 //!
-//! Owns that nothing half-done is ever seen. A new database is built in a hidden file beside its place and moved there
-//! when it is complete and on disk; one that exists is written in transactions. One import at a time: the lock says so.
+//! Incomplete data is never visible. A new database is built in a hidden file in the same folder, and renamed when it is
+//! complete and on disk. An existing one is written in transactions. A lock file allows one import at a time.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -18,32 +18,32 @@ use crate::error::{Error, Result};
 use crate::file_identity::{FileIdentity, with_ending};
 use crate::publish::{PublishError, folder_of, publish};
 
-/// Pages of a new database. Rows of JSONL are wide: with SQLite's usual 4 KiB many of them spill over, and inserting
-/// takes half as long again.
+/// Page size of a new database. Rows of JSONL are wide: with SQLite's default of 4 KiB many of them need overflow pages,
+/// and inserting takes 50 % longer.
 const PAGE_BYTES: u32 = 16 * 1024;
 
-/// Pages kept in memory, in KiB.
+/// Size of SQLite's page cache, in KiB.
 const CACHE_KIB: i64 = 16 * 1024;
 
-/// How long another program may keep the database to itself.
+/// Maximum wait for another program that has locked the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
+/// SQLite checks for cancellation after this many of its virtual machine steps: every few milliseconds.
 const CANCEL_CHECK_STEPS: i32 = 100_000;
 
 #[derive(Debug)]
 pub(crate) struct OutputDb {
     target: PathBuf,
-    /// Where it is built, when it is new.
+    /// Path of the hidden file in which a new database is built.
     draft: Option<PathBuf>,
     lock: Lock,
     keep_draft: bool,
 }
 
 impl OutputDb {
-    /// Finds out whether the database is new, and keeps others away.
+    /// Takes the lock and determines whether the database is new.
     pub(crate) fn open(target: &Path, resume: bool) -> Result<Self> {
-        // What a link leads to is what is meant: the link stays.
+        // Writes to the target of a link and keeps the link.
         let followed = match fs::symlink_metadata(target) {
             Ok(found) if found.is_symlink() => {
                 fs::canonicalize(target).map_err(|error| Error::io("follow the link", target, &error))?
@@ -77,18 +77,18 @@ impl OutputDb {
             Err(error) => return Err(Error::io("open", target, &error)),
         };
         if !is_new {
-            // An import that was killed after it had given the database its name could not clean up.
+            // An import that was killed after it published the database may have left its draft.
             remove_draft(&hidden(".import"));
         }
         let draft = is_new.then(|| hidden(".import"));
         let output = OutputDb { target: target.to_owned(), draft, lock, keep_draft: resume };
         if let Some(draft) = &output.draft {
-            // SQLite would apply the log of a database that is gone to the new one.
+            // SQLite would apply the journal of a deleted database to the new one.
             for ending in ["-journal", "-wal"] {
                 let log = with_ending(target, ending);
                 if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
                     return Err(Error::Invalid(format!(
-                        "{} is left of a database that is gone; move it away, or name another file",
+                        "{} is left from a database that was deleted; move it away, or name another file",
                         log.display()
                     )));
                 }
@@ -108,7 +108,7 @@ impl OutputDb {
         &self.target
     }
 
-    /// Folder for what has to be put down for a while.
+    /// Folder for temporary files.
     pub(crate) fn folder(&self) -> &Path {
         folder_of(&self.target)
     }
@@ -134,38 +134,37 @@ impl OutputDb {
         conn.pragma_update(None, "foreign_keys", false).map_err(failed)?;
         let handle = handle.clone();
         conn.progress_handler(CANCEL_CHECK_STEPS, Some(move || handle.is_cancelled())).map_err(failed)?;
-        // Whether it is a database at all.
+        // Fails if it is not a database.
         conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
         Ok(conn)
     }
 
-    /// The file that a connection of [`Place::connect`] works with.
+    /// Identity of the file that [`OutputDb::connect`] opens.
     pub(crate) fn identity(&self) -> FileIdentity {
         FileIdentity::of(self.draft.as_ref().unwrap_or(&self.target))
     }
 
-    /// Opens a database that exists once more: after some errors SQLite leaves it to the next connection to undo what was not
-    /// committed.
+    /// Opens an existing database again. After some errors SQLite leaves the rollback to the next connection.
     pub(crate) fn recover(&self) {
         if self.draft.is_none()
             && let Ok(conn) = Connection::open_with_flags(&self.target, OpenFlags::SQLITE_OPEN_READ_WRITE)
         {
-            // If that fails too, the next one to open it does it.
+            // If this fails too, the next program that opens it rolls back.
             let _ = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
         }
     }
 
-    /// Gives a new database its name. Everything is on disk before, and after.
+    /// Renames a new database to its final name, with an fsync before and after.
     pub(crate) fn publish(mut self, conn: Connection) -> Result<()> {
         conn.close().map_err(|(_, error)| Error::sqlite(&self.target, &error))?;
         let Some(draft) = self.draft.clone() else { return Ok(()) };
-        // An empty file is a database to SQLite, and to people who made it with mktemp.
+        // An empty file, such as one made by mktemp, is a valid SQLite database and is replaced.
         match publish(&draft, &self.target, |found| found.len() == 0) {
             Ok(()) => {}
             Err(PublishError::Taken) => {
                 let target = self.target.display();
                 return Err(Error::Invalid(format!(
-                    "{target} was made by another program meanwhile; it was kept"
+                    "{target} was created by another program during the import; it was kept"
                 )));
             }
             Err(PublishError::Io(error)) => return Err(Error::io("write", &self.target, &error)),
@@ -184,7 +183,7 @@ impl Drop for OutputDb {
     }
 }
 
-/// Opens a database that exists, only to read it.
+/// Opens an existing database for reading.
 pub(crate) fn read_only(path: &Path) -> Result<Connection> {
     let found = fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     if !found.is_file() {
@@ -194,12 +193,12 @@ pub(crate) fn read_only(path: &Path) -> Result<Connection> {
     let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-    // Whether it is a database at all.
+    // Fails if it is not a database.
     conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
     Ok(conn)
 }
 
-/// A file that one import holds.
+/// A lock file that one import holds.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
@@ -227,7 +226,7 @@ impl Lock {
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // The import that held it before may have removed it just now.
+            // The previous holder may have removed the file between the open and the lock.
             let held = file.metadata().map_err(failed)?;
             if fs::metadata(path).is_ok_and(|found| found.ino() == held.ino() && found.dev() == held.dev()) {
                 return Ok(Lock { path: path.to_owned(), _file: file });
@@ -236,14 +235,14 @@ impl Lock {
     }
 
     fn release(&self) {
-        // The file is nothing but the lock. While it is removed it is still held.
+        // Removes the file while the lock is still held.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 fn remove_draft(draft: &Path) {
     for ending in ["", "-journal", "-wal", "-shm"] {
-        // What is not there need not be removed; what cannot be is in the way of SQLite, and it says so.
+        // A missing file is no error. SQLite reports a file that cannot be removed.
         let _ = fs::remove_file(with_ending(draft, ending));
     }
 }

@@ -1,94 +1,94 @@
-//! How an import ended.
+//! The result of an import.
 
 use serde::Serialize;
 
-/// What became of all files.
+/// Result of an import, with the results of all files.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ImportSummary {
-    /// By file, as they were found.
+    /// Results of the files, in the order in which they were found.
     pub files: Vec<FileSummary>,
-    /// Rows in all tables together.
+    /// Number of loaded rows in all tables.
     pub rows: u64,
-    /// Lines that were rejected.
+    /// Number of rejected lines in all files.
     pub rejected: u64,
-    /// Bytes of the files that were read.
+    /// Bytes of the loaded files.
     pub bytes: u64,
-    /// The first lines that were rejected.
+    /// The first rejected lines, at most 10.
     pub examples: Vec<RejectedLine>,
-    /// Columns that were to be a key or to have an index, and that no table has.
+    /// Columns requested as key, for an index or by `--columns` that no table has.
     pub unmatched: Vec<String>,
-    /// What stopped it: more bad lines than were allowed.
+    /// The line at which the import stopped because of too many bad lines.
     pub stopped_by: Option<RejectedLine>,
-    /// It was told to stop.
+    /// Whether the import was cancelled.
     pub interrupted: bool,
-    /// Whether the database is there: not, when it was to be a new one and is not complete.
+    /// Whether the database exists; false for a new one that is not complete.
     pub is_published: bool,
-    /// How long it took.
+    /// Duration of the import.
     pub seconds: f64,
 }
 
-/// What became of one file.
+/// Result of one file.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileSummary {
-    /// Its path.
+    /// Path of the file.
     pub source: String,
-    /// Its table.
+    /// Name of its table.
     pub table: String,
-    /// How it went.
+    /// Whether it was loaded.
     #[serde(flatten)]
     pub outcome: FileOutcome,
-    /// What was done to its table, or would be: create, replace, append or upsert.
+    /// How its table is written: create, replace, append or upsert.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<&'static str>,
-    /// Rows in its table, of this file.
+    /// Number of rows from this file in its table.
     pub rows: u64,
-    /// Lines that were rejected.
+    /// Number of rejected lines.
     pub rejected: u64,
-    /// Lines with nothing in them.
+    /// Number of blank lines.
     pub blank: u64,
-    /// Its size.
+    /// Size of the file.
     pub bytes: u64,
-    /// Its table's columns: name, and type as SQLite is told.
+    /// Columns of its table: name and SQL type.
     pub columns: Vec<(String, String)>,
-    /// Its table's primary key.
+    /// Columns of its table's primary key, separated by commas.
     pub primary_key: Option<String>,
-    /// Its table as SQL.
+    /// The `CREATE TABLE` statement of a new table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sql: Option<String>,
-    /// Columns that the schema has an index for, and that its table does not have.
+    /// Columns for which the schema has an index and that its table does not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmatched: Vec<String>,
-    /// What is worth knowing about it.
+    /// Notes for the user, such as renamed columns.
     pub notes: Vec<String>,
 }
 
-/// How a file went.
+/// Outcome of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "error")]
 pub enum FileOutcome {
-    /// It is in.
+    /// The file was loaded.
     Loaded,
-    /// It could be loaded, but the import was to write nothing.
+    /// The file was only checked, because the target is not a database.
     Checked,
-    /// It was there already, unchanged.
+    /// The file was loaded before and has not changed.
     Unchanged,
-    /// It was not reached, or taken back with all others.
+    /// The file was not reached, or was rolled back with all others.
     #[serde(rename = "not loaded")]
     Waiting,
-    /// It is not in, and why.
+    /// The file was not loaded, for this reason.
     Failed(String),
 }
 
-/// A line that was rejected.
+/// A rejected line and the position of the error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RejectedLine {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// From 1, in bytes.
+    /// Column in bytes, from 1.
     pub column: u64,
-    /// What is wrong there.
+    /// Error at this position.
     pub reason: String,
 }
 

@@ -1,8 +1,8 @@
-//! The database as the writer sees it: one transaction at a time, and in it one file that may be taken back.
+//! The transaction of an import, with a savepoint for the current file.
 //!
-//! Owns when something is committed. A failed import leaves the database as it was before, so it can be tried again. Nothing
-//! counts as committed in a file that is not under its name any more. SQLite rolls a transaction back by itself after some
-//! errors; then nothing else is written, because each statement would be committed on its own.
+//! Owns the commits. A failed import leaves the database unchanged, so it can be retried. A commit to a database file that
+//! was deleted or replaced is an error. SQLite itself rolls back a transaction after some errors; then nothing more is
+//! written, because each statement would be committed on its own.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use super::output_db::OutputDb;
 use crate::error::{Error, Result};
 use crate::file_identity::FileIdentity;
 
-/// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
+/// In a new database, files share a transaction up to this many bytes, because each commit needs two fsyncs.
 const MAX_GROUP_BYTES: u64 = 64 << 20;
 
-/// How long another program may keep the database to itself.
+/// Maximum wait for another program that has locked the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct ImportTx<'a> {
@@ -27,9 +27,9 @@ pub(crate) struct ImportTx<'a> {
     identity: FileIdentity,
     handle: &'a ImportHandle,
     pub(crate) is_new: bool,
-    /// A transaction was begun, and neither committed nor rolled back by us.
+    /// Whether a transaction was begun and not ended by this type.
     has_begun: bool,
-    /// A savepoint is open, whose file is not complete.
+    /// Whether the savepoint of a file is open.
     is_file_open: bool,
     uncommitted: u64,
 }
@@ -49,7 +49,7 @@ impl<'a> ImportTx<'a> {
         }
     }
 
-    /// Fails when the file is not under its name any more. One system call.
+    /// Fails if the database file was deleted or replaced. Makes one system call.
     pub(crate) fn check(&self) -> Result<()> {
         self.identity.check()
     }
@@ -62,13 +62,13 @@ impl<'a> ImportTx<'a> {
         self.conn.execute_batch(sql).map_err(|error| self.failed(&error))
     }
 
-    /// Fails when the transaction is not open any more.
+    /// Fails if the transaction is no longer open.
     fn check_transaction(&self) -> Result<()> {
         if self.has_begun && !self.conn.is_autocommit() {
             return Ok(());
         }
         let path = self.path.display();
-        Err(Error::System(format!("{path}: SQLite rolled back the transaction; nothing of it was kept")))
+        Err(Error::System(format!("{path}: SQLite rolled back the transaction; none of its rows were kept")))
     }
 
     pub(crate) fn begin_file(&mut self) -> Result<()> {
@@ -96,7 +96,7 @@ impl<'a> ImportTx<'a> {
         self.execute("ROLLBACK TO file; RELEASE file")
     }
 
-    /// The file is complete. Into a database that people use each is a transaction of its own.
+    /// Ends a complete file. In an existing database each file is its own transaction.
     pub(crate) fn commit_file(&mut self, bytes: u64) -> Result<()> {
         self.check_transaction()?;
         self.execute("RELEASE file")?;
@@ -113,7 +113,7 @@ impl<'a> ImportTx<'a> {
             self.retry_while_busy("COMMIT")?;
             self.has_begun = false;
         }
-        // The file may have been deleted while it was written.
+        // The database file may have been deleted during the commit.
         self.check()
     }
 
@@ -123,14 +123,14 @@ impl<'a> ImportTx<'a> {
         if self.conn.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
     }
 
-    /// Ends what is under way: complete files stay, the one that is not goes.
+    /// Ends the transaction: complete files are kept, an incomplete one is rolled back.
     pub(crate) fn end(mut self, failed: bool) -> Result<Connection> {
         let none: Option<fn() -> bool> = None;
-        // From here on nothing takes long, and nothing is to be cut off.
+        // The rest is short and must not be cancelled.
         let _ = self.conn.progress_handler(0, none);
         let ended = self.finish(failed);
         if ended.is_err() {
-            // The reason is worth more than a second one.
+            // The first error is the one to report.
             let _ = self.rollback();
         }
         self.identity.before_close(&self.conn);
@@ -146,7 +146,7 @@ impl<'a> ImportTx<'a> {
         self.commit()
     }
 
-    /// Waits for other programs, but not for ever, and not when it is to stop.
+    /// Retries while the database is locked, up to `BUSY_TIMEOUT` or until the import is cancelled.
     fn retry_while_busy(&self, sql: &str) -> Result<()> {
         let is_busy = |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
         let timeout = |time: Duration| self.conn.busy_timeout(time).map_err(|error| self.failed(&error));
@@ -188,7 +188,7 @@ mod tests {
         })
     }
 
-    /// What a database has after an event that follows a rollback by SQLite: in a file that has made a table, or after it.
+    /// Number of tables after an event that follows a rollback by SQLite, during a file that created a table or after it.
     fn tables_after(is_new: bool, in_file: bool, event: impl FnOnce(ImportTx<'_>)) -> i64 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
@@ -232,7 +232,7 @@ mod tests {
                 });
                 assert_eq!(tables, 0, "{what}");
             }
-            // Files that count as loaded are lost: the import has failed.
+            // Files that were counted as loaded are lost, so the import has failed.
             let tables = tables_after(is_new, in_file, |tx| assert!(tx.end(false).is_err()));
             assert_eq!(tables, 0, "is_new: {is_new}, in_file: {in_file}");
         }

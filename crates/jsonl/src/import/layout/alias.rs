@@ -1,22 +1,21 @@
-//! Columns that have a key besides the one that they were made for.
+//! Columns with a second key, besides the one for which they were created.
 //!
-//! A column of an import has the key that it was made for. Where names were taken, its name is another: the column of the
-//! key `a` is `a_2` beside `A`. A key that is spelt like the column means the column as well, as in the lines of an export,
-//! unless the column's own key is in the same files: then the two are different.
+//! If names collide, a column has another name than its key: next to `A`, the column of the key `a` is `a_2`. A key `a_2`, as
+//! in the lines of an export, is stored in that column, too, unless the key `a` is in the same files.
 
 use super::{Layout, Path};
 use crate::import::column::Column;
 
-/// A key that has a column made for another.
+/// A key that is stored in a column created for another key.
 #[derive(Clone, Debug)]
 pub(crate) struct Alias {
     pub(crate) path: Path,
-    /// The column as it was before it had this key.
+    /// The column before it had this key.
     before: Box<Column>,
 }
 
 impl Layout {
-    /// The column that is spelt like a key and that the key may have, if there is one: no line has had the column's own key.
+    /// Finds a column with the name of the key whose own key no line has had, and gives it this key as alias.
     pub(super) fn claim_alias(&mut self, path: &Path) -> Option<usize> {
         let [name] = &path[..] else { return None };
         let is_it = |column: &Column| column.name.as_bytes() == &**name && column.accepts_alias();
@@ -28,7 +27,7 @@ impl Layout {
         Some(index)
     }
 
-    /// Gives a column back to its own key, as it was before another had it. Whether another had it.
+    /// Removes the alias of a column when its own key is found. Returns whether it had one.
     pub(super) fn release_alias(&mut self, index: usize, path: &Path) -> bool {
         let column = &mut self.columns[index];
         match column.alias.take_if(|alias| alias.path != *path) {
@@ -43,12 +42,12 @@ impl Layout {
 }
 
 impl Column {
-    /// Whether a key that is spelt like the column, and not its own, may have it.
+    /// Whether a key with the name of the column may become its alias.
     fn accepts_alias(&self) -> bool {
         self.has_own_key() && self.alias.is_none() && self.types.is_empty()
     }
 
-    /// Whether the table has the column, and which key it was made for is known.
+    /// Whether the table has the column and its original key is known.
     pub(super) fn has_own_key(&self) -> bool {
         self.is_old && self.path.as_ref().is_some_and(|path| !path.is_empty())
     }

@@ -1,6 +1,6 @@
-//! More keys than SQLite has columns.
+//! Reduces the columns of a table whose lines have more keys than SQLite allows columns.
 //!
-//! Owns which keys stop being columns, and which always are: those of the primary key, of indexes and of a schema.
+//! Chooses the keys that lose their column. Keys of the primary key, of indexes and of a schema always keep theirs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,15 +10,15 @@ use super::{
     Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_COLUMN, Path, TableSchema, Type, TypeSet,
 };
 
-/// Keys that are columns however many others there are.
+/// Keys that always keep their column.
 pub(super) struct Reserved {
     names: Vec<String>,
-    /// As SQLite compares names.
+    /// The names in the form in which SQLite compares them.
     folded: HashSet<String>,
 }
 
 impl Reserved {
-    /// Whether the key is one of them, by itself or by the column that it makes.
+    /// Whether the key is reserved, by its path or by the name of its column.
     pub(super) fn has(&self, path: &Path) -> bool {
         let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
         !words.is_empty() && [".", "_"].iter().any(|joint| self.folded.contains(&folded(&words.join(joint))))
@@ -30,7 +30,7 @@ impl Reserved {
 }
 
 impl Layout {
-    /// The keys that are to be columns. A primary key is found by rule only where the table is new.
+    /// Returns the keys that always keep their column. The default key names count only for a new table.
     pub(super) fn reserved(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> Reserved {
         let key = schema
             .filter(|schema| schema.has_key())
@@ -48,18 +48,18 @@ impl Layout {
         Reserved { names, folded }
     }
 
-    /// Makes room: the key that was spread the widest is kept as JSON; then all that are spread are; and then the keys that
-    /// came last go into one column. Says no when columns that have to stay leave no room for that one.
+    /// Removes columns. First the flattened key with the most columns is kept as JSON, then all flattened keys, then the
+    /// last keys move to the overflow column. Returns false if the reserved columns leave no room for that.
     pub(super) fn shrink(&mut self, reserved: &Reserved) -> bool {
-        let mut spread: HashMap<&[u8], usize> = HashMap::new();
+        let mut flattened: HashMap<&[u8], usize> = HashMap::new();
         let paths =
             self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
         for path in paths.filter(|path| path.len() > 1) {
-            *spread.entry(&path[0]).or_default() += 1;
+            *flattened.entry(&path[0]).or_default() += 1;
         }
-        let is_spread = !spread.is_empty();
+        let is_flattened = !flattened.is_empty();
         let widest =
-            spread.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
+            flattened.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
         if let Some((key, _)) = widest {
             let key: Box<[u8]> = key.into();
             self.notes.push(format!(
@@ -71,9 +71,9 @@ impl Layout {
             };
             self.columns.retain(stays);
             self.whole.push(key);
-        } else if is_spread {
+        } else if is_flattened {
             self.is_flat = true;
-            self.notes.push("there are too many keys for columns: no object is spread".to_owned());
+            self.notes.push("there are too many keys for columns: objects are not flattened".to_owned());
             self.columns.retain(|column| column.is_old);
         } else if !self.move_to_overflow(reserved) {
             return false;
@@ -82,16 +82,16 @@ impl Layout {
         true
     }
 
-    /// Keeps as many columns as there may be beside the one for the other keys, the first ones and those that have to stay.
+    /// Moves keys to the overflow column. Keeps the reserved columns and the first of the others.
     fn move_to_overflow(&mut self, reserved: &Reserved) -> bool {
-        let has_to_stay =
+        let is_reserved =
             |column: &Column| column.is_old || column.path.as_ref().is_some_and(|path| reserved.has(path));
-        let staying = self.columns.iter().filter(|column| has_to_stay(column)).count();
+        let staying = self.columns.iter().filter(|column| is_reserved(column)).count();
         let Some(mut room) = (MAX_COLUMNS - 1).checked_sub(staying) else { return false };
         let had_overflow = self.overflow.take().map(|more| self.columns.remove(more)).is_some();
         self.columns.retain(|column| {
-            let stays = has_to_stay(column) || room > 0;
-            room -= usize::from(stays && !has_to_stay(column));
+            let stays = is_reserved(column) || room > 0;
+            room -= usize::from(stays && !is_reserved(column));
             stays
         });
         self.rebuild();
