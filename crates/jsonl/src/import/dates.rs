@@ -1,23 +1,23 @@
-//! Dates and times in text, as ISO 8601 writes them.
+//! Recognises dates and times in the format of ISO 8601.
 
 use serde::Serialize;
 
-/// What a text is.
+/// Kind of a date or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DateKind {
     /// `2024-02-29`
     Date,
-    /// `2024-02-29T23:59:59.5Z`: the seconds, their fraction and the zone may be missing, and `T` may be a space. In a
-    /// column of these some texts may be dates alone.
+    /// `2024-02-29T23:59:59.5Z`: seconds, their fraction and the zone are optional, and `T` may be a space. In a column of
+    /// this kind some texts may be dates without a time.
     DateTime,
     /// `23:59:59`
     Time,
 }
 
 impl DateKind {
-    /// What a text is, if it is any of them. Only the extended form counts, with its hyphens and colons: a row of digits
-    /// is a number more often than a date.
+    /// Returns the kind of a text. Only the extended format counts, with hyphens and colons, because digits alone are more
+    /// often a number than a date.
     pub(crate) fn of(text: &[u8]) -> Option<DateKind> {
         let Some((date, rest)) = text.split_at_checked(10) else {
             return time(text).then_some(DateKind::Time);
@@ -36,7 +36,7 @@ impl DateKind {
         }
     }
 
-    /// What a column is that has both.
+    /// Kind of a column that has both kinds of text.
     pub(crate) fn and(self, other: DateKind) -> Option<DateKind> {
         match (self, other) {
             (one, other) if one == other => Some(one),
@@ -46,7 +46,7 @@ impl DateKind {
     }
 }
 
-/// A number of two digits.
+/// Parses two digits.
 fn two(digits: &[u8]) -> Option<u8> {
     match digits {
         [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => Some((tens - b'0') * 10 + ones - b'0'),
@@ -62,7 +62,7 @@ fn is_date(text: &[u8]) -> bool {
     jiff::civil::Date::new(year, month.cast_signed(), day.cast_signed()).is_ok()
 }
 
-/// Hours and minutes, perhaps seconds and a fraction of them.
+/// Whether a text is hours and minutes, with optional seconds and fraction.
 fn time(text: &[u8]) -> bool {
     let within = |digits: &[u8], most: u8| two(digits).is_some_and(|number| number <= most);
     let minutes = |text: &[u8]| within(&text[..2], 23) && text[2] == b':' && within(&text[3..5], 59);
@@ -76,7 +76,7 @@ fn time(text: &[u8]) -> bool {
         [b'.' | b',', digits @ ..] => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),
         _ => false,
     };
-    // A leap second.
+    // A leap second has the number 60.
     minutes(&seconds[..5]) && seconds[5] == b':' && within(&seconds[6..], 60) && is_fraction
 }
 
@@ -99,9 +99,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_extended_form_counts() {
+    fn only_the_extended_format_is_recognised() {
         let date = Some(DateKind::Date);
-        let moment = Some(DateKind::DateTime);
+        let date_time = Some(DateKind::DateTime);
         let time = Some(DateKind::Time);
         for (text, expected) in [
             ("2024-02-29", date),
@@ -110,11 +110,11 @@ mod tests {
             ("20240229", None),
             ("2024-02", None),
             ("2024", None),
-            ("2024-02-29T23:59:59Z", moment),
-            ("2024-02-29 23:59", moment),
-            ("2024-02-29T23:59:60.123456789+05:30", moment),
-            ("2024-02-29T23:59:59-0800", moment),
-            ("2024-02-29T23:59:59+14", moment),
+            ("2024-02-29T23:59:59Z", date_time),
+            ("2024-02-29 23:59", date_time),
+            ("2024-02-29T23:59:60.123456789+05:30", date_time),
+            ("2024-02-29T23:59:59-0800", date_time),
+            ("2024-02-29T23:59:59+14", date_time),
             ("2024-02-29T24:00:00Z", None),
             ("2024-02-29T", None),
             ("2024-02-29T23", None),

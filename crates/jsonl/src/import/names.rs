@@ -1,12 +1,12 @@
-//! Names of tables and columns: legal, predictable, and none twice.
+//! Names of tables and columns: valid, predictable and unique.
 
 use std::collections::HashSet;
 
-/// The table for a file: its name with everything that is no letter, digit or underscore made one.
+/// Table name for a file name. Characters other than letters, digits and underscores become underscores.
 pub(crate) fn table(stem: &str) -> String {
     let mut name: String =
         stem.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '_' }).collect();
-    // What SQLite and we keep for ourselves, and what would have to be quoted.
+    // Prefixes reserved names and names that would need quotation marks.
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || reserved || name.starts_with(|c: char| c.is_numeric()) || is_reserved(&name) {
         name.insert_str(0, "t_");
@@ -14,36 +14,36 @@ pub(crate) fn table(stem: &str) -> String {
     name
 }
 
-/// The table that says what was loaded.
+/// Table that records the imports.
 pub(crate) const IMPORT_LOG: &str = "_imports";
 
-/// The table of a sink that says which objects became rows.
+/// Table in which a sink records the ids that became rows.
 pub(crate) const PROCESSED_IDS: &str = "_processed_ids";
 
-/// Whether a table's name is kept for one of ours.
+/// Whether a table name is reserved for a table of imports or sinks.
 pub(crate) fn is_reserved(name: &str) -> bool {
     name.eq_ignore_ascii_case(IMPORT_LOG) || name.eq_ignore_ascii_case(PROCESSED_IDS)
 }
 
-/// As SQLite compares names: ASCII without regard to case.
+/// Name in the form in which SQLite compares names: ASCII letters in lower case.
 pub(crate) fn folded(name: &str) -> String {
     name.to_ascii_lowercase()
 }
 
-/// A name in quotes.
+/// Quotes a name for SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Names by which SQLite knows a row's number. No column can be added to a table under one of them.
+/// Names of the rowid. No column with one of these names can be added to a table.
 const ROWID_NAMES: [&str; 3] = ["rowid", "oid", "_rowid_"];
 
-/// Names that are taken.
+/// Set of names that are in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameSet(HashSet<String>);
 
 impl NameSet {
-    /// A free name for a new column: the wanted one, or with a number behind it.
+    /// Reserves a unique name for a new column: the preferred one, or that with a number appended.
     pub(crate) fn reserve(&mut self, preferred: &str) -> String {
         let mut name = preferred.replace('\0', "\u{fffd}");
         if name.is_empty() {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables() {
+    fn table_name_is_derived_from_the_file_name() {
         for (stem, expected) in [
             ("types", "types"),
             ("_sde", "_sde"),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_differ_only_in_case() {
+    fn column_that_differs_only_in_case_gets_a_number() {
         let mut names = NameSet::default();
         let columns: Vec<_> = ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"]
             .iter()

@@ -127,7 +127,7 @@ impl Default for ImportOptions {
 /// Maximum number of worker threads.
 pub const MAX_WORKERS: usize = 32;
 
-/// Maximum of `max_line`, below SQLite's limit of 1,000,000,000 bytes for a value.
+/// Maximum of `max_line`, because SQLite holds no longer value.
 pub const MAX_LINE_BYTES: usize = 900_000_000;
 
 impl ImportOptions {

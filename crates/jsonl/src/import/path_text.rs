@@ -1,13 +1,13 @@
-//! The path of a file as text, for the log, for columns and for people: different paths have different texts.
+//! Paths as text, for the import log, columns and messages. Different paths have different texts.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The beginning of an escaped byte.
+/// Prefix of an escaped byte.
 const ESCAPE: &str = "\\x";
 
-/// The text of a path: itself, where it is UTF-8. Bytes that are not are written as `\xFF`, and in such a path a backslash
-/// as two; likewise in a path that has `\x` itself.
+/// Returns a path as text. A path that is UTF-8 is unchanged. Other bytes are written as `\xFF`, and in such a path a
+/// backslash as two; likewise in a path that contains `\x`.
 pub(crate) fn path_text(path: &Path) -> String {
     if let Some(plain) = path.to_str().filter(|plain| !plain.contains(ESCAPE)) {
         return plain.to_owned();

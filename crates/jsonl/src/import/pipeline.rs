@@ -1,7 +1,7 @@
-//! The pipeline: one reader cuts files into blocks, workers parse them, and they come out in order.
+//! The pipeline: one reader thread cuts files into blocks, and workers parse them; results are in order.
 //!
-//! Owns how much is under way at a time: the pool's queue bounds the blocks, and the budget their bytes, for a line may
-//! be larger than a block.
+//! Owns the limits on memory. The pool's queue limits the number of blocks in flight, and the budget limits their bytes,
+//! because a line may be larger than the block size.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -21,29 +21,29 @@ use crate::parse::{ParseOptions, parse};
 use crate::parsed_block::{BadLine, ParsedBlock};
 use crate::source::{Fingerprint, InputFile};
 
-/// A file to be read.
+/// A file to read and how to parse it.
 #[derive(Clone, Debug)]
 pub(crate) struct FileJob {
     /// Which source.
     pub(crate) index: usize,
     pub(crate) source: Source,
     pub(crate) parse_options: Arc<ParseOptions>,
-    /// Shared by all files of a table.
+    /// Shared by all files of the table.
     pub(crate) demand: Arc<Demand>,
-    /// What standard input gave when it was read first.
+    /// Copy of an input that can be read only once, for later passes.
     pub(crate) copy: Option<Arc<File>>,
 }
 
-/// Whether the writer needs the rest of a table's files.
+/// Tells the reader whether the writer needs the rest of a table's files.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
-    /// They are read again, or cannot be loaded.
+    /// The files will be read again, or cannot be loaded.
     pub(crate) abandoned: AtomicBool,
-    /// The table has as many rows as are wanted.
+    /// The table has reached the limit of rows.
     pub(crate) full: AtomicBool,
 }
 
-/// What comes out.
+/// A result of the pipeline.
 pub(crate) struct PipelineItem {
     /// Which source.
     pub(crate) index: usize,
@@ -52,14 +52,14 @@ pub(crate) struct PipelineItem {
 
 pub(crate) enum PipelineEvent {
     Block(Box<ParsedBlock>, Permit),
-    /// The file was read to its end, or not.
+    /// The file was read to its end, or reading failed.
     End(io::Result<Fingerprint>),
 }
 
-/// Blocks under way, beyond those in the pool's hands.
+/// Minimum size of the memory budget, in blocks.
 const BUDGET_BLOCKS: usize = 24;
 
-/// Starts to read. The pool is for stopping it early.
+/// Starts the reader thread and the workers. The returned pool can be cancelled.
 pub(crate) fn start(
     jobs: Vec<FileJob>,
     options: &ImportOptions,
@@ -91,7 +91,7 @@ pub(crate) fn start(
     };
     let thread = std::thread::Builder::new().name("read".to_owned());
     let spawned = thread.spawn(move || {
-        // A pool that takes no more has been told to stop.
+        // Submission fails only after cancellation.
         let _ = jobs.into_iter().try_for_each(|job| reader.file(&job));
         reader.pool.close();
     });
@@ -99,8 +99,8 @@ pub(crate) fn start(
     Ok((pool, results))
 }
 
-/// What was used and can be used again: buffers, and rows without theirs. Fresh memory has to be cleared, and costs a fault
-/// a page: a fifteenth of all the work.
+/// Buffers and parsed blocks for reuse. Fresh memory has to be cleared and causes page faults, which take about 7 % of the
+/// time of an import.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     buffers: Mutex<Vec<Vec<u8>>>,
@@ -116,13 +116,13 @@ fn push<T>(buffers: &Mutex<Vec<T>>, used: T) {
 }
 
 impl BufferPool {
-    /// Takes rows that nobody needs any more. A very long line's are not kept.
+    /// Takes back a block for reuse, unless it is much larger than the block size.
     pub(crate) fn recycle(&self, mut parsed: ParsedBlock, block: usize) {
         let buffer = parsed.original.take().unwrap_or_else(|| std::mem::take(&mut parsed.text));
         if buffer.len() <= block * 2 {
             push(&self.buffers, buffer);
         }
-        // Rows take some times the room of their text.
+        // Cells take several times the memory of their text.
         let room = parsed.scratch.capacity().max(parsed.text.capacity()).max(parsed.cells.capacity() * 8);
         if room <= block * 2 {
             push(&self.blocks, parsed);
@@ -138,7 +138,7 @@ struct FileReader {
     options: ImportOptions,
 }
 
-/// The pool takes nothing more.
+/// The pool was closed or cancelled.
 struct PoolClosed;
 
 impl FileReader {
@@ -162,7 +162,7 @@ impl FileReader {
         };
         let mut blocks = Blocks::new(opened, self.options.block, self.options.max_line);
         let mut is_first = true;
-        // What can be read only once is read to its end, whatever becomes of it: the next pass has only the copy.
+        // An input that can be read only once is read to its end, because the next pass reads the copy.
         let is_read_once = job.copy.is_some();
         loop {
             if self.handle.is_cancelled() {
@@ -196,7 +196,7 @@ impl FileReader {
     }
 }
 
-/// What a source is that begins so, and cannot be lines of JSON.
+/// Describes a format that is not JSONL, detected from its first bytes.
 fn unsupported_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0xff, 0xfe, ..] | [b'{', 0, ..] => {
@@ -205,28 +205,28 @@ fn unsupported_format(bytes: &[u8]) -> Option<&'static str> {
         [0xfe, 0xff, ..] | [0, b'{', ..] => {
             Some("it is UTF-16; convert it first: iconv -f UTF-16BE -t UTF-8")
         }
-        [0x1f, 0x8b, ..] => Some("it is compressed twice; unpack it first: zcat"),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("it is compressed twice; unpack it first: zstdcat"),
+        [0x1f, 0x8b, ..] => Some("it is compressed twice; decompress it first: zcat"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("it is compressed twice; decompress it first: zstdcat"),
         [0xfd, b'7', b'z', b'X', ..] => {
-            Some("it is compressed with xz, which is not read; decompress it first: xzcat")
+            Some("it is compressed with xz, which is not supported; decompress it first: xzcat")
         }
         [b'B', b'Z', b'h', b'1'..=b'9', ..] => {
-            Some("it is compressed with bzip2, which is not read; decompress it first: bzcat")
+            Some("it is compressed with bzip2, which is not supported; decompress it first: bzcat")
         }
         [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => {
-            Some("it is compressed with lz4, which is not read; decompress it first: lz4cat")
+            Some("it is compressed with lz4, which is not supported; decompress it first: lz4cat")
         }
         [b'L', b'Z', b'I', b'P', ..] => {
-            Some("it is compressed with lzip, which is not read; decompress it first: lzip -dc")
+            Some("it is compressed with lzip, which is not supported; decompress it first: lzip -dc")
         }
         [b'P', b'K', 3, 4, ..] => {
-            Some("it is compressed with zip, which is not read; decompress it first: unzip -p")
+            Some("it is compressed with zip, which is not supported; decompress it first: unzip -p")
         }
         [b'7', b'z', 0xbc, 0xaf, ..] => {
-            Some("it is compressed with 7z, which is not read; decompress it first: 7z x -so")
+            Some("it is compressed with 7z, which is not supported; decompress it first: 7z x -so")
         }
         [0x1f, 0x9d, ..] => {
-            Some("it is compressed with compress, which is not read; decompress it first: zcat")
+            Some("it is compressed with compress, which is not supported; decompress it first: zcat")
         }
         [b'S', b'Q', b'L', b'i', b't', b'e', b' ', b'f', ..] => Some("it is an SQLite database, not JSONL"),
         _ => None,
@@ -249,14 +249,14 @@ fn open(job: &FileJob, read: &Arc<AtomicU64>) -> io::Result<InputFile> {
     InputFile::new(file, path, job.source.compression, read, job.copy.as_deref())
 }
 
-/// How many bytes may be under way.
+/// Limits the bytes of blocks in flight.
 struct MemoryBudget {
     capacity: usize,
     in_use: Mutex<(usize, bool)>,
     returned: Condvar,
 }
 
-/// Some of them, until it is dropped.
+/// Bytes of the budget that are in use until this is dropped.
 pub(crate) struct Permit {
     budget: Arc<MemoryBudget>,
     bytes: usize,
@@ -267,7 +267,7 @@ impl MemoryBudget {
         MemoryBudget { capacity, in_use: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// Waits until there is room. What is larger than all of it goes alone.
+    /// Waits until the bytes are available. A block larger than the budget waits until no other is in flight.
     fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let full =
@@ -277,7 +277,7 @@ impl MemoryBudget {
         Permit { budget: self.clone(), bytes }
     }
 
-    /// Lets all through: nothing will come of it.
+    /// Ends all waits, after cancellation.
     fn close(&self) {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         self.returned.notify_all();
@@ -285,7 +285,7 @@ impl MemoryBudget {
 }
 
 impl Permit {
-    /// More of them than was thought. It does not wait: what is there is there; but the next does.
+    /// Adds bytes to the permit without waiting, because they are already allocated.
     fn grow(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.budget.in_use.lock().unwrap_or_else(PoisonError::into_inner).0 += bytes;

@@ -1,6 +1,6 @@
-//! Looks at what the database has before anything is written.
+//! Inspects the database before anything is written.
 //!
-//! Owns what may be done with a table that is there already, and which files need not be loaded again.
+//! Decides what may be done with existing tables and which files need not be loaded again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::source;
 pub(crate) struct Preflight<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) target: &'a Path,
-    /// The database is a draft that an import was stopped at, or a new one.
+    /// Whether the database is new, or the draft of a cancelled import.
     pub(crate) is_draft: bool,
     pub(crate) handle: &'a ImportHandle,
     pub(crate) options: &'a ImportOptions,
@@ -79,7 +79,7 @@ impl Preflight<'_> {
                 }
             }
             if table_state.is_replaced {
-                // What is made anew is made of all files.
+                // A replaced table is loaded from all its files.
                 for index in group {
                     let file = &mut self.files[index];
                     (file.outcome, file.rows, file.rejected) = (FileOutcome::Waiting, 0, 0);
@@ -90,7 +90,7 @@ impl Preflight<'_> {
         Ok(if conflicting.is_empty() { Ok(all) } else { Err(self.refusal(&conflicting)) })
     }
 
-    /// What an import that was stopped had built of files that are not asked for any more.
+    /// Drops the tables in the draft of a cancelled import whose files are not part of this import.
     fn drop_unrequested_tables(&self) -> Sql<()> {
         if !self.is_draft {
             return Ok(());
@@ -102,7 +102,7 @@ impl Preflight<'_> {
             names.collect::<Sql<_>>()?
         };
         let requested: HashSet<&String> = self.names.iter().collect();
-        // A table goes with its records, or stays with them.
+        // A table and its records are deleted together.
         let transaction = self.conn.unchecked_transaction()?;
         for table in tables.iter().filter(|table| !requested.contains(table)) {
             transaction.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
@@ -119,17 +119,17 @@ impl Preflight<'_> {
             format!("{} has the {noun} {}{more} already", self.target.display(), quoted_list.join(", "));
         Error::Invalid(match (self.options.resume, tables.first()) {
             (true, Some((_, file))) => format!(
-                "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; say \
+                "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; use \
                  --replace, --upsert, or --append, which adds all rows of the file again"
             ),
             _ => format!(
-                "{has}; say --replace, --append or --upsert, or --resume to leave out files that were loaded before \
-                 and have not changed"
+                "{has}; use --replace, --append or --upsert, or --resume to skip files that were loaded before and have \
+                 not changed"
             ),
         })
     }
 
-    /// Leaves out files of a table that were loaded before and have not changed, if the table still has them.
+    /// Skips files of a table that were loaded before and have not changed, if the table still has their rows.
     fn skip_unchanged(
         &mut self,
         group: &[usize],
@@ -143,7 +143,7 @@ impl Preflight<'_> {
             }
         }
         let Some(object) = object else {
-            // Without its table nothing of a file is loaded, unless the file is empty.
+            // Without its table no file is loaded, except an empty one.
             loaded.retain(|(_, entry)| entry.fingerprint.bytes == 0);
             self.mark_unchanged(loaded);
             return Ok(None);
@@ -152,17 +152,17 @@ impl Preflight<'_> {
             return Ok(None);
         }
         if let Some(why) = missing_data(self.conn, &object.name)? {
-            // To add the rows again would double those that it still has.
+            // Appending again would duplicate the rows that the table still has.
             let can_reload = self.is_draft
                 || matches!(self.options.existing, ExistingTable::Replace | ExistingTable::Upsert);
             let target = self.target.display();
             return Ok((!can_reload).then(|| {
                 Error::Invalid(format!(
-                    "{target}: {why}; say --replace to load it anew, or --upsert to bring its rows up to date"
+                    "{target}: {why}; use --replace to load it again, or --upsert to update its rows"
                 ))
             }));
         }
-        // A table that is made anew has only rows of the files that are named.
+        // A replaced table has only rows of the named files.
         if self.is_draft || self.options.existing == ExistingTable::Replace {
             let sources = loaded.iter().map(|(index, _)| self.files[*index].source.as_str()).collect();
             if !import_log::consists_of(self.conn, &object.name, &sources)? {
@@ -182,7 +182,7 @@ impl Preflight<'_> {
         }
     }
 
-    /// What the log has of a file, if that was loaded as it is now.
+    /// Returns the log entry of a file if the file has not changed since that load.
     fn unchanged_entry(&self, index: usize, source: &Source) -> Sql<Option<import_log::LogEntry>> {
         let file = &self.files[index];
         let Some(path) = source.path.as_ref().filter(|_| source.is_file) else { return Ok(None) };
@@ -199,7 +199,7 @@ impl Preflight<'_> {
         Ok(same.then_some(entry))
     }
 
-    /// What is known of a table that gets more rows.
+    /// Returns the state of an existing table that gets more rows.
     fn existing_table(&self, object: &ExistingObject, stem: &str) -> Sql<Result<TableState>> {
         let name = &object.name;
         let existing::TableShape { mut layout, mut keys, required, has_conflict_clause } =
@@ -208,7 +208,7 @@ impl Preflight<'_> {
             layout.apply_schema(schema, self.options);
         }
         let requested = self.options.key_of(stem);
-        // One name for the keys of several tables is for those that have it.
+        // With several tables, --primary-key applies to those that have the columns.
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
         let is_meant = is_only_table || self.options.primary_key.is_empty();
         let found: Option<Vec<usize>> = requested.iter().map(|name| layout.find_column(name)).collect();
@@ -257,7 +257,7 @@ impl Preflight<'_> {
         }))
     }
 
-    /// Whether the table has a unique index of these columns.
+    /// Whether the table has a unique index on these columns.
     fn is_unique(&self, table: &str, columns: &[String]) -> Sql<bool> {
         let unique = "SELECT name FROM pragma_index_list(?1) WHERE \"unique\" AND NOT partial";
         let mut statement = self.conn.prepare_cached(unique)?;
@@ -275,7 +275,7 @@ impl Preflight<'_> {
     }
 }
 
-/// What a table does not have any more that it had after the last import into it.
+/// Describes a column or rows that a table has lost since the last import into it.
 fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let mut statement = conn.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
     let object = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
@@ -283,9 +283,7 @@ fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
         import_log::columns(conn, table)?.unwrap_or_default().into_keys().collect();
     recorded.sort_unstable();
     if let Some(column) = recorded.iter().find(|column| !object.contains(*column)) {
-        return Ok(Some(format!(
-            "the table {table:?} has no column {column:?} any more, which it had after its last import"
-        )));
+        return Ok(Some(format!("the table {table:?} has lost the column {column:?} since its last import")));
     }
     let Some(recorded) = import_log::table_rows(conn, table)? else { return Ok(None) };
     let count = format!("SELECT count(*) FROM {}", names::quoted(table));
@@ -293,7 +291,7 @@ fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let rows = rows.unsigned_abs();
     Ok((rows < recorded).then(|| {
         format!(
-            "the table {table:?} has {rows} rows, fewer than the {recorded} that imports have put into it"
+            "the table {table:?} has {rows} rows, fewer than the {recorded} that imports have loaded into it"
         )
     }))
 }

@@ -1,8 +1,8 @@
-//! Wider types for columns of tables that we made.
+//! Widens the types of columns in tables that an import created.
 //!
-//! Owns how a table's definition is changed. Between types of numbers nothing but the definition is written: rows lie in
-//! the file the same way. A column that becomes text, or one of the key, is copied with all its table, for its values
-//! change, and those in its indexes.
+//! Owns the change of a table's definition. Between numeric types only the definition is written, because the rows have the
+//! same format in the file. If a column becomes text, or is part of the key, the table is copied, because its values and
+//! those in its indexes change.
 
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
@@ -16,15 +16,15 @@ use crate::types::Type;
 
 type Sql<T> = rusqlite::Result<T>;
 
-/// The old table while its rows are copied.
+/// Name of the old table while its rows are copied.
 const OLD_TABLE: &str = "gristmill_import_old";
 
-/// The name of the function that writes a number as JSON does. Its second argument says whether doubles that are whole
-/// numbers are written without a fraction.
+/// Name of the SQL function that formats a number as JSON. With a true second argument it formats doubles that are whole
+/// numbers without a fraction.
 const TEXT_FUNCTION: &str = "gristmill_import_text";
 
-/// The definition of a table with another type for a column, if it has the column once, and as we write it; and whether
-/// that is all that has to be changed.
+/// Returns the definition of a table with another type for a column, and whether only the definition has to change. `None`
+/// unless the definition has the column exactly once, in the form that imports write.
 fn retyped(sql: &str, name: &str, before: Type, after: Type) -> Option<(String, bool)> {
     let name = quoted(name);
     let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
@@ -52,7 +52,7 @@ pub(crate) fn can_widen(sql: &str, name: &str, kind: Type) -> bool {
     kind != Type::Text && retyped(sql, name, kind, Type::Text).is_some()
 }
 
-/// Whether a column of a table holds such values.
+/// Whether a column of a table has such values.
 pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -> Sql<bool> {
     let (table, column) = (quoted(table), quoted(column));
     let such = match what {
@@ -62,7 +62,7 @@ pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -
     conn.prepare(&format!("SELECT 1 FROM {table} WHERE {such} LIMIT 1"))?.exists([])
 }
 
-/// Gives the columns of a table the types that they are to have.
+/// Changes the columns of a table to their target types.
 pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> Sql<()> {
     if columns.iter().all(|column| column.before == column.declared) {
         return Ok(());
@@ -85,7 +85,7 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
         conn.pragma_update(None, "writable_schema", true)?;
         conn.execute(&format!("UPDATE sqlite_schema SET sql = ?2 WHERE {of_table}"), (table, sql))?;
         conn.pragma_update(None, "writable_schema", "RESET")?;
-        // So that others who have it open read it again.
+        // Makes other connections read the schema again.
         conn.pragma_update(None, "schema_version", version + 1)?;
     } else {
         copy(conn, table, &sql, columns)?;
@@ -94,7 +94,7 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
     Ok(())
 }
 
-/// Makes the table anew by this definition, with its rows in their order, its indexes and its triggers.
+/// Creates the table again with this definition, and copies its rows in order, its indexes and its triggers.
 fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()> {
     conn.create_scalar_function(TEXT_FUNCTION, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
         let has_whole_numbers: bool = context.get(1)?;
@@ -112,7 +112,7 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
     let (names, values): (Vec<String>, Vec<String>) =
         made.map(|column| (quoted(&column.name), value(column))).unzip();
     let (names, values, table) = (names.join(","), values.join(","), quoted(table));
-    // Views and triggers that name the table mean the one that is to come.
+    // Views and triggers that name the table must refer to the new one.
     conn.pragma_update(None, "legacy_alter_table", true)?;
     conn.execute_batch(&format!("ALTER TABLE {table} RENAME TO {OLD_TABLE}"))?;
     conn.pragma_update(None, "legacy_alter_table", false)?;
@@ -124,16 +124,16 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
     dependents.iter().try_for_each(|sql| conn.execute_batch(sql))
 }
 
-/// Whether the double may stand for a whole number that a file has.
+/// Whether the double may come from a number written without a fraction.
 fn is_whole(value: f64) -> bool {
     value.fract() == 0.0
         && value.abs() <= MAX_EXACT_INTEGER as f64
         && !(value == 0.0 && value.is_sign_negative())
 }
 
-/// The value of a column as its new type has it. A column of text has numbers as JSON writes them. How they were spelt is not
-/// known any more; but in a column of doubles that has whole numbers, a value that is whole is taken for one of them, so
-/// that the next line with this number has the same text.
+/// SQL expression for the value of a column in its new type. Text columns have numbers in JSON format. Their original
+/// spelling is lost, but in a column of doubles that has whole numbers, a whole value is formatted as one of them, so that
+/// it equals the text of the next line with this number.
 fn value(column: &Column) -> String {
     let name = quoted(&column.name);
     let text =

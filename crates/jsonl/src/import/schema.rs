@@ -1,4 +1,4 @@
-//! What the user fixes beforehand, in a TOML file.
+//! Schema files: types, names and keys that the user sets in TOML.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer};
 use crate::error::{Error, Result};
 use crate::types::Type;
 
-/// What is fixed of some tables.
+/// Types, names and keys of tables, read from a TOML file.
 ///
 /// ```toml
-/// [tables.types]                  # the table as the file's name makes it
-/// name = "item_types"             # another name
+/// [tables.types]                  # the table name derived from the file name
+/// name = "item_types"             # name in the database
 /// primary_key = "_key"           # or several: ["year", "number"]
 /// indexes = ["groupID"]
 /// others = "skip"                 # keys not named below: infer (the default), skip or reject
@@ -21,37 +21,37 @@ use crate::types::Type;
 /// radius = { type = "real" }      # integer, real, numeric, boolean, text or any
 /// groupID = { name = "group_id" }
 /// description = { skip = true }
-/// "name.en" = { type = "text" }   # within an object that is spread
+/// "name.en" = { type = "text" }   # a key in an object that is flattened
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schema {
-    /// By the table's name.
+    /// Tables by the name derived from the file name.
     #[serde(default)]
     pub tables: BTreeMap<String, TableSchema>,
     #[serde(skip)]
     fingerprint: Option<String>,
 }
 
-/// What is fixed of one table.
+/// Settings of one table in a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "what is fixed of a table: write [tables.NAME]")]
+#[serde(deny_unknown_fields, expecting = "the settings of a table: write [tables.NAME]")]
 pub struct TableSchema {
-    /// Another name.
+    /// Name of the table in the database.
     pub name: Option<String>,
-    /// The columns of the primary key: a name, or a list of names.
+    /// Columns of the primary key: a name, or a list of names.
     #[serde(default, deserialize_with = "one_or_more")]
     pub primary_key: Vec<String>,
-    /// Leave the file out.
+    /// Whether the file is skipped.
     #[serde(default)]
     pub skip: bool,
-    /// Columns to make an index for.
+    /// Columns to index.
     #[serde(default)]
     pub indexes: Vec<String>,
-    /// What becomes of keys that are not named.
+    /// What to do with keys that `columns` does not name.
     #[serde(default)]
     pub others: OtherKeys,
-    /// By the key; within an object that is spread, by the keys with dots between them.
+    /// Columns by key. For a key in a flattened object, the keys are separated by dots.
     #[serde(default)]
     pub columns: BTreeMap<String, ColumnSchema>,
 }
@@ -75,42 +75,42 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     })
 }
 
-/// What becomes of keys that a schema does not name, and for which the table has no column yet.
+/// What to do with keys that a schema does not name and that have no column in the table yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OtherKeys {
-    /// They become columns all the same.
+    /// Add columns for them.
     #[default]
     Infer,
-    /// They are left out.
+    /// Skip them.
     Skip,
-    /// Their line is rejected.
+    /// Reject their line.
     Reject,
 }
 
-/// What is fixed of one column.
+/// Settings of one column in a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "what is fixed of a column: write { type = \"integer\" }")]
+#[serde(deny_unknown_fields, expecting = "the settings of a column: write { type = \"integer\" }")]
 pub struct ColumnSchema {
-    /// Its type; a value that does not fit costs its line.
+    /// Type of the column. Lines with a value that does not match are rejected.
     #[serde(rename = "type")]
     pub kind: Option<Type>,
-    /// Another name.
+    /// Name of the column in the table.
     pub name: Option<String>,
-    /// Leave it out.
+    /// Whether the key is skipped.
     #[serde(default)]
     pub skip: bool,
 }
 
 impl Schema {
-    /// Reads a file.
+    /// Reads a schema file.
     pub fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).map_err(|error| Error::io("read the schema", path, &error))?;
         let parsed: std::result::Result<Schema, _> = toml::from_str(&text);
         let mut schema = parsed.map_err(|error| {
             let why = error.to_string();
-            Error::Invalid(format!("the schema {} is not right: {}", path.display(), why.trim_end()))
+            Error::Invalid(format!("the schema {} is not valid: {}", path.display(), why.trim_end()))
         })?;
         schema.fingerprint = Some(blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect());
         Ok(schema)

@@ -1,4 +1,4 @@
-//! Which keys become columns when only some are asked for, and the column that names the file of a row.
+//! Applies `--columns` and `--filename-column` to the parse options.
 
 use super::column::Column;
 use super::layout::Layout;
@@ -10,7 +10,7 @@ use crate::parse::{Filename, ParseOptions, UnknownKeys};
 
 type Path = Vec<Box<[u8]>>;
 
-/// Refuses what cannot be asked for together.
+/// Rejects a key or an index that is not among the selected columns.
 pub(crate) fn check(options: &ImportOptions) -> Result<()> {
     if options.columns.is_empty() {
         return Ok(());
@@ -19,13 +19,13 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
     let missing = |name: &&String| !known.iter().any(|known| known.eq_ignore_ascii_case(name));
     match options.primary_key.iter().chain(&options.indexes).find(missing) {
         Some(name) => Err(Error::Invalid(format!(
-            "{name:?} is to be a key or to have an index, but is not among the columns; add it to --columns"
+            "{name:?} is named as a key or for an index, but not in --columns; add it to --columns"
         ))),
         None => Ok(()),
     }
 }
 
-/// Makes the parser skip keys that were not asked for, and add the name of the file.
+/// Makes the parser skip unselected keys and add the file name.
 pub(crate) fn apply(
     parse_options: &mut ParseOptions,
     options: &ImportOptions,
@@ -56,14 +56,13 @@ fn select(parse_options: &mut ParseOptions, options: &ImportOptions, schema: Opt
     for path in &requested {
         let number =
             path.iter().fold(ROOT, |parent, name| find_or_add(&mut parse_options.keys, parent, name));
-        // All that is in it is wanted as well.
+        // All keys in its objects are selected, too.
         parse_options.keys.get_mut(number).is_open = true;
     }
     parse_options.unknown_keys = UnknownKeys::Skipped;
 }
 
-/// Whether a table has a column of the key that was asked for, or of a key in its objects. Keys are compared exactly: a key
-/// in another case is another key.
+/// Whether a table has a column for the requested key, or for a key in its objects. Keys are compared with regard to case.
 pub(crate) fn has(
     layout: &Layout,
     name: &str,
@@ -74,15 +73,15 @@ pub(crate) fn has(
     layout.columns.iter().any(|column| is_of(column, &requested))
 }
 
-/// Whether some line of a table's files had a key that was asked for.
+/// Whether a line of a table's files had a selected key.
 pub(crate) fn is_in_lines(layout: &Layout, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
     let requested: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
     let seen = layout.columns.iter().filter(|column| !column.types.is_empty());
     seen.into_iter().any(|column| requested.iter().any(|requested| is_of(column, requested)))
 }
 
-/// Whether a column is for this key, or for one in its objects. A column of the user's is for the key that makes its name,
-/// until lines show which key it has.
+/// Whether a column is for this key, or for a key in its objects. A column created by the user is for the key with its name,
+/// until a line shows its key.
 fn is_of(column: &Column, requested: &Path) -> bool {
     if column.alias.as_ref().is_some_and(|alias| alias.path == *requested) {
         return true;
@@ -93,7 +92,7 @@ fn is_of(column: &Column, requested: &Path) -> bool {
     }
 }
 
-/// The keys that a name means: a column's new name, or keys with dots where objects are spread.
+/// Returns the path for a name: the new name of a column, or keys separated by dots where objects are flattened.
 fn path_of(name: &str, options: &ImportOptions, schema: Option<&TableSchema>) -> Path {
     let renamed = schema.into_iter().flat_map(|schema| &schema.columns);
     let key = renamed.into_iter().find(|(_, column)| column.name.as_deref() == Some(name));

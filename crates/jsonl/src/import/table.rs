@@ -1,7 +1,7 @@
-//! One table in the database: made, filled, finished.
+//! A table in the database: creates it, writes its rows, and declares its types and key.
 //!
-//! Owns the SQL. While rows come, columns have no type: what was seen decides, when all of it was. Values lie in
-//! the file the same way under either, but for text, and then the file is loaded again with what is known.
+//! Owns the SQL. While rows are written, columns have no type; types are declared after the last row. Values have the same
+//! format in the file with and without a type, except in text columns: then the file is loaded again with its types.
 
 mod insert;
 
@@ -19,7 +19,7 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
 use crate::types::Type;
 
-/// How rows get in.
+/// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteMode {
     Insert,
@@ -33,34 +33,34 @@ pub(crate) struct Table {
     pub(crate) plan: KeyPlan,
     pub(crate) key_tracker: KeyTracker,
     pub(crate) write_mode: WriteMode,
-    /// Columns that the table would make up a key for, or leave null.
+    /// Key columns that rows may not leave out, because SQLite would assign a value or leave null.
     pub(crate) required: Vec<Required>,
-    /// Its definition may have a conflict clause, which must not decide what becomes of a row: a row that it ignores, or that
-    /// it replaces with a later one, would be lost.
+    /// Its definition may have an `ON CONFLICT` clause, which is overridden: a row that it ignores or replaces would be
+    /// lost.
     pub(crate) has_conflict_clause: bool,
-    /// All rows are in the block that is written next, so types and key are known before the first one is.
+    /// Whether the next block has all rows, so that types and key are known before the first insert.
     pub(crate) is_whole: bool,
-    /// It was there before us.
+    /// Whether the table existed before this import.
     pub(crate) is_old: bool,
-    /// Its types are known from the start; else they are declared when all rows are there.
+    /// Whether its types are declared when it is created, not after all rows.
     pub(crate) is_typed: bool,
     is_made: bool,
     insert: String,
 }
 
-/// What became of a block.
+/// Result of writing a block.
 #[derive(Debug, Default)]
 pub(crate) struct InsertResult {
     pub(crate) rows: u64,
     pub(crate) refused: Vec<(Line, ParseErrorKind)>,
-    /// The plan does not hold, seen after so many rows of the block; rows are missing.
+    /// Set if the key plan failed: the number of rows of the block observed until then. The rest was not written.
     pub(crate) plan_failed_after: Option<usize>,
 }
 
 /// Why a table could not be finished as planned.
 #[derive(Debug)]
 pub(crate) enum FinishError {
-    /// Some rows break the key that the user asked for: they have to be refused, one by one.
+    /// Some rows violate the requested key and have to be rejected one by one.
     KeyBroken,
     Sqlite(rusqlite::Error),
 }
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// Looks at a block without writing it, or at the rows of it that come after the first `seen`.
+    /// Observes the keys of a block, after its first `seen` rows, without writing it.
     pub(crate) fn observe_keys(&mut self, parsed: &ParsedBlock, map: &[u32], seen: usize) {
         let mut begin =
             seen.checked_sub(1).and_then(|last| parsed.rows.get(last)).map_or(0, |row| row.end as usize);
@@ -110,7 +110,7 @@ impl Table {
         }
     }
 
-    /// Writes a block.
+    /// Writes the rows of a block.
     pub(crate) fn write(
         &mut self,
         conn: &Connection,
@@ -129,7 +129,7 @@ impl Table {
         }
     }
 
-    /// Decides on the key with the first row that there is.
+    /// Plans the key from the first row.
     fn plan_key_from_first_row(&mut self, parsed: &ParsedBlock, map: &[u32]) {
         let Some(first) = parsed.rows.first() else { return };
         let mut key_tracker = self.key_tracker.clone();
@@ -145,7 +145,7 @@ impl Table {
         };
     }
 
-    /// Decides on the key with all rows that there are. The table gets its types and its key when it is made.
+    /// Plans the key from all rows. The table is created with its types and its key.
     fn plan_key_from_all_rows(&mut self, parsed: &ParsedBlock, map: &[u32]) {
         let key_tracker = self.key_tracker.clone();
         self.observe_keys(parsed, map, 0);
@@ -164,8 +164,8 @@ impl Table {
         }
     }
 
-    /// Whether the rows come out of the table as they would if it got its types after them. SQLite makes whole numbers of
-    /// some doubles when it knows the type: of zero below zero, and of all that can be one in a NUMERIC column.
+    /// Whether rows are stored the same with types declared before as after them. With a declared type SQLite converts
+    /// some doubles to integers: negative zero, and all whole values in a NUMERIC column.
     fn keeps_types(&self, parsed: &ParsedBlock) -> bool {
         let is_numeric = |column: &Column| column.kind() == Type::Numeric;
         !self.layout.columns.iter().any(is_numeric)
@@ -174,16 +174,16 @@ impl Table {
 
     fn note_no_key(&mut self, index: usize) {
         let name = &self.layout.columns[index].name;
-        let note = format!("the column {name:?} has values more than once: there is no primary key");
+        let note = format!("the column {name:?} has duplicate values: there is no primary key");
         self.layout.notes.push(note);
     }
 
-    /// The table as it is to be.
+    /// Returns the `CREATE TABLE` statement.
     pub(crate) fn sql(&self, typed: bool) -> String {
         let is_after = matches!(self.plan, KeyPlan::After(_));
         let columns = self.layout.columns.iter().enumerate().map(|(index, column)| {
             let name = quoted(&column.name);
-            // INTEGER PRIMARY KEY would be the row's number, and its order; INT is not.
+            // INTEGER PRIMARY KEY would be the rowid and order the rows; INT PRIMARY KEY is not.
             let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
             let kind = if typed { column.kind() } else { Type::Any };
             match &self.plan {
@@ -208,7 +208,7 @@ impl Table {
         format!("CREATE TABLE {} (\n{}\n)", quoted(&self.name), columns.join(",\n"))
     }
 
-    /// Makes the table, or the columns that are new.
+    /// Creates the table, or adds its new columns.
     fn create_or_extend(&mut self, conn: &Connection) -> Sql<()> {
         if self.is_old && self.insert.is_empty() {
             retype::widen(conn, &self.name, &mut self.layout.columns)?;
@@ -240,7 +240,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes what is missing when all rows are there: types, the key, columns that no row had.
+    /// Adds types, the key and columns that no row had, after all rows are written.
     pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), FinishError> {
         self.create_or_extend(conn)?;
         if self.is_old || self.is_typed || !self.is_made {
@@ -248,7 +248,7 @@ impl Table {
         }
         if self.plan == KeyPlan::None {
             self.plan = match self.key_tracker.plan(&self.layout) {
-                // It was not one from the start, and cannot become one.
+                // A column cannot become the rowid later.
                 KeyPlan::Rowid(index) => KeyPlan::After(vec![index]),
                 KeyPlan::Enforced(_) => return Err(FinishError::KeyBroken),
                 plan => plan,
@@ -274,8 +274,8 @@ impl Table {
         }
     }
 
-    /// Tells the database what the columns are. Rows lie there as they should; only what is said of them changes, so
-    /// that is all that is written. The index of the key gets the name that SQLite itself would have given it.
+    /// Declares the types of the columns. The stored rows do not change, so only the schema is written. The index of the
+    /// key gets the name that SQLite would have given it.
     fn declare(&self, conn: &Connection, has_index: bool) -> Sql<()> {
         conn.pragma_update(None, "writable_schema", true)?;
         conn.execute(
@@ -291,7 +291,7 @@ impl Table {
         conn.pragma_update(None, "writable_schema", "RESET")
     }
 
-    /// The column that is the key, for people.
+    /// Columns of the key, for the summary.
     pub(crate) fn key(&self) -> Option<String> {
         let names: Vec<&str> =
             self.plan.columns().iter().map(|index| self.layout.columns[*index].name.as_str()).collect();
@@ -299,7 +299,7 @@ impl Table {
     }
 }
 
-/// Makes an index of a column, unless the table has one. Its name is one that nothing else in the database has.
+/// Creates an index on a column unless the table has one. The name is unique in the database.
 pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()> {
     let same = "SELECT 1 FROM pragma_index_list(?1) AS list
         WHERE NOT list.partial AND (SELECT count(*) = 1 AND max(key.name = ?2 COLLATE NOCASE AND key.coll = 'BINARY')
@@ -318,7 +318,7 @@ pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()
     conn.execute_batch(&format!("CREATE INDEX {} ON {} ({})", quoted(&name), quoted(table), quoted(column)))
 }
 
-/// What a table takes with it when it goes, and is to have again.
+/// Returns the SQL of the indexes and triggers that are dropped with a table, to create them again.
 pub(crate) fn dependents(conn: &Connection, table: &str) -> Sql<Vec<String>> {
     let mut statement = conn.prepare(
         "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
@@ -328,5 +328,5 @@ pub(crate) fn dependents(conn: &Connection, table: &str) -> Sql<Vec<String>> {
     sql.collect()
 }
 
-/// The key's index while it is made.
+/// Name of the key's index while it is created.
 const KEY_INDEX: &str = "gristmill_import_key";

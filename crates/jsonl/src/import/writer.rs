@@ -1,7 +1,7 @@
-//! The one writer: takes rows in order and brings them into tables, file by file.
+//! The writer: inserts parsed rows into tables in order, file by file.
 //!
-//! Owns the passes. A file is loaded with what is known of it. When that turns out to be wrong (a column of
-//! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
+//! Owns the passes. A file is loaded with the types known so far. If they turn out to be wrong (a column of numbers has a
+//! text in line 400,000), the rest of the file is only inspected, and the file is loaded again with the final types.
 
 mod dry_run;
 mod finish;
@@ -36,7 +36,7 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Line, ParsedBlock};
 use crate::source::{self, Fingerprint};
 
-/// What is left when all is done.
+/// Result of the writer.
 pub(crate) struct WriterOutput {
     pub(crate) conn: Option<Connection>,
     pub(crate) files: Vec<FileSummary>,
@@ -51,19 +51,19 @@ pub(crate) struct Writer<'a> {
     tx: Option<ImportTx<'a>>,
     rejects: Rejects,
     pub(crate) files: Vec<FileSummary>,
-    /// What the files' names make of them, by which a schema knows them.
+    /// Table names derived from the file names, which are the names in a schema.
     stems: Vec<String>,
     /// The first file of each file's table.
     leaders: Vec<usize>,
-    /// Files of a table that are read in this pass, by its first file.
+    /// Files to read in this pass, by the first file of their table.
     expected: HashMap<usize, Vec<usize>>,
-    /// What is known of a table, by its first file.
+    /// States of the tables, by their first file.
     pub(crate) table_states: HashMap<usize, TableState>,
-    /// Files that have to be loaded again.
+    /// Files to load again in the next pass.
     pub(crate) reload: Vec<usize>,
     pub(crate) stopped_by: Option<RejectedLine>,
     load: Option<FileLoad>,
-    /// Columns that were asked for, and found in some table.
+    /// Requested columns that some table has.
     pub(crate) matched: HashSet<String>,
     pub(crate) buffers: Arc<BufferPool>,
 }
@@ -100,24 +100,24 @@ impl<'a> Writer<'a> {
         options.schema.tables.get(&self.stems[index])
     }
 
-    /// A file that is read in this pass. The first file of its table.
+    /// Adds a file to this pass. Returns the first file of its table.
     pub(crate) fn expect_file(&mut self, index: usize) -> usize {
         let leader = self.leaders[index];
         self.expected.entry(leader).or_default().push(index);
         leader
     }
 
-    /// The files of a table that are read in this pass.
+    /// Files of a table in this pass.
     fn group(&self, index: usize) -> &[usize] {
         self.expected.get(&self.leaders[index]).map_or(&[], Vec::as_slice)
     }
 
-    /// What is known of a file's table.
+    /// State of a file's table.
     fn table_state(&mut self, index: usize) -> &mut TableState {
         self.table_states.entry(self.leaders[index]).or_default()
     }
 
-    /// Takes what comes next of a file.
+    /// Handles the next block or the end of a file.
     pub(crate) fn handle_event(
         &mut self,
         index: usize,
@@ -134,7 +134,7 @@ impl<'a> Writer<'a> {
                 if let Some(load) = &mut self.load
                     && load.waits_for_more()
                 {
-                    // Without its permit, for the next block may be so large that it has to wait for all of them.
+                    // Releases the permit, because a large next block may have to wait for the whole budget.
                     load.held = Some(parsed);
                     return Ok(ControlFlow::Continue(()));
                 }
@@ -152,7 +152,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Takes the first block, when it is known whether it is the only one.
+    /// Writes the first block once it is known whether it is the only one.
     fn write_held_block(&mut self, is_whole: bool) -> Result<ControlFlow<()>> {
         let Some(load) = &mut self.load else { return Ok(ControlFlow::Continue(())) };
         let Some(parsed) = load.held.take() else { return Ok(ControlFlow::Continue(())) };
@@ -177,7 +177,7 @@ impl<'a> Writer<'a> {
                 let is_ours =
                     import_log::is_created_by_import(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
                 note = (!is_ours).then(|| {
-                    "the old table was not made by an import; its own constraints are gone".to_owned()
+                    "the old table was not created by an import; its constraints are lost".to_owned()
                 });
                 tx.execute(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
@@ -265,14 +265,14 @@ impl<'a> Writer<'a> {
                             let insert_result = match table.write(&tx.conn, parsed, &map) {
                                 Ok(insert_result) => insert_result,
                                 Err(error) if is_table_mismatch(&error) => {
-                                    load.fail_table(format!("its table does not take it: {error}"));
+                                    load.fail_table(format!("its table rejects its rows: {error}"));
                                     return Ok(ControlFlow::Continue(()));
                                 }
                                 Err(error) => return Err(tx.failed(&error)),
                             };
                             if tx.conn.is_autocommit() {
                                 return Err(Error::Invalid(format!(
-                                    "the table {:?} has a trigger that takes back whole \
+                                    "the table {:?} has a trigger that rolls back \
                                      transactions; nothing was loaded into it",
                                     table.name
                                 )));
@@ -283,7 +283,7 @@ impl<'a> Writer<'a> {
                                 insert_result.refused.into_iter().map(|(line, reason)| (line, 0, reason)),
                             );
                             if let Some(seen) = insert_result.plan_failed_after {
-                                // From here on rows are counted without being written.
+                                // The remaining rows are only counted.
                                 written = (parsed.rows.len() as u64).saturating_sub(refused);
                                 load.state = LoadState::Inspecting;
                                 table.observe_keys(parsed, &map, seen);
@@ -300,7 +300,7 @@ impl<'a> Writer<'a> {
                     }
                 }
                 Err(LayoutConflict::TooManyColumns | LayoutConflict::KeyMoved) => {
-                    // Columns have moved, and the key with them.
+                    // The columns have new indexes, so the key has to be found again.
                     if !matches!(load.table.plan, KeyPlan::Kept(_)) {
                         load.table.plan = KeyPlan::Open;
                     }
@@ -309,7 +309,7 @@ impl<'a> Writer<'a> {
                 }
                 Err(LayoutConflict::NoRoom(key)) => {
                     load.fail_table(format!(
-                        "its table has no room for a column {key:?}: SQLite has {MAX_COLUMNS} at most"
+                        "its table has no room for a column {key:?}: SQLite has at most {MAX_COLUMNS} columns"
                     ));
                     return Ok(ControlFlow::Continue(()));
                 }
@@ -362,7 +362,7 @@ impl<'a> Writer<'a> {
         match end {
             _ if load.state == LoadState::Abandoned => load.end_file(None),
             _ if load.is_full() => {
-                // Files behind it were not read.
+                // Later files were not read.
                 if load.filled_by == Some(index) {
                     load.end_file(None);
                 }
@@ -383,11 +383,11 @@ impl<'a> Writer<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Ends what is under way.
+    /// Ends the current file and the transaction.
     pub(crate) fn finish(mut self, failed: bool) -> Result<WriterOutput> {
         let load = self.load.take();
         if failed {
-            // Rows that are not kept have no rejects either.
+            // The rejects of rows that are rolled back are removed.
             let is_lost = self.tx.as_ref().is_some_and(|tx| tx.is_new) && !self.options.resume;
             match &load {
                 _ if is_lost => self.rejects.discard(None)?,
@@ -423,7 +423,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether columns that the table has were made wider.
+/// Widens existing columns. Returns whether any was widened.
 fn widen_columns(table: &mut Table, tx: Option<&ImportTx<'_>>) -> Result<bool> {
     let name = &table.name;
     table.layout.widen(|column, what| match tx {
@@ -432,13 +432,13 @@ fn widen_columns(table: &mut Table, tx: Option<&ImportTx<'_>>) -> Result<bool> {
     })
 }
 
-/// Names of columns, for people.
+/// Names in quotation marks, separated by commas, for messages.
 pub(crate) fn quoted_list(names: &[String]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether what was written is not what should be: numbers in a column that turned out to be text, or a column that an
-/// old table has not.
+/// Whether the rows written so far are wrong: numbers in a column that turned out to be text, or a column that an existing
+/// table does not have.
 fn needs_reload(table: &Table) -> bool {
     let columns = &table.layout.columns;
     let inferred = || columns.iter().filter(|column| column.rule == crate::keys::ColumnRule::Inferred);

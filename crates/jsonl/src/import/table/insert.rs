@@ -1,4 +1,4 @@
-//! Rows into a table: inserted, added to those that it has, or updated.
+//! Inserts or upserts the rows of a block.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -20,8 +20,8 @@ impl Table {
     pub(super) fn insert_sql(&self, columns: &[usize]) -> String {
         let names: Vec<String> =
             columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
-        // This comes before the clauses of the definition. Without such clauses it is left out, because it also comes before
-        // those of the statements in triggers.
+        // OR ABORT overrides conflict clauses of the definition. It is omitted if there are none, because it also overrides
+        // those of statements in triggers.
         let insert = if self.has_conflict_clause { "INSERT OR ABORT" } else { "INSERT" };
         if columns.is_empty() {
             return format!("{insert} INTO {} DEFAULT VALUES", quoted(&self.name));
@@ -30,7 +30,7 @@ impl Table {
         format!("{insert} INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
     }
 
-    /// Rows with all columns, the missing ones null.
+    /// Inserts rows with all columns; missing values are null.
     pub(super) fn insert(
         &mut self,
         conn: &Connection,
@@ -39,12 +39,12 @@ impl Table {
     ) -> Sql<InsertResult> {
         let mut insert_result = InsertResult::default();
         if !self.is_made {
-            // Only rows without any key so far: `{}`. They are made when there is a column.
+            // All rows so far are `{}`. They are written when there is a column.
             insert_result.plan_failed_after = (!parsed.rows.is_empty()).then_some(0);
             return Ok(insert_result);
         }
         let mut statement = conn.prepare_cached(&self.insert)?;
-        // What is bound stays bound: only what the row before had and this one has not is to be taken away.
+        // Bindings persist, so only values of the previous row that this row lacks are set to null.
         let mut bound = vec![0_u32; self.layout.columns.len()];
         let mut last: Vec<u32> = Vec::new();
         let mut begin = 0;
@@ -86,7 +86,7 @@ impl Table {
         Ok(insert_result)
     }
 
-    /// Rows with the columns they have: the others of a known row stay as they are, those of a new one get their default.
+    /// Writes rows with the columns they have. Other columns of an existing row stay; those of a new row get defaults.
     pub(super) fn add(&mut self, conn: &Connection, parsed: &ParsedBlock, map: &[u32]) -> Sql<InsertResult> {
         let mut insert_result = InsertResult::default();
         let keys =
@@ -116,7 +116,7 @@ impl Table {
                 statement.raw_bind_parameter(index + 1, BoundCell(parsed, *cell))?;
             }
             match statement.raw_execute() {
-                // An update counts, though it changes nothing. A row of the key alone that is there already does not.
+                // An update counts even if it changes nothing, but DO NOTHING for a row with only the key returns 0.
                 Ok(0) if !self.has_row_of_key(conn, parsed, cells, map, &keys)? => {
                     let why = "a trigger of the table ignores it".to_owned();
                     insert_result.refused.push((row.line, ParseErrorKind::Refused(why)));
@@ -131,7 +131,7 @@ impl Table {
         Ok(insert_result)
     }
 
-    /// Whether the row of an upsert is the key alone, and the table has it.
+    /// Whether the row of an upsert has only the key, and the table has that key.
     #[cold]
     fn has_row_of_key(
         &self,
@@ -151,7 +151,7 @@ impl Table {
         conn.prepare_cached(&sql)?.exists(rusqlite::params_from_iter(values))
     }
 
-    /// Why a row cannot go into a table that exists, if it lacks a part of the key.
+    /// Returns an error if a row lacks a required column of the key.
     fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<ParseErrorKind> {
         let missing = match self.write_mode {
             WriteMode::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
@@ -167,7 +167,7 @@ impl Table {
         missing.map(|missing| self.missing_key_error(missing))
     }
 
-    /// The rows of a block that the table would not take for their key. Without `keys`, only those that have none.
+    /// Returns the rows of a block that are rejected because of their key. Without `keys`, only rows without a key.
     pub(crate) fn refused(
         &self,
         parsed: &ParsedBlock,
@@ -211,12 +211,12 @@ impl Table {
     }
 }
 
-/// Whether the row has no value for a column of the key.
+/// Whether the row has no value for a key column.
 fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
     cell_of(cells, map, key).is_none_or(|cell| cell == Cell::Null)
 }
 
-/// Whether rows of the block have the same value in a column of whole numbers or of text.
+/// Whether rows of the block have duplicate values in a column of whole numbers or text.
 pub(super) fn has_duplicates(parsed: &ParsedBlock, map: &[u32], column: usize) -> bool {
     let (mut numbers, mut texts) = (HashSet::new(), HashSet::<Cow<'_, [u8]>>::new());
     let mut begin = 0;
@@ -224,7 +224,7 @@ pub(super) fn has_duplicates(parsed: &ParsedBlock, map: &[u32], column: usize) -
         let cells = &parsed.cells[begin..row.end as usize];
         begin = row.end as usize;
         match cell_of(cells, map, column) {
-            // In a column of text, the number 5 and the text "5" are the same. Numbers beyond 64 bits make it one.
+            // In a text column the number 5 and the text "5" are equal. Numbers beyond 64 bits make a column text.
             Some(Cell::Int(value)) => {
                 let is_twice = !numbers.insert(value);
                 is_twice || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
@@ -239,7 +239,7 @@ pub(super) fn has_duplicates(parsed: &ParsedBlock, map: &[u32], column: usize) -
     })
 }
 
-/// Why a row is refused, where it is the row's fault.
+/// Converts a database error that one row caused; returns other errors unchanged.
 fn refusal(error: rusqlite::Error) -> Sql<ParseErrorKind> {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
@@ -257,11 +257,11 @@ fn refusal(error: rusqlite::Error) -> Sql<ParseErrorKind> {
     }
 }
 
-/// A value on its way into the database. Text is known to be UTF-8: it is not looked at again.
+/// A value to bind. Text is bound without a check, because the parser has checked that it is UTF-8.
 pub(crate) struct BoundCell<'a>(pub(crate) &'a ParsedBlock, pub(crate) Cell);
 
 impl ToSql for BoundCell<'_> {
-    #[inline(always)] // For every value; a call costs the writer 6 %.
+    #[inline(always)] // Called for every value: not inlining costs the writer 6 %.
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self.1 {
             Cell::Null => ToSqlOutput::Owned(Value::Null),

@@ -1,4 +1,4 @@
-//! What a dry run finds out about keys.
+//! Checks keys in a dry run.
 
 use rusqlite::Connection;
 
@@ -12,7 +12,7 @@ use super::Writer;
 use crate::error::{Error, Result};
 
 impl Writer<'_> {
-    /// Finds taken keys, once the columns and types are known: from the second pass on. An upsert takes them all.
+    /// Returns a check for duplicate keys once columns and types are known, from the second pass on. An upsert has none.
     pub(super) fn key_check(&self, table: &Table, passes: u32) -> Result<Option<KeyCheck>> {
         let is_known = match table.plan {
             KeyPlan::Enforced(_) => true,
@@ -24,13 +24,13 @@ impl Writer<'_> {
         }
         let conn = match self.target {
             Target::Preview(path) if table.is_old => read_only(path)?,
-            // A database of its own, in memory or in a temporary file, as SQLite sees fit.
+            // SQLite's temporary database, in memory or in a temporary file.
             _ => Connection::open("").map_err(|error| self.failed_check(&error))?,
         };
         KeyCheck::new(conn, table).map(Some).map_err(|error| self.failed_check(&error))
     }
 
-    /// Whether lines of a new table may be rejected for the key that it has to have, and none has been yet.
+    /// Whether lines of a new table may be rejected because of its key, and this has not been checked yet.
     pub(super) fn is_key_unchecked(&self, load: &FileLoad) -> bool {
         let (table, key_tracker) = (&load.table, &load.table.key_tracker);
         let may_reject = match key_tracker.plan(&table.layout) {

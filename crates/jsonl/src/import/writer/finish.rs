@@ -1,4 +1,4 @@
-//! The end of a table: finished, read again, or given up; and the record of each of its files.
+//! Ends a table: completes it, reads its files again, or fails it; and logs each of its files.
 
 use std::sync::atomic::Ordering;
 
@@ -23,18 +23,19 @@ use crate::error::{Error, Result, is_table_mismatch};
 use crate::source::Fingerprint;
 use crate::types::Type;
 
-/// What a dry run into a table that exists does not know.
-const UNCHECKED: &str = "constraints other than the primary key, and triggers, are checked when it is loaded";
+/// Note about what a dry run into an existing table does not check.
+const UNCHECKED: &str =
+    "constraints other than the primary key, and triggers, are checked when the file is loaded";
 
-/// A table that cannot be settled in so many passes never will be.
+/// Maximum number of passes over the files of a table.
 const MAX_PASSES: u32 = 64;
 
 impl Writer<'_> {
-    /// All files of a table have been read.
+    /// Ends a table after all its files were read.
     pub(super) fn end_table(&mut self, mut load: FileLoad) -> Result<()> {
         let (rows, rejected) = (load.all_rows(), load.all_rejected());
         if load.state == LoadState::Inspecting {
-            // Rows that have none of the columns are rows as soon as there is one.
+            // Rows without any column count as soon as the schema adds a column.
             self.add_schema_columns(&mut load);
         }
         match load.state {
@@ -44,7 +45,7 @@ impl Writer<'_> {
             },
             _ if load.read.is_empty() => self.fail_table(&load, ""),
             _ if load.unread.iter().any(|file| file.rows > 0) => self.restart_without_unread(&load),
-            // What an old table does not take is known when its rows are read for its types.
+            // Rows that an existing table rejects are known only after they are parsed for its types.
             LoadState::Inspecting
                 if load.table.is_old && self.tx.is_none() && self.table_state(load.index).passes == 1 =>
             {
@@ -72,20 +73,20 @@ impl Writer<'_> {
                 self.fail_table(&load, &no_valid_line_message(rejected))
             }
             _ if load.is_replaced && rows == 0 => {
-                self.fail_table(&load, "it has no rows, so the table that it was to replace was kept")
+                self.fail_table(&load, "it has no rows, so the existing table was not replaced")
             }
             _ if self.lacks_key(&load, rows) => {
                 let why = no_key_message(&load.table.key_tracker.requested);
                 self.fail_table(&load, &why)
             }
             _ if self.lacks_table(&load, rows) => {
-                self.fail_table(&load, "no line has a key to make a column of, so no table can be made of it")
+                self.fail_table(&load, "no line has a key, so no table can be created")
             }
             _ => self.finish_table(load),
         }
     }
 
-    /// Adds the columns that a schema names and no row had.
+    /// Adds the columns of a schema that no row had.
     fn add_schema_columns(&self, load: &mut FileLoad) {
         if self.options.columns.is_empty() {
             load.table.layout.add_schema_columns(self.options, self.schema(load.index));
@@ -116,12 +117,12 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether an earlier pass read another file under this name.
+    /// Whether the file has changed since an earlier pass.
     pub(super) fn has_changed(&mut self, index: usize, fingerprint: &Fingerprint) -> bool {
         self.table_state(index).fingerprints.get(&index).is_some_and(|before| before.hash != fingerprint.hash)
     }
 
-    /// Takes back what was written of a table, and what was counted.
+    /// Rolls back the rows of a table and their count.
     fn rollback(&mut self, load: &FileLoad) -> Result<()> {
         self.tx.as_mut().map_or(Ok(()), ImportTx::rollback_file)?;
         self.handle.rows.fetch_sub(load.all_rows(), Ordering::Relaxed);
@@ -136,13 +137,13 @@ impl Writer<'_> {
         self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
         let table_state = self.table_state(index);
         if table_state.passes >= MAX_PASSES {
-            let why = format!("its columns are still not settled after {MAX_PASSES} passes");
+            let why = format!("its column types still change after {MAX_PASSES} passes");
             return self.fail_all(&load, &why);
         }
         for column in &mut load.table.layout.columns {
             column.is_made = column.is_old;
         }
-        tracing::info!(table = %load.table.name, pass = table_state.passes, "is read again");
+        tracing::info!(table = %load.table.name, pass = table_state.passes, "reading the files of the table again");
         table_state
             .fingerprints
             .extend(load.read.iter().filter_map(|file| Some((file.index, file.fingerprint.clone()?))));
@@ -151,7 +152,7 @@ impl Writer<'_> {
         self.requeue_files(&load)
     }
 
-    /// Reads the files of a table once more, as if those that could not be read were not there.
+    /// Reads the files of a table again, without those that could not be read.
     fn restart_without_unread(&mut self, load: &FileLoad) -> Result<()> {
         self.rollback(load)?;
         self.rejects.rollback(load.mark)?;
@@ -178,7 +179,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A table that cannot be made costs its files.
+    /// Rolls back a table and fails all its files.
     fn fail_table(&mut self, load: &FileLoad, why: &str) -> Result<()> {
         self.rollback(load)?;
         self.fail_all(load, why)
@@ -202,7 +203,7 @@ impl Writer<'_> {
         self.log_import(load, index, load.started, None, true)
     }
 
-    /// Makes what a table gets when its rows are there.
+    /// Adds types, key and indexes of a table after its rows.
     fn finish_schema(&mut self, load: &mut FileLoad) -> std::result::Result<(), FinishError> {
         let Some(ImportTx { conn, .. }) = &self.tx else {
             let table = &mut load.table;
@@ -217,7 +218,7 @@ impl Writer<'_> {
             table.plan = table.key_tracker.plan(&table.layout);
             if let KeyPlan::After(_) = table.plan {
                 table.layout.notes.push(
-                    "whether the primary key has no value twice is found out when it is loaded".to_owned(),
+                    "duplicate values of the primary key are detected when the file is loaded".to_owned(),
                 );
             }
             return Ok(());
@@ -228,7 +229,8 @@ impl Writer<'_> {
         for sql in dependents {
             match conn.execute_batch(sql) {
                 Err(error) if is_definition_mismatch(&error) => {
-                    let note = format!("what the old table had could not be made again: {sql}: {error}");
+                    let note =
+                        format!("cannot create this index or trigger of the old table again: {sql}: {error}");
                     table.layout.notes.push(note);
                 }
                 made => made?,
@@ -244,7 +246,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The table is complete: each of its files gets its record.
+    /// Completes a table: summarizes and logs each of its files, and commits.
     fn complete_table(&mut self, load: &FileLoad) -> Result<()> {
         let mut is_first = true;
         for read in &load.read {
@@ -274,7 +276,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What became of a file. What concerns its table is told with the first file of that.
+    /// Fills in the summary of a file. Notes about its table are in the summary of the table's first file.
     fn summarize_file(&mut self, load: &FileLoad, read: &ReadFile, is_first: bool) {
         let (table, options) = (&load.table, self.options);
         let schema = self.schema(read.index);
@@ -295,7 +297,7 @@ impl Writer<'_> {
         file.primary_key = table.key();
         let has_table = !table.layout.columns.is_empty();
         if !has_table && *self.target != Target::ValidateOnly {
-            file.notes.push("no line has a key to make a column of: there is no table".to_owned());
+            file.notes.push("no line has a key, so no table was created".to_owned());
         }
         if !is_first {
             return;
@@ -320,12 +322,12 @@ impl Writer<'_> {
         file.notes.extend(load.note.clone());
     }
 
-    /// What is done to the table of a file.
+    /// How the table of a file is written.
     fn action(&self, load: &FileLoad, is_first: bool) -> ExistingTable {
         match self.options.existing {
             existing if load.table.is_old => existing,
             ExistingTable::Upsert if !is_first => ExistingTable::Upsert,
-            // The first file has made the table.
+            // The first file has created the table.
             _ if !is_first => ExistingTable::Append,
             existing if load.is_replaced => existing,
             _ => ExistingTable::Refuse,
@@ -356,7 +358,7 @@ impl Writer<'_> {
         tx.write_record(&record)
     }
 
-    /// How many rows the table has at least, if that can be known without counting those that were there before.
+    /// Minimum number of rows of the table, if known without counting the rows of an existing table.
     fn table_rows(&self, load: &FileLoad, tx: &ImportTx<'_>) -> Result<Option<u64>> {
         let table = &load.table;
         let table_state = self.table_states.get(&self.leaders[load.index]);
@@ -373,14 +375,13 @@ impl Writer<'_> {
     }
 }
 
-/// Whether the definition of an index or a trigger does not go with the new table or its rows, rather than the system that
-/// failed.
+/// Whether an index or a trigger does not match the new table or its rows, as opposed to a failure of the system.
 fn is_definition_mismatch(error: &rusqlite::Error) -> bool {
     let of_rows = [ErrorCode::ConstraintViolation, ErrorCode::TypeMismatch, ErrorCode::TooBig];
     is_table_mismatch(error) || error.sqlite_error_code().is_some_and(|code| of_rows.contains(&code))
 }
 
-/// What would be changed in a table that exists.
+/// Describes the changes that an import would make to an existing table.
 fn changes(layout: &Layout) -> Vec<String> {
     let names = |columns: Vec<&Column>| {
         columns.iter().map(|column| format!("{:?}", column.name)).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! A limit on the rows of a table.
+//! Applies the limit on the rows of a table.
 
 use std::ops::ControlFlow;
 
@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::parsed_block::ParsedBlock;
 
 impl Writer<'_> {
-    /// Takes rows of a block up to the limit. Which rows the table takes is known when they are written, so there are never
-    /// more of them than are left to take.
+    /// Writes rows of a block up to the limit. Rejected rows are known only after the write, so it never writes more rows at
+    /// a time than the limit still allows.
     pub(super) fn write_rows_up_to_limit(
         &mut self,
         load: &mut FileLoad,
@@ -23,7 +23,7 @@ impl Writer<'_> {
             load.taken += load.rows - before;
             return Ok(next);
         }
-        // Rows that follow may change what is found in the first ones.
+        // Later rows may change the types inferred from the first ones.
         load.table.is_whole = false;
         let mut detached = parsed.detach_rows();
         loop {

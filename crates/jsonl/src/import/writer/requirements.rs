@@ -1,4 +1,4 @@
-//! What keeps a table from being made: no key, none of the columns, no column at all, no valid line.
+//! Checks that a table can be created: it needs its key, a selected column, any column, and a valid line.
 
 use super::super::file_load::FileLoad;
 use super::super::key::DEFAULT_KEY_NAMES;
@@ -8,8 +8,8 @@ use super::super::selection;
 use super::{Writer, quoted_list};
 
 impl Writer<'_> {
-    /// Whether a new table would be without the key that it has to have. One name for the keys of several tables is for
-    /// those that have it.
+    /// Whether a new table lacks its required key. With several tables, `--primary-key` is required only of those that have
+    /// the column.
     pub(super) fn lacks_key(&self, load: &FileLoad, rows: u64) -> bool {
         let (table, key_tracker) = (&load.table, &load.table.key_tracker);
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
@@ -22,7 +22,7 @@ impl Writer<'_> {
             && (key_tracker.upserts || (!key_tracker.requested.is_empty() && is_meant))
     }
 
-    /// Whether the rows would have none of the columns that were asked for. Of several new tables, those that have one are
+    /// Whether the rows have none of the columns of `--columns`. Of several new tables, only those that have one are
     /// meant.
     pub(super) fn lacks_columns(&self, load: &FileLoad) -> bool {
         let layout = &load.table.layout;
@@ -35,7 +35,7 @@ impl Writer<'_> {
             && !selection::is_in_lines(layout, self.options, self.schema(load.index))
     }
 
-    /// Whether there are rows, but no column to make a table with.
+    /// Whether there are rows but no columns.
     pub(super) fn lacks_table(&self, load: &FileLoad, rows: u64) -> bool {
         *self.target != Target::ValidateOnly
             && rows > 0
