@@ -194,7 +194,7 @@ impl Splitter {
         while let Some(byte) = buffer.get(self.scanned) {
             let at = self.scanned;
             if let Some(element_start) = self.element_start {
-                let Some(length) = self.remaining(&buffer[at..]).map_err(|error| shifted(error, at))? else {
+                let Some(length) = self.remaining(&buffer[at..]).map_err(|error| error.shifted(at))? else {
                     self.scanned = buffer.len();
                     break;
                 };
@@ -299,10 +299,6 @@ impl Splitter {
         let (line, column) = self.position(buffer, error.at);
         BrokenDocument { line, column, reason: error.reason }
     }
-}
-
-fn shifted(error: ParseError, by: usize) -> ParseError {
-    ParseError { at: error.at + by, ..error }
 }
 
 /// Appends a valid value to `out`, without the white space between its tokens.

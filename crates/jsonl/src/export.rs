@@ -129,9 +129,7 @@ impl ExportTable {
         let (table, has_rowid) = match found.optional()? {
             None => return Ok(Err(missing(conn, name)?)),
             Some((table, kind, _)) if kind == "view" => {
-                return Ok(Err(format!(
-                    "{table:?} is a view; only tables can be exported, because the rows of a view have no order"
-                )));
+                return Ok(Err(format!("{table:?} is a view, which has no row order; export a table")));
             }
             Some((table, _, without_rowid)) => (table, !without_rowid),
         };
@@ -258,9 +256,7 @@ impl RowWriter<'_> {
     fn value(&mut self, column: &Column, value: ValueRef<'_>) -> Result<(), ExportError> {
         let unsupported = |what: &str| {
             let (name, row) = (&column.name, self.rows + 1);
-            ExportError::Value(format!(
-                "the column {name:?} of row {row} holds {what}, which JSON cannot represent"
-            ))
+            ExportError::Value(format!("the column {name:?} of row {row} holds {what}, which JSON lacks"))
         };
         match value {
             ValueRef::Null => self.line.extend_from_slice(b"null"),

@@ -49,7 +49,7 @@ use self::preflight::Preflight;
 use self::rejects::owner_only;
 use self::summary::{FileOutcome, FileSummary, ImportSummary};
 use self::transaction::ImportTx;
-use self::writer::{Writer, WriterOutput, quoted_list};
+use self::writer::{Finished, Writer, quoted_list};
 use crate::error::{Error, Result};
 use crate::source;
 
@@ -84,15 +84,14 @@ pub fn import(
     let stems = discovered.sources.iter().map(|source| source.table.clone()).collect();
     let preview = match target {
         Target::Preview(path)
-            if std::fs::metadata(path)
-                .is_ok_and(|discovered| discovered.len() > 0 || !discovered.is_file()) =>
+            if std::fs::metadata(path).is_ok_and(|found| found.len() > 0 || !found.is_file()) =>
         {
             Some(output_db::read_only(path)?)
         }
         _ => None,
     };
     let is_draft = output_db.as_ref().is_some_and(OutputDb::is_new);
-    let table_states = match (conn.as_ref().or(preview.as_ref()), target) {
+    let tables = match (conn.as_ref().or(preview.as_ref()), target) {
         (Some(conn), Target::Database(path) | Target::Preview(path)) => {
             let target = output_db.as_ref().map_or(path.as_path(), OutputDb::target);
             let sqlite = |error: rusqlite::Error| Error::sqlite(target, &error);
@@ -106,7 +105,7 @@ pub fn import(
     let is_new = output_db.as_ref().is_some_and(OutputDb::is_new);
     let tx = conn.zip(output_db.as_ref()).map(|(conn, output_db)| ImportTx::new(conn, output_db, handle));
     let mut writer = Writer::new(options, handle, target, tx, (files, stems, leaders))?;
-    writer.table_states = table_states;
+    writer.tables = tables;
     handle.enter(ImportPhase::FileLoad);
     let folder = output_db.as_ref().map(|output_db| output_db.folder().to_owned());
     let loaded = run_passes(&mut writer, &discovered.sources, options, handle, target, folder.as_deref());
@@ -125,7 +124,7 @@ pub fn import(
     handle.enter(ImportPhase::Finishing);
     let asked = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
     let unmatched: Vec<String> = asked.filter(|name| !writer.matched.contains(*name)).cloned().collect();
-    let WriterOutput { conn, files, examples, stopped_by } = writer.finish(interrupted)?;
+    let Finished { conn, files, examples, stopped_by } = writer.finish(interrupted)?;
     let mut summary = ImportSummary { files, examples, stopped_by, interrupted, ..ImportSummary::default() };
     for (path, why) in &discovered.errors {
         summary.files.push(failed_file(path, why));
@@ -185,7 +184,7 @@ fn check(options: &ImportOptions) -> Result<()> {
     }
     if options.block == 0 || options.max_line == 0 || options.max_line > MAX_LINE_BYTES {
         return Err(Error::Invalid(format!(
-            "the maximum length of a line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes"
+            "--max-line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes"
         )));
     }
     Ok(())
@@ -211,9 +210,7 @@ fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Op
     let target = canonical(output_db.target());
     let absolute = |path: &Path| std::path::absolute(path).ok();
     if rejects.is_some_and(|rejects| absolute(rejects) == absolute(output_db.target())) {
-        return Err(Error::Invalid(
-            "the file for rejects cannot be the database; name another with --rejects".to_owned(),
-        ));
+        return Err(Error::Invalid("--rejects names the database; name another file".to_owned()));
     }
     match discovered
         .sources
@@ -282,8 +279,7 @@ fn run_passes(
                 let source = sources[index].clone();
                 let leader = writer.expect_file(index);
                 add(&handle.bytes, source.bytes);
-                let layout =
-                    writer.table_states.get(&leader).map(|state| state.layout.clone()).unwrap_or_default();
+                let layout = writer.tables.get(&leader).map(|state| state.layout.clone()).unwrap_or_default();
                 let schema = options.schema.tables.get(&source.table);
                 let mut parse_options = layout.parse_options(options, schema);
                 selection::apply(&mut parse_options, options, schema, &source.display());
@@ -300,8 +296,7 @@ fn run_passes(
             if handle.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let next =
-                demands.get(&item.index).map(|demand| writer.handle_event(item.index, item.event, demand));
+            let next = demands.get(&item.index).map(|demand| writer.on_event(item.index, item.event, demand));
             match next {
                 Some(Ok(ControlFlow::Continue(()))) | None => {}
                 Some(Ok(ControlFlow::Break(()))) => {

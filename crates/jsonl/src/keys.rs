@@ -24,7 +24,8 @@ pub(crate) enum ColumnRule {
     Inferred,
     /// Converted to this type, or the line is rejected.
     Fixed(Type),
-    /// Converted to this type, which an earlier pass inferred. A value that does not fit is left to another check.
+    /// Converted to the type that an earlier pass inferred from all valid lines. A line that does not match it is
+    /// rejected for another reason.
     Detected(Type),
     /// SQLite converts text that looks like a number; lines with such text are rejected.
     NumericAffinity,

@@ -22,7 +22,7 @@ const POWERS_OF_TEN: [f64; 23] = [
 ];
 
 /// Doubles hold all integers up to this absolute value exactly.
-pub(crate) const MAX_EXACT_INTEGER: u64 = 1 << 53;
+pub(crate) const MAX_EXACT_INT: u64 = 1 << 53;
 
 /// A u64 holds every number with fewer digits than this.
 const MAX_DIGITS: u32 = 19;
@@ -118,7 +118,7 @@ impl Digits {
         }
         // One operation on two exact doubles is rounded once, so the result is the nearest double.
         let small = exponent.unsigned_abs() as usize;
-        if self.value <= MAX_EXACT_INTEGER
+        if self.value <= MAX_EXACT_INT
             && self.count < MAX_DIGITS
             && let Some(power) = POWERS_OF_TEN.get(small)
         {

@@ -11,7 +11,7 @@ pub(crate) use self::blocks::{parse, parse_each};
 use crate::document::compact;
 use crate::keys::{ColumnRule, Keys, ROOT};
 use crate::lexer::Cursor;
-use crate::number::{MAX_EXACT_INTEGER, Number, rounded};
+use crate::number::{MAX_EXACT_INT, Number, rounded};
 use crate::parse_error::{ParseError, ParseErrorKind};
 use crate::parsed_block::{BadLine, Cell, Line, ParsedBlock, Row, Span};
 use crate::text::{unescape, unescaped};
@@ -84,8 +84,7 @@ impl Default for ParseOptions {
 }
 
 /// Accepted values of an existing column with a type that imports do not use.
-const NUMERIC_AFFINITY: &str =
-    "of a type for numbers of 64 bits, and text that SQLite does not make a number of";
+const NUMERIC_AFFINITY: &str = "of a numeric type (64-bit numbers, and text that is not a number)";
 
 /// Maximum bytes of a rejected value that a message shows.
 const EXCERPT_BYTES: usize = 60;
@@ -269,24 +268,24 @@ impl<'a> Parser<'a> {
         last: &mut Option<u32>,
         depth: usize,
     ) -> Result<(), ParseError> {
-        let start_at = cursor.at();
-        let rest = &cursor.bytes()[start_at..];
+        let start = cursor.at();
+        let rest = &cursor.bytes()[start..];
         let guess = match rest.split_first() {
             Some((b'"', name)) => self.out.keys.guess(parent, *last, name),
             _ => None,
         };
         let key = match guess {
             Some(key) => {
-                cursor.seek(start_at + self.out.keys.get(key).name.len() + 2);
+                cursor.seek(start + self.out.keys.get(key).name.len() + 2);
                 cursor.colon()?;
                 key
             }
             None => {
                 let (raw, escaped) = cursor.key()?;
-                let name = unescaped(raw, escaped).map_err(|error| shifted(error, start_at + 1))?;
+                let name = unescaped(raw, escaped).map_err(|error| error.shifted(start + 1))?;
                 match self.known_key(parent, *last, &name) {
                     Some(key) => key,
-                    None => return self.unknown_key(cursor, start_at, &name),
+                    None => return self.unknown_key(cursor, start, &name),
                 }
             }
         };
@@ -299,7 +298,7 @@ impl<'a> Parser<'a> {
             } else {
                 ParseErrorKind::DuplicateKey(name)
             };
-            return Err(ParseError { at: start_at, reason });
+            return Err(ParseError { at: start, reason });
         }
         self.value(cursor, key, depth)
     }
@@ -316,23 +315,18 @@ impl<'a> Parser<'a> {
     }
 
     /// Handles an unknown key where only known keys become columns.
-    fn unknown_key(
-        &mut self,
-        cursor: &mut Cursor<'a>,
-        start_at: usize,
-        name: &[u8],
-    ) -> Result<(), ParseError> {
+    fn unknown_key(&mut self, cursor: &mut Cursor<'a>, start: usize, name: &[u8]) -> Result<(), ParseError> {
         let text = || String::from_utf8_lossy(name).into_owned();
         if self.options.unknown_keys == UnknownKeys::Rejected {
-            return Err(ParseError { at: start_at, reason: ParseErrorKind::UnknownKey(text()) });
+            return Err(ParseError { at: start, reason: ParseErrorKind::UnknownKey(text()) });
         }
         cursor.value(1)?;
         if let UnknownKeys::Overflow(_) = self.options.unknown_keys {
             if !self.overflow_keys.insert(name.into()) {
-                return Err(ParseError { at: start_at, reason: ParseErrorKind::DuplicateKey(text()) });
+                return Err(ParseError { at: start, reason: ParseErrorKind::DuplicateKey(text()) });
             }
             self.overflow.push(if self.overflow.is_empty() { b'{' } else { b',' });
-            let member = &cursor.bytes()[start_at..cursor.at()];
+            let member = &cursor.bytes()[start..cursor.at()];
             if self.is_document {
                 compact(member, &mut self.overflow);
             } else {
@@ -363,10 +357,10 @@ impl<'a> Parser<'a> {
                 let escaped = cursor.string()?;
                 let (from, to) = (start + 1, cursor.at() - 1);
                 if escaped {
-                    let start_at = self.out.scratch.len();
+                    let begin = self.out.scratch.len();
                     let raw = &cursor.bytes()[from..to];
-                    unescape(raw, &mut self.out.scratch).map_err(|error| shifted(error, from))?;
-                    let span = Span::new(start_at, self.out.scratch.len());
+                    unescape(raw, &mut self.out.scratch).map_err(|error| error.shifted(from))?;
+                    let span = Span::new(begin, self.out.scratch.len());
                     Cell::Text { span, scratch: true, is_json: false }
                 } else {
                     Cell::Text { span: self.span(from, to), scratch: false, is_json: false }
@@ -385,9 +379,9 @@ impl<'a> Parser<'a> {
                 let value = &cursor.bytes()[start..cursor.at()];
                 // JSON in a table is one line, so that an export can write it as JSONL.
                 if self.is_document && memchr::memchr(b'\n', value).is_some() {
-                    let start_at = self.out.scratch.len();
+                    let begin = self.out.scratch.len();
                     compact(value, &mut self.out.scratch);
-                    let span = Span::new(start_at, self.out.scratch.len());
+                    let span = Span::new(begin, self.out.scratch.len());
                     Cell::Text { span, scratch: true, is_json: true }
                 } else {
                     Cell::Text { span: self.span(start, cursor.at()), scratch: false, is_json: true }
@@ -427,13 +421,12 @@ impl<'a> Parser<'a> {
     #[cold]
     fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
         let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
+        let decimals = self.options.decimals;
         let is_rounded = match self.out.keys.get(key).rule {
-            ColumnRule::Inferred | ColumnRule::Detected(_) => {
-                self.options.decimals == Decimals::Rounded && !is_whole
-            }
-            ColumnRule::Fixed(Type::Real) => self.options.decimals != Decimals::Exact,
+            ColumnRule::Inferred | ColumnRule::Detected(_) => decimals == Decimals::Rounded && !is_whole,
+            ColumnRule::Fixed(Type::Real) => decimals != Decimals::Exact,
             ColumnRule::Fixed(Type::Numeric) | ColumnRule::NumericAffinity => {
-                self.options.decimals != Decimals::Exact && !is_whole
+                decimals != Decimals::Exact && !is_whole
             }
             ColumnRule::Fixed(_) | ColumnRule::Skipped => false,
         };
@@ -447,7 +440,7 @@ impl<'a> Parser<'a> {
     #[inline]
     fn converted(&self, cell: Cell, target: Type, written: Span) -> Option<Cell> {
         match (target, cell) {
-            (Type::Real, Cell::Int(value)) if value.unsigned_abs() > MAX_EXACT_INTEGER => {
+            (Type::Real, Cell::Int(value)) if value.unsigned_abs() > MAX_EXACT_INT => {
                 (self.options.decimals != Decimals::Exact).then_some(Cell::Real(value as f64))
             }
             _ => converted(cell, target, written),
@@ -490,9 +483,9 @@ fn converted(cell: Cell, target: Type, written: Span) -> Option<Cell> {
         (Type::Any, cell) | (_, cell @ Cell::Null) | (Type::Text, cell @ Cell::Text { .. }) => Some(cell),
         (Type::Text, _) => Some(Cell::Text { span: written, scratch: false, is_json: false }),
         (Type::Integer | Type::Numeric, cell @ (Cell::Int(_) | Cell::Bool(_))) => Some(cell),
-        (Type::Integer, Cell::Real(value)) => (value.fract() == 0.0
-            && value.abs() <= MAX_EXACT_INTEGER as f64)
-            .then_some(Cell::Int(value as i64)),
+        (Type::Integer, Cell::Real(value)) => {
+            (value.fract() == 0.0 && value.abs() <= MAX_EXACT_INT as f64).then_some(Cell::Int(value as i64))
+        }
         (Type::Numeric, cell @ Cell::Real(_)) => Some(cell),
         (Type::Real, cell @ (Cell::Real(_) | Cell::Bool(_))) => Some(cell),
         (Type::Real, cell @ Cell::Int(_)) => Some(cell),
@@ -528,8 +521,4 @@ fn is_empty(cursor: &Cursor<'_>) -> bool {
     ahead.take(b'{');
     ahead.skip_space();
     ahead.peek() == Some(b'}')
-}
-
-fn shifted(error: ParseError, by: usize) -> ParseError {
-    ParseError { at: error.at + by, ..error }
 }

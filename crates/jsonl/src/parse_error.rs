@@ -142,3 +142,10 @@ pub(crate) struct ParseError {
     pub(crate) at: usize,
     pub(crate) reason: ParseErrorKind,
 }
+
+impl ParseError {
+    /// The same error with `by` added to its offset.
+    pub(crate) fn shifted(self, by: usize) -> Self {
+        ParseError { at: self.at + by, ..self }
+    }
+}

@@ -50,7 +50,7 @@ impl Cell {
         match self {
             Cell::Null => TypeSet::NULL,
             Cell::Bool(_) => TypeSet::BOOL,
-            Cell::Int(value) if value.unsigned_abs() <= crate::number::MAX_EXACT_INTEGER => TypeSet::INT,
+            Cell::Int(value) if value.unsigned_abs() <= crate::number::MAX_EXACT_INT => TypeSet::INT,
             Cell::Int(_) => TypeSet::BIG,
             Cell::Real(_) => TypeSet::REAL,
             Cell::Decimal(_) => TypeSet::DECIMAL,

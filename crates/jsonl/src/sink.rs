@@ -106,7 +106,7 @@ impl Sink {
         let conn = Connection::open_with_flags(database, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX);
         let conn = conn.map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-        if let Some(refusal) = existing::database_refusal(&conn, database).map_err(failed)? {
+        if let Some(refusal) = existing::refusal(&conn, database).map_err(failed)? {
             return Err(refusal);
         }
         configure(&conn).map_err(failed)?;
@@ -256,39 +256,35 @@ impl Sink {
     ) -> Result<(), BatchError> {
         let before = cached.key_count;
         let mut retried_without_columns = false;
-        let (parsed, refused): (ParsedBlock, Vec<(Line, ParseErrorKind)>) = loop {
-            let parsed = parse_each(objects, &cached.parse_options, std::mem::take(&mut self.spare));
-            let key_count = cached.table.layout.assign_columns(&parsed, &self.options, None);
+        let (block, refused): (ParsedBlock, Vec<(Line, ParseErrorKind)>) = loop {
+            let block = parse_each(objects, &cached.parse_options, std::mem::take(&mut self.spare));
+            let key_count = cached.table.layout.assign_columns(&block, &self.options, None);
             if cached.table.layout.key_count() != cached.key_count || key_count.is_err() {
                 cached.apply_layout(&self.options);
             }
             let map = match key_count {
                 Ok(map) => map,
-                // The layout was changed, so parse again.
-                Err(
-                    LayoutConflict::NeedsConversion
-                    | LayoutConflict::TooManyColumns
-                    | LayoutConflict::KeyMoved,
-                ) => continue,
                 Err(LayoutConflict::NoRoom(_)) => {
                     *cached =
                         self.without_new_columns(format!("SQLite has at most {MAX_COLUMNS} columns"))?;
                     continue;
                 }
+                // The layout was changed, so parse again.
+                Err(_) => continue,
             };
             let has_new_columns = cached.table.layout.has_new_columns();
             if has_new_columns {
                 self.run("SAVEPOINT new_columns")?;
             }
-            match cached.table.write(&self.conn, &parsed, &map) {
-                Ok(insert_result) if insert_result.plan_failed_after.is_some() => {
+            match cached.table.write(&self.conn, &block, &map) {
+                Ok(result) if result.failed_after.is_some() => {
                     let why = "it has no key, and the table does not exist yet";
                     let all =
-                        parsed.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
+                        block.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
                     let all = all.collect();
-                    break (parsed, all);
+                    break (block, all);
                 }
-                Ok(insert_result) => break (parsed, insert_result.refused),
+                Ok(result) => break (block, result.refused),
                 // The table rejects a new column. A STRICT table rejects all columns without a type.
                 Err(error)
                     if has_new_columns && is_table_mismatch(&error) && cached.columns_closed.is_none() =>
@@ -316,13 +312,13 @@ impl Sink {
         cached.table.layout.mark_existing();
         let first = results.len();
         results.extend(objects.iter().map(|_| Ok(())));
-        let bad = parsed.bad.iter().map(|bad| (bad.line, bad.at, cached.table_reason(&bad.reason)));
+        let bad = block.bad.iter().map(|bad| (bad.line, bad.at, cached.table_reason(&bad.reason)));
         for (line, at, reason) in bad.chain(refused.into_iter().map(|(line, reason)| (line, 0, reason))) {
             let index = line.number as usize;
             results[first + index] = Err(RejectedObject::new(objects[index], at, reason));
         }
-        if parsed.text.capacity() <= MAX_SPARE_BYTES {
-            self.spare = parsed;
+        if block.text.capacity() <= MAX_SPARE_BYTES {
+            self.spare = block;
         }
         self.record_new_columns(cached, before)?;
         if retried_without_columns {
@@ -358,19 +354,14 @@ impl Sink {
             None => (Layout::default(), Vec::new(), false),
         };
         let (is_old, name) = (object.is_some(), object.map_or(&self.name, |object| &object.name).clone());
-        let (plan, key_tracker) = (KeyPlan::Kept(Vec::new()), KeyTracker::new(Vec::new(), false));
-        let mut table = Table::new(name, layout, plan, key_tracker, is_old);
+        let (plan, tracker) = (KeyPlan::Kept(Vec::new()), KeyTracker::new(Vec::new(), false));
+        let mut table = Table::new(name, layout, plan, tracker, is_old);
         table.is_typed = true;
         table.required = required;
         table.has_conflict_clause = has_conflict_clause;
         let parse_options = parse_options(&table.layout, &self.options);
-        Ok(CachedTable {
-            version,
-            key_count: table.layout.key_count(),
-            table,
-            parse_options,
-            columns_closed: None,
-        })
+        let key_count = table.layout.key_count();
+        Ok(CachedTable { version, table, parse_options, key_count, columns_closed: None })
     }
 
     /// Reads the definition of the table and sets it to reject objects with unknown keys.

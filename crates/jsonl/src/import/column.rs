@@ -13,7 +13,7 @@ pub(crate) struct Column {
     /// The path has the column only until a key with the exact name of the column is found.
     pub(super) is_tentative: bool,
     /// Created by the user, so a key that differs only in case may have it.
-    pub(super) takes_any_case: bool,
+    pub(super) any_case: bool,
     pub(crate) name: String,
     pub(crate) rule: ColumnRule,
     pub(crate) types: TypeSet,
@@ -63,7 +63,7 @@ impl Column {
             path: None,
             alias: None,
             is_tentative: false,
-            takes_any_case: false,
+            any_case: false,
             name,
             rule,
             types: TypeSet::default(),
@@ -77,7 +77,7 @@ impl Column {
 
     /// Whether a key may have the column although its name differs in case.
     pub(super) fn matches_any_case(&self, name: &str) -> bool {
-        self.path.is_none() && self.takes_any_case && self.name.eq_ignore_ascii_case(name)
+        self.path.is_none() && self.any_case && self.name.eq_ignore_ascii_case(name)
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct ExistingColumn {
     pub(crate) rule: ColumnRule,
     pub(crate) kind: Type,
     pub(crate) can_widen: bool,
-    pub(crate) takes_any_case: bool,
+    pub(crate) any_case: bool,
     pub(crate) has_whole_numbers: bool,
 }
 

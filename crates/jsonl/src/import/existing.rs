@@ -18,7 +18,7 @@ use crate::types::Type;
 type Sql<T> = rusqlite::Result<T>;
 
 /// Returns why no rows may be written to a database, if so.
-pub(crate) fn database_refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
+pub(crate) fn refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
     let own_tables =
         "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
     if conn.prepare(own_tables)?.exists([])? {
@@ -68,11 +68,8 @@ impl ExistingObject {
 
     fn read(row: &rusqlite::Row<'_>) -> Sql<ExistingObject> {
         let is_view = row.get::<_, String>(0)? == "view";
-        Ok(ExistingObject {
-            is_view,
-            name: row.get(1)?,
-            sql: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
-        })
+        let sql = row.get::<_, Option<String>>(2)?.unwrap_or_default();
+        Ok(ExistingObject { is_view, name: row.get(1)?, sql })
     }
 }
 
@@ -132,9 +129,9 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     let columns: Vec<Column> = columns.collect::<Sql<_>>()?;
     let (hidden, columns): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.is_hidden);
     let hidden: Vec<String> = hidden.into_iter().map(|column| column.name).collect();
-    let is_ours = import_log::is_created_by_import(conn, name)?;
+    let is_ours = import_log::is_imported(conn, name)?;
     let mut recorded = import_log::columns(conn, name)?;
-    let takes_any_case = !is_ours || recorded.is_some();
+    let any_case = !is_ours || recorded.is_some();
     let whole = import_log::columns_with_whole_numbers(conn, name)?;
     let is_strict = is_strict(conn, name)?;
     let typed = columns.iter().map(|column| {
@@ -145,14 +142,14 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
         let can_widen =
             widening == Widening::Allowed && is_ours && retype::can_widen(sql, &column.name, kind);
         let path = recorded.as_mut().and_then(|recorded| recorded.remove(&column.name));
-        let takes_any_case = takes_any_case && path.is_none();
+        let any_case = any_case && path.is_none();
         let has_whole_numbers = match kind {
             Type::Real => whole.as_ref().is_none_or(|whole| whole.contains(&column.name)),
             Type::Integer | Type::Numeric | Type::Boolean => true,
             Type::Text | Type::Any => false,
         };
         let name = column.name.clone();
-        ExistingColumn { name, path, rule, kind, can_widen, takes_any_case, has_whole_numbers }
+        ExistingColumn { name, path, rule, kind, can_widen, any_case, has_whole_numbers }
     });
     let layout = Layout::of_existing(typed.collect(), &hidden);
     let mut keys: Vec<(i64, usize)> = columns

@@ -181,7 +181,7 @@ impl FileLoad {
         let table = &mut self.table;
         table.layout.fix_types();
         if !table.is_old && !matches!(table.plan, KeyPlan::Enforced(_)) {
-            table.plan = table.key_tracker.plan(&table.layout);
+            table.plan = table.tracker.plan(&table.layout);
         }
     }
 }

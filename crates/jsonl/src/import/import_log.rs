@@ -172,7 +172,7 @@ pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlit
 }
 
 /// Whether an import created the table.
-pub(crate) fn is_created_by_import(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
+pub(crate) fn is_imported(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
     let sql = r#"SELECT 1 FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace')
         AND "error" IS NULL LIMIT 1"#;
     Ok(exists(conn)? && conn.prepare_cached(sql)?.exists([table])?)

@@ -61,13 +61,13 @@ impl KeyCheck {
     /// Adds the key of a row. Returns an error if the key is a duplicate. A row without a complete key is never one.
     pub(crate) fn add(
         &self,
-        parsed: &ParsedBlock,
+        block: &ParsedBlock,
         cells: &[(u32, Cell)],
         map: &[u32],
     ) -> Sql<Option<ParseErrorKind>> {
         let value = |column: &usize| {
             let cell = cell_of(cells, map, *column).filter(|cell| *cell != Cell::Null)?;
-            Some(BoundCell(parsed, cell))
+            Some(BoundCell(block, cell))
         };
         let Some(key) = self.columns.iter().map(value).collect::<Option<Vec<_>>>() else { return Ok(None) };
         let key = || rusqlite::params_from_iter(&key);

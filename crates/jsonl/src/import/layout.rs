@@ -21,7 +21,7 @@ use crate::types::{Type, TypeSet};
 pub(crate) const MAX_COLUMNS: usize = 2_000;
 
 /// Name of the column for keys that have no column of their own.
-const OVERFLOW_COLUMN: &str = "_more";
+const OVERFLOW_NAME: &str = "_more";
 
 /// Marks a key without a column.
 pub(crate) const NO_COLUMN: u32 = u32::MAX;
@@ -63,12 +63,11 @@ impl Layout {
         let mut layout = Layout::default();
         hidden.iter().for_each(|name| layout.names.add(name));
         for column in columns {
-            let ExistingColumn { name, path, rule, kind, can_widen, takes_any_case, has_whole_numbers } =
-                column;
+            let ExistingColumn { name, path, rule, kind, can_widen, any_case, has_whole_numbers } = column;
             layout.names.add(&name);
             // The overflow column of an earlier import.
             let is_overflow =
-                layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_COLUMN && kind == Type::Text;
+                layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_NAME && kind == Type::Text;
             let path = path.or_else(|| is_overflow.then(Path::new));
             if is_overflow {
                 layout.overflow = Some(layout.columns.len());
@@ -81,7 +80,7 @@ impl Layout {
             let rule = if can_widen { ColumnRule::Inferred } else { rule };
             layout.columns.push(Column {
                 path,
-                takes_any_case,
+                any_case,
                 is_old: true,
                 declared,
                 before: declared,
@@ -100,7 +99,7 @@ impl Layout {
             let Some(kind) = fixed.kind else { continue };
             let preferred = fixed.name.as_deref().unwrap_or(name);
             let index =
-                self.by_path.get(&path_of(name, options)).copied().or_else(|| self.column_index(preferred));
+                self.by_path.get(&path_of(name, options)).copied().or_else(|| self.by_name(preferred));
             if let Some(column) = index.map(|index| &mut self.columns[index])
                 && column.declared.is_some()
             {
@@ -176,11 +175,11 @@ impl Layout {
         };
         let by_key = || self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key));
         let exact = self.columns.iter().position(|column| column.name == name);
-        exact.or_else(by_key).or_else(|| self.column_index(name))
+        exact.or_else(by_key).or_else(|| self.by_name(name))
     }
 
     /// Finds a column by its exact name, then without regard to case, as SQLite compares names.
-    pub(crate) fn column_index(&self, name: &str) -> Option<usize> {
+    pub(crate) fn by_name(&self, name: &str) -> Option<usize> {
         let exact = self.columns.iter().position(|column| column.name == name);
         exact.or_else(|| self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name)))
     }
@@ -188,18 +187,18 @@ impl Layout {
     /// Returns the column of each key of a block. Adds columns for new keys and records the types of the values.
     pub(crate) fn assign_columns(
         &mut self,
-        parsed: &ParsedBlock,
+        block: &ParsedBlock,
         options: &ImportOptions,
         schema: Option<&TableSchema>,
     ) -> Result<Vec<u32>, LayoutConflict> {
-        let mut map = vec![NO_COLUMN; parsed.keys.len()];
+        let mut map = vec![NO_COLUMN; block.keys.len()];
         let mut conflict = None;
-        for &number in parsed.keys.order() {
-            let key = parsed.keys.get(number);
+        for &number in block.keys.order() {
+            let key = block.keys.get(number);
             let index = if key.parent == OVERFLOW {
                 self.overflow.unwrap_or_default()
             } else {
-                let path = parsed.keys.path(number).into_iter().map(Into::into).collect();
+                let path = block.keys.path(number).into_iter().map(Into::into).collect();
                 let (index, has_moved) = self.column_of_key(path, schema);
                 if has_moved {
                     conflict = Some(LayoutConflict::KeyMoved);
@@ -228,8 +227,8 @@ impl Layout {
                 let last = self.columns[index].name.clone();
                 let reserved = self.reserved(options, schema);
                 // Add the columns of the reserved keys that follow.
-                for &number in parsed.keys.order() {
-                    let path = parsed.keys.path(number).into_iter().map(Into::into).collect();
+                for &number in block.keys.order() {
+                    let path = block.keys.path(number).into_iter().map(Into::into).collect();
                     if reserved.has(&path) {
                         self.column_of_key(path, schema);
                     }
@@ -276,7 +275,7 @@ impl Layout {
         });
         let column = &mut self.columns[index];
         // The path of a flattened key may have the name as well, but a key with the exact name takes precedence.
-        column.is_tentative = column.takes_any_case && (column.name != preferred || path.len() > 1);
+        column.is_tentative = column.any_case && (column.name != preferred || path.len() > 1);
         let other = column.path.replace(path.clone());
         let has_moved = other.is_some_and(|other| self.by_path.remove(&other).is_some());
         self.by_path.insert(path, index);
@@ -386,7 +385,7 @@ impl Layout {
     /// created by the user are not included: each import assigns them anew.
     pub(crate) fn keys_of_columns(&self) -> Vec<(Vec<String>, String)> {
         let of_key = |column: &Column| {
-            let path = column.path.as_ref().filter(|_| !column.takes_any_case)?;
+            let path = column.path.as_ref().filter(|_| !column.any_case)?;
             let words: Vec<String> =
                 path.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
             (!words.is_empty()).then(|| (words, column.name.clone()))
@@ -419,7 +418,7 @@ fn path_of(name: &str, options: &ImportOptions) -> Path {
     }
 }
 
-fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
+pub(super) fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
     keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, ColumnRule::Inferred))
 }
 

@@ -183,11 +183,10 @@ impl FileReader {
                 return Ok(Err(io::Error::other(why)));
             }
             let mut permit = self.budget.acquire(block.length);
-            let (index, parse_options, buffers) =
-                (job.index, job.parse_options.clone(), self.buffers.clone());
+            let (index, options, buffers) = (job.index, job.parse_options.clone(), self.buffers.clone());
             let task = move |_: &_| {
                 lower_priority();
-                let parsed = parse(block, &parse_options, pop(&buffers.blocks));
+                let parsed = parse(block, &options, pop(&buffers.blocks));
                 permit.grow(parsed.bad.len() * size_of::<BadLine>());
                 Ok(PipelineItem { index, event: PipelineEvent::Block(Box::new(parsed), permit) })
             };
@@ -251,7 +250,7 @@ fn open(job: &FileJob, read: &Arc<AtomicU64>) -> io::Result<InputFile> {
 
 /// Limits the bytes of blocks in flight.
 struct MemoryBudget {
-    capacity: usize,
+    limit: usize,
     in_use: Mutex<(usize, bool)>,
     returned: Condvar,
 }
@@ -263,15 +262,15 @@ pub(crate) struct Permit {
 }
 
 impl MemoryBudget {
-    fn new(capacity: usize) -> Self {
-        MemoryBudget { capacity, in_use: Mutex::default(), returned: Condvar::new() }
+    fn new(limit: usize) -> Self {
+        MemoryBudget { limit, in_use: Mutex::default(), returned: Condvar::new() }
     }
 
     /// Waits until the bytes are available. A block larger than the budget waits until no other is in flight.
     fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let full =
-            |(in_use, closed): &mut (usize, bool)| !*closed && *in_use > 0 && *in_use + bytes > self.capacity;
+            |(in_use, closed): &mut (usize, bool)| !*closed && *in_use > 0 && *in_use + bytes > self.limit;
         let mut in_use = self.returned.wait_while(in_use, full).unwrap_or_else(PoisonError::into_inner);
         in_use.0 += bytes;
         Permit { budget: self.clone(), bytes }

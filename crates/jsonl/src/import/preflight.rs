@@ -37,13 +37,13 @@ type Sql<T> = rusqlite::Result<T>;
 
 impl Preflight<'_> {
     pub(crate) fn inspect(&mut self, sources: &[Source]) -> Sql<Result<HashMap<usize, TableState>>> {
-        if let Some(error) = existing::database_refusal(self.conn, self.target)? {
+        if let Some(error) = existing::refusal(self.conn, self.target)? {
             return Ok(Err(error));
         }
         self.drop_unrequested_tables()?;
         let tables = existing::all_objects(self.conn)?;
         let mut all = HashMap::new();
-        let mut conflicting = Vec::new();
+        let mut refused = Vec::new();
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, leader) in self.leaders.iter().enumerate() {
             groups.entry(*leader).or_default().push(index);
@@ -67,9 +67,7 @@ impl Preflight<'_> {
             let mut table_state = TableState::default();
             match self.options.existing {
                 _ if self.is_draft => table_state.is_replaced = true,
-                ExistingTable::Refuse => {
-                    conflicting.push((name.as_str(), self.files[changed[0]].source.clone()))
-                }
+                ExistingTable::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
                 ExistingTable::Replace => table_state.is_replaced = true,
                 ExistingTable::Append | ExistingTable::Upsert => {
                     match self.existing_table(object, &sources[leader].table)? {
@@ -87,7 +85,7 @@ impl Preflight<'_> {
             }
             all.insert(leader, table_state);
         }
-        Ok(if conflicting.is_empty() { Ok(all) } else { Err(self.refusal(&conflicting)) })
+        Ok(if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused)) })
     }
 
     /// Drops the tables in the draft of a cancelled import whose files are not part of this import.
@@ -290,8 +288,6 @@ fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let rows: i64 = conn.query_row(&count, [], |row| row.get(0))?;
     let rows = rows.unsigned_abs();
     Ok((rows < recorded).then(|| {
-        format!(
-            "the table {table:?} has {rows} rows, fewer than the {recorded} that imports have loaded into it"
-        )
+        format!("the table {table:?} has {rows} rows, fewer than the {recorded} that imports loaded")
     }))
 }

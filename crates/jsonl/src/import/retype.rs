@@ -11,7 +11,7 @@ use rusqlite::types::{Value, ValueRef};
 use super::column::{Column, Holds};
 use super::names::quoted;
 use super::table::dependents;
-use crate::number::MAX_EXACT_INTEGER;
+use crate::number::MAX_EXACT_INT;
 use crate::types::Type;
 
 type Sql<T> = rusqlite::Result<T>;
@@ -57,7 +57,7 @@ pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -
     let (table, column) = (quoted(table), quoted(column));
     let such = match what {
         Holds::Anything => format!("{column} IS NOT NULL"),
-        Holds::LargeIntegers => format!("{column} > {MAX_EXACT_INTEGER} OR {column} < -{MAX_EXACT_INTEGER}"),
+        Holds::LargeIntegers => format!("{column} > {MAX_EXACT_INT} OR {column} < -{MAX_EXACT_INT}"),
     };
     conn.prepare(&format!("SELECT 1 FROM {table} WHERE {such} LIMIT 1"))?.exists([])
 }
@@ -126,9 +126,7 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
 
 /// Whether the double may come from a number written without a fraction.
 fn is_whole(value: f64) -> bool {
-    value.fract() == 0.0
-        && value.abs() <= MAX_EXACT_INTEGER as f64
-        && !(value == 0.0 && value.is_sign_negative())
+    value.fract() == 0.0 && value.abs() <= MAX_EXACT_INT as f64 && !(value == 0.0 && value.is_sign_negative())
 }
 
 /// SQL expression for the value of a column in its new type. Text columns have numbers in JSON format. Their original

@@ -1,14 +1,12 @@
 //! Applies `--columns` and `--filename-column` to the parse options.
 
 use super::column::Column;
-use super::layout::Layout;
+use super::layout::{Layout, Path, find_or_add};
 use super::options::ImportOptions;
 use super::schema::TableSchema;
 use crate::error::{Error, Result};
-use crate::keys::{ColumnRule, Keys, ROOT};
+use crate::keys::{ColumnRule, ROOT};
 use crate::parse::{Filename, ParseOptions, UnknownKeys};
-
-type Path = Vec<Box<[u8]>>;
 
 /// Rejects a key or an index that is not among the selected columns.
 pub(crate) fn check(options: &ImportOptions) -> Result<()> {
@@ -27,39 +25,36 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
 
 /// Makes the parser skip unselected keys and add the file name.
 pub(crate) fn apply(
-    parse_options: &mut ParseOptions,
+    parse: &mut ParseOptions,
     options: &ImportOptions,
     schema: Option<&TableSchema>,
     file: &str,
 ) {
     if !options.columns.is_empty() {
-        select(parse_options, options, schema);
+        select(parse, options, schema);
     }
     if let Some(name) = &options.filename_column {
-        let key = find_or_add(&mut parse_options.keys, ROOT, name.as_bytes());
-        parse_options.filename = Some(Filename { key, value: file.as_bytes().into() });
+        let key = find_or_add(&mut parse.keys, ROOT, name.as_bytes());
+        parse.filename = Some(Filename { key, value: file.as_bytes().into() });
     }
 }
 
-fn select(parse_options: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>) {
-    let mut requested: Vec<Path> =
-        options.columns.iter().map(|name| path_of(name, options, schema)).collect();
-    requested.extend(options.filename_column.iter().map(|name| vec![name.as_bytes().into()]));
-    for number in 0..parse_options.keys.len() as u32 {
-        let path = parse_options.keys.path(number);
-        let related =
-            |requested: &Path| path.iter().zip(requested).all(|(key, requested)| **key == **requested);
-        if !requested.iter().any(related) {
-            parse_options.keys.get_mut(number).rule = ColumnRule::Skipped;
+fn select(parse: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>) {
+    let mut paths: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
+    paths.extend(options.filename_column.iter().map(|name| vec![name.as_bytes().into()]));
+    for number in 0..parse.keys.len() as u32 {
+        let path = parse.keys.path(number);
+        let related = |paths: &Path| path.iter().zip(paths).all(|(key, paths)| **key == **paths);
+        if !paths.iter().any(related) {
+            parse.keys.get_mut(number).rule = ColumnRule::Skipped;
         }
     }
-    for path in &requested {
-        let number =
-            path.iter().fold(ROOT, |parent, name| find_or_add(&mut parse_options.keys, parent, name));
+    for path in &paths {
+        let number = path.iter().fold(ROOT, |parent, name| find_or_add(&mut parse.keys, parent, name));
         // All keys in its objects are selected, too.
-        parse_options.keys.get_mut(number).is_open = true;
+        parse.keys.get_mut(number).is_open = true;
     }
-    parse_options.unknown_keys = UnknownKeys::Skipped;
+    parse.unknown_keys = UnknownKeys::Skipped;
 }
 
 /// Whether a table has a column for the requested key, or for a key in its objects. Keys are compared with regard to case.
@@ -69,26 +64,26 @@ pub(crate) fn has(
     options: &ImportOptions,
     schema: Option<&TableSchema>,
 ) -> bool {
-    let requested = path_of(name, options, schema);
-    layout.columns.iter().any(|column| is_of(column, &requested))
+    let paths = path_of(name, options, schema);
+    layout.columns.iter().any(|column| is_of(column, &paths))
 }
 
 /// Whether a line of a table's files had a selected key.
 pub(crate) fn is_in_lines(layout: &Layout, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
-    let requested: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
+    let paths: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
     let seen = layout.columns.iter().filter(|column| !column.types.is_empty());
-    seen.into_iter().any(|column| requested.iter().any(|requested| is_of(column, requested)))
+    seen.into_iter().any(|column| paths.iter().any(|paths| is_of(column, paths)))
 }
 
 /// Whether a column is for this key, or for a key in its objects. A column created by the user is for the key with its name,
 /// until a line shows its key.
-fn is_of(column: &Column, requested: &Path) -> bool {
-    if column.alias.as_ref().is_some_and(|alias| alias.path == *requested) {
+fn is_of(column: &Column, paths: &Path) -> bool {
+    if column.alias.as_ref().is_some_and(|alias| alias.path == *paths) {
         return true;
     }
     match &column.path {
-        Some(path) => path.len() >= requested.len() && path.iter().zip(requested).all(|(a, b)| a == b),
-        None => requested.join(&b"_"[..]) == column.name.as_bytes(),
+        Some(path) => path.len() >= paths.len() && path.iter().zip(paths).all(|(a, b)| a == b),
+        None => paths.join(&b"_"[..]) == column.name.as_bytes(),
     }
 }
 
@@ -101,8 +96,4 @@ fn path_of(name: &str, options: &ImportOptions, schema: Option<&TableSchema>) ->
         0 => vec![key.as_bytes().into()],
         _ => key.split('.').map(|part| part.as_bytes().into()).collect(),
     }
-}
-
-fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
-    keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, ColumnRule::Inferred))
 }

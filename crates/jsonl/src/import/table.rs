@@ -31,8 +31,8 @@ pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) layout: Layout,
     pub(crate) plan: KeyPlan,
-    pub(crate) key_tracker: KeyTracker,
-    pub(crate) write_mode: WriteMode,
+    pub(crate) tracker: KeyTracker,
+    pub(crate) mode: WriteMode,
     /// Key columns that rows may not leave out, because SQLite would assign a value or leave null.
     pub(crate) required: Vec<Required>,
     /// Its definition may have an `ON CONFLICT` clause, which is overridden: a row that it ignores or replaces would be
@@ -50,11 +50,11 @@ pub(crate) struct Table {
 
 /// Result of writing a block.
 #[derive(Debug, Default)]
-pub(crate) struct InsertResult {
+pub(crate) struct Written {
     pub(crate) rows: u64,
     pub(crate) refused: Vec<(Line, ParseErrorKind)>,
     /// Set if the key plan failed: the number of rows of the block observed until then. The rest was not written.
-    pub(crate) plan_failed_after: Option<usize>,
+    pub(crate) failed_after: Option<usize>,
 }
 
 /// Why a table could not be finished as planned.
@@ -74,21 +74,15 @@ impl From<rusqlite::Error> for FinishError {
 type Sql<T> = rusqlite::Result<T>;
 
 impl Table {
-    pub(crate) fn new(
-        name: String,
-        layout: Layout,
-        plan: KeyPlan,
-        key_tracker: KeyTracker,
-        is_old: bool,
-    ) -> Self {
-        let is_update = key_tracker.upserts && matches!(plan, KeyPlan::Enforced(_) | KeyPlan::Kept(_));
-        let write_mode = if is_update { WriteMode::Upsert } else { WriteMode::Insert };
+    pub(crate) fn new(name: String, layout: Layout, plan: KeyPlan, keys: KeyTracker, is_old: bool) -> Self {
+        let is_update = keys.upserts && matches!(plan, KeyPlan::Enforced(_) | KeyPlan::Kept(_));
+        let mode = if is_update { WriteMode::Upsert } else { WriteMode::Insert };
         Table {
             name,
             layout,
             plan,
-            key_tracker,
-            write_mode,
+            tracker: keys,
+            mode,
             required: Vec::new(),
             has_conflict_clause: false,
             is_whole: false,
@@ -100,59 +94,54 @@ impl Table {
     }
 
     /// Observes the keys of a block, after its first `seen` rows, without writing it.
-    pub(crate) fn observe_keys(&mut self, parsed: &ParsedBlock, map: &[u32], seen: usize) {
+    pub(crate) fn observe_keys(&mut self, block: &ParsedBlock, map: &[u32], seen: usize) {
         let mut begin =
-            seen.checked_sub(1).and_then(|last| parsed.rows.get(last)).map_or(0, |row| row.end as usize);
-        for row in &parsed.rows[seen..] {
-            let cells = &parsed.cells[begin..row.end as usize];
+            seen.checked_sub(1).and_then(|last| block.rows.get(last)).map_or(0, |row| row.end as usize);
+        for row in &block.rows[seen..] {
+            let cells = &block.cells[begin..row.end as usize];
             begin = row.end as usize;
-            self.key_tracker.observe(cells, map, &self.layout);
+            self.tracker.observe(cells, map, &self.layout);
         }
     }
 
     /// Writes the rows of a block.
-    pub(crate) fn write(
-        &mut self,
-        conn: &Connection,
-        parsed: &ParsedBlock,
-        map: &[u32],
-    ) -> Sql<InsertResult> {
-        if self.is_whole && !self.is_old && self.keeps_types(parsed) {
-            self.plan_key_from_all_rows(parsed, map);
+    pub(crate) fn write(&mut self, conn: &Connection, block: &ParsedBlock, map: &[u32]) -> Sql<Written> {
+        if self.is_whole && !self.is_old && self.keeps_types(block) {
+            self.plan_from_all_rows(block, map);
         } else if self.plan == KeyPlan::Open {
-            self.plan_key_from_first_row(parsed, map);
+            self.plan_from_first_row(block, map);
         }
-        self.create_or_extend(conn)?;
-        match self.write_mode {
-            WriteMode::Insert if !self.is_old => self.insert(conn, parsed, map),
-            _ => self.add(conn, parsed, map),
+        self.prepare(conn)?;
+        match self.mode {
+            WriteMode::Insert if !self.is_old => self.insert(conn, block, map),
+            _ => self.add(conn, block, map),
         }
     }
 
     /// Plans the key from the first row.
-    fn plan_key_from_first_row(&mut self, parsed: &ParsedBlock, map: &[u32]) {
-        let Some(first) = parsed.rows.first() else { return };
-        let mut key_tracker = self.key_tracker.clone();
-        let cells = &parsed.cells[..first.end as usize];
-        key_tracker.observe(cells, map, &self.layout);
+    fn plan_from_first_row(&mut self, block: &ParsedBlock, map: &[u32]) {
+        let Some(first) = block.rows.first() else { return };
+        let mut tracker = self.tracker.clone();
+        let cells = &block.cells[..first.end as usize];
+        tracker.observe(cells, map, &self.layout);
         let is_rowid = |index: usize| {
             matches!(cell_of(cells, map, index), Some(Cell::Int(_)))
                 && self.layout.columns[index].kind() == Type::Integer
         };
-        self.plan = match key_tracker.columns[..] {
+        self.plan = match tracker.columns[..] {
             [index] if is_rowid(index) => KeyPlan::Rowid(index),
             _ => KeyPlan::None,
         };
     }
 
     /// Plans the key from all rows. The table is created with its types and its key.
-    fn plan_key_from_all_rows(&mut self, parsed: &ParsedBlock, map: &[u32]) {
-        let key_tracker = self.key_tracker.clone();
-        self.observe_keys(parsed, map, 0);
-        let seen = std::mem::replace(&mut self.key_tracker, key_tracker);
+    fn plan_from_all_rows(&mut self, block: &ParsedBlock, map: &[u32]) {
+        let tracker = self.tracker.clone();
+        self.observe_keys(block, map, 0);
+        let seen = std::mem::replace(&mut self.tracker, tracker);
         self.is_typed = true;
         self.plan = match seen.plan(&self.layout) {
-            KeyPlan::After(keys) if !seen.is_needed() && has_duplicates(parsed, map, keys[0]) => {
+            KeyPlan::After(keys) if !seen.is_needed() && has_duplicates(block, map, keys[0]) => {
                 self.note_no_key(keys[0]);
                 KeyPlan::None
             }
@@ -160,16 +149,16 @@ impl Table {
             plan => plan,
         };
         if seen.upserts && matches!(self.plan, KeyPlan::Enforced(_)) {
-            self.write_mode = WriteMode::Upsert;
+            self.mode = WriteMode::Upsert;
         }
     }
 
     /// Whether rows are stored the same with types declared before as after them. With a declared type SQLite converts
     /// some doubles to integers: negative zero, and all whole values in a NUMERIC column.
-    fn keeps_types(&self, parsed: &ParsedBlock) -> bool {
+    fn keeps_types(&self, block: &ParsedBlock) -> bool {
         let is_numeric = |column: &Column| column.kind() == Type::Numeric;
         !self.layout.columns.iter().any(is_numeric)
-            && !parsed.cells.iter().any(|(_, cell)| cell.is_negative_zero())
+            && !block.cells.iter().any(|(_, cell)| cell.is_negative_zero())
     }
 
     fn note_no_key(&mut self, index: usize) {
@@ -209,7 +198,7 @@ impl Table {
     }
 
     /// Creates the table, or adds its new columns.
-    fn create_or_extend(&mut self, conn: &Connection) -> Sql<()> {
+    fn prepare(&mut self, conn: &Connection) -> Sql<()> {
         if self.is_old && self.insert.is_empty() {
             retype::widen(conn, &self.name, &mut self.layout.columns)?;
         }
@@ -233,7 +222,7 @@ impl Table {
         if self.insert.is_empty() && self.is_made {
             let all: Vec<usize> = (0..self.layout.columns.len()).collect();
             self.insert = self.insert_sql(&all);
-            if self.write_mode == WriteMode::Upsert && self.layout.overflow_column().is_some() {
+            if self.mode == WriteMode::Upsert && self.layout.overflow_column().is_some() {
                 overflow_merge::define_merge_function(conn)?;
             }
         }
@@ -242,12 +231,12 @@ impl Table {
 
     /// Adds types, the key and columns that no row had, after all rows are written.
     pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), FinishError> {
-        self.create_or_extend(conn)?;
+        self.prepare(conn)?;
         if self.is_old || self.is_typed || !self.is_made {
             return Ok(());
         }
         if self.plan == KeyPlan::None {
-            self.plan = match self.key_tracker.plan(&self.layout) {
+            self.plan = match self.tracker.plan(&self.layout) {
                 // A column cannot become the rowid later.
                 KeyPlan::Rowid(index) => KeyPlan::After(vec![index]),
                 KeyPlan::Enforced(_) => return Err(FinishError::KeyBroken),
@@ -265,7 +254,7 @@ impl Table {
             Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => {
                 Err(error.into())
             }
-            Err(_) if self.key_tracker.is_needed() => Err(FinishError::KeyBroken),
+            Err(_) if self.tracker.is_needed() => Err(FinishError::KeyBroken),
             Err(_) => {
                 self.note_no_key(first);
                 self.plan = KeyPlan::None;

@@ -30,23 +30,14 @@ pub(crate) struct ImportTx<'a> {
     /// Whether a transaction was begun and not ended by this type.
     has_begun: bool,
     /// Whether the savepoint of a file is open.
-    is_file_open: bool,
+    in_file: bool,
     uncommitted: u64,
 }
 
 impl<'a> ImportTx<'a> {
     pub(crate) fn new(conn: Connection, output: &OutputDb, handle: &'a ImportHandle) -> Self {
         let (path, identity, is_new) = (output.target().to_owned(), output.identity(), output.is_new());
-        ImportTx {
-            conn,
-            path,
-            identity,
-            handle,
-            is_new,
-            has_begun: false,
-            is_file_open: false,
-            uncommitted: 0,
-        }
+        ImportTx { conn, path, identity, handle, is_new, has_begun: false, in_file: false, uncommitted: 0 }
     }
 
     /// Fails if the database file was deleted or replaced. Makes one system call.
@@ -80,7 +71,7 @@ impl<'a> ImportTx<'a> {
         }
         self.check_transaction()?;
         self.execute("SAVEPOINT file")?;
-        self.is_file_open = true;
+        self.in_file = true;
         Ok(())
     }
 
@@ -92,7 +83,7 @@ impl<'a> ImportTx<'a> {
 
     pub(crate) fn rollback_file(&mut self) -> Result<()> {
         self.check_transaction()?;
-        self.is_file_open = false;
+        self.in_file = false;
         self.execute("ROLLBACK TO file; RELEASE file")
     }
 
@@ -100,7 +91,7 @@ impl<'a> ImportTx<'a> {
     pub(crate) fn commit_file(&mut self, bytes: u64) -> Result<()> {
         self.check_transaction()?;
         self.execute("RELEASE file")?;
-        self.is_file_open = false;
+        self.in_file = false;
         self.uncommitted += bytes;
         if !self.is_new || self.uncommitted >= MAX_GROUP_BYTES { self.commit() } else { Ok(()) }
     }
@@ -119,7 +110,7 @@ impl<'a> ImportTx<'a> {
 
     /// Rolls back the transaction, unless SQLite has done it already.
     fn rollback(&mut self) -> Result<()> {
-        (self.has_begun, self.is_file_open) = (false, false);
+        (self.has_begun, self.in_file) = (false, false);
         if self.conn.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
     }
 
@@ -140,7 +131,7 @@ impl<'a> ImportTx<'a> {
     fn finish(&mut self, failed: bool) -> Result<()> {
         if failed && (!self.is_new || self.conn.is_autocommit()) {
             self.rollback()?;
-        } else if self.is_file_open {
+        } else if self.in_file {
             self.rollback_file()?;
         }
         self.commit()
@@ -189,7 +180,7 @@ mod tests {
     }
 
     /// Number of tables after an event that follows a rollback by SQLite, during a file that created a table or after it.
-    fn tables_after(is_new: bool, in_file: bool, event: impl FnOnce(ImportTx<'_>)) -> i64 {
+    fn tables_after(is_new: bool, during_file: bool, event: impl FnOnce(ImportTx<'_>)) -> i64 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         if !is_new {
@@ -200,7 +191,7 @@ mod tests {
         let mut tx = ImportTx::new(output.connect(&handle).unwrap(), &output, &handle);
         tx.begin_file().unwrap();
         tx.execute("CREATE TABLE t (a)").unwrap();
-        match (in_file, is_new) {
+        match (during_file, is_new) {
             (true, _) => {}
             (false, true) => tx.commit_file(1).unwrap(),
             (false, false) => tx.rollback_file().unwrap(),

@@ -37,7 +37,7 @@ use crate::parsed_block::{Line, ParsedBlock};
 use crate::source::{self, Fingerprint};
 
 /// Result of the writer.
-pub(crate) struct WriterOutput {
+pub(crate) struct Finished {
     pub(crate) conn: Option<Connection>,
     pub(crate) files: Vec<FileSummary>,
     pub(crate) examples: Vec<RejectedLine>,
@@ -58,7 +58,7 @@ pub(crate) struct Writer<'a> {
     /// Files to read in this pass, by the first file of their table.
     expected: HashMap<usize, Vec<usize>>,
     /// States of the tables, by their first file.
-    pub(crate) table_states: HashMap<usize, TableState>,
+    pub(crate) tables: HashMap<usize, TableState>,
     /// Files to load again in the next pass.
     pub(crate) reload: Vec<usize>,
     pub(crate) stopped_by: Option<RejectedLine>,
@@ -86,7 +86,7 @@ impl<'a> Writer<'a> {
             stems,
             leaders,
             expected: HashMap::new(),
-            table_states: HashMap::new(),
+            tables: HashMap::new(),
             reload: Vec::new(),
             stopped_by: None,
             load: None,
@@ -114,11 +114,11 @@ impl<'a> Writer<'a> {
 
     /// State of a file's table.
     fn table_state(&mut self, index: usize) -> &mut TableState {
-        self.table_states.entry(self.leaders[index]).or_default()
+        self.tables.entry(self.leaders[index]).or_default()
     }
 
     /// Handles the next block or the end of a file.
-    pub(crate) fn handle_event(
+    pub(crate) fn on_event(
         &mut self,
         index: usize,
         event: PipelineEvent,
@@ -130,18 +130,18 @@ impl<'a> Writer<'a> {
             Some(_) => {}
         }
         match event {
-            PipelineEvent::Block(parsed, permit) => {
+            PipelineEvent::Block(block, permit) => {
                 if let Some(load) = &mut self.load
                     && load.waits_for_more()
                 {
                     // Releases the permit, because a large next block may have to wait for the whole budget.
-                    load.held = Some(parsed);
+                    load.held = Some(block);
                     return Ok(ControlFlow::Continue(()));
                 }
                 if self.write_held_block(false)? == ControlFlow::Break(()) {
                     return Ok(ControlFlow::Break(()));
                 }
-                let next = self.write_block(parsed);
+                let next = self.write_block(block);
                 drop(permit);
                 next
             }
@@ -155,9 +155,9 @@ impl<'a> Writer<'a> {
     /// Writes the first block once it is known whether it is the only one.
     fn write_held_block(&mut self, is_whole: bool) -> Result<ControlFlow<()>> {
         let Some(load) = &mut self.load else { return Ok(ControlFlow::Continue(())) };
-        let Some(parsed) = load.held.take() else { return Ok(ControlFlow::Continue(())) };
+        let Some(block) = load.held.take() else { return Ok(ControlFlow::Continue(())) };
         load.table.is_whole = is_whole;
-        self.write_block(parsed)
+        self.write_block(block)
     }
 
     fn begin(&mut self, index: usize, demand: &Arc<Demand>) -> Result<()> {
@@ -174,8 +174,7 @@ impl<'a> Writer<'a> {
             tx.begin_file()?;
             if table_state.is_replaced {
                 dependents = table::dependents(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
-                let is_ours =
-                    import_log::is_created_by_import(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
+                let is_ours = import_log::is_imported(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
                 note = (!is_ours).then(|| {
                     "the old table was not created by an import; its constraints are lost".to_owned()
                 });
@@ -183,9 +182,8 @@ impl<'a> Writer<'a> {
             }
         }
         let requested = self.options.key_of(&self.stems[index]).to_vec();
-        let key_tracker = KeyTracker::new(requested, self.options.existing == ExistingTable::Upsert);
-        let mut table =
-            Table::new(name, table_state.layout, table_state.plan, key_tracker, table_state.is_old);
+        let tracker = KeyTracker::new(requested, self.options.existing == ExistingTable::Upsert);
+        let mut table = Table::new(name, table_state.layout, table_state.plan, tracker, table_state.is_old);
         table.required = table_state.required;
         table.has_conflict_clause = table_state.has_conflict_clause;
         self.load = Some(FileLoad {
@@ -216,15 +214,15 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn write_block(&mut self, mut parsed: Box<ParsedBlock>) -> Result<ControlFlow<()>> {
+    fn write_block(&mut self, mut block: Box<ParsedBlock>) -> Result<ControlFlow<()>> {
         let Some(mut load) = self.load.take() else { return Ok(ControlFlow::Continue(())) };
-        let next = self.process_block(&mut load, &mut parsed);
+        let next = self.process_block(&mut load, &mut block);
         self.load = Some(load);
-        self.buffers.recycle(*parsed, self.options.block);
+        self.buffers.recycle(*block, self.options.block);
         next
     }
 
-    fn process_block(&mut self, load: &mut FileLoad, parsed: &mut ParsedBlock) -> Result<ControlFlow<()>> {
+    fn process_block(&mut self, load: &mut FileLoad, block: &mut ParsedBlock) -> Result<ControlFlow<()>> {
         if let Some(tx) = &self.tx {
             tx.check()?;
         }
@@ -232,21 +230,21 @@ impl<'a> Writer<'a> {
             return Ok(ControlFlow::Continue(()));
         }
         let next = match self.options.limit {
-            Some(limit) => self.write_rows_up_to_limit(load, parsed, limit)?,
-            None => self.write_rows(load, parsed)?,
+            Some(limit) => self.write_rows_up_to_limit(load, block, limit)?,
+            None => self.write_rows(load, block)?,
         };
-        load.blank += u64::from(parsed.blank);
-        load.lines += u64::from(parsed.lines);
+        load.blank += u64::from(block.blank);
+        load.lines += u64::from(block.lines);
         Ok(next)
     }
 
-    fn write_rows(&mut self, load: &mut FileLoad, parsed: &mut ParsedBlock) -> Result<ControlFlow<()>> {
-        load.has_objects |= !parsed.rows.is_empty();
+    fn write_rows(&mut self, load: &mut FileLoad, block: &mut ParsedBlock) -> Result<ControlFlow<()>> {
+        load.has_objects |= !block.rows.is_empty();
         let mut bad: Vec<(Line, usize, ParseErrorKind)> =
-            std::mem::take(&mut parsed.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
-        let mut written = parsed.rows.len() as u64;
+            std::mem::take(&mut block.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
+        let mut written = block.rows.len() as u64;
         if *self.target != Target::ValidateOnly {
-            match load.table.layout.assign_columns(parsed, self.options, self.schema(load.index)) {
+            match load.table.layout.assign_columns(block, self.options, self.schema(load.index)) {
                 Ok(map) => {
                     let table = &mut load.table;
                     if widen_columns(table, self.tx.as_ref())?
@@ -257,13 +255,10 @@ impl<'a> Writer<'a> {
                     match (&self.tx, load.state) {
                         (Some(tx), LoadState::Writing) => {
                             if table.is_whole && !table.is_old && self.options.columns.is_empty() {
-                                let stem = &self.stems[load.index];
-                                table
-                                    .layout
-                                    .add_schema_columns(self.options, self.options.schema.tables.get(stem));
+                                table.layout.add_schema_columns(self.options, self.schema(load.index));
                             }
-                            let insert_result = match table.write(&tx.conn, parsed, &map) {
-                                Ok(insert_result) => insert_result,
+                            let result = match table.write(&tx.conn, block, &map) {
+                                Ok(result) => result,
                                 Err(error) if is_table_mismatch(&error) => {
                                     load.fail_table(format!("its table rejects its rows: {error}"));
                                     return Ok(ControlFlow::Continue(()));
@@ -277,26 +272,24 @@ impl<'a> Writer<'a> {
                                     table.name
                                 )));
                             }
-                            written = insert_result.rows;
-                            let refused = insert_result.refused.len() as u64;
-                            bad.extend(
-                                insert_result.refused.into_iter().map(|(line, reason)| (line, 0, reason)),
-                            );
-                            if let Some(seen) = insert_result.plan_failed_after {
+                            written = result.rows;
+                            let refused = result.refused.len() as u64;
+                            bad.extend(result.refused.into_iter().map(|(line, reason)| (line, 0, reason)));
+                            if let Some(seen) = result.failed_after {
                                 // The remaining rows are only counted.
-                                written = (parsed.rows.len() as u64).saturating_sub(refused);
+                                written = (block.rows.len() as u64).saturating_sub(refused);
                                 load.state = LoadState::Inspecting;
-                                table.observe_keys(parsed, &map, seen);
+                                table.observe_keys(block, &map, seen);
                             }
                         }
                         (None, _) if table.is_old || matches!(table.plan, KeyPlan::Enforced(_)) => {
-                            table.observe_keys(parsed, &map, 0);
-                            let refused = table.refused(parsed, &map, load.keys.as_ref());
+                            table.observe_keys(block, &map, 0);
+                            let refused = table.refused(block, &map, load.keys.as_ref());
                             let refused = refused.map_err(|error| self.failed_check(&error))?;
                             written -= refused.len() as u64;
                             bad.extend(refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                         }
-                        _ => table.observe_keys(parsed, &map, 0),
+                        _ => table.observe_keys(block, &map, 0),
                     }
                 }
                 Err(LayoutConflict::TooManyColumns | LayoutConflict::KeyMoved) => {
@@ -322,13 +315,13 @@ impl<'a> Writer<'a> {
         load.rows += written;
         add(&self.handle.rows, written);
         bad.sort_by_key(|(line, _, _)| line.span.start);
-        self.reject_lines(load, parsed, bad)
+        self.reject_lines(load, block, bad)
     }
 
     fn reject_lines(
         &mut self,
         load: &mut FileLoad,
-        parsed: &ParsedBlock,
+        block: &ParsedBlock,
         bad: Vec<(Line, usize, ParseErrorKind)>,
     ) -> Result<ControlFlow<()>> {
         for (line, at, reason) in bad {
@@ -340,7 +333,7 @@ impl<'a> Writer<'a> {
                 column: u64::from(line.column) + at as u64 + 1,
                 reason: reason.to_string(),
             };
-            let bytes = parsed.line(line);
+            let bytes = block.line(line);
             let is_cut = matches!(reason, ParseErrorKind::TooLong(limit) if bytes.len() <= limit);
             self.rejects.add(rejected.clone(), bytes, is_cut)?;
             let max_errors = match self.options.on_error {
@@ -384,7 +377,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Ends the current file and the transaction.
-    pub(crate) fn finish(mut self, failed: bool) -> Result<WriterOutput> {
+    pub(crate) fn finish(mut self, failed: bool) -> Result<Finished> {
         let load = self.load.take();
         if failed {
             // The rejects of rows that are rolled back are removed.
@@ -414,12 +407,7 @@ impl<'a> Writer<'a> {
         }
         self.rejects.flush()?;
         let conn = self.tx.map(|tx| tx.end(failed)).transpose()?;
-        Ok(WriterOutput {
-            conn,
-            files: self.files,
-            examples: self.rejects.examples,
-            stopped_by: self.stopped_by,
-        })
+        Ok(Finished { conn, files: self.files, examples: self.rejects.examples, stopped_by: self.stopped_by })
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use super::super::key::DEFAULT_KEY_NAMES;
 use super::super::names::{NameSet, folded};
 use super::{
-    Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_COLUMN, Path, TableSchema, Type, TypeSet,
+    Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_NAME, Path, TableSchema, Type, TypeSet,
 };
 
 /// Keys that always keep their column.
@@ -95,7 +95,7 @@ impl Layout {
             stays
         });
         self.rebuild();
-        let name = self.names.reserve(OVERFLOW_COLUMN);
+        let name = self.names.reserve(OVERFLOW_NAME);
         if !had_overflow {
             self.notes.push(format!(
                 "there are more keys than SQLite has columns: {} are columns, the others are in {name:?}",

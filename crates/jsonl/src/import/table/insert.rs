@@ -12,7 +12,7 @@ use super::super::key_check::KeyCheck;
 use super::super::layout::NO_COLUMN;
 use super::super::names::quoted;
 use super::super::overflow_merge::{MERGE_FUNCTION, NOT_AN_OBJECT};
-use super::{InsertResult, Sql, Table, WriteMode};
+use super::{Sql, Table, WriteMode, Written};
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
 
@@ -31,35 +31,30 @@ impl Table {
     }
 
     /// Inserts rows with all columns; missing values are null.
-    pub(super) fn insert(
-        &mut self,
-        conn: &Connection,
-        parsed: &ParsedBlock,
-        map: &[u32],
-    ) -> Sql<InsertResult> {
-        let mut insert_result = InsertResult::default();
+    pub(super) fn insert(&mut self, conn: &Connection, block: &ParsedBlock, map: &[u32]) -> Sql<Written> {
+        let mut result = Written::default();
         if !self.is_made {
             // All rows so far are `{}`. They are written when there is a column.
-            insert_result.plan_failed_after = (!parsed.rows.is_empty()).then_some(0);
-            return Ok(insert_result);
+            result.failed_after = (!block.rows.is_empty()).then_some(0);
+            return Ok(result);
         }
         let mut statement = conn.prepare_cached(&self.insert)?;
         // Bindings persist, so only values of the previous row that this row lacks are set to null.
         let mut bound = vec![0_u32; self.layout.columns.len()];
         let mut last: Vec<u32> = Vec::new();
         let mut begin = 0;
-        for (row, number) in parsed.rows.iter().zip(1_u32..) {
-            let cells = &parsed.cells[begin..row.end as usize];
+        for (row, number) in block.rows.iter().zip(1_u32..) {
+            let cells = &block.cells[begin..row.end as usize];
             begin = row.end as usize;
-            self.key_tracker.observe(cells, map, &self.layout);
+            self.tracker.observe(cells, map, &self.layout);
             match &self.plan {
-                KeyPlan::Rowid(_) if !self.key_tracker.is_ascending => {
-                    insert_result.plan_failed_after = Some(number as usize);
-                    return Ok(insert_result);
+                KeyPlan::Rowid(_) if !self.tracker.is_ascending => {
+                    result.failed_after = Some(number as usize);
+                    return Ok(result);
                 }
                 KeyPlan::Enforced(keys) => {
                     if let Some(missing) = keys.iter().find(|key| is_missing(cells, map, **key)) {
-                        insert_result.refused.push((row.line, self.missing_key_error(*missing)));
+                        result.refused.push((row.line, self.missing_key_error(*missing)));
                         continue;
                     }
                 }
@@ -68,7 +63,7 @@ impl Table {
             for (key, cell) in cells {
                 let column = map[*key as usize];
                 if column != NO_COLUMN {
-                    statement.raw_bind_parameter(column as usize + 1, BoundCell(parsed, *cell))?;
+                    statement.raw_bind_parameter(column as usize + 1, BoundCell(block, *cell))?;
                     bound[column as usize] = number;
                 }
             }
@@ -79,25 +74,24 @@ impl Table {
                 cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NO_COLUMN),
             );
             match statement.raw_execute() {
-                Ok(count) => insert_result.rows += count.min(1) as u64,
-                Err(error) => insert_result.refused.push((row.line, refusal(error)?)),
+                Ok(count) => result.rows += count.min(1) as u64,
+                Err(error) => result.refused.push((row.line, refusal(error)?)),
             }
         }
-        Ok(insert_result)
+        Ok(result)
     }
 
     /// Writes rows with the columns they have. Other columns of an existing row stay; those of a new row get defaults.
-    pub(super) fn add(&mut self, conn: &Connection, parsed: &ParsedBlock, map: &[u32]) -> Sql<InsertResult> {
-        let mut insert_result = InsertResult::default();
-        let keys =
-            if self.write_mode == WriteMode::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
+    pub(super) fn add(&mut self, conn: &Connection, block: &ParsedBlock, map: &[u32]) -> Sql<Written> {
+        let mut result = Written::default();
+        let keys = if self.mode == WriteMode::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
         let mut begin = 0;
         let mut statements: HashMap<Vec<u32>, CachedStatement<'_>> = HashMap::new();
-        for row in &parsed.rows {
-            let cells = &parsed.cells[begin..row.end as usize];
+        for row in &block.rows {
+            let cells = &block.cells[begin..row.end as usize];
             begin = row.end as usize;
             if let Some(reason) = self.missing_key(cells, map) {
-                insert_result.refused.push((row.line, reason));
+                result.refused.push((row.line, reason));
                 continue;
             }
             let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
@@ -113,22 +107,22 @@ impl Table {
                 }
             };
             for (index, (_, cell)) in cells.iter().enumerate() {
-                statement.raw_bind_parameter(index + 1, BoundCell(parsed, *cell))?;
+                statement.raw_bind_parameter(index + 1, BoundCell(block, *cell))?;
             }
             match statement.raw_execute() {
                 // An update counts even if it changes nothing, but DO NOTHING for a row with only the key returns 0.
-                Ok(0) if !self.has_row_of_key(conn, parsed, cells, map, &keys)? => {
+                Ok(0) if !self.has_row_of_key(conn, block, cells, map, &keys)? => {
                     let why = "a trigger of the table ignores it".to_owned();
-                    insert_result.refused.push((row.line, ParseErrorKind::Refused(why)));
+                    result.refused.push((row.line, ParseErrorKind::Refused(why)));
                 }
-                Ok(_) => insert_result.rows += 1,
-                Err(error) => insert_result.refused.push((row.line, refusal(error)?)),
+                Ok(_) => result.rows += 1,
+                Err(error) => result.refused.push((row.line, refusal(error)?)),
             }
             if conn.is_autocommit() {
                 break;
             }
         }
-        Ok(insert_result)
+        Ok(result)
     }
 
     /// Whether the row of an upsert has only the key, and the table has that key.
@@ -136,7 +130,7 @@ impl Table {
     fn has_row_of_key(
         &self,
         conn: &Connection,
-        parsed: &ParsedBlock,
+        block: &ParsedBlock,
         cells: &[(u32, Cell)],
         map: &[u32],
         keys: &[usize],
@@ -147,13 +141,13 @@ impl Table {
         let equal = keys.iter().map(|key| format!("{}=?", quoted(&self.layout.columns[*key].name)));
         let equal: Vec<String> = equal.collect();
         let sql = format!("SELECT 1 FROM {} WHERE {}", quoted(&self.name), equal.join(" AND "));
-        let values = keys.iter().filter_map(|key| Some(BoundCell(parsed, cell_of(cells, map, *key)?)));
+        let values = keys.iter().filter_map(|key| Some(BoundCell(block, cell_of(cells, map, *key)?)));
         conn.prepare_cached(&sql)?.exists(rusqlite::params_from_iter(values))
     }
 
     /// Returns an error if a row lacks a required column of the key.
     fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<ParseErrorKind> {
-        let missing = match self.write_mode {
+        let missing = match self.mode {
             WriteMode::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
             WriteMode::Insert if !self.is_old => {
                 let keys = if let KeyPlan::Enforced(keys) = &self.plan { &keys[..] } else { &[] };
@@ -170,17 +164,17 @@ impl Table {
     /// Returns the rows of a block that are rejected because of their key. Without `keys`, only rows without a key.
     pub(crate) fn refused(
         &self,
-        parsed: &ParsedBlock,
+        block: &ParsedBlock,
         map: &[u32],
         keys: Option<&KeyCheck>,
     ) -> Sql<Vec<(Line, ParseErrorKind)>> {
         let mut begin = 0;
         let mut refused = Vec::new();
-        for row in &parsed.rows {
-            let cells = &parsed.cells[begin..row.end as usize];
+        for row in &block.rows {
+            let cells = &block.cells[begin..row.end as usize];
             begin = row.end as usize;
             let reason = match (self.missing_key(cells, map), keys) {
-                (None, Some(keys)) => keys.add(parsed, cells, map)?,
+                (None, Some(keys)) => keys.add(block, cells, map)?,
                 (missing, _) => missing,
             };
             refused.extend(reason.map(|reason| (row.line, reason)));
@@ -217,11 +211,11 @@ fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
 }
 
 /// Whether rows of the block have duplicate values in a column of whole numbers or text.
-pub(super) fn has_duplicates(parsed: &ParsedBlock, map: &[u32], column: usize) -> bool {
+pub(super) fn has_duplicates(block: &ParsedBlock, map: &[u32], column: usize) -> bool {
     let (mut numbers, mut texts) = (HashSet::new(), HashSet::<Cow<'_, [u8]>>::new());
     let mut begin = 0;
-    parsed.rows.iter().any(|row| {
-        let cells = &parsed.cells[begin..row.end as usize];
+    block.rows.iter().any(|row| {
+        let cells = &block.cells[begin..row.end as usize];
         begin = row.end as usize;
         match cell_of(cells, map, column) {
             // In a text column the number 5 and the text "5" are equal. Numbers beyond 64 bits make a column text.
@@ -230,9 +224,9 @@ pub(super) fn has_duplicates(parsed: &ParsedBlock, map: &[u32], column: usize) -
                 is_twice || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
             }
             Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
-            Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(parsed.bytes(span, false))),
+            Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(block.bytes(span, false))),
             Some(Cell::Text { span, scratch, .. }) => {
-                !texts.insert(Cow::Borrowed(parsed.bytes(span, scratch)))
+                !texts.insert(Cow::Borrowed(block.bytes(span, scratch)))
             }
             _ => false,
         }

@@ -32,16 +32,16 @@ impl Writer<'_> {
 
     /// Whether lines of a new table may be rejected because of its key, and this has not been checked yet.
     pub(super) fn is_key_unchecked(&self, load: &FileLoad) -> bool {
-        let (table, key_tracker) = (&load.table, &load.table.key_tracker);
-        let may_reject = match key_tracker.plan(&table.layout) {
+        let (table, tracker) = (&load.table, &load.table.tracker);
+        let may_reject = match tracker.plan(&table.layout) {
             KeyPlan::Enforced(_) => true,
-            KeyPlan::After(_) => !key_tracker.upserts,
+            KeyPlan::After(_) => !tracker.upserts,
             _ => false,
         };
         self.tx.is_none()
             && *self.target != Target::ValidateOnly
             && !table.is_old
-            && key_tracker.is_needed()
+            && tracker.is_needed()
             && may_reject
             && !matches!(table.plan, KeyPlan::Enforced(_))
     }

@@ -58,7 +58,7 @@ impl Writer<'_> {
             }
             LoadState::Inspecting if self.is_key_unchecked(&load) => {
                 load.fix_types();
-                load.table.plan = KeyPlan::Enforced(load.table.key_tracker.columns.clone());
+                load.table.plan = KeyPlan::Enforced(load.table.tracker.columns.clone());
                 self.reload_table(load)
             }
             LoadState::Inspecting if self.tx.is_some() && !load.table.layout.columns.is_empty() => {
@@ -76,7 +76,7 @@ impl Writer<'_> {
                 self.fail_table(&load, "it has no rows, so the existing table was not replaced")
             }
             _ if self.lacks_key(&load, rows) => {
-                let why = no_key_message(&load.table.key_tracker.requested);
+                let why = no_key_message(&load.table.tracker.requested);
                 self.fail_table(&load, &why)
             }
             _ if self.lacks_table(&load, rows) => {
@@ -105,7 +105,7 @@ impl Writer<'_> {
             }
             Err(FinishError::KeyBroken) => {
                 load.fix_types();
-                load.table.plan = KeyPlan::Enforced(load.table.key_tracker.columns.clone());
+                load.table.plan = KeyPlan::Enforced(load.table.tracker.columns.clone());
                 self.reload_table(load)
             }
             Err(FinishError::Sqlite(error)) if is_table_mismatch(&error) => {
@@ -215,7 +215,7 @@ impl Writer<'_> {
             if let KeyPlan::Enforced(_) = table.plan {
                 return Ok(());
             }
-            table.plan = table.key_tracker.plan(&table.layout);
+            table.plan = table.tracker.plan(&table.layout);
             if let KeyPlan::After(_) = table.plan {
                 table.layout.notes.push(
                     "duplicate values of the primary key are detected when the file is loaded".to_owned(),
@@ -308,11 +308,11 @@ impl Writer<'_> {
             options.columns.iter().filter(|name| selection::has(&table.layout, name, options, schema));
         self.matched.extend(found.cloned());
         let indexes = schema.into_iter().flat_map(|schema| &schema.indexes);
-        for name in table.key_tracker.requested.iter().chain(&options.indexes).chain(indexes) {
+        for name in table.tracker.requested.iter().chain(&options.indexes).chain(indexes) {
             if table.layout.find_column(name).is_some() {
                 self.matched.insert(name.clone());
             } else if has_table && !options.indexes.contains(name) {
-                let is_key = table.key_tracker.requested.contains(name);
+                let is_key = table.tracker.requested.contains(name);
                 let what = if is_key { "the primary key" } else { "an index" };
                 file.notes.push(format!("there is no column {name:?} for {what}"));
                 file.unmatched.extend((!is_key).then(|| name.clone()));
@@ -361,9 +361,9 @@ impl Writer<'_> {
     /// Minimum number of rows of the table, if known without counting the rows of an existing table.
     fn table_rows(&self, load: &FileLoad, tx: &ImportTx<'_>) -> Result<Option<u64>> {
         let table = &load.table;
-        let table_state = self.table_states.get(&self.leaders[load.index]);
+        let table_state = self.tables.get(&self.leaders[load.index]);
         let before = table_state.and_then(|table_state| table_state.table_rows);
-        Ok(match (table.write_mode, table.is_old) {
+        Ok(match (table.mode, table.is_old) {
             (WriteMode::Insert, _) => Some(before.unwrap_or(0) + load.all_rows()),
             (WriteMode::Upsert, true) => before,
             (WriteMode::Upsert, false) => {

@@ -13,23 +13,23 @@ impl Writer<'_> {
     pub(super) fn write_rows_up_to_limit(
         &mut self,
         load: &mut FileLoad,
-        parsed: &mut ParsedBlock,
+        block: &mut ParsedBlock,
         limit: u64,
     ) -> Result<ControlFlow<()>> {
         let mut left = limit.saturating_sub(load.taken);
-        if (parsed.rows.len() as u64) < left {
+        if (block.rows.len() as u64) < left {
             let before = load.rows;
-            let next = self.write_rows(load, parsed)?;
+            let next = self.write_rows(load, block)?;
             load.taken += load.rows - before;
             return Ok(next);
         }
         // Later rows may change the types inferred from the first ones.
         load.table.is_whole = false;
-        let mut detached = parsed.detach_rows();
+        let mut detached = block.detach_rows();
         loop {
-            parsed.restore_rows(&mut detached, usize::try_from(left).unwrap_or(usize::MAX));
+            block.restore_rows(&mut detached, usize::try_from(left).unwrap_or(usize::MAX));
             let before = load.rows;
-            if self.write_rows(load, parsed)? == ControlFlow::Break(()) {
+            if self.write_rows(load, block)? == ControlFlow::Break(()) {
                 return Ok(ControlFlow::Break(()));
             }
             load.taken += load.rows - before;

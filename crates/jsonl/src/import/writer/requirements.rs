@@ -11,15 +11,15 @@ impl Writer<'_> {
     /// Whether a new table lacks its required key. With several tables, `--primary-key` is required only of those that have
     /// the column.
     pub(super) fn lacks_key(&self, load: &FileLoad, rows: u64) -> bool {
-        let (table, key_tracker) = (&load.table, &load.table.key_tracker);
+        let (table, tracker) = (&load.table, &load.table.tracker);
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
         let is_meant = is_only_table || self.schema(load.index).is_some_and(TableSchema::has_key);
         !table.is_old
             && *self.target != Target::ValidateOnly
             && rows > 0
-            && key_tracker.columns.is_empty()
+            && tracker.columns.is_empty()
             && table.plan.columns().is_empty()
-            && (key_tracker.upserts || (!key_tracker.requested.is_empty() && is_meant))
+            && (tracker.upserts || (!tracker.requested.is_empty() && is_meant))
     }
 
     /// Whether the rows have none of the columns of `--columns`. Of several new tables, only those that have one are
