@@ -17,7 +17,6 @@ pub(crate) struct Block {
     pub(crate) is_first: bool,
     /// Set if the block is the beginning of a line or element that is longer than this limit.
     pub(crate) too_long: Option<usize>,
-    /// The elements, if the block is part of a document.
     pub(crate) elements: Option<Box<Elements>>,
 }
 
@@ -39,11 +38,8 @@ pub(crate) struct Blocks<R> {
     head: Vec<u8>,
     /// Bytes of the head that have been returned.
     used: usize,
-    /// Set if the source is a document.
     splitter: Option<Box<Splitter>>,
-    /// Whether the source may be a document.
     may_be_document: bool,
-    /// Error to return after the last block.
     failure: Option<io::Error>,
     /// Bytes read after the last line end.
     rest: Vec<u8>,
@@ -139,7 +135,6 @@ impl<R: Read> Blocks<R> {
         Ok(())
     }
 
-    /// Returns the next complete elements of a document.
     fn next_of_document(
         &mut self,
         mut buffer: Vec<u8>,

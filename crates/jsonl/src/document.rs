@@ -10,7 +10,6 @@ use crate::parse::BYTE_ORDER_MARK;
 use crate::parse_error::{ParseError, ParseErrorKind};
 use crate::parsed_block::Span;
 
-/// The elements of a block of a document.
 #[derive(Debug, Default)]
 pub(crate) struct Elements {
     pub(crate) spans: Vec<Span>,
@@ -89,7 +88,6 @@ fn is_pretty_printed(head: &[u8], ended: bool) -> bool {
     continues && (closes || (!ended && next != Some(&b'{')))
 }
 
-/// The open brackets.
 #[derive(Debug, Default)]
 struct Nesting {
     open: Vec<u8>,
@@ -151,7 +149,6 @@ impl Nesting {
     }
 }
 
-/// What is expected next between elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expected {
     /// An array or an object, outside of any array.
@@ -270,7 +267,6 @@ impl Splitter {
         (self.advance(bytes), column)
     }
 
-    /// Ends an element that was skipped.
     pub(crate) fn end_skipped(&mut self) {
         self.element_start = None;
         self.scanned = 0;

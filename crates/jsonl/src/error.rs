@@ -48,7 +48,6 @@ impl Error {
         }
     }
 
-    /// Classifies an error of SQLite.
     pub(crate) fn sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.display();
         match error.sqlite_error_code() {

@@ -85,7 +85,6 @@ pub fn export(
 /// SQLite checks for cancellation after this many of its virtual machine steps: every few milliseconds.
 const CANCEL_CHECK_STEPS: i32 = 100_000;
 
-/// Why an export failed.
 enum ExportError {
     Sqlite(rusqlite::Error),
     Output(io::Error),
@@ -100,7 +99,6 @@ impl From<rusqlite::Error> for ExportError {
     }
 }
 
-/// The table to export.
 struct ExportTable {
     table: String,
     columns: Vec<Column>,

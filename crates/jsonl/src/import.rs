@@ -106,7 +106,7 @@ pub fn import(
     let tx = conn.zip(output_db.as_ref()).map(|(conn, output_db)| ImportTx::new(conn, output_db, handle));
     let mut writer = Writer::new(options, handle, target, tx, (files, stems, leaders))?;
     writer.tables = tables;
-    handle.enter(ImportPhase::FileLoad);
+    handle.enter(ImportPhase::Loading);
     let folder = output_db.as_ref().map(|output_db| output_db.folder().to_owned());
     let loaded = run_passes(&mut writer, &discovered.sources, options, handle, target, folder.as_deref());
     let interrupted = handle.is_cancelled();

@@ -7,7 +7,6 @@ use crate::parse_error::{ParseError, ParseErrorKind};
 /// Maximum depth of nesting, equal to that of SQLite's JSON functions.
 pub(crate) const MAX_DEPTH: usize = 1000;
 
-/// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueKind {
     Null,
@@ -118,7 +117,6 @@ impl<'a> Cursor<'a> {
         Err(self.expected(ParseErrorKind::NoValue))
     }
 
-    /// Reads and checks an object or an array with its contents.
     fn nested(&mut self, depth: usize) -> Result<(), ParseError> {
         let mut levels = Levels::with_max(MAX_DEPTH.saturating_sub(depth));
         // Each iteration reads a scalar, or the opening bracket of an object or array.

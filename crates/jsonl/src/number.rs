@@ -28,7 +28,6 @@ pub(crate) const MAX_EXACT_INT: u64 = 1 << 53;
 const MAX_DIGITS: u32 = 19;
 
 impl Cursor<'_> {
-    /// Reads a number and returns its value.
     #[inline]
     pub(crate) fn number_value(&mut self) -> Result<Number, ParseError> {
         let start = self.at();

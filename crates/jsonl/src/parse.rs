@@ -20,11 +20,9 @@ use crate::types::Type;
 /// What to do with keys that the parse options do not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UnknownKeys {
-    /// Each becomes a column.
     #[default]
     Inferred,
     Skipped,
-    /// Their line is rejected.
     Rejected,
     /// They are collected in one object, the value of this key.
     Overflow(u32),
@@ -55,13 +53,10 @@ pub(crate) struct ParseOptions {
     pub(crate) names: HashMap<u32, String>,
     pub(crate) unknown_keys: UnknownKeys,
     pub(crate) decimals: Decimals,
-    /// Maximum length of a line in bytes.
     pub(crate) max_line: usize,
-    /// The column for the file name of each row.
     pub(crate) filename: Option<Filename>,
 }
 
-/// Adds the file name to each row.
 #[derive(Clone, Debug)]
 pub(crate) struct Filename {
     pub(crate) key: u32,
@@ -106,7 +101,6 @@ struct Parser<'a> {
     overflow_keys: HashSet<Box<[u8]>>,
     /// Rows may contain line ends.
     is_document: bool,
-    /// Key and value of the file name column.
     filename: Option<(u32, Cell)>,
 }
 

@@ -134,7 +134,6 @@ pub(crate) struct DetachedRows {
 }
 
 impl DetachedRows {
-    /// Whether rows or bad lines are left.
     pub(crate) fn has_more(&mut self) -> bool {
         self.rows.peek().is_some() || self.bad.peek().is_some()
     }
@@ -185,7 +184,6 @@ impl ParsedBlock {
         }
     }
 
-    /// Original text of a line.
     pub(crate) fn line(&self, line: Line) -> &[u8] {
         line.span.of(self.original.as_ref().unwrap_or(&self.text))
     }

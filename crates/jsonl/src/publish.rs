@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Why a complete file could not be published.
 #[derive(Debug)]
 pub(crate) enum PublishError {
     /// A file with the target name exists.

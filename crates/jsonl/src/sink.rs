@@ -44,7 +44,6 @@ const MAX_SPARE_BYTES: usize = 4 << 20;
 /// SQLite checkpoints the WAL when it has this many pages.
 const WAL_CHECKPOINT_PAGES: i64 = 4_096;
 
-/// Statements that end a transaction.
 const COMMIT: &str = "COMMIT";
 const ROLLBACK: &str = "ROLLBACK";
 
@@ -340,7 +339,6 @@ impl Sink {
         Ok(())
     }
 
-    /// Reads the definition of the table.
     fn inspect_table(&self) -> Result<CachedTable> {
         let failed = |error: rusqlite::Error| self.failed(&error);
         let version = self.version()?;
@@ -406,7 +404,6 @@ impl Sink {
     }
 }
 
-/// Why a batch was not written.
 enum BatchError {
     Failed(Error),
     /// A trigger of the table rolled back the transaction.

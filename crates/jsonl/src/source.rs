@@ -11,7 +11,6 @@ use std::time::UNIX_EPOCH;
 
 use crate::import::handle::ImportHandle;
 
-/// Compression format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     Plain,

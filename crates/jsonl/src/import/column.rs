@@ -23,7 +23,6 @@ pub(crate) struct Column {
     pub(crate) declared: Option<Type>,
     /// Type of such a column in the current definition of the table.
     pub(crate) before: Option<Type>,
-    /// Whether the table has it now.
     pub(crate) is_made: bool,
     /// Whether earlier imports may have stored numbers without a fraction in it.
     pub(super) has_whole_numbers: bool,
@@ -81,7 +80,6 @@ impl Column {
     }
 }
 
-/// A column of an existing table.
 pub(crate) struct ExistingColumn {
     pub(crate) name: String,
     /// Path of the key for which it was created, if the import log has it.

@@ -46,7 +46,6 @@ impl DateKind {
     }
 }
 
-/// Parses two digits.
 fn two(digits: &[u8]) -> Option<u8> {
     match digits {
         [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => Some((tens - b'0') * 10 + ones - b'0'),

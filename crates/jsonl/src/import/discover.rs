@@ -31,7 +31,6 @@ impl Source {
     }
 }
 
-/// The discovered files.
 #[derive(Debug, Default)]
 pub(crate) struct Discovered {
     pub(crate) sources: Vec<Source>,
@@ -39,7 +38,6 @@ pub(crate) struct Discovered {
     pub(crate) errors: Vec<(PathBuf, String)>,
 }
 
-/// The argument that means standard input.
 const STANDARD_INPUT: &str = "-";
 
 pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Discovered> {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use ignore::Error;
 
-/// Files and errors of a folder or a pattern.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) files: Vec<PathBuf>,
@@ -32,7 +31,6 @@ impl Entries {
         self.unreadable.push((path, why));
     }
 
-    /// Adds an error of a folder walk.
     pub(crate) fn add_error(&mut self, folder: &Path, error: Error) {
         match error {
             Error::WithDepth { err, .. } => self.add_error(folder, *err),

@@ -47,7 +47,6 @@ fn foreign_import_log(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
     }))
 }
 
-/// An existing table or view.
 pub(crate) struct ExistingObject {
     is_view: bool,
     /// Name as the database spells it.
@@ -73,7 +72,6 @@ impl ExistingObject {
     }
 }
 
-/// Finds the table or view with this name.
 pub(crate) fn find_object(conn: &Connection, name: &str) -> Sql<Option<ExistingObject>> {
     let sql = "SELECT type, name, sql FROM sqlite_schema WHERE lower(name) = lower(?1) AND type IN ('table', 'view')";
     conn.query_row(sql, [name], ExistingObject::read).optional()
@@ -94,7 +92,6 @@ pub(crate) enum Widening {
     Refused,
 }
 
-/// Definition of an existing table.
 pub(crate) struct TableShape {
     pub(crate) layout: Layout,
     /// Columns of its primary key, in order.
@@ -170,7 +167,6 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     Ok(TableShape { layout, required: required.collect(), keys, has_conflict_clause })
 }
 
-/// Whether the table was declared STRICT.
 fn is_strict(conn: &Connection, table: &str) -> Sql<bool> {
     let sql = "SELECT 1 FROM pragma_table_list(?1) WHERE schema = 'main' AND strict";
     conn.prepare_cached(sql)?.exists([table])

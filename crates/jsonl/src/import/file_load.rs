@@ -22,7 +22,6 @@ pub(crate) struct TableState {
     pub(crate) plan: KeyPlan,
     /// Whether the table exists and gets more rows.
     pub(crate) is_old: bool,
-    /// Columns of its key that rows may not leave out.
     pub(crate) required: Vec<Required>,
     /// Whether its definition may have an `ON CONFLICT` clause.
     pub(crate) has_conflict_clause: bool,
@@ -58,7 +57,6 @@ pub(crate) struct ReadFile {
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
-/// A file that could not be read to its end.
 pub(crate) struct UnreadFile {
     pub(crate) index: usize,
     /// Number of its rows that were written.
@@ -99,7 +97,6 @@ pub(crate) struct FileLoad {
     pub(crate) is_replaced: bool,
     /// Note for the summary about the replaced table.
     pub(crate) note: Option<String>,
-    /// Why the table cannot be loaded.
     pub(crate) failure: Option<String>,
     /// SQL of the replaced table's indexes and triggers, to create them again.
     pub(crate) dependents: Vec<String>,
@@ -111,7 +108,6 @@ impl FileLoad {
         self.read.iter().map(|file| file.rows).chain(self.unread.iter().map(|file| file.rows)).sum()
     }
 
-    /// Rejected lines of all files that have ended.
     pub(crate) fn all_rejected(&self) -> u64 {
         self.read.iter().map(|file| file.rejected).chain(self.unread.iter().map(|file| file.rejected)).sum()
     }
@@ -123,7 +119,6 @@ impl FileLoad {
         }
     }
 
-    /// Begins the next file of the table.
     pub(crate) fn next_file(&mut self, index: usize) {
         self.index = index;
         (self.rows, self.rejected, self.blank, self.lines) = (0, 0, 0, 0);
@@ -140,14 +135,12 @@ impl FileLoad {
         self.filled_by = Some(self.index);
     }
 
-    /// Marks the current file as unreadable.
     pub(crate) fn fail_file(&mut self, why: String) {
         let (index, rows, rejected) =
             (self.index, std::mem::take(&mut self.rows), std::mem::take(&mut self.rejected));
         self.unread.push(UnreadFile { index, rows, rejected, why });
     }
 
-    /// Ends the current file.
     pub(crate) fn end_file(&mut self, fingerprint: Option<Fingerprint>) {
         self.read.push(ReadFile {
             index: self.index,

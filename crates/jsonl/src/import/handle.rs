@@ -13,7 +13,7 @@ pub enum ImportPhase {
     #[default]
     Starting,
     /// Reads lines and writes rows.
-    FileLoad,
+    Loading,
     /// Creates types, keys and indexes after the rows of a table.
     Indexing,
     /// Commits and publishes the database.
@@ -21,7 +21,7 @@ pub enum ImportPhase {
 }
 
 const PHASES: [ImportPhase; 4] =
-    [ImportPhase::Starting, ImportPhase::FileLoad, ImportPhase::Indexing, ImportPhase::Finishing];
+    [ImportPhase::Starting, ImportPhase::Loading, ImportPhase::Indexing, ImportPhase::Finishing];
 
 /// Handle of a running import. The import updates the counters; any thread may read them or cancel the import.
 #[derive(Default)]

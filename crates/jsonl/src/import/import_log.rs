@@ -35,7 +35,6 @@ const ADDED_COLUMNS: [(&str, &str); 2] = [("table_rows", "INTEGER"), ("whole_num
 const INDEX: &str =
     r#"CREATE INDEX IF NOT EXISTS "_imports_by_table" ON "_imports" ("table" COLLATE NOCASE, "id")"#;
 
-/// The record of a file that was loaded before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry {
     pub(crate) fingerprint: Fingerprint,
@@ -70,7 +69,6 @@ pub(crate) struct Record<'a> {
     pub(crate) columns: Option<Vec<(Vec<String>, String)>>,
     /// Columns of doubles that have numbers written without a fraction.
     pub(crate) whole_numbers: Option<Vec<&'a str>>,
-    /// Minimum number of rows that the table has.
     pub(crate) table_rows: Option<u64>,
     pub(crate) started: jiff::Timestamp,
 }

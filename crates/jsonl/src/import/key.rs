@@ -29,7 +29,6 @@ pub(crate) enum KeyPlan {
 }
 
 impl KeyPlan {
-    /// Columns of the key, in order.
     pub(crate) fn columns(&self) -> &[usize] {
         match self {
             KeyPlan::Rowid(index) => std::slice::from_ref(index),
@@ -39,7 +38,6 @@ impl KeyPlan {
     }
 }
 
-/// Returns the value of a row for a column.
 #[inline]
 pub(crate) fn cell_of(cells: &[(u32, Cell)], map: &[u32], column: usize) -> Option<Cell> {
     cells.iter().find(|(key, _)| map[*key as usize] == column as u32).map(|(_, cell)| *cell)
@@ -174,7 +172,6 @@ pub(crate) struct Required {
 }
 
 impl Required {
-    /// Whether a row lacks the column.
     pub(crate) fn is_missing(self, cells: &[(u32, Cell)], map: &[u32]) -> bool {
         match cell_of(cells, map, self.column) {
             Some(Cell::Null) => true,

@@ -18,7 +18,6 @@ const KEYS: &str = "temp.gristmill_import_keys";
 #[derive(Debug)]
 pub(crate) struct KeyCheck {
     conn: Connection,
-    /// Columns of the primary key.
     columns: Vec<usize>,
     /// Query that finds a key in the existing table; `None` for a new table.
     find: Option<String>,

@@ -10,7 +10,7 @@ pub enum ExistingTable {
     /// Fail before anything is written.
     #[default]
     Refuse,
-    /// Replace the table.
+    /// Drop the table and create it again.
     Replace,
     /// Append the new rows.
     Append,

@@ -24,7 +24,7 @@ use crate::source::{Fingerprint, InputFile};
 /// A file to read and how to parse it.
 #[derive(Clone, Debug)]
 pub(crate) struct FileJob {
-    /// Which source.
+    /// Index of the source.
     pub(crate) index: usize,
     pub(crate) source: Source,
     pub(crate) parse_options: Arc<ParseOptions>,
@@ -45,7 +45,7 @@ pub(crate) struct Demand {
 
 /// A result of the pipeline.
 pub(crate) struct PipelineItem {
-    /// Which source.
+    /// Index of the source.
     pub(crate) index: usize,
     pub(crate) event: PipelineEvent,
 }

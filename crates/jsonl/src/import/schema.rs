@@ -82,9 +82,9 @@ pub enum OtherKeys {
     /// Add columns for them.
     #[default]
     Infer,
-    /// Skip them.
+    /// Skip these keys and their values.
     Skip,
-    /// Reject their line.
+    /// Reject lines that have such a key.
     Reject,
 }
 

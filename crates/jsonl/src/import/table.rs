@@ -104,7 +104,6 @@ impl Table {
         }
     }
 
-    /// Writes the rows of a block.
     pub(crate) fn write(&mut self, conn: &Connection, block: &ParsedBlock, map: &[u32]) -> Sql<Written> {
         if self.is_whole && !self.is_old && self.keeps_types(block) {
             self.plan_from_all_rows(block, map);

@@ -36,7 +36,6 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Line, ParsedBlock};
 use crate::source::{self, Fingerprint};
 
-/// Result of the writer.
 pub(crate) struct Finished {
     pub(crate) conn: Option<Connection>,
     pub(crate) files: Vec<FileSummary>,

@@ -47,7 +47,6 @@ pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBloc
     parsed
 }
 
-/// Finds the lines of a block.
 fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut at = skipped;

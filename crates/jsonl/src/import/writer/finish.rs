@@ -242,7 +242,7 @@ impl Writer<'_> {
             let Some(index) = table.layout.find_column(column) else { continue };
             table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
         }
-        self.handle.enter(ImportPhase::FileLoad);
+        self.handle.enter(ImportPhase::Loading);
         Ok(())
     }
 
