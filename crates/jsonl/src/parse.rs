@@ -403,7 +403,7 @@ impl<'a> Parser<'a> {
             ColumnRule::Detected(found) => self.converted(cell, found, written).unwrap_or(cell),
             ColumnRule::Fixed(target) => match self.converted(cell, target, written) {
                 Some(cell) => cell,
-                None => return Err(self.type_mismatch(key, cell, target.takes(), at)),
+                None => return Err(self.type_mismatch(key, cell, target.accepts(), at)),
             },
         };
         self.out.cells.push((key, cell));
@@ -457,12 +457,12 @@ impl<'a> Parser<'a> {
     }
 
     #[cold]
-    fn type_mismatch(&self, key: u32, cell: Cell, takes: &'static str, at: usize) -> ParseError {
+    fn type_mismatch(&self, key: u32, cell: Cell, accepts: &'static str, at: usize) -> ParseError {
         let path = self.out.keys.path(key);
         let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
         let column = self.options.names.get(&key).cloned().unwrap_or_else(name);
         let value = excerpt(self.text.get(self.line_start + at..).unwrap_or_default());
-        ParseError { at, reason: ParseErrorKind::Misfit { column, takes, found: cell.found(), value } }
+        ParseError { at, reason: ParseErrorKind::TypeMismatch { column, accepts, found: cell.found(), value } }
     }
 
     #[inline]

@@ -49,11 +49,11 @@ pub enum ParseErrorKind {
     /// The line is longer than this number of bytes.
     TooLong(usize),
     /// The value does not match the type of its column.
-    Misfit {
+    TypeMismatch {
         /// Name of the column.
         column: String,
         /// Type of the column, with the values that it accepts.
-        takes: &'static str,
+        accepts: &'static str,
         /// Kind of value that was found.
         found: &'static str,
         /// Text of the value, or its beginning if it is long.
@@ -71,7 +71,7 @@ pub enum ParseErrorKind {
 
 impl ParseErrorKind {
     /// Error for a row whose key already exists; `why` is the message of the database.
-    pub(crate) fn taken(why: &str) -> Self {
+    pub(crate) fn key_exists(why: &str) -> Self {
         ParseErrorKind::Refused(format!("a row with this key already exists: {why}"))
     }
 }
@@ -125,8 +125,8 @@ impl fmt::Display for ParseErrorKind {
             ParseErrorKind::TooLong(limit) => {
                 write!(f, "longer than {limit} bytes; set the limit with --max-line")
             }
-            ParseErrorKind::Misfit { column, takes, found, value } => {
-                write!(f, "the column {column:?} is {takes}; found {found}: {value}")
+            ParseErrorKind::TypeMismatch { column, accepts, found, value } => {
+                write!(f, "the column {column:?} is {accepts}; found {found}: {value}")
             }
             ParseErrorKind::UnknownKey(key) => write!(f, "the key {key:?} is not in the schema"),
             ParseErrorKind::NoPrimaryKey(column) => write!(f, "the primary key {column:?} is missing or null"),

@@ -7,7 +7,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) enum PublishError {
     /// A file with the target name exists.
-    Taken,
+    Exists,
     Io(io::Error),
 }
 
@@ -26,11 +26,11 @@ pub(crate) fn publish(
     File::open(draft)?.sync_all()?;
     match fs::metadata(target) {
         Ok(found) if replaces(&found) => fs::rename(draft, target)?,
-        Ok(_) => return Err(PublishError::Taken),
+        Ok(_) => return Err(PublishError::Exists),
         // Unlike a rename, a link does not replace a file created meanwhile. Some file systems have no links.
         Err(_) => match fs::hard_link(draft, target) {
             Ok(()) => fs::remove_file(draft)?,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(PublishError::Taken),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(PublishError::Exists),
             Err(_) => fs::rename(draft, target)?,
         },
     }

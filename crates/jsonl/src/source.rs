@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn table_name_and_compression_come_from_the_file_name() {
-        for (name, stem, compression, taken) in [
+        for (name, stem, compression, is_jsonl) in [
             ("types.jsonl", "types", Compression::Plain, true),
             ("a.b.ndjson", "a.b", Compression::Plain, true),
             ("types.jsonl.gz", "types", Compression::Gzip, true),
@@ -267,7 +267,7 @@ mod tests {
             ("notes.gz", "notes", Compression::Gzip, false),
             (".jsonl", ".jsonl", Compression::Plain, false),
         ] {
-            assert_eq!(classify_name(name), (stem.to_owned(), compression, taken), "{name}");
+            assert_eq!(classify_name(name), (stem.to_owned(), compression, is_jsonl), "{name}");
         }
     }
 }

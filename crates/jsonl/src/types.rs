@@ -80,7 +80,7 @@ impl TypeSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Type {
-    /// 64-bit whole numbers.
+    /// Whole numbers that fit 64 bits.
     Integer,
     /// Double-precision floating-point numbers.
     Real,
@@ -130,7 +130,7 @@ impl Type {
     }
 
     /// The type and the values that it accepts, for error messages.
-    pub(crate) fn takes(self) -> &'static str {
+    pub(crate) fn accepts(self) -> &'static str {
         match self {
             Type::Integer => "INTEGER (whole numbers of 64 bits)",
             Type::Real => "REAL (numbers in the range of a double)",

@@ -109,7 +109,7 @@ fn what_json_does_not_have_is_an_error() {
 #[test]
 fn tables_that_are_not_there() {
     let bench = database("CREATE TABLE t (a); CREATE VIEW v AS SELECT a FROM t");
-    for (table, expected) in [("nope", "there is no table \"nope\"; there are: t"), ("v", "is a view")] {
+    for (table, expected) in [("nope", "there is no table \"nope\"; tables: t"), ("v", "is a view")] {
         let error = export(&bench.database(), table, &mut Vec::new(), &Arc::default()).unwrap_err();
         assert!(error.is_user_error() && error.to_string().contains(expected), "{error}");
     }

@@ -70,7 +70,7 @@ fn primary_key_that_a_schema_contradicts_is_refused() {
     let error = bench.import_of(&t, &options("a", of_t)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the schema gives the table \"t\" the primary key \"id\", and --primary-key is \"a\"; leave out one of them"
+        "the schema gives the table \"t\" the primary key \"id\", but --primary-key is \"a\"; leave out one of them"
     );
     assert!(!bench.database().exists());
     // The same key twice is no contradiction, and one for the other tables is none either.

@@ -31,7 +31,7 @@ pub fn export_to_file(
     writer.finish().map_err(failed)?;
     match publish(&draft.path, &target, |_| force) {
         Ok(()) => Ok(exported),
-        Err(PublishError::Taken) => Err(exists(&target)),
+        Err(PublishError::Exists) => Err(exists(&target)),
         Err(PublishError::Io(error)) => Err(failed(error)),
     }
 }

@@ -132,8 +132,8 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     let whole = import_log::columns_with_whole_numbers(conn, name)?;
     let is_strict = is_strict(conn, name)?;
     let typed = columns.iter().map(|column| {
-        let takes_all = is_strict && column.kind.eq_ignore_ascii_case("ANY");
-        let declared = if takes_all { Some(Type::Any) } else { Type::declared(&column.kind) };
+        let is_untyped = is_strict && column.kind.eq_ignore_ascii_case("ANY");
+        let declared = if is_untyped { Some(Type::Any) } else { Type::declared(&column.kind) };
         let rule = declared.map_or(ColumnRule::NumericAffinity, ColumnRule::Fixed);
         let kind = declared.unwrap_or(Type::Any);
         let can_widen =

@@ -73,7 +73,7 @@ pub(crate) struct FileLoad {
     /// Files of the table that could not be read, and why.
     pub(crate) unread: Vec<UnreadFile>,
     /// Rows that count towards the limit, and the file that reached it.
-    pub(crate) taken: u64,
+    pub(crate) counted: u64,
     pub(crate) filled_by: Option<usize>,
     pub(crate) table: Table,
     /// Finds duplicate keys in a dry run.

@@ -22,7 +22,7 @@ pub(crate) struct KeyCheck {
     /// Query that finds a key in the existing table; `None` for a new table.
     find: Option<String>,
     add: String,
-    taken: ParseErrorKind,
+    duplicate: ParseErrorKind,
 }
 
 impl KeyCheck {
@@ -53,7 +53,7 @@ impl KeyCheck {
             columns,
             find: table.is_old.then_some(find),
             add: format!("INSERT OR IGNORE INTO {KEYS} VALUES ({marks})"),
-            taken: ParseErrorKind::taken(&format!("UNIQUE constraint failed: {}", full.join(", "))),
+            duplicate: ParseErrorKind::key_exists(&format!("UNIQUE constraint failed: {}", full.join(", "))),
         })
     }
 
@@ -74,7 +74,7 @@ impl KeyCheck {
             Some(find) => self.conn.prepare_cached(find)?.exists(key())?,
             None => false,
         };
-        let is_taken = is_there || self.conn.prepare_cached(&self.add)?.execute(key())? == 0;
-        Ok(is_taken.then(|| self.taken.clone()))
+        let is_duplicate = is_there || self.conn.prepare_cached(&self.add)?.execute(key())? == 0;
+        Ok(is_duplicate.then(|| self.duplicate.clone()))
     }
 }

@@ -161,7 +161,7 @@ impl OutputDb {
         // An empty file, such as one made by mktemp, is a valid SQLite database and is replaced.
         match publish(&draft, &self.target, |found| found.len() == 0) {
             Ok(()) => {}
-            Err(PublishError::Taken) => {
+            Err(PublishError::Exists) => {
                 let target = self.target.display();
                 return Err(Error::Invalid(format!(
                     "{target} was created by another program during the import; it was kept"

@@ -116,7 +116,7 @@ fn push<T>(buffers: &Mutex<Vec<T>>, used: T) {
 }
 
 impl BufferPool {
-    /// Takes back a block for reuse, unless it is much larger than the block size.
+    /// Keeps a block for reuse, unless it is much larger than the block size.
     pub(crate) fn recycle(&self, mut parsed: ParsedBlock, block: usize) {
         let buffer = parsed.original.take().unwrap_or_else(|| std::mem::take(&mut parsed.text));
         if buffer.len() <= block * 2 {

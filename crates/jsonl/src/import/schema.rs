@@ -45,7 +45,7 @@ pub struct TableSchema {
     /// Whether the file is skipped.
     #[serde(default)]
     pub skip: bool,
-    /// Columns to index.
+    /// Columns for which an index is created.
     #[serde(default)]
     pub indexes: Vec<String>,
     /// What to do with keys that `columns` does not name.

@@ -295,14 +295,14 @@ pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()
     if conn.prepare_cached(same)?.exists([table, column])? {
         return Ok(());
     }
-    let mut is_taken = conn.prepare_cached("SELECT 1 FROM sqlite_schema WHERE lower(name) = lower(?1)")?;
+    let mut in_use = conn.prepare_cached("SELECT 1 FROM sqlite_schema WHERE lower(name) = lower(?1)")?;
     let mut name = format!("idx_{table}_{column}");
     let mut number = 1_u64;
-    while is_taken.exists([&name])? {
+    while in_use.exists([&name])? {
         number += 1;
         name = format!("idx_{table}_{column}_{number}");
     }
-    drop(is_taken);
+    drop(in_use);
     conn.execute_batch(&format!("CREATE INDEX {} ON {} ({})", quoted(&name), quoted(table), quoted(column)))
 }
 

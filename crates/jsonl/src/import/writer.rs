@@ -189,7 +189,7 @@ impl<'a> Writer<'a> {
             index,
             read: Vec::new(),
             unread: Vec::new(),
-            taken: 0,
+            counted: 0,
             filled_by: None,
             keys: self.key_check(&table, passes)?,
             table,

@@ -53,7 +53,7 @@ impl fmt::Display for RejectedObject {
             ParseErrorKind::Trailing => {
                 write!(f, "byte {at}: unexpected text after the object; expected one object: {}", self.near)
             }
-            ParseErrorKind::Misfit { .. } => write!(f, "byte {at}: {}", self.reason),
+            ParseErrorKind::TypeMismatch { .. } => write!(f, "byte {at}: {}", self.reason),
             ParseErrorKind::NotUtf8 => write!(f, "byte {at}: these bytes are not UTF-8"),
             reason => write!(f, "byte {at}: {reason}: {}", self.near),
         }

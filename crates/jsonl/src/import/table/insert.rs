@@ -239,7 +239,7 @@ fn refusal(error: rusqlite::Error) -> Sql<ParseErrorKind> {
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
             let why = error.to_string();
             Ok(if why.starts_with("UNIQUE") {
-                ParseErrorKind::taken(&why)
+                ParseErrorKind::key_exists(&why)
             } else {
                 ParseErrorKind::Refused(why)
             })

@@ -16,11 +16,11 @@ impl Writer<'_> {
         block: &mut ParsedBlock,
         limit: u64,
     ) -> Result<ControlFlow<()>> {
-        let mut left = limit.saturating_sub(load.taken);
+        let mut left = limit.saturating_sub(load.counted);
         if (block.rows.len() as u64) < left {
             let before = load.rows;
             let next = self.write_rows(load, block)?;
-            load.taken += load.rows - before;
+            load.counted += load.rows - before;
             return Ok(next);
         }
         // Later rows may change the types inferred from the first ones.
@@ -32,8 +32,8 @@ impl Writer<'_> {
             if self.write_rows(load, block)? == ControlFlow::Break(()) {
                 return Ok(ControlFlow::Break(()));
             }
-            load.taken += load.rows - before;
-            left = limit.saturating_sub(load.taken);
+            load.counted += load.rows - before;
+            left = limit.saturating_sub(load.counted);
             if left == 0 {
                 load.fill();
             }
