@@ -462,7 +462,10 @@ impl<'a> Parser<'a> {
         let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
         let column = self.options.names.get(&key).cloned().unwrap_or_else(name);
         let value = excerpt(self.text.get(self.line_start + at..).unwrap_or_default());
-        ParseError { at, reason: ParseErrorKind::TypeMismatch { column, accepts, found: cell.found(), value } }
+        ParseError {
+            at,
+            reason: ParseErrorKind::TypeMismatch { column, accepts, found: cell.found(), value },
+        }
     }
 
     #[inline]

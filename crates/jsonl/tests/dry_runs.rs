@@ -2,21 +2,21 @@
 
 mod common;
 
-use common::{Bench, lines};
+use common::{Fixture, lines};
 use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
 use gristmill_jsonl::import::summary::ImportSummary;
 
-/// What matters of a summary: the rows, and the lines that were rejected, with the reasons.
+/// Rows, rejected lines and reasons of a summary.
 fn counts(summary: &ImportSummary) -> (u64, u64, Vec<(u64, String)>) {
     let rejected = summary.examples.iter().map(|bad| (bad.line, bad.reason.clone())).collect();
     (summary.rows, summary.rejected, rejected)
 }
 
 #[track_caller]
-fn dry_run(bench: &Bench, target: &Target, options: &ImportOptions) -> ImportSummary {
-    import(&[bench.data()], target, options, &ImportHandle::default().into()).unwrap()
+fn dry_run(fixture: &Fixture, target: &Target, options: &ImportOptions) -> ImportSummary {
+    import(&[fixture.data()], target, options, &ImportHandle::default().into()).unwrap()
 }
 
 fn keyed(existing: ExistingTable, keys: &[&str], block: usize) -> ImportOptions {
@@ -36,12 +36,12 @@ fn dry_run_rejects_the_lines_that_an_import_into_a_new_table_rejects() {
     ] {
         for block in [8, 1 << 16] {
             for existing in [ExistingTable::Refuse, ExistingTable::Upsert] {
-                let bench = Bench::with(&[("t.jsonl", &lines(text))]);
+                let fixture = Fixture::with(&[("t.jsonl", &lines(text))]);
                 let options = keyed(existing, keys, block);
-                let found = dry_run(&bench, &Target::Schema, &options);
-                let preview = dry_run(&bench, &Target::Preview(bench.database()), &options);
-                assert!(!bench.database().exists());
-                let loaded = bench.load(&options);
+                let found = dry_run(&fixture, &Target::Schema, &options);
+                let preview = dry_run(&fixture, &Target::Preview(fixture.database()), &options);
+                assert!(!fixture.database().exists());
+                let loaded = fixture.load(&options);
                 assert_eq!(counts(&found), counts(&loaded), "{text:?} {existing:?}");
                 assert_eq!(counts(&preview), counts(&loaded), "{text:?} {existing:?}");
                 assert_eq!(found.files[0].sql, loaded.files[0].sql, "{text:?}");
@@ -51,15 +51,15 @@ fn dry_run_rejects_the_lines_that_an_import_into_a_new_table_rejects() {
 }
 
 #[test]
-fn rows_that_a_limit_takes_instead_of_rejected_ones_decide_on_types() {
+fn types_come_from_rows_that_replace_rejected_ones_within_a_limit() {
     let text = [r#"{"id":1,"v":1}"#, r#"{"id":1,"v":2}"#, r#"{"id":2,"v":"x","w":1}"#, r#"{"id":3,"v":4}"#];
     for block in [8, 1 << 16] {
-        let bench = Bench::with(&[("t.jsonl", &lines(&text))]);
+        let fixture = Fixture::with(&[("t.jsonl", &lines(&text))]);
         let options = ImportOptions { limit: Some(2), ..keyed(ExistingTable::Refuse, &["id"], block) };
-        let found = dry_run(&bench, &Target::Schema, &options);
-        let loaded = bench.load(&options);
-        assert_eq!(bench.all("SELECT id, v, typeof(v), w FROM t"), "1|1|text|∅\n2|x|text|1");
-        assert!(bench.schema("t").contains("\"v\" TEXT"), "{}", bench.schema("t"));
+        let found = dry_run(&fixture, &Target::Schema, &options);
+        let loaded = fixture.load(&options);
+        assert_eq!(fixture.all("SELECT id, v, typeof(v), w FROM t"), "1|1|text|∅\n2|x|text|1");
+        assert!(fixture.schema("t").contains("\"v\" TEXT"), "{}", fixture.schema("t"));
         assert_eq!(counts(&found), counts(&loaded));
         assert_eq!(found.files[0].sql, loaded.files[0].sql);
     }
@@ -73,19 +73,19 @@ fn dry_run_rejects_the_lines_that_an_import_into_an_existing_table_rejects() {
         Some("CREATE TABLE t (id PRIMARY KEY, a) WITHOUT ROWID; INSERT INTO t VALUES (1, 1)"),
     ] {
         for existing in [ExistingTable::Append, ExistingTable::Upsert, ExistingTable::Replace] {
-            let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":1}\n")]);
+            let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1,\"a\":1}\n")]);
             match sql {
-                Some(sql) => bench.open().execute_batch(sql).unwrap(),
-                None => drop(bench.load(&ImportOptions::default())),
+                Some(sql) => fixture.open().execute_batch(sql).unwrap(),
+                None => drop(fixture.load(&ImportOptions::default())),
             }
             let text = [r#"{"id":2}"#, r#"{"a":1}"#, r#"{"id":1,"a":7}"#, r#"{"id":2}"#, r#"{"id":3}"#];
-            bench.write("t.jsonl", lines(&text).as_bytes());
+            fixture.write("t.jsonl", lines(&text).as_bytes());
             let options = keyed(existing, &["id"], 16);
-            let before = std::fs::read(bench.database()).unwrap();
-            let preview = dry_run(&bench, &Target::Preview(bench.database()), &options);
-            assert_eq!(std::fs::read(bench.database()).unwrap(), before);
-            assert_eq!(bench.strays(), Vec::<String>::new());
-            let loaded = bench.load(&options);
+            let before = std::fs::read(fixture.database()).unwrap();
+            let preview = dry_run(&fixture, &Target::Preview(fixture.database()), &options);
+            assert_eq!(std::fs::read(fixture.database()).unwrap(), before);
+            assert_eq!(fixture.leftovers(), Vec::<String>::new());
+            let loaded = fixture.load(&options);
             assert_eq!(counts(&preview), counts(&loaded), "{sql:?} {existing:?}");
         }
     }

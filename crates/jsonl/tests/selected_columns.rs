@@ -1,8 +1,8 @@
-//! `--columns` with tables that exist: a name that no line has is reported, and makes no rows of nothing.
+//! `--columns` with existing tables: a name that no line has is reported and adds no empty rows.
 
 mod common;
 
-use common::{Bench, lines};
+use common::{Fixture, lines};
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
 use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
@@ -23,14 +23,14 @@ fn failure(summary: &ImportSummary) -> String {
 fn selected_columns_that_no_line_has_load_no_rows() {
     for names in [&["Name"][..], &["nope"], &["Name", "nope"]] {
         for block in [1, 1 << 16] {
-            let bench = Bench::with(&[("t.jsonl", &lines(&[r#"{"name":"x"}"#, r#"{"name":"y"}"#]))]);
-            bench.load(&ImportOptions::default());
+            let fixture = Fixture::with(&[("t.jsonl", &lines(&[r#"{"name":"x"}"#, r#"{"name":"y"}"#]))]);
+            fixture.load(&ImportOptions::default());
             for existing in [ExistingTable::Append, ExistingTable::Replace] {
                 let options = ImportOptions { block, ..selecting(existing, names) };
-                let why = failure(&bench.load(&options));
+                let why = failure(&fixture.load(&options));
                 assert!(why.contains("no line has a key that --columns names"), "{why}");
                 assert!(why.contains(&format!("{:?}", names[0])), "{why}");
-                assert_eq!(bench.all("SELECT name FROM t"), "x\ny", "{names:?} {existing:?}");
+                assert_eq!(fixture.all("SELECT name FROM t"), "x\ny", "{names:?} {existing:?}");
             }
         }
     }
@@ -38,38 +38,42 @@ fn selected_columns_that_no_line_has_load_no_rows() {
 
 #[test]
 fn selected_columns_that_no_line_has_make_no_table() {
-    let bench = Bench::with(&[("t.jsonl", "{\"name\":1}\n")]);
-    let why = failure(&bench.import(&selecting(ExistingTable::Refuse, &["Name"])).unwrap());
+    let fixture = Fixture::with(&[("t.jsonl", "{\"name\":1}\n")]);
+    let why = failure(&fixture.import(&selecting(ExistingTable::Refuse, &["Name"])).unwrap());
     assert!(why.contains("no line has a key that --columns names: \"Name\""), "{why}");
-    assert!(!bench.database().exists());
+    assert!(!fixture.database().exists());
 }
 
 #[test]
 fn selected_column_in_another_case_is_unmatched() {
-    let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"name\":\"a\"}\n")]);
-    bench.load(&ImportOptions::default());
-    bench.write("t.jsonl", b"{\"id\":1,\"name\":\"b\"}\n");
-    let summary = bench.load(&selecting(ExistingTable::Upsert, &["id", "NAME"]));
+    let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1,\"name\":\"a\"}\n")]);
+    fixture.load(&ImportOptions::default());
+    fixture.write("t.jsonl", b"{\"id\":1,\"name\":\"b\"}\n");
+    let summary = fixture.load(&selecting(ExistingTable::Upsert, &["id", "NAME"]));
     assert_eq!(summary.unmatched, ["NAME"]);
-    // The name of the key is matched, though no line has it now: the table has its column.
-    bench.write("t.jsonl", b"{\"id\":2}\n");
-    let summary = bench.load(&selecting(ExistingTable::Upsert, &["id", "name"]));
+    // The name is matched although no line has the key, because the table has its column.
+    fixture.write("t.jsonl", b"{\"id\":2}\n");
+    let summary = fixture.load(&selecting(ExistingTable::Upsert, &["id", "name"]));
     assert_eq!((summary.unmatched.len(), summary.rows), (0, 1));
-    // The user's own column takes a key in another case.
-    bench.open().execute_batch("DROP TABLE t; DROP TABLE _imports; CREATE TABLE t (name)").unwrap();
-    bench.write("t.jsonl", b"{\"Name\":1}\n");
-    let summary = bench.load(&selecting(ExistingTable::Append, &["Name"]));
-    assert_eq!((summary.unmatched.len(), bench.all("SELECT name FROM t")), (0, "1".to_owned()));
+    // A column created by the user accepts a key in another case.
+    fixture.open().execute_batch("DROP TABLE t; DROP TABLE _imports; CREATE TABLE t (name)").unwrap();
+    fixture.write("t.jsonl", b"{\"Name\":1}\n");
+    let summary = fixture.load(&selecting(ExistingTable::Append, &["Name"]));
+    assert_eq!((summary.unmatched.len(), fixture.all("SELECT name FROM t")), (0, "1".to_owned()));
 }
 
 #[test]
-fn file_of_several_without_a_selected_column_has_no_rows() {
+fn file_without_a_selected_column_has_no_rows() {
     for block in [1, 1 << 16] {
-        let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n{\"b\":2}\n")]);
-        let summary = bench.load(&ImportOptions { block, ..selecting(ExistingTable::Refuse, &["a"]) });
+        let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n{\"b\":2}\n")]);
+        let summary = fixture.load(&ImportOptions { block, ..selecting(ExistingTable::Refuse, &["a"]) });
         let rows: Vec<u64> = summary.files.iter().map(|file| file.rows).collect();
-        assert_eq!((rows, summary.rows, summary.unmatched.len()), (vec![1, 0], 1, 0), "there is no table u");
-        assert!(summary.files[1].notes[0].contains("there is no table"), "{summary:?}");
-        assert_eq!(bench.all("SELECT \"table\", \"rows\" FROM _imports"), "t|1\nu|0");
+        assert_eq!(
+            (rows, summary.rows, summary.unmatched.len()),
+            (vec![1, 0], 1, 0),
+            "rows, total and unmatched columns"
+        );
+        assert!(summary.files[1].notes[0].contains("no table was created"), "{summary:?}");
+        assert_eq!(fixture.all("SELECT \"table\", \"rows\" FROM _imports"), "t|1\nu|0");
     }
 }

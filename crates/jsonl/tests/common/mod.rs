@@ -1,4 +1,4 @@
-//! A folder, an import into it, and the database that came of it.
+//! A temporary folder with input files and the database that is imported from them.
 #![allow(dead_code)]
 
 use std::fs;
@@ -13,21 +13,21 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 
-pub(crate) struct Bench {
+pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
 }
 
-impl Bench {
+impl Fixture {
     pub(crate) fn new() -> Self {
-        Bench { folder: tempfile::tempdir().unwrap() }
+        Fixture { folder: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
-        let bench = Bench::new();
+        let fixture = Fixture::new();
         for (name, text) in files {
-            bench.write(name, text.as_bytes());
+            fixture.write(name, text.as_bytes());
         }
-        bench
+        fixture
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -53,22 +53,22 @@ impl Bench {
         import(paths, &Target::Database(self.database()), options, &ImportHandle::default().into())
     }
 
-    /// Imports, and what came of it is sound.
+    /// Imports the data folder and checks the integrity of the database.
     #[track_caller]
     pub(crate) fn load(&self, options: &ImportOptions) -> ImportSummary {
         let summary = self.import(options).unwrap();
-        self.is_sound();
+        self.check_integrity();
         summary
     }
 
     #[track_caller]
-    pub(crate) fn is_sound(&self) {
+    pub(crate) fn check_integrity(&self) {
         assert_eq!(self.one("PRAGMA integrity_check"), "ok");
-        assert_eq!(self.strays(), Vec::<String>::new(), "something was left beside the database");
+        assert_eq!(self.leftovers(), Vec::<String>::new(), "files are left next to the database");
     }
 
-    /// What lies beside the data and the database.
-    pub(crate) fn strays(&self) -> Vec<String> {
+    /// Names of files other than the data and the database.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let names = fs::read_dir(self.folder.path()).unwrap();
         let mut names: Vec<String> =
             names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -81,19 +81,19 @@ impl Bench {
         Connection::open(self.database()).unwrap()
     }
 
-    /// One value, as text.
+    /// First row of a query, as text.
     #[track_caller]
     pub(crate) fn one(&self, sql: &str) -> String {
         self.all(sql).lines().next().unwrap_or_default().to_owned()
     }
 
-    /// All rows of a query: values with their kinds, columns apart by |.
+    /// All rows of a query as text, with columns separated by |.
     #[track_caller]
     pub(crate) fn all(&self, sql: &str) -> String {
         rows(&self.open(), sql)
     }
 
-    /// A table's definition.
+    /// The `CREATE TABLE` statement of a table.
     #[track_caller]
     pub(crate) fn schema(&self, table: &str) -> String {
         self.one_text("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1", table)
@@ -118,7 +118,7 @@ pub(crate) fn rows(conn: &Connection, sql: &str) -> String {
     lines.join("\n")
 }
 
-/// So that 1, 1.0 and '1' are not alike.
+/// Formats a value so that integers and reals differ.
 fn shown(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Null => "∅".to_owned(),
@@ -129,7 +129,7 @@ fn shown(value: ValueRef<'_>) -> String {
     }
 }
 
-/// Lines with line ends.
+/// Joins lines, each with a line end.
 pub(crate) fn lines(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }

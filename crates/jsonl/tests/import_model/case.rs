@@ -1,4 +1,4 @@
-//! A case: operations on one database, in a form that a person can repeat.
+//! A test case: operations on one database, printed as commands that can be repeated.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl File {
         (if self.is_array { 2 } else { 1 }..).zip(&self.lines)
     }
 
-    /// The table that is named after the file.
+    /// Name of the table derived from the file name.
     pub(crate) fn table(&self) -> &'static str {
         let name = self.path.rsplit('/').next().unwrap_or(self.path);
         name.split('.').next().unwrap_or(name)
@@ -62,7 +62,7 @@ pub(crate) enum Mode {
     Replace,
 }
 
-/// What a schema file says of a column.
+/// Setting of a column in a schema file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fixed {
     Type(&'static str),
@@ -78,7 +78,7 @@ pub(crate) struct Schema {
     pub(crate) columns: Vec<(&'static str, Fixed)>,
 }
 
-/// The type of a schema file as SQLite is told.
+/// SQL type for a type in a schema file.
 pub(crate) fn sql_type(fixed: &str) -> &'static str {
     match fixed {
         "integer" => "INTEGER",
@@ -137,20 +137,20 @@ pub(crate) enum Operation {
     Drop(&'static str),
     /// The user deletes the rows of a table.
     Empty(&'static str),
-    /// The user makes a table of their own, with a primary key or without.
+    /// The user creates a table, with or without a primary key.
     Own {
         has_key: bool,
     },
 }
 
-/// The table that a user makes.
+/// Name of the table that the user creates.
 pub(crate) const OWN: &str = "own";
 /// Its columns and their types; the first one is its key, if it has one.
 pub(crate) const OWN_COLUMNS: [(&str, &str); 5] =
     [("id", "INTEGER"), ("Name", "TEXT"), ("n", "INTEGER"), ("r", "REAL"), ("x", "")];
 
 impl Operation {
-    /// What the user runs.
+    /// SQL of an operation of the user.
     pub(crate) fn sql(&self) -> String {
         match self {
             Operation::Import(_) => String::new(),
@@ -237,7 +237,7 @@ impl Import {
         format!("rejects-{}.jsonl", self.rejects)
     }
 
-    /// What must be the same for `--resume` to leave a file out.
+    /// Options that must be the same for `--resume` to skip a file.
     pub(crate) fn shape(&self) -> String {
         let schema = self.schema.as_ref().map(|schema| schema.toml(&self.tables()));
         format!("{} {:?} {} {schema:?}", self.flatten, self.primary_key, self.exact)

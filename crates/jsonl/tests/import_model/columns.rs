@@ -1,4 +1,4 @@
-//! Which key has which column.
+//! Assigns keys to columns in the model.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,12 @@ use crate::case::{Fixed, Schema, sql_type};
 use crate::rows::Parsed;
 use crate::table::Column;
 
-/// The keys that lead to a value.
+/// Path of keys to a value.
 pub(crate) type Path = Vec<String>;
 
-/// Gives each key its column: the one that was made for it, then one of the user's that has its exact name, then one that
-/// was made for another key and has its exact name, if no line has that key, then one of the user's whose name differs only
-/// in case, then a new one. Only `deciding` lines make new ones; the keys of all lines
-/// have a column of the user's if there is one.
+/// Assigns a column to each key: the one created for it, then a column of the user with its exact name, then one created for
+/// another key with its exact name if no line has that key, then a column of the user whose name differs only in case, then
+/// a new one. Only `deciding` lines add new columns; the keys of all lines can have a column of the user.
 pub(crate) fn place(
     columns: &mut Vec<Column>,
     lines: &[Parsed],
@@ -21,7 +20,7 @@ pub(crate) fn place(
 ) -> BTreeMap<Path, usize> {
     let mut paths = paths_of(deciding);
     let in_schema = || schema.into_iter().flat_map(|schema| &schema.columns);
-    // Columns whose type is given are made even if no line has them.
+    // Columns with a type in the schema are created even if no line has them.
     for (key, fixed) in in_schema() {
         let path = vec![(*key).to_owned()];
         if matches!(fixed, Fixed::Type(_)) && !paths.contains(&path) {
@@ -30,14 +29,15 @@ pub(crate) fn place(
     }
     let fixed =
         |path: &Path| in_schema().find(|(key, _)| path.len() == 1 && *key == path[0]).map(|(_, fixed)| fixed);
-    let wanted = |path: &Path| match fixed(path) {
+    let preferred = |path: &Path| match fixed(path) {
         Some(Fixed::Name(name)) => (*name).to_owned(),
         _ => path.join("_"),
     };
     let mut places: BTreeMap<Path, usize> = BTreeMap::new();
     for path in &paths {
         let known = columns.iter().position(|column| column.path.as_ref() == Some(path));
-        let exact = || columns.iter().position(|column| column.path.is_none() && column.name == wanted(path));
+        let exact =
+            || columns.iter().position(|column| column.path.is_none() && column.name == preferred(path));
         let alias =
             || columns.iter().position(|column| is_alias(column, path, &paths) && fixed(path).is_none());
         if let Some(index) = known.or_else(exact).or_else(alias) {
@@ -48,7 +48,7 @@ pub(crate) fn place(
         if places.contains_key(path) {
             continue;
         }
-        let name = wanted(path);
+        let name = preferred(path);
         let is_alike = |index: &usize| {
             columns[*index].path.is_none()
                 && columns[*index].name.eq_ignore_ascii_case(&name)
@@ -65,10 +65,10 @@ pub(crate) fn place(
         });
         places.insert(path.clone(), index);
     }
-    // Their types decide whether other lines are rejected, too.
+    // Their types also decide whether other lines are rejected.
     let others: Vec<Path> = paths_of(lines).into_iter().filter(|path| !paths.contains(path)).collect();
     for path in others {
-        let name = wanted(&path);
+        let name = preferred(&path);
         let position = |is_it: &dyn Fn(&Column) -> bool| columns.iter().position(is_it);
         let index = position(&|column| column.path.as_ref() == Some(&path))
             .or_else(|| position(&|column| column.path.is_none() && column.name == name))
@@ -81,12 +81,12 @@ pub(crate) fn place(
     places
 }
 
-/// Whether a column was made for another key than this one, which is its exact name, and none of `paths` is that key.
+/// Whether this key is the exact name of a column created for another key, and none of `paths` is that key.
 fn is_alias(column: &Column, path: &Path, paths: &[Path]) -> bool {
     *path == [column.name.as_str()] && column.path.as_ref().is_some_and(|own| !paths.contains(own))
 }
 
-/// The keys of lines, in the order in which they come.
+/// Keys of lines, in order of their first occurrence.
 fn paths_of(lines: &[Parsed]) -> Vec<Path> {
     let mut paths: Vec<Path> = Vec::new();
     for (path, _) in lines.iter().flat_map(|line| &line.cells) {
@@ -97,9 +97,9 @@ fn paths_of(lines: &[Parsed]) -> Vec<Path> {
     paths
 }
 
-/// The name, with a number behind it if SQLite takes it for one that is there.
-fn free_name(columns: &[Column], wanted: String) -> String {
+/// Returns the name, with a number appended if a column has it in any case.
+fn free_name(columns: &[Column], preferred: String) -> String {
     let is_free = |name: &String| columns.iter().all(|column| !column.name.eq_ignore_ascii_case(name));
-    let numbered = (2..).map(|number| format!("{wanted}_{number}"));
-    std::iter::once(wanted.clone()).chain(numbered).find(is_free).unwrap_or(wanted)
+    let numbered = (2..).map(|number| format!("{preferred}_{number}"));
+    std::iter::once(preferred.clone()).chain(numbered).find(is_free).unwrap_or(preferred)
 }

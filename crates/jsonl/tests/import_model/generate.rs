@@ -1,6 +1,6 @@
 //! Random cases.
 //!
-//! A case has few names, few values and small files, so that keys meet again, types change and names differ only in case.
+//! A case has few names, few values and small files, so that keys repeat, types change and names differ only in case.
 
 use gristmill_check::Rng;
 
@@ -11,7 +11,7 @@ use crate::json::Json;
 struct Profile {
     /// The key columns, if lines have any.
     key: &'static [&'static str],
-    /// Named on the command line, or left to the rule.
+    /// Whether the key is named on the command line, not chosen by rule.
     names_key: bool,
     text_keys: bool,
     /// Percent of values whose type is not the usual one of their column.
@@ -33,7 +33,7 @@ struct Profile {
     shares_rejects: bool,
 }
 
-/// Lines that are rejected whatever the table is. The first three do not look like the beginning of a JSON document.
+/// Lines that every table rejects. The first three do not look like the beginning of a JSON document.
 const BAD: [&str; 7] =
     ["nope", "\"text\"", "17", "{\"n\":1", "{\"n\":01}", "{\"n\":1,\"n\":2}", "{\"n\":\"\\ud83d\"}"];
 
@@ -182,7 +182,7 @@ fn lines(rng: &mut Rng, profile: &Profile, is_array: bool) -> Vec<Line> {
         let bad = match (is_array, is_first) {
             (true, _) => &BAD[1..3],
             (false, true) => &BAD[..3],
-            // What stands in a value that a schema leaves out is not looked at.
+            // Values that a schema skips are not checked.
             (false, false) if profile.schema.is_some() => &BAD[..5],
             (false, false) => &BAD[..],
         };
@@ -227,9 +227,9 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
             }
         }
     }
-    // What columns are called whose names were taken, or whose objects were spread.
+    // Names of columns whose names collided, or whose objects were flattened.
     if !profile.has_own && rng.percent(8) {
-        // Beside `p` and `P`, `p_x` would be a third spelling of a name: which gets which number is not documented.
+        // With `p` and `P`, `p_x` would be a third spelling of a name. Which one gets which number is not documented.
         let names: &[&str] =
             if profile.other_case == 0 { &["Name_2", "p_x", "renamed"] } else { &["Name_2", "renamed"] };
         members.push(((*rng.pick(names)).to_owned(), usual(rng, profile, "x")));
@@ -243,13 +243,13 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
 }
 
 fn cased(rng: &mut Rng, profile: &Profile, name: &str) -> String {
-    // A key may have a user's column until one with the exact name comes. Which of two others gets which number then is not
-    // documented.
+    // A key may have a column of the user until a key with the exact name is found. Which of two others gets which number
+    // then is not documented.
     let is_users = OWN_COLUMNS.iter().any(|(column, _)| column.eq_ignore_ascii_case(name));
     if !rng.percent(profile.other_case) || (profile.has_own && !is_users) {
         return name.to_owned();
     }
-    // A third spelling beside a column of the user's: which of the two gets which number is not documented.
+    // With a third spelling next to a column of the user, which of the two gets which number is not documented.
     let is_second = name == "name" && (profile.has_own || rng.percent(60));
     if is_second { "Name".to_owned() } else { name.to_uppercase() }
 }
@@ -293,7 +293,7 @@ fn other(rng: &mut Rng, profile: &Profile) -> Json {
         6 => number(&"0.1000"),
         7 => Json::Text("text".to_owned()),
         8 => Json::Array("[1, {\"a\": 2}]".to_owned()),
-        // Whether an object fits a type that is fixed depends on how deep objects are spread.
+        // Whether an object matches a type of the schema depends on the flatten depth.
         9 if profile.schema.is_none() => Json::Object(vec![("y".to_owned(), Json::int(1))]),
         10 => number(&"7"),
         _ => number(&"2.5"),

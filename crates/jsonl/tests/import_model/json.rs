@@ -1,6 +1,6 @@
 //! JSON values as a case writes them, and how a column of each type must hold them.
 //!
-//! Written from the documentation alone: it shares no code with the importer.
+//! Written from the documentation; it shares no code with the importer.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,13 +16,13 @@ pub(crate) enum Json {
     Object(Vec<(String, Json)>),
 }
 
-/// What decides on the type of a column.
+/// Kind of a value, which decides the type of its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Null,
     Bool,
     Int,
-    /// A whole number of 64 bits that no double holds.
+    /// A 64-bit whole number that a double does not hold exactly.
     BigInt,
     Real,
     /// A number that makes its column TEXT: a whole one that 64 bits do not hold; where numbers are to be exact, one with
@@ -49,7 +49,7 @@ impl Json {
         Json::Number(value.to_string())
     }
 
-    /// The JSON as it stands in the file.
+    /// The JSON as it is written in the file.
     pub(crate) fn written(&self) -> String {
         match self {
             Json::Null => "null".to_owned(),
@@ -84,7 +84,7 @@ impl Json {
         }
     }
 
-    /// Whether SQLite's value is this one, in a column of this type. One that the user has given may round.
+    /// Whether SQLite's value equals this one in a column of this type. A type set by the user may round.
     pub(crate) fn is_held(&self, sql_type: &str, may_round: bool, found: &Sql) -> bool {
         let number = match self {
             Json::Null => return *found == Sql::Null,
@@ -124,7 +124,7 @@ impl Json {
     }
 }
 
-/// Members in braces.
+/// Writes an object with these members.
 pub(crate) fn object(members: &[(String, Json)]) -> String {
     let mut text = String::new();
     for (key, value) in members {
@@ -144,7 +144,7 @@ fn is_rounded(number: &str) -> bool {
     !is_whole(number) && number.bytes().filter(u8::is_ascii_digit).count() > 17
 }
 
-/// The type of a column that holds values of these kinds, as the README has it.
+/// Type of a column with values of these kinds, as documented in the README.
 pub(crate) fn sql_type(kinds: &BTreeSet<Kind>) -> &'static str {
     let has = |kind: Kind| kinds.contains(&kind);
     if has(Kind::Text) || has(Kind::Json) || has(Kind::Huge) {
@@ -160,7 +160,7 @@ pub(crate) fn sql_type(kinds: &BTreeSet<Kind>) -> &'static str {
     }
 }
 
-/// Whether a column of a type that the user has fixed takes a value: yes, no, or not documented.
+/// Whether a column with a type set by the user accepts a value; `None` if not documented.
 pub(crate) fn fits(sql_type: &str, kind: Kind) -> Option<bool> {
     match (sql_type, kind) {
         (_, Kind::Null) | ("TEXT" | "", _) => Some(true),
@@ -174,7 +174,7 @@ pub(crate) fn fits(sql_type: &str, kind: Kind) -> Option<bool> {
     }
 }
 
-/// The members of a line as columns: a path of keys and a value for each. Objects are spread `depth` levels deep.
+/// Members of a line as columns: path and value of each. Objects are flattened `depth` levels deep.
 pub(crate) fn flatten(members: &[(String, Json)], depth: usize) -> Vec<(Vec<String>, Json)> {
     let mut cells = Vec::new();
     for (key, value) in members {

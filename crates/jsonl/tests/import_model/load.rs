@@ -1,7 +1,7 @@
-//! What one import must do to one table: the outcome of each file, its counts, its rejected lines, and the table.
+//! The expected effect of one import on one table: outcome, counts and rejected lines of each file, and the table.
 //!
-//! Where the documentation leaves a choice (whether the keys of a rejected line become columns), each choice is tried, and
-//! one of them must explain all that is found.
+//! Where the documentation allows alternatives (whether the keys of a rejected line become columns), each is tried, and one
+//! of them must match the result.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,21 @@ use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
 use crate::case::{File, Import, Line};
 use crate::rows::{Deciding, LineId, Run};
-use crate::site::ObservedTable;
 use crate::table::{Column, Table};
+use crate::workspace::ObservedTable;
 
 pub(crate) struct Load<'a> {
     pub(crate) import: &'a Import,
     /// The files, as if they were one.
     pub(crate) parts: Vec<Part<'a>>,
     pub(crate) summary: &'a ImportSummary,
-    /// The table as it is now.
+    /// The table after the import.
     pub(crate) found: Option<&'a ObservedTable>,
     /// The table that gets more rows.
     pub(crate) old: Option<&'a Table>,
-    /// A table is there, and is to be made anew.
+    /// Whether an existing table is replaced.
     pub(crate) replaces: bool,
-    /// The table has another key than the one that is named.
+    /// Whether the table has another key than the named one.
     pub(crate) key_differs: bool,
 }
 
@@ -42,7 +42,7 @@ impl Part<'_> {
 }
 
 impl Load<'_> {
-    /// The table afterwards; nothing when it must be as it was.
+    /// Checks the import. Returns the new table; `None` if it must be unchanged.
     pub(crate) fn check(&self) -> Result<Option<Table>, String> {
         let mut errors: Vec<String> = Vec::new();
         for deciding in [Deciding::Accepted, Deciding::Fitting, Deciding::Found, Deciding::All] {
@@ -68,7 +68,7 @@ impl Load<'_> {
         let has_failed = self.parts.iter().all(Part::has_failed);
         if run.table.columns.is_empty() && !run.accepted.is_empty() {
             // Lines without any key make no table, and replace none.
-            return if has_failed { Ok(None) } else { Err("it is loaded, and there is no table".to_owned()) };
+            return if has_failed { Ok(None) } else { Err("it is loaded, but there is no table".to_owned()) };
         }
         if has_failed && (run.may_fail || run.is_keyless || self.key_differs) {
             return Ok(None);
@@ -81,13 +81,13 @@ impl Load<'_> {
             return Ok(None);
         }
         if self.key_differs && !run.accepted.is_empty() {
-            return Err("it is loaded though the table has another key than the one that is named".to_owned());
+            return Err("it is loaded although the table has another key than the named one".to_owned());
         }
-        // Of several tables, the key is that of those which have its column.
+        // With several tables, the named key applies to those that have its column.
         let is_noted = self.summary.files.len() > self.parts.len()
             && self.parts.iter().any(|part| !part.of_file.notes.is_empty());
         if run.is_keyless && !run.accepted.is_empty() && !is_noted {
-            return Err("it is loaded though no line has the key that is named".to_owned());
+            return Err("it is loaded although no line has the named key".to_owned());
         }
         let is_in_vain = run.accepted.is_empty() && !run.rejected.is_empty();
         for (index, part) in self.parts.iter().enumerate() {
@@ -110,8 +110,8 @@ impl Load<'_> {
             return Ok(Some(table));
         }
         let found = self.found.ok_or("its table is missing")?;
-        // In which order keys get their columns where others have their names is not documented, nor is the order of
-        // columns of a schema that rejected lines have.
+        // The order in which keys get columns if names collide is not documented, nor is the order of schema columns that
+        // only rejected lines have.
         let has_own_name =
             |column: &Column| column.path.as_ref().is_some_and(|path| *path == [column.name.as_str()]);
         let old = self.old.map_or(&[][..], |old| &old.columns);
@@ -144,7 +144,7 @@ impl Load<'_> {
             return if part.has_failed() || may_load {
                 Ok(())
             } else {
-                Err(format!("it must fail, and is {outcome:?}"))
+                Err(format!("it must fail, but is {outcome:?}"))
             };
         }
         if *outcome == FileOutcome::Unchanged && accepted.is_empty() {
@@ -152,7 +152,7 @@ impl Load<'_> {
             return Ok(());
         }
         if *outcome != FileOutcome::Loaded {
-            return Err(format!("it must be loaded, and is {outcome:?}"));
+            return Err(format!("it must be loaded, but is {outcome:?}"));
         }
         let blank = part.file.lines.iter().filter(|line| **line == Line::Blank).count() as u64;
         let counts = (part.of_file.rows, part.of_file.rejected, part.of_file.blank);
@@ -164,11 +164,11 @@ impl Load<'_> {
     }
 }
 
-/// Takes over the types of the columns, if one import of all lines could give them. That they hold every value is for the
-/// comparison of rows to find.
+/// Copies the types of the columns if one import of all lines could give them. The comparison of rows checks that they hold
+/// every value.
 fn take_types(table: &mut Table, found: &ObservedTable) -> Result<(), String> {
     for (column, (name, now)) in table.columns.iter_mut().zip(&found.columns) {
-        // Columns that differ are for the comparison to name.
+        // The comparison reports columns that differ.
         if column.name != *name || column.is_fixed || column.types.last() == Some(now) {
             continue;
         }

@@ -11,14 +11,14 @@ mod json;
 mod load;
 mod model;
 mod rows;
-mod site;
 mod table;
+mod workspace;
 
 use gristmill_check::{Rng, reduce};
 
 use crate::case::{Import, Operation};
 use crate::model::Model;
-use crate::site::Site;
+use crate::workspace::Workspace;
 
 /// Rounds in `cargo test`.
 const ROUNDS: u64 = 300;
@@ -36,22 +36,22 @@ fn imports_match_the_model() {
 
 /// Runs the operations, and compares after each.
 fn check(operations: &[Operation]) -> Result<(), String> {
-    let (site, mut model) = (Site::new(), Model::default());
+    let (workspace, mut model) = (Workspace::new(), Model::default());
     for (operation, number) in operations.iter().zip(1..) {
         match operation {
             Operation::Import(import) => {
-                let observed = site.import(import);
+                let observed = workspace.import(import);
                 let compared = observed.and_then(|observed| model.check(import, &observed));
                 compared.map_err(|error| format!("operation {number}: {error}"))?;
             }
-            _ if model.by_user(operation) => site.execute(&operation.sql()),
+            _ if model.by_user(operation) => workspace.execute(&operation.sql()),
             _ => {}
         }
     }
     Ok(())
 }
 
-/// The failure with as few operations, files, lines and members as it needs.
+/// Reduces a failure to the operations, files, lines and members that it needs.
 fn reduced(operations: &[Operation], error: &str) -> String {
     let fails_alike =
         |operations: &[Operation]| check(operations).is_err_and(|other| kind(&other) == kind(error));
@@ -86,13 +86,13 @@ fn reduced(operations: &[Operation], error: &str) -> String {
         }
         operations[index] = Operation::Import(import);
     }
-    let error = check(&operations).err().unwrap_or_else(|| format!("{error}\n(not in every run of it)"));
+    let error = check(&operations).err().unwrap_or_else(|| format!("{error}\n(not in every run)"));
     let shown: Vec<String> =
         operations.iter().zip(1..).map(|(operation, number)| format!("# {number}\n{operation}")).collect();
     format!("{error}\n\n{}", shown.join("\n"))
 }
 
-/// The words of an error before the first name or number in it that a smaller case may change.
+/// Returns an error up to the first name or number, which a smaller case may change.
 fn kind(error: &str) -> &str {
     let error = error.trim_start_matches(|c: char| c != ':');
     error.split(['"', '{', '[', '(']).next().unwrap_or(error)

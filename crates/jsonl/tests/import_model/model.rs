@@ -1,7 +1,7 @@
 //! The model: what the tables must hold after each operation.
 //!
-//! Owns the database as a whole: which imports are refused, which files `--resume` leaves out, and the comparison of all
-//! tables. What one file does to its table is in `load`.
+//! Owns the database as a whole: which imports are refused, which files `--resume` skips, and the comparison of all tables.
+//! `load` has the effect of one file on its table.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
 use crate::case::{File, Import, Line, Mode, OWN, OWN_COLUMNS, Operation};
 use crate::load::{Load, Part};
-use crate::site::{Observed, Tables};
 use crate::table::{Column, Table};
+use crate::workspace::{Observed, Tables};
 
 #[derive(Default)]
 pub(crate) struct Model {
     tables: BTreeMap<String, Table>,
     /// Files whose rows are in their table.
     loaded: Vec<Loaded>,
-    /// The files whose rows were put into a table since an import made it, each as often as it was loaded.
+    /// Files that were loaded into a table since an import created it, each as often as it was loaded.
     made_of: BTreeMap<String, Vec<&'static str>>,
-    /// Tables that lost rows by another hand than an import's, and whether they have got others since.
+    /// Tables that lost rows other than by an import, and whether they got more rows since.
     changed: BTreeMap<String, bool>,
 }
 
@@ -32,7 +32,7 @@ struct Loaded {
 }
 
 impl Model {
-    /// An operation of the user: the SQL to run, or nothing when it would not change anything.
+    /// Applies an operation of the user. Returns whether it changes anything.
     pub(crate) fn by_user(&mut self, operation: &Operation) -> bool {
         match operation {
             Operation::Import(_) => false,
@@ -73,7 +73,7 @@ impl Model {
         self.loaded.retain(|loaded| loaded.table != table);
     }
 
-    /// Compares what an import did with what it had to do, and takes it over.
+    /// Compares the result of an import with the expected one, and updates the model.
     pub(crate) fn check(&mut self, import: &Import, observed: &Observed) -> Result<(), String> {
         let groups = import.groups();
         let waiting: Vec<Vec<&File>> =
@@ -83,19 +83,21 @@ impl Model {
         };
         let is_refused = import.mode == Mode::Create && any(&|table| self.tables.contains_key(table));
         let key_differs = any(&|table| self.key_differs(table, import));
-        // What `--resume` is to do with a table that has lost rows is for the user to say.
+        // The user has to choose what `--resume` does with a table that has lost rows.
         let is_changed = import.resume && groups.iter().any(|(table, _)| self.changed.contains_key(*table));
         let summary = match &observed.result {
-            Ok(_) if is_refused => return Err("it writes into a table that exists, unasked".to_owned()),
+            Ok(_) if is_refused => {
+                return Err("it writes into an existing table without an option that allows it".to_owned());
+            }
             Ok(summary) => summary,
             Err(_) if is_refused || key_differs || is_changed => return self.compare(&observed.tables),
-            Err(error) => return Err(format!("it must succeed, and fails: {error}")),
+            Err(error) => return Err(format!("it must succeed, but fails: {error}")),
         };
         for ((table, files), waiting) in groups.iter().zip(&waiting) {
             for file in files.iter().filter(|file| !waiting.contains(file)) {
                 let outcome = &observed.of_file(file)?.outcome;
                 if *outcome != FileOutcome::Unchanged {
-                    return Err(format!("{} is unchanged, and is {outcome:?}", file.path));
+                    return Err(format!("{} is unchanged, but its outcome is {outcome:?}", file.path));
                 }
             }
             if !waiting.is_empty() {
@@ -106,7 +108,7 @@ impl Model {
         self.compare(&observed.tables)
     }
 
-    /// The files that are to be loaded. A table that is made anew is made of all of its files.
+    /// Files that must be loaded. A replaced table is loaded from all its files.
     fn waiting<'a>(
         &self,
         table: &str,
@@ -114,7 +116,7 @@ impl Model {
         (import, observed): (&Import, &Observed),
     ) -> Vec<&'a File> {
         if let Some(has_grown) = self.changed.get(table).filter(|_| import.resume) {
-            // By the number of its rows nobody can tell that a table has lost some when it has got others since.
+            // The number of rows does not show lost rows if the table got others since.
             let is_unchanged = |file: &&File| {
                 let found = observed.of_file(file).is_ok_and(|file| file.outcome == FileOutcome::Unchanged);
                 found && (*has_grown || self.is_loaded(table, file, import))
@@ -141,19 +143,19 @@ impl Model {
         last.is_some_and(|last| last.text == file.text() && last.shape == import.shape())
     }
 
-    /// Whether all rows of a table are of these files, and each was loaded once.
+    /// Whether all rows of a table are from these files, each loaded once.
     fn is_made_of(&self, table: &str, files: &[&File]) -> bool {
         let Some(paths) = self.made_of.get(table) else { return !self.tables.contains_key(table) };
         let is_once = |path: &&str| paths.iter().filter(|other| *other == path).count() == 1;
         paths.iter().all(|path| is_once(path) && files.iter().any(|file| file.path == *path))
     }
 
-    /// Whether the table is there and has another key than the one that is named, or none to update by.
+    /// Whether the existing table has another key than the named one, or none for an upsert.
     fn key_differs(&self, table: &str, import: &Import) -> bool {
         let adds = matches!(import.mode, Mode::Append | Mode::Upsert);
         let Some(table) = self.tables.get(table).filter(|_| adds) else { return false };
         let has = |name: &&str| table.columns.iter().any(|column| column.name.eq_ignore_ascii_case(name));
-        // Of several tables, the key is that of those which have its columns.
+        // With several tables, the named key applies to those that have its columns.
         let is_meant = import.groups().len() == 1 || import.primary_key.iter().all(has);
         let differs = is_meant && !import.primary_key.is_empty() && table.key_names() != import.primary_key;
         differs || (import.mode == Mode::Upsert && table.key.is_empty())
@@ -195,7 +197,7 @@ impl Model {
             self.tables.remove(table);
             return Ok(());
         }
-        // Columns of a user's table keep their types, also those that an import has added.
+        // Columns of a table created by the user keep their types, also those that an import added.
         if made.columns.iter().any(|column| column.path.is_none()) {
             made.columns.iter_mut().for_each(|column| column.is_fixed = true);
         }
@@ -215,10 +217,10 @@ impl Model {
         Ok(())
     }
 
-    /// All tables are there, hold what they must, and there are no others.
+    /// Checks that exactly the expected tables exist and that their contents are right.
     fn compare(&self, found: &Tables) -> Result<(), String> {
         if let Some(name) = found.keys().find(|name| !self.tables.contains_key(*name)) {
-            return Err(format!("there is a table {name:?} that must not be there"));
+            return Err(format!("unexpected table {name:?}"));
         }
         for (name, table) in &self.tables {
             let found = found.get(name).ok_or_else(|| format!("the table {name:?} is missing"))?;

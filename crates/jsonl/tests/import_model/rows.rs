@@ -1,4 +1,4 @@
-//! What lines do to a table: which are accepted, which are rejected, and the rows that come of them.
+//! Applies lines to a table of the model: which are accepted, which are rejected, and the resulting rows.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::json::{Json, Kind, fits, flatten};
 use crate::load::Load;
 use crate::table::{Cell, Column, Row, Table};
 
-/// The columns that are taken for a primary key when none is named.
+/// Columns that are the primary key if none is named.
 const KEYS: [&str; 3] = ["_key", "_id", "id"];
 
 /// A line: the number of its file and its number in the file.
@@ -30,20 +30,20 @@ pub(crate) enum Deciding {
 pub(crate) struct Parsed {
     id: LineId,
     pub(crate) cells: Vec<(Path, Json)>,
-    /// Whether the types that the user fixed take it; unknown where that is not documented.
+    /// Whether it matches the types that the user set; `None` if that is not documented.
     fits: Option<bool>,
 }
 
-/// What lines came to.
+/// Result of applying lines.
 pub(crate) struct Run {
     pub(crate) table: Table,
-    /// Lines whose values the types take.
+    /// Lines whose values match the types.
     fitting: BTreeSet<LineId>,
     pub(crate) accepted: BTreeSet<LineId>,
     pub(crate) rejected: BTreeSet<LineId>,
-    /// The import may also fail as a whole.
+    /// Whether the import may also fail.
     pub(crate) may_fail: bool,
-    /// No line has the key that is named, or one to update by.
+    /// Whether no line has the named key, or a key for an upsert.
     pub(crate) is_keyless: bool,
 }
 
@@ -112,11 +112,11 @@ impl Run {
                 run.rejected.insert(id);
             }
         }
-        run.judge_key(load, is_enforced, &key_kinds);
+        run.check_key(load, is_enforced, &key_kinds);
         run
     }
 
-    /// Adds a row, or updates the one with its key. Says no when it is rejected.
+    /// Adds a row, or updates the row with its key. Returns false if the row is rejected.
     fn add(&mut self, row: Row, import: &Import, is_enforced: bool, key_kinds: &mut BTreeSet<Kind>) -> bool {
         let (table, upserts) = (&mut self.table, import.mode == Mode::Upsert);
         let key = table.key_of(&row);
@@ -142,13 +142,13 @@ impl Run {
         true
     }
 
-    /// Whether a key that was found by rule is one, and whether a table can keep its key.
-    fn judge_key(&mut self, load: &Load<'_>, is_enforced: bool, key_kinds: &BTreeSet<Kind>) {
+    /// Checks whether the key chosen by rule is valid, and whether an existing table can keep its key.
+    fn check_key(&mut self, load: &Load<'_>, is_enforced: bool, key_kinds: &BTreeSet<Kind>) {
         let is_whole = |kind: &Kind| matches!(kind, Kind::Int | Kind::BigInt);
         let table = &mut self.table;
         if load.old.is_none() && !is_enforced {
             let keys: Option<BTreeSet<_>> = table.rows.iter().map(|row| table.key_of(row)).collect();
-            // Among text, a number with a fraction is text.
+            // In a column with text, a number with a fraction is text.
             let is_text =
                 |kind: &Kind| matches!(kind, Kind::Text | Kind::Real) && key_kinds.contains(&Kind::Text);
             let is_key = keys.is_some_and(|keys| keys.len() == table.rows.len())
@@ -157,7 +157,7 @@ impl Run {
                 table.key.clear();
             }
         }
-        // A key of whole numbers that gets text: to fail is as good as to change its type.
+        // If a key of whole numbers gets text, the import may fail or change the type.
         let is_text = |index: &usize| table.columns[*index].types.last().is_some_and(|last| last == "TEXT");
         if load.old.is_some() && !table.key.iter().all(is_text) {
             self.may_fail = !key_kinds.iter().all(is_whole);
@@ -178,7 +178,7 @@ fn parsed(load: &Load<'_>) -> Vec<Parsed> {
     lines
 }
 
-/// The line without the keys that a schema leaves out. It names the columns that the table has, too.
+/// Removes the keys that a schema skips. Columns of the table count as named.
 fn with_schema(mut line: Parsed, import: &Import, old: Option<&Table>) -> Parsed {
     let Some(schema) = &import.schema else { return line };
     let fixed = |path: &Path| schema.columns.iter().find(|(key, _)| *key == path[0]).map(|(_, fixed)| fixed);
@@ -203,7 +203,7 @@ fn with_schema(mut line: Parsed, import: &Import, old: Option<&Table>) -> Parsed
     line
 }
 
-/// Yes if both are yes, no if one is no.
+/// True if both are true, false if one is false.
 fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
     match (one, other) {
         (Some(true), other) => other,
@@ -222,12 +222,12 @@ fn not_objects(load: &Load<'_>) -> BTreeSet<LineId> {
     lines
 }
 
-/// The key of a new table, and whether lines are rejected for it.
+/// Returns the key of a new table, and whether lines are rejected because of it.
 fn new_key(import: &Import, table: &Table, rows: &[&Row]) -> (Vec<usize>, bool) {
     let columns = &table.columns;
     let exact =
         |name: &str| columns.iter().position(|column| column.path.as_deref() == Some(&[name.to_owned()]));
-    // As SQLite compares names, but the exact one first.
+    // Exact names take precedence over names that differ in case.
     let alike = |column: &Column, name: &str| column.name.eq_ignore_ascii_case(name);
     let column = |name: &str| exact(name).or_else(|| columns.iter().position(|column| alike(column, name)));
     let has = |row: &Row, index: usize| row.get(&index).is_some_and(|cell| cell.json != Json::Null);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::json::{self, Json, Kind, Sql};
-use crate::site::ObservedTable;
+use crate::workspace::ObservedTable;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
@@ -16,13 +16,13 @@ pub(crate) struct Table {
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// The keys that lead to its values; unknown in a table that a user made.
+    /// Path of its key; `None` in a table created by the user.
     pub(crate) path: Option<Vec<String>>,
-    /// All types that it has had, as SQLite was told.
+    /// All SQL types that it has had.
     pub(crate) types: Vec<String>,
-    /// Its type was given by the user.
+    /// Whether the user set its type.
     pub(crate) is_fixed: bool,
-    /// Kinds of values in lines that were accepted, and in all lines.
+    /// Kinds of values in accepted lines, and in all lines.
     pub(crate) accepted: BTreeSet<Kind>,
     pub(crate) offered: BTreeSet<Kind>,
 }
@@ -56,7 +56,7 @@ pub(crate) type Row = BTreeMap<usize, Cell>;
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub(crate) json: Json,
-    /// How many types the column had before this value came.
+    /// Number of types that the column had before this value.
     pub(crate) since: usize,
 }
 
@@ -115,7 +115,7 @@ impl Table {
         self.compare_rows(found)
     }
 
-    /// Rows are in the order in which they came; with a key, they are found by it.
+    /// Compares the rows in order; with a key, in order of the key.
     fn compare_rows(&self, found: &ObservedTable) -> Result<(), String> {
         if self.rows.len() != found.rows.len() {
             return Err(format!("it has {} rows, expected {}", found.rows.len(), self.rows.len()));

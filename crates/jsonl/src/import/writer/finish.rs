@@ -80,7 +80,7 @@ impl Writer<'_> {
                 self.fail_table(&load, &why)
             }
             _ if self.lacks_table(&load, rows) => {
-                self.fail_table(&load, "no line has a key, so no table can be created")
+                self.fail_table(&load, "no line has a key that becomes a column, so no table can be created")
             }
             _ => self.finish_table(load),
         }
@@ -297,7 +297,7 @@ impl Writer<'_> {
         file.primary_key = table.key();
         let has_table = !table.layout.columns.is_empty();
         if !has_table && *self.target != Target::ValidateOnly {
-            file.notes.push("no line has a key, so no table was created".to_owned());
+            file.notes.push("no line has a key that becomes a column, so no table was created".to_owned());
         }
         if !is_first {
             return;

@@ -1,10 +1,10 @@
-//! Random rows in, the same values out through SQL.
+//! Random rows are imported, and SQL returns the same values.
 
 mod common;
 
 use std::collections::BTreeMap;
 
-use common::Bench;
+use common::Fixture;
 use gristmill_jsonl::import::options::ImportOptions;
 use gristmill_jsonl::{Reader, Sink, Value as Read};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn value() -> impl Strategy<Value = Value> {
 
 type Row = BTreeMap<String, Value>;
 
-/// Few keys, so that lines disagree; some that collide as columns.
+/// A row with few different keys, so that lines have different types and column names collide.
 fn row() -> impl Strategy<Value = Row> {
     prop::collection::btree_map("_key|id|a|A|b|c|\\PC{0,3}", value(), 0..6)
 }
@@ -45,7 +45,7 @@ fn text(rows: &[Row]) -> String {
     rows.iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect()
 }
 
-/// Whether what SQLite gives back is the value, as the column's type writes it.
+/// Whether SQLite returns the value in the format of the column's type.
 fn is_same(value: &Value, found: ValueRef<'_>, kind: &str) -> bool {
     match (value, found) {
         (Value::Null, ValueRef::Null) => true,
@@ -53,12 +53,12 @@ fn is_same(value: &Value, found: ValueRef<'_>, kind: &str) -> bool {
         (Value::Bool(value), ValueRef::Real(found)) => f64::from(u8::from(*value)) == found && kind == "REAL",
         (Value::Number(value), ValueRef::Integer(found)) => value.as_i64() == Some(found),
         (Value::Number(value), ValueRef::Real(found)) => {
-            // Whole numbers in a column of reals are reals, the same ones.
+            // Whole numbers in a column of reals are equal reals.
             value.as_f64().map(f64::to_bits) == Some(found.to_bits())
                 && value.as_i64().is_none_or(|whole| whole as f64 as i128 == i128::from(whole))
         }
         (Value::String(value), ValueRef::Text(found)) => value.as_bytes() == found,
-        // In a column of text everything is as it was written.
+        // A text column has all values as they are written.
         (value, ValueRef::Text(found)) => kind == "TEXT" && value.to_string().as_bytes() == found,
         _ => false,
     }
@@ -68,16 +68,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn the_same_values_come_out(rows in prop::collection::vec(row(), 1..30), block in 1_usize..2_000, workers in 1_usize..4) {
-        let bench = Bench::with(&[("t.jsonl", &text(&rows))]);
-        let summary = bench.load(&ImportOptions { block, workers, ..ImportOptions::default() });
+    fn imported_values_are_equal_to_the_input(rows in prop::collection::vec(row(), 1..30), block in 1_usize..2_000, workers in 1_usize..4) {
+        let fixture = Fixture::with(&[("t.jsonl", &text(&rows))]);
+        let summary = fixture.load(&ImportOptions { block, workers, ..ImportOptions::default() });
         let columns = &summary.files[0].columns;
         if columns.is_empty() {
             prop_assert!(rows.iter().all(BTreeMap::is_empty));
             return Ok(());
         }
         prop_assert_eq!((summary.rows, summary.rejected), (rows.len() as u64, 0));
-        // Keys become columns in the order in which they are seen; so the names are known beforehand.
+        // Keys become columns in the order of their first occurrence, so the names are predictable.
         let mut keys: Vec<&String> = Vec::new();
         for key in rows.iter().flat_map(BTreeMap::keys) {
             if !keys.contains(&key) {
@@ -85,7 +85,7 @@ proptest! {
             }
         }
         prop_assert_eq!(keys.len(), columns.len());
-        let conn = bench.open();
+        let conn = fixture.open();
         let mut statement = conn.prepare("SELECT * FROM t NOT INDEXED ORDER BY rowid").unwrap();
         let mut found = statement.query([]).unwrap();
         for row in &rows {
@@ -99,9 +99,9 @@ proptest! {
         prop_assert!(found.next().unwrap().is_none());
     }
 
-    /// Without a database: dynamic rows, and rows of a type.
+    /// Checks dynamic and typed rows.
     #[test]
-    fn readers_give_the_same(rows in prop::collection::vec(row(), 0..30)) {
+    fn reader_returns_the_input_values(rows in prop::collection::vec(row(), 0..30)) {
         let text = text(&rows);
         let typed: Vec<Row> = Reader::new(text.as_bytes()).typed().collect::<Result<_, _>>().unwrap();
         prop_assert_eq!(&typed, &rows);
@@ -129,26 +129,26 @@ proptest! {
 }
 
 proptest! {
-    // Each batch waits for the disk.
+    // Fewer cases, because each batch calls fsync.
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// One at a time, in batches, by several sinks one after the other: a key's values are in one column, each as it is.
+    /// Appends singly, in batches and with several sinks in turn: each key has one column, and values are unchanged.
     #[test]
-    fn a_sink_keeps_every_value_as_it_is(batches in prop::collection::vec((any::<bool>(), prop::collection::vec(row(), 1..8)), 1..8)) {
-        let bench = Bench::new();
-        let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    fn sink_stores_every_value_unchanged(batches in prop::collection::vec((any::<bool>(), prop::collection::vec(row(), 1..8)), 1..8)) {
+        let fixture = Fixture::new();
+        let mut sink = Sink::open(&fixture.database(), "t").unwrap();
         let first = Row::from([("first".to_owned(), Value::from(1))]);
         sink.append(&[serde_json::to_string(&first).unwrap().as_bytes()]).unwrap();
         for (again, rows) in &batches {
             if *again {
-                sink = Sink::open(&bench.database(), "t").unwrap();
+                sink = Sink::open(&fixture.database(), "t").unwrap();
             }
             let texts: Vec<String> = rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
             let texts: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).collect();
             prop_assert!(sink.append(&texts).unwrap().iter().all(Result::is_ok));
         }
         drop(sink);
-        bench.is_sound();
+        fixture.check_integrity();
         let rows: Vec<&Row> = std::iter::once(&first).chain(batches.iter().flat_map(|(_, rows)| rows)).collect();
         let mut keys: Vec<&String> = Vec::new();
         for key in rows.iter().flat_map(|row| row.keys()) {
@@ -156,7 +156,7 @@ proptest! {
                 keys.push(key);
             }
         }
-        let conn = bench.open();
+        let conn = fixture.open();
         let mut statement = conn.prepare("SELECT * FROM t ORDER BY rowid").unwrap();
         prop_assert_eq!(statement.column_count(), keys.len());
         let mut found = statement.query([]).unwrap();

@@ -1,4 +1,4 @@
-//! The folder of a case: its files, its database, and what an import left in them.
+//! The folder of a case: its files, its database and the results of an import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,24 +17,24 @@ use tempfile::TempDir;
 use crate::case::{File, Import, Mode};
 use crate::json::Sql;
 
-/// A file system in memory, where there is one: nothing here depends on the disk, and waiting for it takes most of the time.
+/// A file system in memory, used if it exists: nothing here depends on the disk, and fsync would take most of the time.
 const MEMORY: &str = "/dev/shm";
 
-pub(crate) struct Site {
+pub(crate) struct Workspace {
     folder: TempDir,
 }
 
-/// What an import came to.
+/// Observed result of an import.
 pub(crate) struct Observed {
     pub(crate) result: Result<ImportSummary, String>,
-    /// The numbers of rejected lines by file, as the file for rejects has them.
+    /// Numbers of the rejected lines by file, read from the file for rejects.
     pub(crate) rejected: BTreeMap<&'static str, BTreeSet<usize>>,
     pub(crate) tables: Tables,
     root: PathBuf,
 }
 
 impl Observed {
-    /// What the summary has of a file.
+    /// Summary of a file.
     pub(crate) fn of_file(&self, file: &File) -> Result<&FileSummary, String> {
         let files = self.result.as_ref().map_or(&[][..], |summary| &summary.files);
         let found = files.iter().find(|found| Path::new(&found.source) == self.root.join(file.path));
@@ -53,10 +53,10 @@ pub(crate) struct ObservedTable {
     pub(crate) rows: Vec<Vec<Sql>>,
 }
 
-impl Site {
+impl Workspace {
     pub(crate) fn new() -> Self {
         let in_memory = tempfile::tempdir_in(MEMORY);
-        Site { folder: in_memory.or_else(|_| tempfile::tempdir()).unwrap() }
+        Workspace { folder: in_memory.or_else(|_| tempfile::tempdir()).unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -77,27 +77,27 @@ impl Site {
         Connection::open(self.database()).unwrap().execute_batch(sql).unwrap();
     }
 
-    pub(crate) fn import(&self, asked: &Import) -> Result<Observed, String> {
-        let paths: Vec<PathBuf> = asked.files.iter().map(|file| self.write(file)).collect();
-        let rejects = self.path(&asked.rejects_path());
+    pub(crate) fn import(&self, import_case: &Import) -> Result<Observed, String> {
+        let paths: Vec<PathBuf> = import_case.files.iter().map(|file| self.write(file)).collect();
+        let rejects = self.path(&import_case.rejects_path());
         let before = fs::read_to_string(&rejects).unwrap_or_default();
         let options = ImportOptions {
             workers: 2,
-            existing: match asked.mode {
+            existing: match import_case.mode {
                 Mode::Create => ExistingTable::Refuse,
                 Mode::Append => ExistingTable::Append,
                 Mode::Upsert => ExistingTable::Upsert,
                 Mode::Replace => ExistingTable::Replace,
             },
-            on_error: asked.max_errors.map_or(OnError::Skip, OnError::FailAfter),
-            flatten: asked.flatten,
-            primary_key: asked.primary_key.iter().map(|&key| key.to_owned()).collect(),
-            exact_numbers: asked.exact,
-            schema: self.schema(asked),
-            table: asked.table.map(str::to_owned),
-            resume: asked.resume,
+            on_error: import_case.max_errors.map_or(OnError::Skip, OnError::FailAfter),
+            flatten: import_case.flatten,
+            primary_key: import_case.primary_key.iter().map(|&key| key.to_owned()).collect(),
+            exact_numbers: import_case.exact,
+            schema: self.schema(import_case),
+            table: import_case.table.map(str::to_owned),
+            resume: import_case.resume,
             rejects: Some(rejects.clone()),
-            block: asked.block,
+            block: import_case.block,
             ..ImportOptions::default()
         };
         let target = Target::Database(self.database());
@@ -106,7 +106,7 @@ impl Site {
         let Some(new) = after.strip_prefix(before.as_str()) else {
             return Err("the file for rejects has lost what earlier imports wrote".to_owned());
         };
-        let rejected = self.rejected(asked, new)?;
+        let rejected = self.rejected(import_case, new)?;
         let (result, tables) = (result.map_err(|error| error.to_string()), self.tables()?);
         Ok(Observed { result, rejected, tables, root: self.root() })
     }
@@ -127,21 +127,25 @@ impl Site {
         path
     }
 
-    fn schema(&self, asked: &Import) -> Schema {
-        let Some(schema) = &asked.schema else { return Schema::default() };
+    fn schema(&self, import_case: &Import) -> Schema {
+        let Some(schema) = &import_case.schema else { return Schema::default() };
         let path = self.path("schema.toml");
-        fs::write(&path, schema.toml(&asked.tables())).unwrap();
+        fs::write(&path, schema.toml(&import_case.tables())).unwrap();
         Schema::read(&path).unwrap()
     }
 
-    fn rejected(&self, asked: &Import, new: &str) -> Result<BTreeMap<&'static str, BTreeSet<usize>>, String> {
+    fn rejected(
+        &self,
+        import_case: &Import,
+        new: &str,
+    ) -> Result<BTreeMap<&'static str, BTreeSet<usize>>, String> {
         let mut rejected: BTreeMap<&'static str, BTreeSet<usize>> = BTreeMap::new();
         let root = self.root();
         for line in new.lines() {
             let entry: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
             let (path, line) = (entry["file"].as_str().unwrap_or(""), entry["line"].as_u64().unwrap_or(0));
             let is_it = |file: &&File| Path::new(path) == root.join(file.path);
-            let file = asked.files.iter().find(is_it).ok_or(format!("a reject of the file {path}"))?;
+            let file = import_case.files.iter().find(is_it).ok_or(format!("a reject of the file {path}"))?;
             if !rejected.entry(file.path).or_default().insert(line as usize) {
                 return Err(format!("{path}: line {line} is among the rejects twice"));
             }

@@ -1,35 +1,35 @@
-//! What an input may be: lines, arrays, objects spread over lines; plain or compressed.
+//! Formats of inputs: lines, arrays, objects over several lines; plain or compressed.
 
 mod common;
 
 use std::io::Write;
 
-use common::{Bench, small_blocks};
+use common::{Fixture, small_blocks};
 use gristmill_jsonl::import::options::{ImportOptions, Target};
 use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 use gristmill_jsonl::{ReadError, Reader, Value};
 use proptest::prelude::*;
 
-/// Loads one file under several block sizes; each must give the same rows.
+/// Loads one file with several block sizes; each must have the same rows.
 #[track_caller]
 fn load(name: &str, text: &[u8], select: &str, expected: &str) -> ImportSummary {
     let mut last = None;
     for block in [1, 7, 64, 1 << 16] {
-        let bench = Bench::new();
-        bench.write(name, text);
-        let summary = bench.load(&ImportOptions { block, ..ImportOptions::default() });
-        assert_eq!(bench.all(select), expected, "block {block}: {summary:?}");
+        let fixture = Fixture::new();
+        fixture.write(name, text);
+        let summary = fixture.load(&ImportOptions { block, ..ImportOptions::default() });
+        assert_eq!(fixture.all(select), expected, "block {block}: {summary:?}");
         last = Some(summary);
     }
     last.unwrap()
 }
 
-/// A file that cannot be loaded, and why.
+/// Loads a file that must fail, and returns the reason.
 #[track_caller]
 fn failure(text: &[u8], options: &ImportOptions) -> String {
-    let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
-    bench.write("t.json.jsonl", text);
-    let summary = bench.load(options);
+    let fixture = Fixture::with(&[("good.jsonl", "{\"a\":1}\n")]);
+    fixture.write("t.json.jsonl", text);
+    let summary = fixture.load(options);
     let failed = summary.files.iter().find(|file| file.table != "good").unwrap();
     match &failed.outcome {
         FileOutcome::Failed(why) => why.clone(),
@@ -38,7 +38,7 @@ fn failure(text: &[u8], options: &ImportOptions) -> String {
 }
 
 #[test]
-fn array_spread_over_lines_is_loaded() {
+fn array_over_several_lines_is_loaded() {
     let text = "[\n{\"id\":1,\"a\":\"x\"},\n{\"id\":2,\"a\":\"[]{}\\\"\"},\n{\"id\":3}\n]\n";
     let summary = load("t.jsonl", text.as_bytes(), "SELECT id, a FROM t", "1|x\n2|[]{}\"\n3|∅");
     assert_eq!((summary.rows, summary.rejected), (3, 0));
@@ -71,8 +71,8 @@ fn pretty_printed_objects_are_loaded() {
 }
 
 #[test]
-fn lines_are_still_lines() {
-    // Each of these begins as a document might, and is none.
+fn lines_that_begin_like_a_document_are_read_as_lines() {
+    // These begin like a document, but are lines.
     for (text, rows, rejected) in [
         ("{\"a\":1\n{\"a\":2}\n{\"a\":3}\n", 2, 1),
         ("{\"a\":[\n{\"a\":2}\n{\"a\":3}\n", 2, 1),
@@ -83,8 +83,8 @@ fn lines_are_still_lines() {
         ("[{\"a\":1}]\n{\"a\":2}\n", 1, 1),
         ("{\"a\":\"x\n{\"a\":2}\n", 1, 1),
     ] {
-        let bench = Bench::with(&[("t.jsonl", text)]);
-        let summary = bench.load(&small_blocks());
+        let fixture = Fixture::with(&[("t.jsonl", text)]);
+        let summary = fixture.load(&small_blocks());
         assert_eq!((summary.rows, summary.rejected), (rows, rejected), "{text:?}: {summary:?}");
     }
 }
@@ -118,39 +118,39 @@ fn array_that_is_not_json_fails_its_file() {
 }
 
 #[test]
-fn element_longer_than_the_limit_costs_itself() {
+fn only_the_element_longer_than_the_limit_is_rejected() {
     let long = "x\n".repeat(500);
     let text = format!("[{{\"a\":1}},\n{{\"a\":[\"{long}\"]}},\n{{\"a\":2}}, 3]");
-    let bench = Bench::with(&[("t.jsonl", &text)]);
-    let summary = bench.load(&ImportOptions { max_line: 100, ..small_blocks() });
-    assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
+    let fixture = Fixture::with(&[("t.jsonl", &text)]);
+    let summary = fixture.load(&ImportOptions { max_line: 100, ..small_blocks() });
+    assert_eq!(fixture.all("SELECT a FROM t"), "1\n2");
     let found: Vec<_> =
         summary.examples.iter().map(|bad| (bad.line, bad.reason.contains("100 bytes"))).collect();
     assert_eq!(found, [(2, true), (503, false)], "{:?}", summary.examples);
 }
 
 #[test]
-fn array_with_languages_and_spread_objects() {
+fn array_with_languages_and_flattened_objects_is_loaded() {
     let text = "[\n{\"n\":\n{\"de\":\"a\",\n\"en\":\"b\"}},\n{\"n\":{\"en\":\"c\"}}, 5\n]";
-    let bench = Bench::with(&[("t.jsonl", text)]);
+    let fixture = Fixture::with(&[("t.jsonl", text)]);
     let summary =
-        bench.load(&ImportOptions { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
-    assert_eq!(bench.all("SELECT * FROM t"), "b\nc");
+        fixture.load(&ImportOptions { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
+    assert_eq!(fixture.all("SELECT * FROM t"), "b\nc");
     assert_eq!((summary.examples[0].line, summary.examples[0].column), (5, 19));
 }
 
 #[test]
-fn rejected_element_is_written_whole_to_the_rejects() {
-    let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},\n{\"a\":\n1,,}]")]);
-    let rejects = bench.data().join("bad.txt");
-    bench.load(&ImportOptions { rejects: Some(rejects.clone()), ..ImportOptions::default() });
+fn rejected_element_is_written_completely_to_the_rejects() {
+    let fixture = Fixture::with(&[("t.jsonl", "[{\"a\":1},\n{\"a\":\n1,,}]")]);
+    let rejects = fixture.data().join("bad.txt");
+    fixture.load(&ImportOptions { rejects: Some(rejects.clone()), ..ImportOptions::default() });
     let written: serde_json::Value =
         serde_json::from_str(std::fs::read_to_string(rejects).unwrap().trim()).unwrap();
     assert_eq!((&written["line"], &written["raw"]), (&3.into(), &"{\"a\":\n1,,}".into()));
 }
 
 #[test]
-fn reader_gives_the_elements_of_an_array() {
+fn reader_returns_the_elements_of_an_array() {
     let text = "[\n{\"id\":1},\n{\"id\":}, {\"id\":2}\n";
     let mut reader = Reader::new(text.as_bytes());
     let mut found = Vec::new();
@@ -189,7 +189,7 @@ fn compressed_arrays_are_loaded() {
 }
 
 #[test]
-fn compression_is_known_by_its_first_bytes() {
+fn compression_is_detected_from_the_first_bytes() {
     let text = b"{\"a\":1}\n{\"a\":2}\n";
     load("t.jsonl", &gzip(text), "SELECT a FROM t", "1\n2");
     load("t.jsonl", &zstd::encode_all(&text[..], 1).unwrap(), "SELECT a FROM t", "1\n2");
@@ -197,10 +197,10 @@ fn compression_is_known_by_its_first_bytes() {
     skippable.extend(zstd::encode_all(&text[..], 1).unwrap());
     load("t.jsonl", &skippable, "SELECT a FROM t", "1\n2");
     let rows = Reader::new(gzip(text).as_slice()).typed::<serde_json::Value>().count();
-    assert_eq!(rows, 1, "a reader of bytes takes them as they are");
+    assert_eq!(rows, 1, "a reader of bytes does not decompress");
 }
 
-/// What `zstd --long=LOG` makes.
+/// Compresses like `zstd --long=LOG`.
 fn long_window(log: u32, text: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(log).unwrap();
@@ -212,24 +212,24 @@ fn long_window(log: u32, text: &[u8]) -> Vec<u8> {
 #[test]
 fn zstd_with_a_long_window_is_loaded() {
     for log in [27, 28, 31] {
-        let bench = Bench::new();
-        bench.write("t.jsonl.zst", &long_window(log, b"{\"a\":1}\n"));
-        let summary = bench.load(&ImportOptions::default());
+        let fixture = Fixture::new();
+        fixture.write("t.jsonl.zst", &long_window(log, b"{\"a\":1}\n"));
+        let summary = fixture.load(&ImportOptions::default());
         assert_eq!(summary.rows, 1, "window of 2^{log}: {summary:?}");
     }
 }
 
 #[test]
-fn compressed_file_that_is_cut_off_is_told_from_one_that_is_damaged() {
+fn truncated_and_damaged_compressed_files_have_different_errors() {
     let text = "{\"a\":1}\n".repeat(10_000);
     for (name, whole) in [
         ("t.jsonl.gz", gzip(text.as_bytes())),
         ("t.jsonl.zst", zstd::encode_all(text.as_bytes(), 1).unwrap()),
     ] {
         let why = |bytes: &[u8]| {
-            let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
-            bench.write(name, bytes);
-            let summary = bench.load(&ImportOptions::default());
+            let fixture = Fixture::with(&[("good.jsonl", "{\"a\":1}\n")]);
+            fixture.write(name, bytes);
+            let summary = fixture.load(&ImportOptions::default());
             match &summary.files.iter().find(|file| file.table == "t").unwrap().outcome {
                 FileOutcome::Failed(why) => why.clone(),
                 other => panic!("{other:?}"),
@@ -245,11 +245,11 @@ fn compressed_file_that_is_cut_off_is_told_from_one_that_is_damaged() {
 }
 
 #[test]
-fn arrays_are_looked_at_in_a_dry_run() {
-    let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
+fn dry_run_infers_the_columns_of_an_array() {
+    let fixture = Fixture::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
     let control = gristmill_jsonl::import::handle::ImportHandle::default().into();
     let summary = gristmill_jsonl::import::import(
-        &[bench.data()],
+        &[fixture.data()],
         &Target::Schema,
         &ImportOptions::default(),
         &control,
@@ -262,7 +262,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_form_of_the_same_rows_reads_the_same(
+    fn every_format_of_the_same_rows_has_the_same_result(
         rows in prop::collection::vec(prop::collection::btree_map("[a-c\"\\\\\\[{]", "[x\"\\\\\n{}\\[\\],:]{0,6}", 1..4), 1..6)
     ) {
         let rows: Vec<serde_json::Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
@@ -277,7 +277,7 @@ proptest! {
     }
 
     #[test]
-    fn no_document_is_too_odd_to_be_read_to_its_end(bytes in "[\\[{][\\[\\]{}\",:\\\\a1 \n]{0,40}") {
+    fn reader_terminates_on_any_document(bytes in "[\\[{][\\[\\]{}\",:\\\\a1 \n]{0,40}") {
         let mut reader = Reader::new(bytes.as_bytes());
         let mut count = 0;
         while reader.next_row().is_some() {
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// The rows of a text; none when one of them is bad.
+/// Returns the rows of a text; none if any row is bad.
 fn read_if_rows(text: &str) -> Vec<serde_json::Value> {
     let rows: Result<Vec<_>, _> = Reader::new(text.as_bytes()).typed().collect();
     rows.unwrap_or_default()
