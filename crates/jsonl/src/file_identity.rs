@@ -87,13 +87,11 @@ impl FileIdentity {
             let moved = if is_empty { fs::remove_file(log) } else { fs::rename(log, &kept) };
             match moved {
                 Ok(()) if is_empty => {}
-                Ok(()) => {
-                    tracing::warn!(log = %kept.display(), "the write-ahead log of the old database was kept")
-                }
+                Ok(()) => tracing::warn!(log = %kept.display(), "the old database's WAL was kept"),
                 Err(error) => tracing::error!(
                     %error,
                     log = %log.display(),
-                    "cannot move the write-ahead log of the old database; delete it before a new database is opened"
+                    "cannot move the WAL of the old database; delete it before a new database is opened"
                 ),
             }
         }
@@ -115,7 +113,7 @@ fn checkpoint(conn: &Connection) {
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     };
     if let Err(error) = apply() {
-        tracing::warn!(%error, "cannot checkpoint the write-ahead log of the old database");
+        tracing::warn!(%error, "cannot checkpoint the WAL of the old database");
     }
 }
 
