@@ -187,9 +187,9 @@ impl<R: Read> Blocks<R> {
 
     /// Skips the rest of the element that fills the buffer and keeps the bytes after it. Returns the number of its line
     /// ends and the column at which it begins.
-    fn skip_element(&mut self, splitter: &mut Splitter, has_begun: &[u8]) -> io::Result<(usize, usize)> {
-        let open = splitter.error_at(has_begun, ParseError { at: 0, reason: ParseErrorKind::OpenElement });
-        let (mut lines, column) = splitter.cut(has_begun);
+    fn skip_element(&mut self, splitter: &mut Splitter, start: &[u8]) -> io::Result<(usize, usize)> {
+        let open = splitter.error_at(start, ParseError { at: 0, reason: ParseErrorKind::OpenElement });
+        let (mut lines, column) = splitter.cut(start);
         let mut buffer = vec![0; self.size];
         while !self.has_ended {
             let length = self.fill(&mut buffer, 0)?;

@@ -63,11 +63,11 @@ impl Error {
             }
             Some(ErrorCode::CannotOpen) => Error::Invalid(format!("{path} cannot be opened: {error}")),
             Some(ErrorCode::DiskFull) => {
-                Error::System(format!("{path}: the disk is full; the unfinished transaction was rolled back"))
+                Error::System(format!("{path}: the disk is full; no incomplete data is left in it"))
             }
             // For some calls SQLite reports a full disk as an I/O error.
             Some(ErrorCode::SystemIoFailure) => Error::System(format!(
-                "{path}: the disk is full, or failed: {error}; the unfinished transaction was rolled back"
+                "{path}: the disk is full, or failed: {error}; no incomplete data is left in it"
             )),
             _ => Error::System(format!("{path}: {error}")),
         }

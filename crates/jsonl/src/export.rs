@@ -198,10 +198,10 @@ fn missing(conn: &Connection, name: &str) -> rusqlite::Result<String> {
     )?;
     let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     let more = if names.len() > 10 { ", …" } else { "" };
-    let shown: Vec<&str> = names.iter().take(10).map(String::as_str).collect();
-    Ok(match shown.is_empty() {
+    let listed: Vec<&str> = names.iter().take(10).map(String::as_str).collect();
+    Ok(match listed.is_empty() {
         true => format!("there is no table {name:?}; the database has no tables"),
-        false => format!("there is no table {name:?}; tables: {}{more}", shown.join(", ")),
+        false => format!("there is no table {name:?}; tables: {}{more}", listed.join(", ")),
     })
 }
 

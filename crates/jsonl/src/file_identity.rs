@@ -77,11 +77,11 @@ impl FileIdentity {
             State::Deleted => checkpoint(conn),
             State::Replaced => {}
         }
-        let is_ours = |(path, expected): &(PathBuf, Option<Identity>)| {
+        let is_own = |(path, expected): &(PathBuf, Option<Identity>)| {
             expected.is_some() && identity(path).ok() == *expected
         };
         let log = &self.log.0;
-        if is_ours(&self.log) {
+        if is_own(&self.log) {
             let is_empty = fs::metadata(log).is_ok_and(|found| found.len() == 0);
             let kept = with_ending(log, ".replaced");
             let moved = if is_empty { fs::remove_file(log) } else { fs::rename(log, &kept) };
@@ -95,7 +95,7 @@ impl FileIdentity {
                 ),
             }
         }
-        if is_ours(&self.index) {
+        if is_own(&self.index) {
             drop(fs::remove_file(&self.index.0));
         }
     }

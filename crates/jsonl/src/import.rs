@@ -122,8 +122,8 @@ pub fn import(
         return Err(error);
     }
     handle.enter(ImportPhase::Finishing);
-    let asked = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
-    let unmatched: Vec<String> = asked.filter(|name| !writer.matched.contains(*name)).cloned().collect();
+    let requested = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
+    let unmatched: Vec<String> = requested.filter(|name| !writer.matched.contains(*name)).cloned().collect();
     let Finished { conn, files, examples, stopped_by } = writer.finish(interrupted)?;
     let mut summary = ImportSummary { files, examples, stopped_by, interrupted, ..ImportSummary::default() };
     for (path, why) in &discovered.errors {

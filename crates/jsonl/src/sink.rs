@@ -216,9 +216,9 @@ impl Sink {
         self.identity.check()?;
         self.run("BEGIN IMMEDIATE")?;
         self.create_processed_ids()?;
-        let known = self.cached.take();
+        let before = self.cached.take();
         let version = self.version()?;
-        let mut cached = match known {
+        let mut cached = match before {
             Some(cached) if cached.version == version => cached,
             _ => self.inspect_table()?,
         };
@@ -346,8 +346,8 @@ impl Sink {
         let object = found.as_ref().map(|found| found.as_table(&self.path)).transpose()?;
         let (layout, required, has_conflict_clause) = match object {
             Some(object) => {
-                let found = existing::table_shape(&self.conn, object, Widening::Refused).map_err(failed)?;
-                (found.layout, found.required, found.has_conflict_clause)
+                let shape = existing::table_shape(&self.conn, object, Widening::Refused).map_err(failed)?;
+                (shape.layout, shape.required, shape.has_conflict_clause)
             }
             None => (Layout::default(), Vec::new(), false),
         };

@@ -122,11 +122,10 @@ impl Discovered {
         let is_known = |name: &&String| self.sources.iter().any(|source| source.table == **name);
         let is_required = |name: &&String| tables.get(*name).is_some_and(|table| !table.skip);
         if let Some(name) = tables.keys().filter(is_required).find(|name| !is_known(name)) {
-            let tables_found: Vec<&str> =
-                self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
+            let found: Vec<&str> = self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
             let text = format!(
                 "the schema names the table {name:?}, but no file has that name; tables: {}",
-                tables_found.join(", ")
+                found.join(", ")
             );
             return Err(Error::Invalid(text));
         }

@@ -37,9 +37,9 @@ fn foreign_import_log(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
         let names = statement.query_map([names::IMPORT_LOG], |row| row.get(0))?;
         names.collect::<Sql<_>>()?
     };
-    let is_ours = columns.is_empty()
+    let is_import_log = columns.is_empty()
         || ["blake3", "renamed", "options"].iter().all(|name| columns.iter().any(|column| column == name));
-    Ok((!is_ours).then(|| {
+    Ok((!is_import_log).then(|| {
         let (target, import_log) = (target.display(), names::IMPORT_LOG);
         Error::Invalid(format!(
             "{target} has a table {import_log} that no import created; rename it, because imports need this name"
@@ -126,9 +126,9 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     let columns: Vec<Column> = columns.collect::<Sql<_>>()?;
     let (hidden, columns): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.is_hidden);
     let hidden: Vec<String> = hidden.into_iter().map(|column| column.name).collect();
-    let is_ours = import_log::is_imported(conn, name)?;
+    let is_imported = import_log::is_imported(conn, name)?;
     let mut recorded = import_log::columns(conn, name)?;
-    let any_case = !is_ours || recorded.is_some();
+    let any_case = !is_imported || recorded.is_some();
     let whole = import_log::columns_with_whole_numbers(conn, name)?;
     let is_strict = is_strict(conn, name)?;
     let typed = columns.iter().map(|column| {
@@ -137,7 +137,7 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
         let rule = declared.map_or(ColumnRule::NumericAffinity, ColumnRule::Fixed);
         let kind = declared.unwrap_or(Type::Any);
         let can_widen =
-            widening == Widening::Allowed && is_ours && retype::can_widen(sql, &column.name, kind);
+            widening == Widening::Allowed && is_imported && retype::can_widen(sql, &column.name, kind);
         let path = recorded.as_mut().and_then(|recorded| recorded.remove(&column.name));
         let any_case = any_case && path.is_none();
         let has_whole_numbers = match kind {

@@ -103,16 +103,16 @@ pub(crate) fn start(
 /// time of an import.
 #[derive(Default)]
 pub(crate) struct BufferPool {
-    buffers: Mutex<Vec<Vec<u8>>>,
+    bytes: Mutex<Vec<Vec<u8>>>,
     blocks: Mutex<Vec<ParsedBlock>>,
 }
 
-fn pop<T: Default>(buffers: &Mutex<Vec<T>>) -> T {
-    buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+fn pop<T: Default>(free: &Mutex<Vec<T>>) -> T {
+    free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
 }
 
-fn push<T>(buffers: &Mutex<Vec<T>>, used: T) {
-    buffers.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+fn push<T>(free: &Mutex<Vec<T>>, used: T) {
+    free.lock().unwrap_or_else(PoisonError::into_inner).push(used);
 }
 
 impl BufferPool {
@@ -120,7 +120,7 @@ impl BufferPool {
     pub(crate) fn recycle(&self, mut parsed: ParsedBlock, block: usize) {
         let buffer = parsed.original.take().unwrap_or_else(|| std::mem::take(&mut parsed.text));
         if buffer.len() <= block * 2 {
-            push(&self.buffers, buffer);
+            push(&self.bytes, buffer);
         }
         // Cells take several times the memory of their text.
         let room = parsed.scratch.capacity().max(parsed.text.capacity()).max(parsed.cells.capacity() * 8);
@@ -172,7 +172,7 @@ impl FileReader {
             if is_set(&job.demand.full) || (is_set(&job.demand.abandoned) && !is_read_once) {
                 return Ok(Err(io::Error::other("abandoned")));
             }
-            let block = match blocks.next(pop(&self.buffers.buffers)) {
+            let block = match blocks.next(pop(&self.buffers.bytes)) {
                 Ok(Some(block)) => block,
                 Ok(None) => return Ok(blocks.into_source().fingerprint()),
                 Err(error) => return Ok(Err(error)),

@@ -110,11 +110,10 @@ impl Preflight<'_> {
     }
 
     fn refusal(&self, tables: &[(&str, String)]) -> Error {
-        let quoted_list: Vec<&str> = tables.iter().map(|(table, _)| *table).take(10).collect();
-        let more = if tables.len() > quoted_list.len() { ", …" } else { "" };
+        let listed: Vec<&str> = tables.iter().map(|(table, _)| *table).take(10).collect();
+        let more = if tables.len() > listed.len() { ", …" } else { "" };
         let noun = if tables.len() == 1 { "table" } else { "tables" };
-        let has =
-            format!("{} has the {noun} {}{more} already", self.target.display(), quoted_list.join(", "));
+        let has = format!("{} has the {noun} {}{more} already", self.target.display(), listed.join(", "));
         Error::Invalid(match (self.options.resume, tables.first()) {
             (true, Some((_, file))) => format!(
                 "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; use \
@@ -276,11 +275,11 @@ impl Preflight<'_> {
 /// Describes a column or rows that a table has lost since the last import into it.
 fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let mut statement = conn.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
-    let object = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
+    let columns = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
     let mut recorded: Vec<String> =
         import_log::columns(conn, table)?.unwrap_or_default().into_keys().collect();
     recorded.sort_unstable();
-    if let Some(column) = recorded.iter().find(|column| !object.contains(*column)) {
+    if let Some(column) = recorded.iter().find(|column| !columns.contains(*column)) {
         return Ok(Some(format!("the table {table:?} has lost the column {column:?} since its last import")));
     }
     let Some(recorded) = import_log::table_rows(conn, table)? else { return Ok(None) };

@@ -55,11 +55,11 @@ pub(crate) fn can_widen(sql: &str, name: &str, kind: Type) -> bool {
 /// Whether a column of a table has such values.
 pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -> Sql<bool> {
     let (table, column) = (quoted(table), quoted(column));
-    let such = match what {
+    let condition = match what {
         Holds::Anything => format!("{column} IS NOT NULL"),
         Holds::LargeIntegers => format!("{column} > {MAX_EXACT_INT} OR {column} < -{MAX_EXACT_INT}"),
     };
-    conn.prepare(&format!("SELECT 1 FROM {table} WHERE {such} LIMIT 1"))?.exists([])
+    conn.prepare(&format!("SELECT 1 FROM {table} WHERE {condition} LIMIT 1"))?.exists([])
 }
 
 /// Changes the columns of a table to their target types.

@@ -13,8 +13,8 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
     if options.columns.is_empty() {
         return Ok(());
     }
-    let known: Vec<&String> = options.columns.iter().chain(&options.filename_column).collect();
-    let missing = |name: &&String| !known.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let selected: Vec<&String> = options.columns.iter().chain(&options.filename_column).collect();
+    let missing = |name: &&String| !selected.iter().any(|selected| selected.eq_ignore_ascii_case(name));
     match options.primary_key.iter().chain(&options.indexes).find(missing) {
         Some(name) => Err(Error::Invalid(format!(
             "{name:?} is named as a key or for an index, but not in --columns; add it to --columns"

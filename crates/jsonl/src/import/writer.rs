@@ -173,8 +173,9 @@ impl<'a> Writer<'a> {
             tx.begin_file()?;
             if table_state.is_replaced {
                 dependents = table::dependents(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
-                let is_ours = import_log::is_imported(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
-                note = (!is_ours).then(|| {
+                let is_imported =
+                    import_log::is_imported(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
+                note = (!is_imported).then(|| {
                     "the old table was not created by an import; its constraints are lost".to_owned()
                 });
                 tx.execute(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;

@@ -129,7 +129,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Reads the files of a table once more, with what is known now.
+    /// Reads the files of a table again with the types and the key found so far.
     fn reload_table(&mut self, mut load: FileLoad) -> Result<()> {
         let index = load.index;
         self.rollback(&load)?;
