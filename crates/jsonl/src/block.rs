@@ -1,6 +1,6 @@
 //! Cuts a stream of bytes into blocks, at line ends or between the elements of a JSON document.
 //!
-//! Owns the limit on the length of a line. A block has only whole lines or elements, so blocks can be parsed independently.
+//! Owns the limit on the length of a line. A block has only whole lines or elements, so that it can be parsed alone.
 
 use std::io::{self, Read};
 

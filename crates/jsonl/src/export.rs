@@ -1,7 +1,7 @@
 //! Exports a SQLite table as JSONL.
 //!
-//! Owns the mapping from SQLite values to JSON, so that an import of the export creates the same table. Rows are read and
-//! written one by one, in one read transaction.
+//! Owns the mapping from SQLite values to JSON, so that an import of the export creates the same table. Rows are read
+//! and written one by one, in one read transaction.
 
 mod file;
 
@@ -39,10 +39,11 @@ pub struct ExportSummary {
 
 /// Writes a table as JSONL, one row per line, in order of the rowid. A table without rowid is ordered by its key.
 ///
-/// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are written as `true` and `false`. A
-/// column in which every text is a JSON object or array on one line is written as JSON. All other values keep their type.
-/// (Booleans that share a column with numbers are stored as numbers, so they are written as numbers.) A value that JSON
-/// cannot represent (a BLOB, an infinite number, text that is not UTF-8) is an error. Generated columns are left out.
+/// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are written as `true` and `false`.
+/// A column in which every text is a JSON object or array on one line is written as JSON. All other values keep their
+/// type. (Booleans that share a column with numbers are stored as numbers, so they are written as numbers.) A value
+/// that JSON cannot represent (a BLOB, an infinite number, text that is not UTF-8) is an error. Generated columns are
+/// left out.
 ///
 /// ```
 /// # use gristmill_jsonl::export::export;

@@ -1,8 +1,8 @@
 //! Detects that the database of an import or a sink was deleted, moved or replaced while it is open.
 //!
-//! Owns the identity of the opened file, and moves its write-ahead log away afterwards. SQLite continues to write to the old
-//! file and reports no error, so rows that were reported as written would be lost. It also leaves the log where SQLite
-//! would apply it to the new file.
+//! Owns the identity of the opened file, and moves its write-ahead log away afterwards. SQLite continues to write to
+//! the old file and reports no error, so rows that were reported as written would be lost. It also leaves the log where
+//! SQLite would apply it to the new file.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +22,7 @@ type Identity = (u64, u64);
 pub struct FileIdentity {
     path: PathBuf,
     identity: Option<Identity>,
-    /// The write-ahead log and its index, if any. SQLite creates them next to the file itself, not next to a link to it.
+    /// The write-ahead log and its index, if any. SQLite creates them next to the file, not next to a link to it.
     log: (PathBuf, Option<Identity>),
     index: (PathBuf, Option<Identity>),
 }
@@ -68,8 +68,8 @@ impl FileIdentity {
         }
     }
 
-    /// Moves the log and the index away if the path no longer leads to the opened file. Call it before the connection is
-    /// closed.
+    /// Moves the log and the index away if the path no longer leads to the opened file. Call it before the connection
+    /// is closed.
     pub(crate) fn before_close(&self, conn: &Connection) {
         match self.state() {
             State::InPlace => return,

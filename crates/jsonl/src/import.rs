@@ -55,8 +55,8 @@ use crate::source;
 
 /// Loads files, and all JSONL files of folders, or only checks them, depending on the target. `-` is standard input.
 ///
-/// Problems with a line or a file are in the summary; an error means that the import as a whole failed. Even after a power
-/// cut, a new database is either complete or absent, and an existing one has each file either completely or not at all.
+/// Problems with a line or a file are in the summary; an error means that the import as a whole failed. Even after a
+/// power cut, a new database is either complete or absent, and an existing one has all of a file or nothing.
 pub fn import(
     given: &[PathBuf],
     target: &Target,

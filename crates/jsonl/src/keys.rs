@@ -1,7 +1,7 @@
 //! Numbers the keys of a block's rows.
 //!
-//! Owns the prediction of the next key. Rows of a file mostly have their keys in the same order, some left out. So a key is
-//! compared with the key that followed last time, and with a few after it, before it is looked up.
+//! Owns the prediction of the next key. Rows of a file mostly have their keys in the same order, some left out. So a
+//! key is compared with the key that followed last time, and with a few after it, before it is looked up.
 
 use std::collections::HashMap;
 
@@ -93,8 +93,8 @@ impl Keys {
         path
     }
 
-    /// Returns the key at the beginning of `bytes`, after its opening quotation mark, if it is one of the keys predicted
-    /// after `last`.
+    /// Returns the key at the beginning of `bytes`, after its opening quotation mark, if it is one of the keys
+    /// predicted after `last`.
     #[inline]
     pub(crate) fn guess(&self, parent: u32, last: Option<u32>, bytes: &[u8]) -> Option<u32> {
         let mut guess = self.following(parent, last);

@@ -12,8 +12,8 @@ pub(crate) fn keep(line: &[u8], languages: &[Box<[u8]>], out: &mut Vec<u8>) -> b
     if cursor.clone().value(0).is_err() {
         return false;
     }
-    // One flat scan suffices: a localised object contains no objects. The row itself is never localised, because its `id`
-    // is rarely Indonesian.
+    // One flat scan suffices: a localised object contains no objects. The row itself is never localised, because its
+    // `id` is rarely Indonesian.
     let mut at = cursor.at() + 1;
     let mut copied = 0;
     let mut in_string = false;

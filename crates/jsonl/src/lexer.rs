@@ -254,7 +254,8 @@ const HIGH: u64 = 0x8080_8080_8080_8080;
 /// Number of leading bytes that are plain text: no quotation mark, no backslash, no control character.
 ///
 /// Most strings are short, but most bytes are in long ones. So it reads a few words of eight bytes first, then uses
-/// vector instructions. (The borrow of a subtraction sets a false mark only above a true one, and only the lowest counts.)
+/// vector instructions. (The borrow of a subtraction sets a false mark only above a true one, and only the lowest
+/// counts.)
 #[inline]
 fn plain(bytes: &[u8]) -> usize {
     const WORDS: usize = 3;
@@ -285,8 +286,8 @@ fn plain_in_long(bytes: &[u8]) -> usize {
     }
 }
 
-/// Number of leading bytes that are digits. Reads eight at a time, because most numbers are in arrays and objects that are
-/// only checked. A carry sets a false mark only above a true one.
+/// Number of leading bytes that are digits. Reads eight at a time, because most numbers are in arrays and objects that
+/// are only checked. A carry sets a false mark only above a true one.
 #[inline]
 fn digits(bytes: &[u8]) -> usize {
     let mut at = 0;

@@ -11,14 +11,15 @@
 //! # let (lines, database) = (folder.path().join("ores.jsonl"), folder.path().join("ores.db"));
 //!
 //! std::fs::write(&lines, "{\"_key\":34,\"name\":\"Tritanium\"}\n{\"_key\":35,\"volume\":0.01}\n")?;
-//! let summary = import(&[lines], &Target::Database(database), &ImportOptions::default(), &ImportHandle::default().into())?;
+//! let target = Target::Database(database);
+//! let summary = import(&[lines], &target, &ImportOptions::default(), &ImportHandle::default().into())?;
 //! assert_eq!(summary.rows, 2);
 //! assert_eq!(summary.files[0].primary_key.as_deref(), Some("_key"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`export`](export::export) writes a table as JSONL. A [`Reader`] returns rows one by one, either dynamic or of a type
-//! that the caller defines. A [`Sink`] appends objects that arrive one at a time, such as messages, to a table.
+//! [`export`](export::export) writes a table as JSONL. A [`Reader`] returns rows one by one, either dynamic or of a
+//! type that the caller defines. A [`Sink`] appends objects that arrive one at a time, such as messages, to a table.
 
 #[doc(hidden)]
 pub mod __fuzz;

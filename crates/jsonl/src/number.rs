@@ -1,7 +1,8 @@
 //! Numbers: decides whether a 64-bit integer or a double holds a number without loss.
 //!
-//! A double loses digits if it does not print as the number when it is printed with the same number of digits. 0.1 loses
-//! none, 3.14159265358979323846 does. (At an exact tie either rounding is accepted, because programs print either.)
+//! A double loses digits if it does not print as the number when it is printed with the same number of digits. 0.1
+//! loses none, 3.14159265358979323846 does. (At an exact tie either rounding is accepted, because programs print
+//! either.)
 
 use crate::lexer::Cursor;
 use crate::parse_error::{ParseError, ParseErrorKind};
@@ -137,11 +138,11 @@ impl Digits {
         }
     }
 
-    /// Whether the double, rounded to the decimal places of the number, has the same digits. Computed in 128 bits; false
-    /// may also mean that these do not suffice, and that the caller has to compare by printing.
+    /// Whether the double, rounded to the decimal places of the number, has the same digits. Computed in 128 bits;
+    /// false may also mean that these do not suffice, and that the caller has to compare by printing.
     ///
-    /// Half of all doubles print with 17 digits, so most reals need this check. Printing each of them takes five times as
-    /// long as parsing it.
+    /// Half of all doubles print with 17 digits, so most reals need this check. Printing each of them takes five times
+    /// as long as parsing it.
     #[inline]
     fn round_trips(&self, value: f64, exponent: i64) -> bool {
         let bits = value.to_bits();

@@ -1,6 +1,7 @@
 //! Parses rows: lines, or elements of a document.
 //!
-//! Decides which objects are flattened, which keys are skipped and which values match a column. The lexer checks the JSON.
+//! Decides which objects are flattened, which keys are skipped and which values match a column. The lexer checks the
+//! JSON.
 
 mod blocks;
 
@@ -410,8 +411,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Cell of a number that a double does not hold without loss. A whole number keeps its spelling: it is more often an
-    /// identifier than a measurement.
+    /// Cell of a number that a double does not hold without loss. A whole number keeps its spelling: it is more often
+    /// an identifier than a measurement.
     #[cold]
     fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
         let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));

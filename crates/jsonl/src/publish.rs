@@ -17,7 +17,7 @@ impl From<io::Error> for PublishError {
     }
 }
 
-/// Renames a draft to its target, with an fsync before and after. `replaces` decides whether an existing file is replaced.
+/// Renames a draft to its target, with an fsync before and after. `replaces` decides about an existing file.
 pub(crate) fn publish(
     draft: &Path,
     target: &Path,

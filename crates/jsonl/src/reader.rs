@@ -19,8 +19,8 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
 use crate::source::{InputFile, classify_name};
 
-/// Reads a stream of JSONL in blocks; memory does not grow with its length. It also reads an array of objects, and objects
-/// that span several lines; such a document ends the stream with an error if it is not valid JSON.
+/// Reads a stream of JSONL in blocks; memory does not grow with its length. It also reads an array of objects, and
+/// objects that span several lines; such a document ends the stream with an error if it is not valid JSON.
 ///
 /// ```
 /// use gristmill_jsonl::{Reader, Value};
@@ -68,8 +68,8 @@ impl<R: Read> Reader<R> {
         Reader { blocks, parsed: ParsedBlock::default(), row: 0, bad: 0, lines: 0, failed: false }
     }
 
-    /// Returns the next row, or the error in the next line; `None` at the end. After a bad line the next line is read; an
-    /// I/O error ends the stream.
+    /// Returns the next row, or the error in the next line; `None` at the end. After a bad line the next line is read;
+    /// an I/O error ends the stream.
     pub fn next_row(&mut self) -> Option<Result<Row<'_>, ReadError>> {
         loop {
             let row = self.parsed.rows.get(self.row).map(|row| row.line.span.start);

@@ -1,8 +1,8 @@
 //! Appends objects that arrive one at a time, such as messages, to a SQLite table in batches.
 //!
-//! A batch is one transaction: after it, all its valid objects are rows on disk, or none is. Keys become columns as in an
-//! import, with the same parser, names and table code. But later objects are not known and nothing can be read again, so
-//! new columns have no type and every value is stored unchanged.
+//! A batch is one transaction: after it, all its valid objects are rows on disk, or none is. Keys become columns as in
+//! an import, with the same parser, names and table code. But later objects are not known and nothing can be read
+//! again, so new columns have no type and every value is stored unchanged.
 
 mod dedup;
 mod rejected;
@@ -92,8 +92,8 @@ struct CachedTable {
 }
 
 impl Sink {
-    /// Opens or creates the database. The folder must exist. The first row creates the table. Several sinks may be open on
-    /// one table. The database is set to WAL mode if possible.
+    /// Opens or creates the database. The folder must exist. The first row creates the table. Several sinks may be open
+    /// on one table. The database is set to WAL mode if possible.
     pub fn open(database: &Path, table: &str) -> Result<Sink> {
         let name = validate_table_name(table)?;
         if database.is_dir() {
@@ -127,8 +127,8 @@ impl Sink {
     /// Inserts objects as rows in one transaction. Returns one result per object, in order; a rejected object does not
     /// affect the others. When this returns, the rows are on disk.
     ///
-    /// After an error nothing of the batch is written; [`Error::is_transient`] says whether a retry may succeed. Only if
-    /// the disk fails during the commit and power is lost right after, the rows may be there all the same.
+    /// After an error nothing of the batch is written; [`Error::is_transient`] says whether a retry may succeed. Only
+    /// if the disk fails during the commit and power is lost right after, the rows may be there all the same.
     pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), RejectedObject>>> {
         self.append_with(objects, |object| object, Self::write_all)
     }
@@ -146,7 +146,7 @@ impl Sink {
         if let Some(results) = self.write(items, COMMIT, &take)? {
             return Ok(results);
         }
-        // A trigger rolled back the transaction because of one item. Find and reject that item; the others stay one batch.
+        // A trigger rolled back the transaction because of one item. Reject that item; the others stay one batch.
         let mut good: Vec<usize> = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             if self.write(&[*item], ROLLBACK, &take)?.is_some() {
@@ -161,7 +161,7 @@ impl Sink {
             if let Some(results) = self.write(&rest, COMMIT, &take)? {
                 break results;
             }
-            // Each could be written alone. Binary search for the shortest prefix that fails: its last item is the cause.
+            // Each could be written alone. Find the shortest prefix that fails: its last item is the cause.
             let (mut could, mut could_not) = (0, rest.len());
             while could_not - could > 1 {
                 let middle = could.midpoint(could_not);
@@ -182,8 +182,7 @@ impl Sink {
         Ok(results)
     }
 
-    /// Writes a batch in one transaction that ends with the statement `end`. Returns `None` if a trigger of the table
-    /// rolled it back.
+    /// Writes a batch in one transaction that ends with the statement `end`. `None`: a trigger rolled it back.
     fn write<T, R>(
         &mut self,
         items: &[T],
@@ -377,8 +376,8 @@ impl Sink {
         Ok(cached.table.layout.keys_of_columns().iter().all(|(_, column)| recorded.contains_key(column)))
     }
 
-    /// Records in the import log what the table does not show: that the column `ID` is for the key `ID` and not for `id`,
-    /// and which columns of doubles have whole numbers.
+    /// Records in the import log what the table does not show: that the column `ID` is for the key `ID` and not for
+    /// `id`, and which columns of doubles have whole numbers.
     fn record_columns(&self, cached: &CachedTable) -> Result<()> {
         let failed = |error: rusqlite::Error| self.failed(&error);
         let layout = &cached.table.layout;
@@ -468,7 +467,7 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "foreign_keys", false)
 }
 
-/// Retries while the database is locked. When two sinks open a new database together, SQLite does not wait for the lock.
+/// Retries while the database is locked. SQLite does not wait if two sinks open a new database together.
 fn retry_while_busy<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let started = Instant::now();
     loop {

@@ -90,8 +90,8 @@ const MAX_WINDOW_LOG: u32 = if cfg!(target_pointer_width = "64") { 31 } else { 2
 const READ_BYTES: usize = 256 * 1024;
 
 impl InputFile {
-    /// Wraps an open file. `read` counts its bytes as they are read. `copy` receives all of them, because some inputs can
-    /// be read only once. The compression is detected from the first bytes.
+    /// Wraps an open file. `read` counts its bytes as they are read. `copy` receives all of them, because some inputs
+    /// can be read only once. The compression is detected from the first bytes.
     pub(crate) fn new(
         file: File,
         path: Option<&Path>,

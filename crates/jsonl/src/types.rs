@@ -108,7 +108,8 @@ impl Type {
     }
 
     /// The type of an existing column by SQLite's affinity rules. `None` for a type that imports do not use, such as
-    /// DATETIME: SQLite converts text that looks like a number there. ANY is such a type too, unless the table is STRICT.
+    /// DATETIME: SQLite converts text that looks like a number there. ANY is such a type too, unless the table is
+    /// STRICT.
     pub(crate) fn declared(sql: &str) -> Option<Type> {
         let sql = sql.to_ascii_uppercase();
         let has = |part: &str| sql.contains(part);

@@ -200,8 +200,8 @@ proptest! {
         table in prop::collection::vec(prop::collection::btree_map("[abAB]|id|a b|", value(), 0..4), 1..6)
     ) {
         let line = |row: &std::collections::BTreeMap<String, String>| {
-            // Booleans and JSON prevent a column from becoming the key. The table does not distinguish them from numbers
-            // and text, so an import of the export would make the column the key.
+            // Booleans and JSON prevent a column from becoming the key. The table does not distinguish them from
+            // numbers and text, so an import of the export would make the column the key.
             let is_kept = |(key, value): &(&String, &String)| *key != "id" || !value.starts_with(['t', 'f', '[', '{']);
             let members: Vec<String> =
                 row.iter().filter(is_kept).map(|(key, value)| format!("{}:{value}", serde_json::to_string(key).unwrap())).collect();

@@ -32,7 +32,7 @@ fn upsert_keeps_overflow_keys_that_the_line_lacks() {
         assert_eq!(fixture.all("SELECT _more ->> 'c2097', _more ->> 'c2098' FROM t"), "2097|changed");
         let of_objects = "SELECT _more -> 'o', _more -> 'n', _more -> 'new' FROM t";
         assert_eq!(fixture.all(of_objects), "{\"b\":null}|null|[1]");
-        // A key may be spelt with other escapes.
+        // A key may be written with other escapes.
         assert_eq!(fixture.all("SELECT value FROM t, json_each(_more) WHERE key = 'q\"'"), "2");
         // 1998 keys c are columns.
         assert_eq!(fixture.all("SELECT count(*) FROM t, json_each(_more)"), (102 + 4).to_string());

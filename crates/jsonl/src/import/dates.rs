@@ -8,16 +8,16 @@ use serde::Serialize;
 pub enum DateKind {
     /// `2024-02-29`
     Date,
-    /// `2024-02-29T23:59:59.5Z`: seconds, their fraction and the zone are optional, and `T` may be a space. In a column of
-    /// this kind some texts may be dates without a time.
+    /// `2024-02-29T23:59:59.5Z`: seconds, their fraction and the zone are optional, and `T` may be a space. In a column
+    /// of this kind some texts may be dates without a time.
     DateTime,
     /// `23:59:59`
     Time,
 }
 
 impl DateKind {
-    /// Returns the kind of a text. Only the extended format counts, with hyphens and colons, because digits alone are more
-    /// often a number than a date.
+    /// Returns the kind of a text. Only the extended format counts, with hyphens and colons, because digits alone are
+    /// more often a number than a date.
     pub(crate) fn of(text: &[u8]) -> Option<DateKind> {
         let Some((date, rest)) = text.split_at_checked(10) else {
             return time(text).then_some(DateKind::Time);

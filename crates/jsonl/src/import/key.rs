@@ -1,8 +1,8 @@
 //! Chooses the columns of the primary key.
 //!
-//! The rule: the columns that the user names. Otherwise the first of `_key`, `_id` and `id` that the first row has, if every
-//! row has it, it is never null, all its values are whole numbers or text, and no value occurs twice. An upsert needs a key:
-//! there the first row that has one of these names decides, and rows without it are rejected.
+//! The rule: the columns that the user names. Otherwise the first of `_key`, `_id` and `id` that the first row has, if
+//! every row has it, it is never null, all its values are whole numbers or text, and no value occurs twice. An upsert
+//! needs a key: there the first row that has one of these names decides, and rows without it are rejected.
 
 use super::layout::Layout;
 use crate::parsed_block::Cell;

@@ -26,8 +26,8 @@ pub(crate) struct KeyCheck {
 }
 
 impl KeyCheck {
-    /// Creates the check for a table with a key. `conn` is a connection to the database of an existing table, which may be
-    /// read-only.
+    /// Creates the check for a table with a key. `conn` is a connection to the database of an existing table, which may
+    /// be read-only.
     pub(crate) fn new(conn: Connection, table: &Table) -> Sql<Self> {
         let columns = table.plan.columns().to_vec();
         let of_key: Vec<&str> =

@@ -38,8 +38,7 @@ pub(crate) enum LayoutConflict {
     NoRoom(String),
     /// A value was parsed without the conversion that its column needs. The layout has the type now.
     NeedsConversion,
-    /// A key got the column with its exact name from another key. The layout was changed and the file has to be read
-    /// again.
+    /// A key got the column with its exact name from another key. The layout was changed; read the file again.
     KeyMoved,
 }
 
@@ -111,8 +110,8 @@ impl Layout {
         }
     }
 
-    /// Widens existing columns whose type does not hold the values found. Returns whether it widened any: then the file has
-    /// to be read again. `holds` queries whether a column of the table holds such values.
+    /// Widens existing columns whose type does not hold the values found. Returns whether it widened any: then the file
+    /// has to be read again. `holds` queries whether a column of the table holds such values.
     pub(crate) fn widen<E>(
         &mut self,
         holds: impl Fn(&str, Holds) -> std::result::Result<bool, E>,
@@ -245,8 +244,8 @@ impl Layout {
 
     /// Returns the column of a key, a new one if necessary, and whether another key lost it.
     ///
-    /// A column created by an import has its own key, or the key with its exact name. A column created by the user has the
-    /// key with its exact name; until there is one, a key whose name differs only in case.
+    /// A column created by an import has its own key, or the key with its exact name. A column created by the user has
+    /// the key with its exact name; until there is one, a key whose name differs only in case.
     fn column_of_key(&mut self, path: Path, schema: Option<&TableSchema>) -> (usize, bool) {
         if let Some(index) = self.by_path.get(&path).copied() {
             return (index, self.release_alias(index, &path));
@@ -381,8 +380,8 @@ impl Layout {
         }
     }
 
-    /// Returns the columns with the paths of their keys, for the import log, because the name does not show the key. Columns
-    /// created by the user are not included: each import assigns them anew.
+    /// Returns the columns with the paths of their keys, for the import log, because the name does not show the key.
+    /// Columns created by the user are not included: each import assigns them anew.
     pub(crate) fn keys_of_columns(&self) -> Vec<(Vec<String>, String)> {
         let of_key = |column: &Column| {
             let path = column.path.as_ref().filter(|_| !column.any_case)?;
@@ -393,8 +392,8 @@ impl Layout {
         self.columns.iter().filter_map(of_key).collect()
     }
 
-    /// Returns the columns of doubles that have numbers written without a fraction, for the import log, because the values
-    /// do not show it.
+    /// Returns the columns of doubles that have numbers written without a fraction, for the import log, because the
+    /// values do not show it.
     pub(crate) fn columns_with_whole_numbers(&self) -> Vec<&str> {
         let mixed = self.columns.iter().filter(|column| column.mixes_whole_numbers());
         mixed.map(|column| column.name.as_str()).collect()

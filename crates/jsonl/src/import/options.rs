@@ -85,8 +85,8 @@ pub struct ImportOptions {
     pub resume: bool,
     /// File to which rejected lines are appended.
     pub rejects: Option<PathBuf>,
-    /// Whether numbers with a fraction or an exponent that a double would round make their column TEXT, and are rejected in
-    /// a column of a given type. If false, they are rounded.
+    /// Whether numbers with a fraction or an exponent that a double would round make their column TEXT, and are
+    /// rejected in a column of a given type. If false, they are rounded.
     pub exact_numbers: bool,
     /// Maximum length of a line, in bytes.
     pub max_line: usize,

@@ -1,7 +1,7 @@
 //! The database that an import writes: opens it, locks it and publishes it.
 //!
-//! Incomplete data is never visible. A new database is built in a hidden file in the same folder, and renamed when it is
-//! complete and on disk. An existing one is written in transactions. A lock file allows one import at a time.
+//! Incomplete data is never visible. A new database is built in a hidden file in the same folder, and renamed when it
+//! is complete and on disk. An existing one is written in transactions. A lock file allows one import at a time.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::file_identity::{FileIdentity, with_ending};
 use crate::publish::{PublishError, folder_of, publish};
 
-/// Page size of a new database. Rows of JSONL are wide: with SQLite's default of 4 KiB many of them need overflow pages,
-/// and inserting takes 50 % longer.
+/// Page size of a new database. Rows of JSONL are wide: with SQLite's default of 4 KiB many of them need overflow
+/// pages, and inserting takes 50 % longer.
 const PAGE_BYTES: u32 = 16 * 1024;
 
 /// Size of SQLite's page cache, in KiB.

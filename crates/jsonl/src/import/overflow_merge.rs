@@ -1,7 +1,7 @@
 //! Merges the JSON objects of the overflow column `_more` when a row is updated.
 //!
-//! As with columns, an update changes the keys of its line and keeps the others. A value is replaced as a whole, also by
-//! null or by an object.
+//! As with columns, an update changes the keys of its line and keeps the others. A value is replaced as a whole, also
+//! by null or by an object.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -37,8 +37,7 @@ fn not_an_object() -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(NOT_AN_OBJECT.into())
 }
 
-/// Returns an object with the members of both; a new member replaces the old one with the same key. `None` unless both are
-/// objects.
+/// Returns an object with the members of both; a new member replaces an old one. `None` unless both are objects.
 fn merged(old: &[u8], new: &[u8]) -> Option<Vec<u8>> {
     let (mut members, mut places) = (Vec::new(), HashMap::new());
     for (key, member) in self::members(old)?.into_iter().chain(self::members(new)?) {

@@ -1,7 +1,7 @@
 //! The pipeline: one reader thread cuts files into blocks, and workers parse them; results are in order.
 //!
-//! Owns the limits on memory. The pool's queue limits the number of blocks in flight, and the budget limits their bytes,
-//! because a line may be larger than the block size.
+//! Owns the limits on memory. The pool's queue limits the number of blocks in flight, and the budget limits their
+//! bytes, because a line may be larger than the block size.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -99,8 +99,8 @@ pub(crate) fn start(
     Ok((pool, results))
 }
 
-/// Buffers and parsed blocks for reuse. Fresh memory has to be cleared and causes page faults, which take about 7 % of the
-/// time of an import.
+/// Buffers and parsed blocks for reuse. Fresh memory has to be cleared and causes page faults, which take about 7 % of
+/// the time of an import.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     bytes: Mutex<Vec<Vec<u8>>>,

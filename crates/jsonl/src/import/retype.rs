@@ -1,8 +1,8 @@
 //! Widens the types of columns in tables that an import created.
 //!
-//! Owns the change of a table's definition. Between numeric types only the definition is written, because the rows have the
-//! same format in the file. If a column becomes text, or is part of the key, the table is copied, because its values and
-//! those in its indexes change.
+//! Owns the change of a table's definition. Between numeric types only the definition is written, because the rows have
+//! the same format in the file. If a column becomes text, or is part of the key, the table is copied, because its
+//! values and those in its indexes change.
 
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
@@ -19,12 +19,12 @@ type Sql<T> = rusqlite::Result<T>;
 /// Name of the old table while its rows are copied.
 const OLD_TABLE: &str = "gristmill_import_old";
 
-/// Name of the SQL function that formats a number as JSON. With a true second argument it formats doubles that are whole
-/// numbers without a fraction.
+/// Name of the SQL function that formats a number as JSON. With a true second argument it formats doubles that are
+/// whole numbers without a fraction.
 const TEXT_FUNCTION: &str = "gristmill_import_text";
 
-/// Returns the definition of a table with another type for a column, and whether only the definition has to change. `None`
-/// unless the definition has the column exactly once, in the form that imports write.
+/// Returns the definition of a table with another type for a column, and whether only the definition has to change.
+/// `None` unless the definition has the column exactly once, in the form that imports write.
 fn retyped(sql: &str, name: &str, before: Type, after: Type) -> Option<(String, bool)> {
     let name = quoted(name);
     let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
@@ -130,8 +130,8 @@ fn is_whole(value: f64) -> bool {
 }
 
 /// SQL expression for the value of a column in its new type. Text columns have numbers in JSON format. Their original
-/// spelling is lost, but in a column of doubles that has whole numbers, a whole value is formatted as one of them, so that
-/// it equals the text of the next line with this number.
+/// spelling is lost, but in a column of doubles that has whole numbers, a whole value is formatted as one of them, so
+/// that it equals the text of the next line with this number.
 fn value(column: &Column) -> String {
     let name = quoted(&column.name);
     let text =

@@ -57,7 +57,7 @@ fn select(parse: &mut ParseOptions, options: &ImportOptions, schema: Option<&Tab
     parse.unknown_keys = UnknownKeys::Skipped;
 }
 
-/// Whether a table has a column for the requested key, or for a key in its objects. Keys are compared with regard to case.
+/// Whether a table has a column for the requested key, or for a key in its objects. Keys are case-sensitive.
 pub(crate) fn has(
     layout: &Layout,
     name: &str,
@@ -75,8 +75,8 @@ pub(crate) fn is_in_lines(layout: &Layout, options: &ImportOptions, schema: Opti
     seen.into_iter().any(|column| paths.iter().any(|paths| is_of(column, paths)))
 }
 
-/// Whether a column is for this key, or for a key in its objects. A column created by the user is for the key with its name,
-/// until a line shows its key.
+/// Whether a column is for this key, or for a key in its objects. A column created by the user is for the key with its
+/// name, until a line shows its key.
 fn is_of(column: &Column, paths: &Path) -> bool {
     if column.alias.as_ref().is_some_and(|alias| alias.path == *paths) {
         return true;

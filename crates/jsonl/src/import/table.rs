@@ -1,7 +1,7 @@
 //! A table in the database: creates it, writes its rows, and declares its types and key.
 //!
-//! Owns the SQL. While rows are written, columns have no type; types are declared after the last row. Values have the same
-//! format in the file with and without a type, except in text columns: then the file is loaded again with its types.
+//! Owns the SQL. While rows are written, columns have no type; types are declared after the last row. Values have the
+//! same format in the file with and without a type, except in text columns: then the file is loaded again.
 
 mod insert;
 
@@ -35,8 +35,7 @@ pub(crate) struct Table {
     pub(crate) mode: WriteMode,
     /// Key columns that rows may not leave out, because SQLite would assign a value or leave null.
     pub(crate) required: Vec<Required>,
-    /// Its definition may have an `ON CONFLICT` clause, which is overridden: a row that it ignores or replaces would be
-    /// lost.
+    /// Its definition may have an `ON CONFLICT` clause, which is overridden, because it could discard rows.
     pub(crate) has_conflict_clause: bool,
     /// Whether the next block has all rows, so that types and key are known before the first insert.
     pub(crate) is_whole: bool,
@@ -262,8 +261,8 @@ impl Table {
         }
     }
 
-    /// Declares the types of the columns. The stored rows do not change, so only the schema is written. The index of the
-    /// key gets the name that SQLite would have given it.
+    /// Declares the types of the columns. The stored rows do not change, so only the schema is written. The index of
+    /// the key gets the name that SQLite would have given it.
     fn declare(&self, conn: &Connection, has_index: bool) -> Sql<()> {
         conn.pragma_update(None, "writable_schema", true)?;
         conn.execute(

@@ -1,8 +1,8 @@
 //! The transaction of an import, with a savepoint for the current file.
 //!
-//! Owns the commits. A failed import leaves the database unchanged, so it can be retried. A commit to a database file that
-//! was deleted or replaced is an error. SQLite itself rolls back a transaction after some errors; then nothing more is
-//! written, because each statement would be committed on its own.
+//! Owns the commits. A failed import leaves the database unchanged, so it can be retried. A commit to a database file
+//! that was deleted or replaced is an error. SQLite itself rolls back a transaction after some errors; then nothing
+//! more is written, because each statement would be committed on its own.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -179,7 +179,7 @@ mod tests {
         })
     }
 
-    /// Number of tables after an event that follows a rollback by SQLite, during a file that created a table or after it.
+    /// Number of tables after an event that follows a rollback by SQLite, during or after a file that created a table.
     fn tables_after(is_new: bool, during_file: bool, event: impl FnOnce(ImportTx<'_>)) -> i64 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");

@@ -1,7 +1,7 @@
 //! The writer: inserts parsed rows into tables in order, file by file.
 //!
-//! Owns the passes. A file is loaded with the types known so far. If they turn out to be wrong (a column of numbers has a
-//! text in line 400,000), the rest of the file is only inspected, and the file is loaded again with the final types.
+//! Owns the passes. A file is loaded with the types known so far. If they turn out to be wrong (a column of numbers has
+//! a text in line 400,000), the rest of the file is only inspected, and the file is loaded again with the final types.
 
 mod dry_run;
 mod finish;
@@ -425,8 +425,8 @@ pub(crate) fn quoted_list(names: &[String]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the rows written so far are wrong: numbers in a column that turned out to be text, or a column that an existing
-/// table does not have.
+/// Whether the rows written so far are wrong: numbers in a column that turned out to be text, or a column that an
+/// existing table does not have.
 fn needs_reload(table: &Table) -> bool {
     let columns = &table.layout.columns;
     let inferred = || columns.iter().filter(|column| column.rule == crate::keys::ColumnRule::Inferred);

@@ -118,7 +118,7 @@ fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, pars
             text.extend_from_slice(bytes);
         }
         copies.push(Line { span: Span::new(start, text.len()), ..*line });
-        // Separates them, so that bytes of two rows do not form one character and no two copies begin at the same offset.
+        // Separates them, so that two rows do not form one character and no two copies begin at the same offset.
         text.push(b'\n');
     }
     Parser::new(options, &text, parsed).parse_elements(&copies);

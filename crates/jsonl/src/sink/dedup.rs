@@ -40,8 +40,8 @@ pub enum AppendResult {
 }
 
 impl Sink {
-    /// Enables deduplication for [`append_deduplicated`](Self::append_deduplicated): ids are remembered for `window`. An id
-    /// is unique within `scope`, such as a queue. Creates the table `_processed_ids` in the database.
+    /// Enables deduplication for [`append_deduplicated`](Self::append_deduplicated): ids are remembered for `window`.
+    /// An id is unique within `scope`, such as a queue. Creates the table `_processed_ids` in the database.
     #[must_use]
     pub fn dedup_window(mut self, scope: impl Into<String>, window: Duration) -> Self {
         self.dedup = Some(DedupWindow { scope: scope.into(), window });

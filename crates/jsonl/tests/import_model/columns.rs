@@ -9,9 +9,10 @@ use crate::table::Column;
 /// Path of keys to a value.
 pub(crate) type Path = Vec<String>;
 
-/// Assigns a column to each key: the one created for it, then a column of the user with its exact name, then one created for
-/// another key with its exact name if no line has that key, then a column of the user whose name differs only in case, then
-/// a new one. Only `deciding` lines add new columns; the keys of all lines can have a column of the user.
+/// Assigns a column to each key: the one created for it, then a column of the user with its exact name, then one
+/// created for another key with its exact name if no line has that key, then a column of the user whose name differs
+/// only in case, then a new one. Only `deciding` lines add new columns; the keys of all lines can have a column of the
+/// user.
 pub(crate) fn place(
     columns: &mut Vec<Column>,
     lines: &[Parsed],

@@ -243,8 +243,8 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
 }
 
 fn cased(rng: &mut Rng, profile: &Profile, name: &str) -> String {
-    // A key may have a column of the user until a key with the exact name is found. Which of two others gets which number
-    // then is not documented.
+    // A key may have a column of the user until a key with the exact name is found. Which of two others gets which
+    // number then is not documented.
     let is_users = OWN_COLUMNS.iter().any(|(column, _)| column.eq_ignore_ascii_case(name));
     if !rng.percent(profile.other_case) || (profile.has_own && !is_users) {
         return name.to_owned();

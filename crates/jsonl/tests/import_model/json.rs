@@ -25,8 +25,8 @@ pub(crate) enum Kind {
     /// A 64-bit whole number that a double does not hold exactly.
     BigInt,
     Real,
-    /// A number that makes its column TEXT: a whole one that 64 bits do not hold; where numbers are to be exact, one with
-    /// more digits than a double has.
+    /// A number that makes its column TEXT: a whole one that 64 bits do not hold; where numbers are to be exact, one
+    /// with more digits than a double has.
     Huge,
     Text,
     Json,

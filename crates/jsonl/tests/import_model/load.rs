@@ -1,7 +1,7 @@
 //! The expected effect of one import on one table: outcome, counts and rejected lines of each file, and the table.
 //!
-//! Where the documentation allows alternatives (whether the keys of a rejected line become columns), each is tried, and one
-//! of them must match the result.
+//! Where the documentation allows alternatives (whether the keys of a rejected line become columns), each is tried, and
+//! one of them must match the result.
 
 use std::collections::BTreeSet;
 
@@ -110,8 +110,8 @@ impl Load<'_> {
             return Ok(Some(table));
         }
         let found = self.found.ok_or("its table is missing")?;
-        // The order in which keys get columns if names collide is not documented, nor is the order of schema columns that
-        // only rejected lines have.
+        // The order in which keys get columns if names collide is not documented, nor is the order of schema columns
+        // that only rejected lines have.
         let has_own_name =
             |column: &Column| column.path.as_ref().is_some_and(|path| *path == [column.name.as_str()]);
         let old = self.old.map_or(&[][..], |old| &old.columns);
@@ -164,8 +164,8 @@ impl Load<'_> {
     }
 }
 
-/// Copies the types of the columns if one import of all lines could give them. The comparison of rows checks that they hold
-/// every value.
+/// Copies the types of the columns if one import of all lines could give them. The comparison of rows checks that they
+/// hold every value.
 fn take_types(table: &mut Table, found: &ObservedTable) -> Result<(), String> {
     for (column, (name, now)) in table.columns.iter_mut().zip(&found.columns) {
         // The comparison reports columns that differ.

@@ -1,7 +1,7 @@
 //! The model: what the tables must hold after each operation.
 //!
-//! Owns the database as a whole: which imports are refused, which files `--resume` skips, and the comparison of all tables.
-//! `load` has the effect of one file on its table.
+//! Owns the database as a whole: which imports are refused, which files `--resume` skips, and the comparison of all
+//! tables. `load` has the effect of one file on its table.
 
 use std::collections::BTreeMap;
 

@@ -61,7 +61,8 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Whether SQLite's value is this one. After the column's type was changed, both the old and the new form are right.
+    /// Whether SQLite's value is this one. After the column's type was changed, both the old and the new form are
+    /// right.
     fn is_held(&self, column: &Column, found: &Sql) -> bool {
         let types = &column.types[self.since..];
         types.iter().any(|sql_type| self.json.is_held(sql_type, column.is_fixed, found))

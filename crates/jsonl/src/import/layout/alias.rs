@@ -1,7 +1,7 @@
 //! Columns with a second key, besides the one for which they were created.
 //!
-//! If names collide, a column has another name than its key: next to `A`, the column of the key `a` is `a_2`. A key `a_2`, as
-//! in the lines of an export, is stored in that column, too, unless the key `a` is in the same files.
+//! If names collide, a column has another name than its key: next to `A`, the column of the key `a` is `a_2`. A key
+//! `a_2`, as in the lines of an export, is stored in that column, too, unless the key `a` is in the same files.
 
 use super::{Layout, Path};
 use crate::import::column::Column;

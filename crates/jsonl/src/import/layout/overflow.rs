@@ -48,8 +48,8 @@ impl Layout {
         Reserved { names, folded }
     }
 
-    /// Removes columns. First the flattened key with the most columns is kept as JSON, then all flattened keys, then the
-    /// last keys move to the overflow column. Returns false if the reserved columns leave no room for that.
+    /// Removes columns. First the flattened key with the most columns is kept as JSON, then all flattened keys, then
+    /// the last keys move to the overflow column. Returns false if the reserved columns leave no room for that.
     pub(super) fn shrink(&mut self, reserved: &Reserved) -> bool {
         let mut flattened: HashMap<&[u8], usize> = HashMap::new();
         let paths =

@@ -20,8 +20,8 @@ impl Table {
     pub(super) fn insert_sql(&self, columns: &[usize]) -> String {
         let names: Vec<String> =
             columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
-        // OR ABORT overrides conflict clauses of the definition. It is omitted if there are none, because it also overrides
-        // those of statements in triggers.
+        // OR ABORT overrides conflict clauses of the definition. It is omitted if there are none, because it also
+        // overrides those of statements in triggers.
         let insert = if self.has_conflict_clause { "INSERT OR ABORT" } else { "INSERT" };
         if columns.is_empty() {
             return format!("{insert} INTO {} DEFAULT VALUES", quoted(&self.name));

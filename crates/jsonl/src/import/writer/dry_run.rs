@@ -12,7 +12,7 @@ use super::Writer;
 use crate::error::{Error, Result};
 
 impl Writer<'_> {
-    /// Returns a check for duplicate keys once columns and types are known, from the second pass on. An upsert has none.
+    /// Returns a duplicate key check once columns and types are known: from the second pass, and not for an upsert.
     pub(super) fn key_check(&self, table: &Table, passes: u32) -> Result<Option<KeyCheck>> {
         let is_known = match table.plan {
             KeyPlan::Enforced(_) => true,

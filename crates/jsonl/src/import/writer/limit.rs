@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::parsed_block::ParsedBlock;
 
 impl Writer<'_> {
-    /// Writes rows of a block up to the limit. Rejected rows are known only after the write, so it never writes more rows at
-    /// a time than the limit still allows.
+    /// Writes rows of a block up to the limit. Rejected rows are known only after the write, so it never writes more
+    /// rows at a time than the limit still allows.
     pub(super) fn write_rows_up_to_limit(
         &mut self,
         load: &mut FileLoad,

@@ -8,8 +8,7 @@ use super::super::selection;
 use super::{Writer, quoted_list};
 
 impl Writer<'_> {
-    /// Whether a new table lacks its required key. With several tables, `--primary-key` is required only of those that have
-    /// the column.
+    /// Whether a new table lacks its required key. With several tables, `--primary-key` applies to those that have it.
     pub(super) fn lacks_key(&self, load: &FileLoad, rows: u64) -> bool {
         let (table, tracker) = (&load.table, &load.table.tracker);
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
@@ -22,8 +21,7 @@ impl Writer<'_> {
             && (tracker.upserts || (!tracker.requested.is_empty() && is_meant))
     }
 
-    /// Whether the rows have none of the columns of `--columns`. Of several new tables, only those that have one are
-    /// meant.
+    /// Whether the rows have none of the columns of `--columns`. Of several new tables, only those that have one count.
     pub(super) fn lacks_columns(&self, load: &FileLoad) -> bool {
         let layout = &load.table.layout;
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
