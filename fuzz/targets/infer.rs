@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use gristmill_fuzz::{is_halfway, row};
 use gristmill_jsonl::__fuzz::{Member, Value};
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ImportOptions, Target};
 use libfuzzer_sys::fuzz_target;

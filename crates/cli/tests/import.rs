@@ -39,7 +39,7 @@ sde.db: 2 tables, 3 rows from 83 B in "
         &["import", "sde", "--into", "sde.db"],
         1,
         "",
-        "sde.db has the tables map_moons, types already; say --replace, --append or --upsert, or --resume",
+        "sde.db has the tables map_moons, types already; use --replace, --append or --upsert, or --resume",
     );
     home.check(&["import", "sde", "--into", "sde.db", "--resume"], 1, "2 files unchanged", "");
     let stats = home.run(&["import", "stats", "sde.db"]);
@@ -84,7 +84,7 @@ fn bad_lines_set_the_exit_status() {
     home.check(
         &["import", "sde", "--into", "y.db"],
         1,
-        "packed.jsonl.gz: its name says gzip, but it is no gzip data",
+        "packed.jsonl.gz: its name ends in a gzip extension, but it is not gzip data",
         "",
     );
     home.check(&["import", "stats", "y.db"], 0, "map_moons", "");
@@ -258,7 +258,7 @@ fn export_of_an_imported_table_restores_its_lines() {
         &["export", "nope", "--from", "x.db"],
         1,
         "",
-        "there is no table \"nope\"; there are: _imports, map_moons",
+        "there is no table \"nope\"; tables: _imports, map_moons",
     );
     home.check(&["export", "types", "--from", "gone.db"], 1, "", "cannot read gone.db");
     let piped =
@@ -283,7 +283,7 @@ fn invalid_arguments_are_refused_and_create_no_database() {
         (&["import", "sde", "--into", "a.db", "--limit", "0"], "invalid value '0' for '--limit <N>'"),
         (
             &["import", "sde", "--into", "a.db", "--columns", "a", "--index", "b"],
-            "\"b\" is to be a key or to have an index, but is not among the columns",
+            "\"b\" is named as a key or for an index, but not in --columns",
         ),
         (&["import", "no*.jsonl", "--into", "a.db"], "no file matches no*.jsonl"),
         (

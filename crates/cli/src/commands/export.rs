@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gristmill_jsonl::export::{ExportSummary, export, export_to_file};
-use gristmill_jsonl::import::control::{ImportHandle, ImportProgress};
+use gristmill_jsonl::import::handle::{ImportHandle, ImportProgress};
 use serde_json::json;
 
 use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};

@@ -8,7 +8,7 @@ mod summary;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, MAX_LINE_BYTES, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::stats::{DateKind, stats};

@@ -88,7 +88,7 @@ fn unroutable_messages_are_reported_and_the_rest_is_published() {
     assert_eq!((&value["published"], &value["failed"]), (&json!(0), &json!(2)));
     for line in ["standard input:1", "standard input:3"] {
         let expected =
-            format!("error: {line}: no queue is bound to exchange `amq.direct` with routing key `unbound`");
+            format!("error: {line}: no queue is bound to exchange `amq.direct` for routing key `unbound`");
         assert!(output.err.contains(&expected), "{output:?}");
     }
     // Only the first 20 are reported one by one.

@@ -76,7 +76,7 @@ fn retried_dead_letter_keeps_properties_and_routing_key() {
     let dead_letters = fixture.run(&["dead", "list", "--json"]).json();
     let id = dead_letters["items"][0]["id"].to_string();
     let output = fixture.run(&["dead", "retry", &id]);
-    output.check("retry", 0, &format!("dead letter {id} is in the queue {} again", fixture.queue), "");
+    output.check("retry", 0, &format!("published dead letter {id} to the queue {} again", fixture.queue), "");
     check_unchanged(&fixture, &fixture.take("", 1)[0]);
     assert_eq!(fixture.run(&["dead", "list", "--json"]).json()["items"], json!([]));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gristmill_jsonl::import::control::{ImportHandle, ImportPhase, ImportProgress};
+use gristmill_jsonl::import::handle::{ImportHandle, ImportPhase, ImportProgress};
 
 use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
 use crate::output::{bytes, count_of, format_seconds, thousands};
