@@ -1,11 +1,11 @@
-//! What the program is told: by a person (`run`, `scan`, `import`, `consume`), or by its own referee (`worker`, `customer`).
+//! Command-line arguments: `run`, `scan`, `import` and `consume` for people, `worker` and `producer` for the harness.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Kills real workers at random and looks at what is left.
+/// Kill real processes at random and check what they leave
 #[derive(Debug, Parser)]
 #[command(name = "gristmill-crash", version, about)]
 pub(crate) struct Arguments {
@@ -15,66 +15,66 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The referee: so many rounds, then the verdict. Exit codes: 0 all is well, 1 findings, 2 the system failed, 3
-    /// not possible on this machine
+    /// Kill task workers in each round, then check the database. Exit codes: 0 no violations, 1 violations, 2 the
+    /// system failed, 3 not possible on this machine
     Run(Settings),
-    /// Scans: so many rounds, each killed and gone on with. Exit codes as above
+    /// Kill and resume scans. Exit codes as of run
     Scan(ProgramSettings),
-    /// Imports: so many rounds, each killed or interrupted and gone on with. Exit codes as above
+    /// Kill or interrupt and resume imports. Exit codes as of run
     Import(ProgramSettings),
-    /// Consumers of RabbitMQ: so many rounds, they and the broker killed in them. Exit codes as above
+    /// Kill consumers of RabbitMQ and the broker. Exit codes as of run
     Consume(ProgramSettings),
-    /// A worker, started by the referee; ends when its standard input does
-    Worker(Member),
-    /// Somebody who enqueues tasks, started by the referee; ends when its standard input does
-    Customer(Member),
+    /// Run tasks until standard input ends (started by the harness)
+    Worker(ProcessArgs),
+    /// Enqueue tasks until standard input ends (started by the harness)
+    Producer(ProcessArgs),
 }
 
-/// How much, and under which conditions.
+/// Settings of a run that kills task workers.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Settings {
-    /// How often something is killed, stopped or filled up
+    /// Number of rounds; each kills or suspends workers, or fills the disk
     #[arg(long, default_value_t = 50)]
     pub(crate) rounds: u32,
-    /// Makes the same choices again (moments still vary with the machine); a new one each time without it
+    /// Repeat the choices of an earlier run (timing still varies with the machine) [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// What is wrong with the disk
-    #[arg(long, value_enum, default_value_t = Fault::None)]
-    pub(crate) fault: Fault,
-    /// How long leases are
+    /// Kind of disk fault
+    #[arg(long, value_enum, default_value_t = DiskFault::None)]
+    pub(crate) fault: DiskFault,
+    /// Duration of a task's lease
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub(crate) lease_ms: u64,
-    /// Keeps the files of the run, which a run with findings does anyway
+    /// Keep the files of the run; a run with violations always keeps them
     #[arg(long)]
     pub(crate) keep: bool,
 }
 
-/// How many rounds, and of which program.
+/// Settings of a run that kills `gristmill` commands.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProgramSettings {
-    /// How many rounds: in each something is killed and gone on with
+    /// Number of rounds; each kills commands and resumes their work
     #[arg(long, default_value_t = 50)]
     pub(crate) rounds: u32,
-    /// Makes the same files and choices again (moments still vary with the machine); new ones without it
+    /// Repeat the files and choices of an earlier run (timing still varies with the machine) [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// The program `gristmill`; the one beside this program without it
+    /// Path of `gristmill` [default: in the folder of this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
-    /// Keeps the files of the run, which a run with findings does anyway
+    /// Keep the files of the run; a run with violations always keeps them
     #[arg(long)]
     pub(crate) keep: bool,
 }
 
-/// What is wrong with the disk.
+/// Disk fault that a run injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Fault {
-    /// Nothing
+pub(crate) enum DiskFault {
+    /// No fault
     None,
-    /// It is full, now and then (a small tmpfs; needs the right to mount)
+    /// The disk is full at times (a small tmpfs; needs the right to mount)
     Enospc,
-    /// Writes and syncs fail, now and then (needs strace)
+    /// Writes and syncs fail at times (needs strace)
     Eio,
 }
 
@@ -84,16 +84,16 @@ impl Settings {
     }
 }
 
-/// One process of the crew.
+/// Arguments of a worker or producer process.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Member {
-    /// The folder of the run
-    pub(crate) site: PathBuf,
-    /// A name that no other process of the run has
+pub(crate) struct ProcessArgs {
+    /// Folder of the run
+    pub(crate) folder: PathBuf,
+    /// Name, unique in the run
     pub(crate) name: String,
-    /// What its choices are made from
+    /// Seed of the random choices
     pub(crate) seed: u64,
-    /// How long leases are
+    /// Duration of a task's lease, in milliseconds
     pub(crate) lease_ms: u64,
 }
 
@@ -112,20 +112,23 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn command_definition_is_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn a_run_is_fifty_rounds_on_a_sound_disk_unless_told_otherwise() {
+    fn run_defaults_to_fifty_rounds_without_disk_fault() {
         let plain = settings("").unwrap();
-        assert_eq!((plain.rounds, plain.seed, plain.fault, plain.lease_ms), (50, None, Fault::None, 500));
-        let told = settings("--rounds 3 --seed 7 --fault eio --lease-ms 800").unwrap();
-        assert_eq!((told.rounds, told.seed, told.fault, told.lease_ms), (3, Some(7), Fault::Eio, 800));
+        assert_eq!((plain.rounds, plain.seed, plain.fault, plain.lease_ms), (50, None, DiskFault::None, 500));
+        let explicit = settings("--rounds 3 --seed 7 --fault eio --lease-ms 800").unwrap();
+        assert_eq!(
+            (explicit.rounds, explicit.seed, explicit.fault, explicit.lease_ms),
+            (3, Some(7), DiskFault::Eio, 800)
+        );
     }
 
     #[test]
-    fn lines_that_are_not_understood() {
+    fn invalid_values_are_rejected() {
         for line in ["--fault fire", "--rounds many", "--lease-ms 5", "--seed -1"] {
             assert!(settings(line).is_err(), "{line}");
         }

@@ -1,219 +1,233 @@
-//! Consumers of RabbitMQ killed at random instants, and the broker too: what the broker has confirmed is done or is a dead
-//! letter, and nothing else is.
+//! Kills consumers of RabbitMQ, and the broker, at random moments. Every message that the broker has confirmed must be
+//! done or be a dead letter, and nothing else may be.
 //!
-//! Run as `cargo xtask crash consume`. Owns the rounds and what is printed. What happens in one, `game` knows; what must be
-//! true in the end, `audit`.
+//! Run as `cargo xtask crash consume`. Owns the sequence of rounds and the output. `round` runs one round, `audit`
+//! checks its results.
 
 mod audit;
-mod books;
-mod game;
-mod hands;
+mod broker_client;
+mod consumers;
 mod hazards;
-mod mail;
+mod messages;
 mod plan;
-mod post;
+mod results;
+mod round;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use gristmill_broker::{Broker, Error};
+use gristmill_broker::{Broker, Error as BrokerError};
 
-use self::game::Game;
-use self::hands::Yard;
+use self::broker_client::BrokerClient;
+use self::consumers::ConsumerSpawner;
 use self::hazards::Hazards;
 use self::plan::Plan;
-use self::post::Post;
+use self::round::ConsumeRound;
 use crate::args::ProgramSettings;
-use crate::chance::Chance;
+use crate::cli_process::{self, Cli};
 use crate::disk::Strace;
-use crate::mill::{self, Mill};
-use crate::{OrTrouble, Trouble};
+use crate::rng::Rng;
+use crate::{Error, ErrorContext};
 
-/// So many findings of a round are shown, and after so many bad rounds no more are played.
-const SHOWN: usize = 12;
-const ENOUGH: usize = 3;
+const MAX_SHOWN: usize = 12;
+/// Rounds with violations after which the run stops.
+const MAX_BAD_ROUNDS: usize = 3;
 
-/// So many rounds have one broker: the queues of a round stay with it.
-const ROUNDS: u32 = 25;
+/// Rounds with one broker, which keeps the queues of all of them.
+const ROUNDS_PER_BROKER: u32 = 25;
 
-/// From so many rounds on, everything that can happen has.
-const TELLING: u32 = 15;
+/// Rounds from which on a run must have had every kind of event.
+const MIN_CONCLUSIVE_ROUNDS: u32 = 15;
 
-/// Says whether all was well.
-pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Trouble> {
+/// Returns whether no violation was found.
+pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let began = Instant::now();
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
-    let mut folder = folder.or_trouble("cannot make a folder for the run")?;
-    let everybody = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), everybody).or_trouble("cannot open the folder of the run")?;
-    let seed = settings.seed.unwrap_or_else(Chance::seed);
+    let mut folder = folder.context("cannot create a folder for the run")?;
+    let readable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), readable)
+        .context("cannot make the folder of the run readable")?;
+    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
     println!("crash consume: {} rounds, seed {seed}", settings.rounds);
-    let program = settings.program.clone().map_or_else(mill::beside_us, Ok)?;
-    let mill = Mill::new(&program, folder.path())?;
-    let strace = Strace::find().is_ok();
+    let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
+    let cli = Cli::new(&program, folder.path())?;
+    let strace = Strace::detect().is_ok();
     if !strace {
-        println!("strace cannot be used here: all kills are by the clock");
+        println!("strace cannot be used here: processes are killed by time only");
     }
-    let mut rounds =
-        Rounds { mill: &mill, folder: folder.path(), seed, strace, tally: Tally::default(), bad: 0 };
-    rounds.play(settings)?;
-    let well = rounds.verdict(settings.rounds);
+    let mut rounds = ConsumeRounds {
+        cli: &cli,
+        folder: folder.path(),
+        seed,
+        strace,
+        counters: Counters::default(),
+        bad_rounds: 0,
+    };
+    rounds.run_all(settings)?;
+    let passed = rounds.summarize(settings.rounds);
     println!("{:.1} s", began.elapsed().as_secs_f64());
-    if settings.keep || !well {
+    if settings.keep || !passed {
         folder.disable_cleanup(true);
         println!("the files of the run are kept in {}", folder.path().display());
     }
-    println!("{}", if well { "all is well" } else { "NOT WELL" });
-    Ok(well)
+    println!("{}", if passed { "no violations found" } else { "VIOLATIONS FOUND" });
+    Ok(passed)
 }
 
-/// What happened, so that a run in which nothing did does not look like one in which all was well.
+/// Counts of what happened, to detect a run that tested nothing.
 #[derive(Debug, Default)]
-struct Tally {
-    /// Killed before anything was done; when some was; when all was.
+struct Counters {
+    /// Kills before the first message was done, between, and after the last.
     kills: [u32; 3],
-    /// Of these, those at a call.
+    /// Kills at a system call, part of `kills`.
     at_calls: u32,
     brokers: u32,
-    /// Told to end, and ended; told before they had begun.
+    /// Consumers that stopped after SIGTERM.
     stopped: u32,
+    /// Consumers that got SIGTERM before they consumed.
     stopped_early: u32,
     messages: u64,
     unconfirmed: u64,
-    /// As consumers say who were not killed.
+    /// Redeliveries, as reported by consumers that were not killed.
     redelivered: u64,
-    twice: u64,
-    /// Of these, those in rounds in which nobody was killed.
-    twice_gently: u64,
-    dead: u64,
+    duplicates: u64,
+    /// Duplicates in rounds without a kill, part of `duplicates`.
+    clean_duplicates: u64,
+    dead_letters: u64,
     early_drains: u32,
-    /// Connections that were cut, sinks that failed, disks that were full, queues that refused a message.
+    /// Connection cuts, failed sinks, full disks, messages refused by a full queue.
     hazards: [u32; 4],
 }
 
-struct Rounds<'a> {
-    mill: &'a Mill,
+struct ConsumeRounds<'a> {
+    cli: &'a Cli,
     folder: &'a Path,
     seed: u64,
     strace: bool,
-    tally: Tally,
-    /// Rounds in which something was found.
-    bad: usize,
+    counters: Counters,
+    bad_rounds: usize,
 }
 
-impl Rounds<'_> {
-    fn play(&mut self, settings: &ProgramSettings) -> Result<(), Trouble> {
+impl ConsumeRounds<'_> {
+    fn run_all(&mut self, settings: &ProgramSettings) -> Result<(), Error> {
         let mut broker = start()?;
-        for round in 1..=settings.rounds {
-            if round > 1 && round % ROUNDS == 1 {
+        for number in 1..=settings.rounds {
+            if number > 1 && number % ROUNDS_PER_BROKER == 1 {
                 drop(broker);
                 broker = start()?;
             }
-            self.round(round, settings.keep, &mut broker)?;
-            if self.bad >= ENOUGH {
-                println!("enough was found: no more rounds");
+            self.run_round(number, settings.keep, &mut broker)?;
+            if self.bad_rounds >= MAX_BAD_ROUNDS {
+                println!("{MAX_BAD_ROUNDS} rounds had violations: stopping");
                 break;
             }
         }
         Ok(())
     }
 
-    fn round(&mut self, round: u32, keep: bool, broker: &mut Broker) -> Result<(), Trouble> {
-        // A round's choices are its own, whatever was drawn in others.
-        let mut chance = Chance::new(self.seed.wrapping_add(u64::from(round) * 1_000_003));
-        let plan = Plan::new(round, self.strace, &mut chance);
-        let folder = self.folder.join(format!("round{round}"));
-        game::folder(self.mill, &folder)?;
-        let queue = format!("round{round}");
-        let words = plan.words(&queue, &folder);
-        let post = Post::open(&broker.uri(), &queue, plan.quorum, plan.bound)?;
+    fn run_round(&mut self, number: u32, keep: bool, broker: &mut Broker) -> Result<(), Error> {
+        // The choices of a round do not depend on those of other rounds.
+        let mut rng = Rng::new(self.seed.wrapping_add(u64::from(number) * 1_000_003));
+        let plan = Plan::new(number, self.strace, &mut rng);
+        let folder = self.folder.join(format!("round{number}"));
+        round::create_folder(self.cli, &folder)?;
+        let queue = format!("round{number}");
+        let args = plan.args(&queue, &folder);
+        let broker_client = BrokerClient::open(&broker.uri(), &queue, plan.quorum, plan.max_length)?;
         let shown = plan.to_string();
-        let hazards = Hazards::set_up(&plan, self.mill, &folder, broker)?;
+        let hazards = Hazards::set_up(&plan, self.cli, &folder, broker)?;
         let uri = hazards.uri(broker);
-        let yard = Yard { mill: self.mill, folder: folder.clone(), uri, words, started: 0 };
-        let mut game = Game {
+        let spawner = ConsumerSpawner { cli: self.cli, folder: folder.clone(), uri, args, started: 0 };
+        let mut round = ConsumeRound {
             plan,
-            yard,
-            post,
-            chance,
-            tally: &mut self.tally,
-            findings: Vec::new(),
-            told: Vec::new(),
-            hands: Vec::new(),
-            gone: Vec::new(),
+            spawner,
+            broker_client,
+            rng,
+            counters: &mut self.counters,
+            violations: Vec::new(),
+            events: Vec::new(),
+            consumers: Vec::new(),
+            ended: Vec::new(),
             cuts: 0,
-            stops: 0,
+            clean_stops: 0,
             hazards,
         };
         let began = Instant::now();
-        game.play(broker)?;
-        let Game { post, findings, told, hazards, .. } = game;
-        hazards.end(broker, &folder, findings.is_empty())?;
-        post.close();
-        let told = if told.is_empty() { "nobody killed".to_owned() } else { told.join("; ") };
-        println!("round {round:3}: {shown}: {told} ({:.1} s)", began.elapsed().as_secs_f64());
-        for finding in findings.iter().take(SHOWN) {
-            println!("FOUND: seed {}, round {round}: {finding}", self.seed);
+        round.run(broker)?;
+        let ConsumeRound { broker_client, violations, events, hazards, .. } = round;
+        hazards.end(broker, &folder, violations.is_empty())?;
+        broker_client.close();
+        let events = if events.is_empty() { "no kill".to_owned() } else { events.join("; ") };
+        println!("round {number:3}: {shown}: {events} ({:.1} s)", began.elapsed().as_secs_f64());
+        for violation in violations.iter().take(MAX_SHOWN) {
+            println!("VIOLATION: seed {}, round {number}: {violation}", self.seed);
         }
-        if findings.len() > SHOWN {
-            println!("… and {} more", findings.len() - SHOWN);
+        if violations.len() > MAX_SHOWN {
+            println!("… and {} more", violations.len() - MAX_SHOWN);
         }
-        if findings.is_empty() && !keep {
-            return std::fs::remove_dir_all(folder).or_trouble("cannot remove a folder");
+        if violations.is_empty() && !keep {
+            return std::fs::remove_dir_all(folder).context("cannot remove the folder of a round");
         }
-        if !findings.is_empty() {
-            self.bad += 1;
-            // What the broker has to say of it; it takes the queues along when it ends.
-            let asked =
+        if !violations.is_empty() {
+            self.bad_rounds += 1;
+            // The broker deletes the queues when it ends, so their state is saved now.
+            let query =
                 ["list_queues", "name", "type", "state", "messages", "messages_unacknowledged", "consumers"];
-            let queues = broker.ctl(asked).unwrap_or_else(|fault| fault.to_string());
-            // Without it, there is only less to read.
+            let queues = broker.ctl(query).unwrap_or_else(|error| error.to_string());
+            // The log is only a help; the run continues without it.
             let _ = std::fs::copy(broker.folder().join("log/broker.log"), folder.join("broker.log"));
-            let told = format!("{shown}: {told}\n{}\n\n{queues}", findings.join("\n"));
-            std::fs::write(folder.join("findings"), told).or_trouble("cannot write what was found")?;
+            let report = format!("{shown}: {events}\n{}\n\n{queues}", violations.join("\n"));
+            std::fs::write(folder.join("violations"), report).context("cannot write the violations")?;
         }
         Ok(())
     }
 
-    fn verdict(&self, rounds: u32) -> bool {
-        let Tally { kills: [early, between, late], at_calls, brokers, stopped, stopped_early, .. } =
-            &self.tally;
+    fn summarize(&self, rounds: u32) -> bool {
+        let Counters { kills: [early, between, late], at_calls, brokers, stopped, stopped_early, .. } =
+            &self.counters;
         println!(
-            "{} kills: {early} before anything was done, {between} when some was, {late} when all was; \
-             {at_calls} of them at a call; {brokers} of the broker; {stopped} told to end, {stopped_early} before \
-             they had begun",
+            "{} kills: {early} before the first message was done, {between} between, {late} after the last; \
+             {at_calls} of them at a system call; {brokers} kills of the broker; {stopped} consumers stopped by \
+             SIGTERM, {stopped_early} before they consumed",
             early + between + late
         );
-        let Tally { messages, unconfirmed, redelivered, twice, twice_gently, dead, early_drains, .. } =
-            &self.tally;
+        let Counters {
+            messages,
+            unconfirmed,
+            redelivered,
+            duplicates,
+            clean_duplicates,
+            dead_letters,
+            early_drains,
+            ..
+        } = &self.counters;
         println!(
-            "{messages} messages, {unconfirmed} not confirmed; {redelivered} delivered again, {twice} done twice \
-             ({twice_gently} where nobody was killed), {dead} dead letters; {early_drains} drains that ended too early"
+            "{messages} messages, {unconfirmed} not confirmed; {redelivered} redelivered, {duplicates} done twice \
+             ({clean_duplicates} in rounds without a kill), {dead_letters} dead letters; {early_drains} early drains"
         );
-        let [cuts, sinks, disks, refusals] = self.tally.hazards;
+        let [cuts, sinks, disks, refusals] = self.counters.hazards;
         println!(
-            "{cuts} cuts of connections, {sinks} sinks that failed for a time, {disks} full disks; full queues refused \
-             messages {refusals} times"
+            "{cuts} connection cuts, {sinks} failed sinks, {disks} full disks, {refusals} nacks by full queues"
         );
-        let nothing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead == 0;
-        let idle = rounds >= TELLING && self.bad == 0 && nothing;
+        let nothing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead_letters == 0;
+        let idle = rounds >= MIN_CONCLUSIVE_ROUNDS && self.bad_rounds == 0 && nothing;
         if idle {
             println!(
-                "FOUND: nobody was killed in between, or told to end, or no message came again or was given up: \
-                 the run proves nothing"
+                "VIOLATION: no consumer was killed while messages were left, or none was stopped, or no message was \
+                 redelivered or dead-lettered: the run tested nothing"
             );
         }
-        self.bad == 0 && !idle
+        self.bad_rounds == 0 && !idle
     }
 }
 
-/// Where there is no RabbitMQ, nothing can be said.
-fn start() -> Result<Broker, Trouble> {
-    Broker::start().map_err(|fault| match fault {
-        Error::Missing | Error::NoToolsFolder | Error::DownloadFailed(_) => {
-            Trouble::NotHere(fault.to_string())
+/// Starts a broker. Without RabbitMQ the run is unsupported.
+fn start() -> Result<Broker, Error> {
+    Broker::start().map_err(|error| match error {
+        BrokerError::Missing | BrokerError::NoToolsFolder | BrokerError::DownloadFailed(_) => {
+            Error::Unsupported(error.to_string())
         }
-        fault => Trouble::System(fault.to_string()),
+        error => Error::System(error.to_string()),
     })
 }

@@ -1,34 +1,34 @@
-//! The files of a database, which are copied and removed together.
+//! Copies and removes a database together with its WAL or journal.
 
 use std::path::{Path, PathBuf};
 
-use crate::mill::Mill;
-use crate::{OrTrouble, Trouble};
+use crate::cli_process::Cli;
+use crate::{Error, ErrorContext};
 
-/// Copies a database that nobody has open, with its log, or the journal of one that is just being made.
-pub(crate) fn copy(mill: &Mill, from: &Path, to: &Path) -> Result<(), Trouble> {
+/// Copies a database that no process has open, with its WAL, or its rollback journal if it was being created.
+pub(crate) fn copy(cli: &Cli, from: &Path, to: &Path) -> Result<(), Error> {
     remove(to)?;
-    for end in ["", "-wal", "-journal"] {
-        let (from, to) = (with(from, end), with(to, end));
+    for suffix in ["", "-wal", "-journal"] {
+        let (from, to) = (with_suffix(from, suffix), with_suffix(to, suffix));
         if from.exists() {
-            std::fs::copy(&from, &to).or_trouble("cannot copy a database")?;
-            mill.give(&to)?;
+            std::fs::copy(&from, &to).context("cannot copy a database")?;
+            cli.chown(&to)?;
         }
     }
     Ok(())
 }
 
-pub(crate) fn remove(database: &Path) -> Result<(), Trouble> {
-    for path in ["", "-wal", "-shm", "-journal"].map(|end| with(database, end)) {
+pub(crate) fn remove(database: &Path) -> Result<(), Error> {
+    for path in ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(database, suffix)) {
         if path.exists() {
-            std::fs::remove_file(path).or_trouble("cannot remove a database")?;
+            std::fs::remove_file(path).context("cannot remove a database")?;
         }
     }
     Ok(())
 }
 
-fn with(database: &Path, end: &str) -> PathBuf {
+fn with_suffix(database: &Path, suffix: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
-    path.push(end);
+    path.push(suffix);
     path.into()
 }

@@ -1,11 +1,11 @@
-//! Imports killed and interrupted at random instants and gone on with: each table is the old one or the new one, never
-//! between, and in the end all is as an import makes it which nobody disturbed.
+//! Kills or interrupts imports at random moments and resumes them. Each table must be in its old or its new state,
+//! never between, and at the end the database must equal that of an undisturbed import.
 //!
-//! Run as `cargo xtask crash import`. Owns the rounds and what is printed. What is checked in them, `game` knows.
+//! Run as `cargo xtask crash import`. Owns the sequence of rounds and the output. `round` checks one round.
 
-mod field;
-mod game;
-mod grain;
+mod dataset;
+mod fixture;
+mod round;
 mod state;
 mod trials;
 
@@ -14,24 +14,23 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use self::field::{Field, Place, Stage, Way};
-use self::game::{End, Game};
+use self::fixture::{Fixture, ImportMode, Scenario, Workdir};
+use self::round::{ImportEnd, ImportRound};
 use self::trials::Trial;
 use crate::args::ProgramSettings;
-use crate::chance::Chance;
+use crate::cli_process::{self, Cli, CliExit, Fault, INTERRUPTED};
 use crate::disk::Strace;
-use crate::mill::{self, Blow, Ended, INTERRUPTED, Mill};
-use crate::{OrTrouble, Trouble};
+use crate::rng::Rng;
+use crate::{Error, ErrorContext};
 
-/// Rounds with one set of files: each way twice, and each of the trials.
-const ROUNDS: u32 = 12;
+/// Rounds with one set of files: each import mode twice, and each trial.
+const ROUNDS_PER_FIXTURE: u32 = 12;
 
-/// So many findings of a round are shown, and after so many bad rounds no more are played.
-const SHOWN: usize = 12;
-const ENOUGH: usize = 3;
+const MAX_SHOWN: usize = 12;
+/// Rounds with violations after which the run stops.
+const MAX_BAD_ROUNDS: usize = 3;
 
-/// Calls at which imports are killed: what gives files their names, and what reaches the disk; and about how many there
-/// are.
+/// System calls at which imports are killed (names of files, disk writes), and about how many of them an import makes.
 const CALLS: [(&str, u64); 4] = [
     ("?link,linkat,?rename,?renameat,?unlink,unlinkat", 12),
     ("fsync,fdatasync", 30),
@@ -39,245 +38,252 @@ const CALLS: [(&str, u64); 4] = [
     ("ftruncate", 10),
 ];
 
-/// Says whether all was well.
-pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Trouble> {
+/// Returns whether no violation was found.
+pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let began = Instant::now();
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
-    let mut folder = folder.or_trouble("cannot make a folder for the run")?;
-    let everybody = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), everybody).or_trouble("cannot open the folder of the run")?;
-    let seed = settings.seed.unwrap_or_else(Chance::seed);
+    let mut folder = folder.context("cannot create a folder for the run")?;
+    let readable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), readable)
+        .context("cannot make the folder of the run readable")?;
+    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
     println!("crash import: {} rounds, seed {seed}", settings.rounds);
-    let program = settings.program.clone().map_or_else(mill::beside_us, Ok)?;
-    let mill = Mill::new(&program, folder.path())?;
-    let strace = Strace::find().is_ok();
+    let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
+    let cli = Cli::new(&program, folder.path())?;
+    let strace = Strace::detect().is_ok();
     if !strace {
-        println!("strace cannot be used here: all kills are by the clock");
+        println!("strace cannot be used here: processes are killed by time only");
     }
-    let mut rounds = Rounds {
-        mill: &mill,
+    let mut rounds = ImportRounds {
+        cli: &cli,
         folder: folder.path(),
-        chance: Chance::new(seed),
+        rng: Rng::new(seed),
         strace,
         calls: BTreeMap::new(),
         times: BTreeMap::new(),
-        tally: Tally::default(),
-        bad: 0,
+        counters: Counters::default(),
+        bad_rounds: 0,
     };
-    rounds.play(settings.rounds, seed)?;
-    let well = rounds.verdict(settings.rounds);
+    rounds.run_all(settings.rounds, seed)?;
+    let passed = rounds.summarize(settings.rounds);
     println!("{:.1} s", began.elapsed().as_secs_f64());
-    if settings.keep || !well {
+    if settings.keep || !passed {
         folder.disable_cleanup(true);
         println!("the files of the run are kept in {}", folder.path().display());
     }
-    println!("{}", if well { "all is well" } else { "NOT WELL" });
-    Ok(well)
+    println!("{}", if passed { "no violations found" } else { "VIOLATIONS FOUND" });
+    Ok(passed)
 }
 
-/// What happened, so that a run in which nothing did does not look like one in which all was well.
+/// Counts of what happened, to detect a run that tested nothing.
 #[derive(Debug, Default)]
-struct Tally {
-    /// Killed before anything of it was to be seen; when some was; when all was.
+struct Counters {
+    /// Kills before the first table was loaded, between, and after the last.
     kills: [u32; 3],
     interrupted: u32,
     failed: u32,
     too_late: u32,
-    /// Trials that did what they were to do.
+    /// Trials in which the intended situation occurred.
     trials: BTreeMap<Trial, u32>,
 }
 
-struct Rounds<'a> {
-    mill: &'a Mill,
+struct ImportRounds<'a> {
+    cli: &'a Cli,
     folder: &'a Path,
-    chance: Chance,
+    rng: Rng,
     strace: bool,
-    /// About how many calls of a name an import of a kind makes.
-    calls: BTreeMap<(Way, &'static str), u64>,
-    /// About how long it takes.
-    times: BTreeMap<Way, Duration>,
-    tally: Tally,
-    /// Rounds in which something was found.
-    bad: usize,
+    /// About how many system calls of a name an import of a mode makes.
+    calls: BTreeMap<(ImportMode, &'static str), u64>,
+    /// About how long an import of a mode takes.
+    times: BTreeMap<ImportMode, Duration>,
+    counters: Counters,
+    bad_rounds: usize,
 }
 
-impl Rounds<'_> {
-    fn play(&mut self, rounds: u32, seed: u64) -> Result<(), Trouble> {
-        let mut field: Option<Field> = None;
-        for round in 1..=rounds {
-            let (number, turn) = ((round - 1) / ROUNDS, (round - 1) % ROUNDS);
-            if turn == 0 {
-                field.take().map_or(Ok(()), Field::clear)?;
-                let chance = Chance::new(seed.wrapping_add(u64::from(number) * 1_000_003));
-                field = Some(Field::new(self.mill, &self.folder.join(format!("field{number}")), chance)?);
+impl ImportRounds<'_> {
+    fn run_all(&mut self, rounds: u32, seed: u64) -> Result<(), Error> {
+        let mut fixture: Option<Fixture> = None;
+        for number in 1..=rounds {
+            let (fixture_number, index) =
+                ((number - 1) / ROUNDS_PER_FIXTURE, (number - 1) % ROUNDS_PER_FIXTURE);
+            if index == 0 {
+                fixture.take().map_or(Ok(()), Fixture::clear)?;
+                let rng = Rng::new(seed.wrapping_add(u64::from(fixture_number) * 1_000_003));
+                fixture =
+                    Some(Fixture::new(self.cli, &self.folder.join(format!("fixture{fixture_number}")), rng)?);
             }
-            let Some(field) = &field else { continue };
-            let stage = |turn: u32| &field.stages[turn as usize % field.stages.len()];
-            match turn % 3 {
-                // Every third round is a trial, of another kind and way each time.
-                2 => self.trial(
-                    round,
-                    Trial::ALL[(turn / 3) as usize % Trial::ALL.len()],
-                    stage(number + turn / 3),
+            let Some(fixture) = &fixture else { continue };
+            let scenario = |index: u32| &fixture.scenarios[index as usize % fixture.scenarios.len()];
+            match index % 3 {
+                // Every third round is a trial; the trial and the import mode alternate.
+                2 => self.run_trial(
+                    number,
+                    Trial::ALL[(index / 3) as usize % Trial::ALL.len()],
+                    scenario(fixture_number + index / 3),
                 )?,
-                _ => self.round(round, stage(turn - turn / 3))?,
+                _ => self.run_round(number, scenario(index - index / 3))?,
             }
-            if self.bad >= ENOUGH {
-                println!("enough was found: no more rounds");
+            if self.bad_rounds >= MAX_BAD_ROUNDS {
+                println!("{MAX_BAD_ROUNDS} rounds had violations: stopping");
                 break;
             }
         }
-        // With findings, all is kept as it is.
-        match field {
-            Some(field) if self.bad == 0 => field.clear(),
+        // With violations, the files are kept.
+        match fixture {
+            Some(fixture) if self.bad_rounds == 0 => fixture.clear(),
             _ => Ok(()),
         }
     }
 
-    fn round(&mut self, round: u32, stage: &Stage) -> Result<(), Trouble> {
-        let folder = self.folder.join(format!("round{round}"));
-        let place = Place::make(self.mill, &folder)?;
-        let wal = self.chance.percent(30);
-        place.set_up(self.mill, stage, wal)?;
+    fn run_round(&mut self, number: u32, scenario: &Scenario) -> Result<(), Error> {
+        let folder = self.folder.join(format!("round{number}"));
+        let workdir = Workdir::create(self.cli, &folder)?;
+        let wal = self.rng.percent(30);
+        workdir.set_up(self.cli, scenario, wal)?;
         let copy = self.folder.join("dead.db");
-        let mut game = Game::new(self.mill, stage, &place, &copy);
-        let mut told = Vec::new();
-        let mut resume = self.chance.percent(30);
+        let mut round = ImportRound::new(self.cli, scenario, &workdir, &copy);
+        let mut events = Vec::new();
+        let mut resume = self.rng.percent(30);
         let mut done = false;
-        for _ in 0..self.chance.within(1..4) {
-            let blow = self.blow(stage);
-            let mut words = stage.words(&place.database(), resume);
-            words.extend(["--workers".into(), self.chance.within(1..4).to_string().into()]);
-            match self.mill.strike(&place.own(), &words, blow)? {
-                Ended::Killed => {
-                    game.look(End::Killed)?;
-                    let far = if game.is_complete() { 2 } else { usize::from(!game.loaded.is_empty()) };
-                    self.tally.kills[far] += 1;
-                    told.push(format!("{blow}, {} in", game.loaded.len()));
+        for _ in 0..self.rng.in_range(1..4) {
+            let fault = self.choose_fault(scenario);
+            let mut args = scenario.args(&workdir.database(), resume);
+            args.extend(["--workers".into(), self.rng.in_range(1..4).to_string().into()]);
+            match self.cli.run_with_fault(&workdir.own_db(), &args, fault)? {
+                CliExit::Killed => {
+                    round.inspect(ImportEnd::Killed)?;
+                    let far = if round.is_complete() { 2 } else { usize::from(!round.loaded.is_empty()) };
+                    self.counters.kills[far] += 1;
+                    events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
                 }
-                Ended::Failed { code: INTERRUPTED, .. } if matches!(blow, Blow::Interrupt(_)) => {
-                    game.look(End::Gently { resume })?;
-                    self.tally.interrupted += 1;
-                    told.push(format!("{blow}, {} in", game.loaded.len()));
+                CliExit::Failed { code: INTERRUPTED, .. } if matches!(fault, Fault::InterruptAfter(_)) => {
+                    round.inspect(ImportEnd::Stopped { resume })?;
+                    self.counters.interrupted += 1;
+                    events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
                 }
-                Ended::Failed { code: Some(2), .. } if matches!(blow, Blow::Fault(..)) => {
-                    game.look(End::Gently { resume })?;
-                    self.tally.failed += 1;
-                    told.push(format!("{blow}, {} in", game.loaded.len()));
+                CliExit::Failed { code: Some(2), .. } if matches!(fault, Fault::FailCall(..)) => {
+                    round.inspect(ImportEnd::Stopped { resume })?;
+                    self.counters.failed += 1;
+                    events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
                 }
-                Ended::Done(summary) => {
-                    told.push(format!("{blow} too late"));
-                    self.too_late(stage, blow);
-                    game.work(&summary);
-                    // What failed may have been the last: a log that was not brought into its database. The next does it.
-                    done = !matches!(blow, Blow::Fault(..));
+                CliExit::Done(summary) => {
+                    events.push(format!("{fault} too late"));
+                    self.too_late(scenario, fault);
+                    round.check_summary(&summary);
+                    // The failed call may have been the WAL checkpoint at the end; the next import does that.
+                    done = !matches!(fault, Fault::FailCall(..));
                     if !done {
-                        game.look(End::Full)?;
+                        round.inspect(ImportEnd::DiskFull)?;
                     }
                 }
-                Ended::Failed { said, .. } => game.found(format!("struck {blow}, it failed: {said}")),
+                CliExit::Failed { message, .. } => {
+                    round.add_violation(format!("the import failed ({fault}): {message}"));
+                }
             }
-            if done || !game.findings.is_empty() {
+            if done || !round.violations.is_empty() {
                 break;
             }
-            // A database that is there already can only be gone on with.
-            resume = stage.way != Way::New || game.is_complete() || self.chance.percent(60);
+            // An existing database can only be resumed.
+            resume = scenario.mode != ImportMode::New || round.is_complete() || self.rng.percent(60);
         }
-        if !done && game.findings.is_empty() {
-            match self.mill.run(&place.own(), &stage.words(&place.database(), resume))? {
-                Ended::Done(summary) => game.work(&summary),
-                other => game.found(format!("the import does not go on: {other:?}")),
+        if !done && round.violations.is_empty() {
+            match self.cli.run(&workdir.own_db(), &scenario.args(&workdir.database(), resume))? {
+                CliExit::Done(summary) => round.check_summary(&summary),
+                other => round.add_violation(format!("cannot resume the import: {other:?}")),
             }
         }
-        if game.findings.is_empty() {
-            game.look(End::Done)?;
+        if round.violations.is_empty() {
+            round.inspect(ImportEnd::Done)?;
         }
-        let (told, wal) = (told.join("; "), if wal && stage.way != Way::New { ", wal" } else { "" });
-        let resumed = if resume { "resumed" } else { "again" };
-        println!("round {round:3}: {}{wal}: struck {told}; {resumed}", stage.way.word());
-        self.close(round, &folder, &game.findings)
+        let (events, wal) =
+            (events.join("; "), if wal && scenario.mode != ImportMode::New { ", wal" } else { "" });
+        let resumed = if resume { "resumed" } else { "restarted" };
+        println!("round {number:3}: {}{wal}: {events}; {resumed}", scenario.mode.name());
+        self.close(number, &folder, &round.violations)
     }
 
-    fn trial(&mut self, round: u32, trial: Trial, stage: &Stage) -> Result<(), Trouble> {
-        let folder = self.folder.join(format!("round{round}"));
-        let place = Place::make(self.mill, &folder)?;
+    fn run_trial(&mut self, number: u32, trial: Trial, scenario: &Scenario) -> Result<(), Error> {
+        let folder = self.folder.join(format!("round{number}"));
+        let workdir = Workdir::create(self.cli, &folder)?;
         let copy = self.folder.join("dead.db");
-        let mut game = Game::new(self.mill, stage, &place, &copy);
-        let (told, happened) = match trial.run(&mut game, &mut self.chance) {
-            Err(Trouble::NotHere(why)) => (format!("NOT DONE: {why}"), false),
+        let mut round = ImportRound::new(self.cli, scenario, &workdir, &copy);
+        let (description, happened) = match trial.run(&mut round, &mut self.rng) {
+            Err(Error::Unsupported(why)) => (format!("NOT DONE: {why}"), false),
             other => other?,
         };
-        *self.tally.trials.entry(trial).or_default() += u32::from(happened);
-        println!("round {round:3}: {}: {}: {told}", stage.way.word(), trial.word());
-        self.close(round, &folder, &game.findings)
+        *self.counters.trials.entry(trial).or_default() += u32::from(happened);
+        println!("round {number:3}: {}: {}: {description}", scenario.mode.name(), trial.name());
+        self.close(number, &folder, &round.violations)
     }
 
-    /// Tells what was found, and keeps the database for whoever looks into it.
-    fn close(&mut self, round: u32, folder: &Path, findings: &[String]) -> Result<(), Trouble> {
-        for finding in findings.iter().take(SHOWN) {
-            println!("FOUND: round {round}: {finding}");
+    /// Prints the violations of a round. Removes its files if there are none.
+    fn close(&mut self, number: u32, folder: &Path, violations: &[String]) -> Result<(), Error> {
+        for violation in violations.iter().take(MAX_SHOWN) {
+            println!("VIOLATION: round {number}: {violation}");
         }
-        if findings.len() > SHOWN {
-            println!("… and {} more", findings.len() - SHOWN);
+        if violations.len() > MAX_SHOWN {
+            println!("… and {} more", violations.len() - MAX_SHOWN);
         }
-        if findings.is_empty() {
-            return std::fs::remove_dir_all(folder).or_trouble("cannot remove a folder");
+        if violations.is_empty() {
+            return std::fs::remove_dir_all(folder).context("cannot remove the folder of a round");
         }
-        self.bad += 1;
+        self.bad_rounds += 1;
         Ok(())
     }
 
-    /// A moment at which something happens to an import.
-    fn blow(&mut self, stage: &Stage) -> Blow {
-        if self.strace && self.chance.percent(50) {
-            // The moments in which a new database gets its name are few.
-            let naming = stage.way == Way::New && self.chance.percent(30);
-            let (name, first) = if naming { CALLS[0] } else { CALLS[self.chance.index(CALLS.len())] };
-            let most = *self.calls.entry((stage.way, name)).or_insert(first);
-            let number = self.chance.within(1..most + 1);
-            // That a file cannot be removed is nothing that an import could do anything about.
-            let fails = name != CALLS[0].0 && self.chance.percent(30);
-            return if fails { Blow::Fault(name, number) } else { Blow::Call(name, number) };
+    /// Chooses the fault of an import.
+    fn choose_fault(&mut self, scenario: &Scenario) -> Fault {
+        if self.strace && self.rng.percent(50) {
+            // A new database gets its name in few calls, so these are chosen more often.
+            let naming = scenario.mode == ImportMode::New && self.rng.percent(30);
+            let (name, first) = if naming { CALLS[0] } else { CALLS[self.rng.index(CALLS.len())] };
+            let max = *self.calls.entry((scenario.mode, name)).or_insert(first);
+            let number = self.rng.in_range(1..max + 1);
+            // An import cannot handle a file that cannot be removed, so these calls do not fail.
+            let fails = name != CALLS[0].0 && self.rng.percent(30);
+            return if fails { Fault::FailCall(name, number) } else { Fault::KillAtCall(name, number) };
         }
-        let took = *self.times.entry(stage.way).or_insert(stage.took);
-        // Often early, often at the end.
-        let part = [3, 10, 12][self.chance.index(3)];
-        let most = u64::try_from(took.as_micros()).unwrap_or(0) * part / 10 + 1;
-        let least = if part == 12 { most * 3 / 4 } else { 0 };
-        let time = Duration::from_micros(self.chance.within(least..most));
-        if self.chance.percent(40) { Blow::Interrupt(time) } else { Blow::After(time) }
+        let duration = *self.times.entry(scenario.mode).or_insert(scenario.duration);
+        // Early and late moments are more frequent.
+        let tenths = [3, 10, 12][self.rng.index(3)];
+        let max = u64::try_from(duration.as_micros()).unwrap_or(0) * tenths / 10 + 1;
+        let min = if tenths == 12 { max * 3 / 4 } else { 0 };
+        let time = Duration::from_micros(self.rng.in_range(min..max));
+        if self.rng.percent(40) { Fault::InterruptAfter(time) } else { Fault::KillAfter(time) }
     }
 
-    /// There were fewer calls than was thought, or it did not take so long.
-    fn too_late(&mut self, stage: &Stage, blow: Blow) {
-        self.tally.too_late += 1;
-        match blow {
-            Blow::Call(name, number) | Blow::Fault(name, number) => {
-                self.calls.insert((stage.way, name), (number * 4 / 5).max(4));
+    /// Adjusts the estimated number of calls, or the estimated duration, after a fault that came too late.
+    fn too_late(&mut self, scenario: &Scenario, fault: Fault) {
+        self.counters.too_late += 1;
+        match fault {
+            Fault::KillAtCall(name, number) | Fault::FailCall(name, number) => {
+                self.calls.insert((scenario.mode, name), (number * 4 / 5).max(4));
             }
-            Blow::After(time) | Blow::Interrupt(time) => {
-                self.times.entry(stage.way).and_modify(|took| *took = time.min(*took));
+            Fault::KillAfter(time) | Fault::InterruptAfter(time) => {
+                self.times.entry(scenario.mode).and_modify(|duration| *duration = time.min(*duration));
             }
         }
     }
 
-    fn verdict(&self, rounds: u32) -> bool {
-        let Tally { kills: [early, between, late], interrupted, failed, too_late, trials } = &self.tally;
+    fn summarize(&self, rounds: u32) -> bool {
+        let Counters { kills: [early, between, late], interrupted, failed, too_late, trials } =
+            &self.counters;
         println!(
-            "{} kills: {early} before anything was in, {between} when some was, {late} when all was; \
+            "{} kills: {early} before the first table was loaded, {between} between, {late} after the last; \
              {interrupted} interrupted, {failed} failed, {too_late} too late",
             early + between + late
         );
-        let told: Vec<String> =
-            trials.iter().map(|(trial, count)| format!("{}: {count}", trial.word())).collect();
-        println!("trials: {}", told.join(", "));
-        let idle =
-            rounds >= 2 * ROUNDS && self.bad == 0 && (*early == 0 || *between == 0 || *interrupted == 0);
+        let trials: Vec<String> =
+            trials.iter().map(|(trial, count)| format!("{}: {count}", trial.name())).collect();
+        println!("trials: {}", trials.join(", "));
+        let idle = rounds >= 2 * ROUNDS_PER_FIXTURE
+            && self.bad_rounds == 0
+            && (*early == 0 || *between == 0 || *interrupted == 0);
         if idle {
             println!(
-                "FOUND: no import was killed early, or none in between, or none interrupted: the run proves nothing"
+                "VIOLATION: no import was killed early, or none between, or none interrupted: the run tested nothing"
             );
         }
-        self.bad == 0 && !idle
+        self.bad_rounds == 0 && !idle
     }
 }

@@ -1,27 +1,27 @@
-//! Real worker processes on one database, killed at random, and the referee that looks at what is left.
+//! Crash tests: kill real processes at random moments, then check the database and the results they leave.
 //!
-//! Run as `cargo xtask crash jobs`, and as `cargo xtask crash scan`, `cargo xtask crash import` and `cargo xtask crash
-//! consume` for scans, imports and consumers of RabbitMQ. `main` owns the translation of what came of it into an exit code.
-//! Unix only: it speaks of signals, of `mount` and of `strace`.
+//! `cargo xtask crash jobs` kills task workers; `cargo xtask crash scan`, `… import` and `… consume` kill the
+//! `gristmill` commands of these names. `main` maps the outcome to an exit code. Unix only: needs signals, `mount` and
+//! `strace`.
 
 mod args;
-mod chance;
+mod checker;
+mod cli_process;
 mod consume;
-mod crew;
-mod customer;
 mod database;
 mod disk;
-mod errand;
+mod effects;
+mod harness;
+mod history;
 mod import;
-mod judge;
-mod ledger;
-mod mill;
+mod paths;
+mod processes;
+mod producer;
 mod record;
-mod referee;
-mod rounds;
+mod rng;
+mod round;
 mod scan;
-mod site;
-mod witness;
+mod task_kinds;
 mod worker;
 
 use std::fmt::Display;
@@ -30,23 +30,23 @@ use std::process::ExitCode;
 use args::{Arguments, Command};
 use clap::Parser;
 
-/// Why a run came to no verdict.
+/// Reason why a run ended without a result.
 #[derive(Debug)]
-enum Trouble {
-    /// This machine does not allow it: says what is missing.
-    NotHere(String),
-    /// Something broke under us.
+enum Error {
+    /// This machine does not allow the run; the text says what is missing.
+    Unsupported(String),
+    /// A system call, a file or a child process failed.
     System(String),
 }
 
-/// Turns an error into trouble that says what was being done.
-trait OrTrouble<T> {
-    fn or_trouble(self, doing: impl Display) -> Result<T, Trouble>;
+/// Adds the failed action to an error.
+trait ErrorContext<T> {
+    fn context(self, action: impl Display) -> Result<T, Error>;
 }
 
-impl<T, E: Display> OrTrouble<T> for Result<T, E> {
-    fn or_trouble(self, doing: impl Display) -> Result<T, Trouble> {
-        self.map_err(|error| Trouble::System(format!("{doing}: {error}")))
+impl<T, E: Display> ErrorContext<T> for Result<T, E> {
+    fn context(self, action: impl Display) -> Result<T, Error> {
+        self.map_err(|error| Error::System(format!("{action}: {error}")))
     }
 }
 
@@ -54,11 +54,11 @@ fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(Trouble::System(text)) => {
+        Err(Error::System(text)) => {
             eprintln!("gristmill-crash: {text}");
             ExitCode::from(2)
         }
-        Err(Trouble::NotHere(text)) => {
+        Err(Error::Unsupported(text)) => {
             // `cargo xtask` shows this line in its table.
             println!("NOT DONE: {text}");
             ExitCode::from(3)
@@ -66,14 +66,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says whether all is well.
-fn run(command: Command) -> Result<bool, Trouble> {
+/// Returns whether no violation was found.
+fn run(command: Command) -> Result<bool, Error> {
     match command {
-        Command::Run(settings) => referee::run(&settings),
+        Command::Run(settings) => harness::run(&settings),
         Command::Scan(settings) => scan::run(&settings),
         Command::Import(settings) => import::run(&settings),
         Command::Consume(settings) => consume::run(&settings),
-        Command::Worker(member) => worker::run(&member).map(|()| true),
-        Command::Customer(member) => customer::run(&member).map(|()| true),
+        Command::Worker(args) => worker::run(&args).map(|()| true),
+        Command::Producer(args) => producer::run(&args).map(|()| true),
     }
 }

@@ -1,16 +1,16 @@
-//! All that is known of a run when it is over, from the database and from what was written down beside it.
+//! Reads everything that is known about a finished run, from the database and from the logs beside it.
 //!
-//! Owns the reading. What it means is `judge`'s affair.
+//! `checker` decides what it means.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::ledger::Effects;
-use crate::site::Site;
-use crate::witness::{Change, Task, Witness};
-use crate::{OrTrouble, Trouble};
+use crate::effects::Effects;
+use crate::history::{Change, HistoryReader, Task};
+use crate::paths::RunPaths;
+use crate::{Error, ErrorContext};
 
-/// A task that somebody was told is safe.
+/// A task whose enqueueing was acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Ack {
     pub(crate) id: i64,
@@ -18,86 +18,86 @@ pub(crate) struct Ack {
     pub(crate) key: String,
 }
 
-/// What a handler wrote down.
+/// Event that a handler logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum HandlerEvent {
     /// A worker began to run a task.
     Start(i64, String),
-    /// A run of a task is about to look for its checkpoint; the look has a name of its own.
-    Looks(i64, String),
-    /// That look found this step.
+    /// A run of a task is about to look up its checkpoint; each lookup has a unique name.
+    LookUp(i64, String),
+    /// That lookup found this step.
     Resumed(i64, String, u32),
-    /// A run of a task was told that this step is safe.
+    /// The checkpoint of this step was acknowledged.
     Saved(i64, u32),
 }
 
-/// The run, as it is judged.
+/// The run, as the checker sees it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct RunRecord {
     pub(crate) acks: Vec<Ack>,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) handler_events: Vec<HandlerEvent>,
     pub(crate) effects: Vec<(String, i64)>,
     pub(crate) tasks: Vec<Task>,
-    /// Dead letters: of which task, and why.
-    pub(crate) letters: Vec<(String, String)>,
-    pub(crate) history: Vec<Change>,
+    /// Task and reason of each dead letter.
+    pub(crate) dead_letters: Vec<(String, String)>,
+    pub(crate) changes: Vec<Change>,
     /// Tasks that have checkpoints.
     pub(crate) checkpointed: Vec<i64>,
     pub(crate) damage: Vec<String>,
-    /// Who was killed, or killed itself, and when.
+    /// Processes that were killed or killed themselves, with the time of death.
     pub(crate) deaths: HashMap<String, f64>,
-    /// When somebody was stopped, from and until, and a while longer.
-    pub(crate) stops: Vec<(f64, f64)>,
-    /// Whether the disk was bad on purpose: attempts may then have failed for its sake.
+    /// Beginning and end of each suspension of a worker; the end includes one more lease.
+    pub(crate) suspensions: Vec<(f64, f64)>,
+    /// Whether disk faults were injected, so that attempts may have failed because of them.
     pub(crate) bad_disk: bool,
 }
 
-impl Record {
-    pub(crate) fn read(site: &Site, bad_disk: bool) -> Result<Self, Trouble> {
-        let witness = Witness::open(&site.database())?;
-        let effects = Effects::open(&site.effects()).and_then(|all| all.all());
-        Ok(Record {
-            acks: lines(&site.acks(), ack)?,
-            notes: lines(&site.runs(), note)?,
-            effects: effects.or_trouble("cannot read the effects")?,
-            tasks: witness.tasks()?,
-            letters: witness.letters()?,
-            history: witness.history()?,
-            checkpointed: witness.checkpointed()?,
-            damage: witness.damage()?,
+impl RunRecord {
+    pub(crate) fn read(paths: &RunPaths, bad_disk: bool) -> Result<Self, Error> {
+        let reader = HistoryReader::open(&paths.database())?;
+        let effects = Effects::open(&paths.effects()).and_then(|all| all.all());
+        Ok(RunRecord {
+            acks: lines(&paths.acks(), parse_ack)?,
+            handler_events: lines(&paths.runs(), parse_handler_event)?,
+            effects: effects.context("cannot read the effects")?,
+            tasks: reader.tasks()?,
+            dead_letters: reader.dead_letters()?,
+            changes: reader.changes()?,
+            checkpointed: reader.checkpointed()?,
+            damage: reader.damage()?,
             deaths: HashMap::new(),
-            stops: Vec::new(),
+            suspensions: Vec::new(),
             bad_disk,
         })
     }
 }
 
-/// The lines of a log. One that cannot be read would hide something: it is trouble, not a finding.
-fn lines<T>(path: &Path, read: fn(&str) -> Option<T>) -> Result<Vec<T>, Trouble> {
-    let text = std::fs::read_to_string(path).or_trouble(format!("cannot read {}", path.display()))?;
+/// Parses the lines of a log. An invalid line could hide a violation, so it is an error.
+fn lines<T>(path: &Path, read: fn(&str) -> Option<T>) -> Result<Vec<T>, Error> {
+    let text = std::fs::read_to_string(path).context(format!("cannot read {}", path.display()))?;
     let line = |line: &str| {
-        read(line).ok_or_else(|| Trouble::System(format!("{} has a line {line:?}", path.display())))
+        read(line).ok_or_else(|| Error::System(format!("{}: invalid line {line:?}", path.display())))
     };
     text.lines().map(line).collect()
 }
 
-fn ack(line: &str) -> Option<Ack> {
-    let mut words = line.split(' ');
+fn parse_ack(line: &str) -> Option<Ack> {
+    let mut fields = line.split(' ');
     Some(Ack {
-        id: words.next()?.parse().ok()?,
-        kind: words.next()?.to_owned(),
-        key: words.next()?.to_owned(),
+        id: fields.next()?.parse().ok()?,
+        kind: fields.next()?.to_owned(),
+        key: fields.next()?.to_owned(),
     })
 }
 
-fn note(line: &str) -> Option<Note> {
-    let mut words = line.split(' ');
-    let (what, task, more) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
-    match what {
-        "start" => Some(Note::Start(task, more.to_owned())),
-        "looks" => Some(Note::Looks(task, more.to_owned())),
-        "resumed" => Some(Note::Resumed(task, more.to_owned(), words.next()?.parse().ok()?)),
-        "saved" => Some(Note::Saved(task, more.parse().ok()?)),
+fn parse_handler_event(line: &str) -> Option<HandlerEvent> {
+    let mut fields = line.split(' ');
+    let (event, task, more) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?);
+    match event {
+        "start" => Some(HandlerEvent::Start(task, more.to_owned())),
+        "lookup" => Some(HandlerEvent::LookUp(task, more.to_owned())),
+        "resumed" => Some(HandlerEvent::Resumed(task, more.to_owned(), fields.next()?.parse().ok()?)),
+        "saved" => Some(HandlerEvent::Saved(task, more.parse().ok()?)),
         _ => None,
     }
 }
@@ -107,11 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_read_or_refused() {
-        assert_eq!(note("start 7 w1"), Some(Note::Start(7, "w1".to_owned())));
-        assert_eq!(note("saved 7 3"), Some(Note::Saved(7, 3)));
-        assert_eq!(note("resumed 7 w1/2 3"), Some(Note::Resumed(7, "w1/2".to_owned(), 3)));
-        assert_eq!(note("saved 7 thr"), None);
-        assert_eq!(note("sta"), None);
+    fn invalid_handler_events_are_rejected() {
+        assert_eq!(parse_handler_event("start 7 w1"), Some(HandlerEvent::Start(7, "w1".to_owned())));
+        assert_eq!(parse_handler_event("saved 7 3"), Some(HandlerEvent::Saved(7, 3)));
+        assert_eq!(
+            parse_handler_event("resumed 7 w1/2 3"),
+            Some(HandlerEvent::Resumed(7, "w1/2".to_owned(), 3))
+        );
+        assert_eq!(parse_handler_event("saved 7 thr"), None);
+        assert_eq!(parse_handler_event("sta"), None);
     }
 }

@@ -1,10 +1,10 @@
-//! Scans killed at random instants and gone on with: the catalog must be that of a scan which nobody disturbed, row
-//! for row, and what was committed must not be done again.
+//! Kills scans at random moments and resumes them. The catalog must equal that of an undisturbed scan, row for row, and
+//! committed work must not be repeated.
 //!
-//! Run as `cargo xtask crash scan`. Owns the rounds, what is checked in them, and what is printed.
+//! Run as `cargo xtask crash scan`. Owns the rounds, their checks, and the output.
 
-mod field;
-mod rows;
+mod catalog_diff;
+mod fixture;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -15,143 +15,145 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use self::field::{Field, Stage, Way, dupes, start};
-use self::rows::{Beside, Left, Phase};
+use self::catalog_diff::{CatalogPair, Phase, RemainingWork};
+use self::fixture::{Fixture, ScanVariant, Scenario, dupes, reset_database};
 use crate::args::ProgramSettings;
-use crate::chance::Chance;
+use crate::cli_process::{self, Cli, CliExit, Fault};
 use crate::database::copy;
 use crate::disk::Strace;
-use crate::mill::{self, Blow, Ended, Mill};
-use crate::{OrTrouble, Trouble};
+use crate::rng::Rng;
+use crate::{Error, ErrorContext};
 
-/// Rounds with one tree; before which of them it changes, and from which on it does no more.
-const ROUNDS: u32 = 6;
-const CHANGED: u32 = 2;
-const RESTED: u32 = 5;
+/// Rounds with one tree.
+const ROUNDS_PER_TREE: u32 = 6;
+/// Round of a tree, counted from 0, before which the tree changes.
+const CHANGE_ROUND: u32 = 2;
+/// Round of a tree from which on the tree is the same as in the scan before.
+const UNCHANGED_ROUND: u32 = 5;
 
-/// So many findings of a round are shown, and after so many bad rounds no more are played.
-const SHOWN: usize = 12;
-const ENOUGH: usize = 3;
+const MAX_SHOWN: usize = 12;
+/// Rounds with violations after which the run stops.
+const MAX_BAD_ROUNDS: usize = 3;
 
-/// So many differing rows of each table.
-const ROWS: usize = 4;
+/// Differing rows that are printed for each table.
+const MAX_SHOWN_ROWS: usize = 4;
 
-/// How much longer a scan takes that is slowed down. One that crawls commits several times while it looks at one
-/// folder, and is always killed before it has come far.
-const SLOW: Duration = Duration::from_millis(250);
-const CRAWL: Duration = Duration::from_secs(6);
-const LONGEST: Duration = Duration::from_millis(700);
+/// Extra duration of a scan with `--io-limit`. With `CRAWL_DELAY` a scan commits several times while it walks one
+/// folder, and is always killed early, because a kill comes at most `MAX_KILL_DELAY` later than without the limit.
+const SLOW_DELAY: Duration = Duration::from_millis(250);
+const CRAWL_DELAY: Duration = Duration::from_secs(6);
+const MAX_KILL_DELAY: Duration = Duration::from_millis(700);
 
-/// Calls at which scans are killed.
+/// System calls at which scans are killed.
 const SYNC: &str = "fsync,fdatasync";
 const WRITE: &str = "pwrite64";
 
-/// Says whether all was well.
-pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Trouble> {
+/// Returns whether no violation was found.
+pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let began = Instant::now();
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
-    let mut folder = folder.or_trouble("cannot make a folder for the run")?;
-    let everybody = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), everybody).or_trouble("cannot open the folder of the run")?;
-    let seed = settings.seed.unwrap_or_else(Chance::seed);
+    let mut folder = folder.context("cannot create a folder for the run")?;
+    let readable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), readable)
+        .context("cannot make the folder of the run readable")?;
+    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
     println!("crash scan: {} rounds, seed {seed}", settings.rounds);
-    let program = settings.program.clone().map_or_else(mill::beside_us, Ok)?;
-    let mill = Mill::new(&program, folder.path())?;
-    let strace = Strace::find().is_ok();
+    let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
+    let cli = Cli::new(&program, folder.path())?;
+    let strace = Strace::detect().is_ok();
     if !strace {
-        println!("strace cannot be used here: all kills are by the clock");
+        println!("strace cannot be used here: processes are killed by time only");
     }
-    let mut rounds = Rounds {
-        mill: &mill,
+    let mut rounds = ScanRounds {
+        cli: &cli,
         folder: folder.path(),
-        chance: Chance::new(seed),
+        rng: Rng::new(seed),
         strace,
         calls: BTreeMap::new(),
         kills: BTreeMap::new(),
-        bad: 0,
+        bad_rounds: 0,
     };
-    rounds.play(settings.rounds, seed)?;
-    let well = rounds.verdict(settings.rounds);
+    rounds.run_all(settings.rounds, seed)?;
+    let passed = rounds.summarize(settings.rounds);
     println!("{:.1} s", began.elapsed().as_secs_f64());
-    if settings.keep || !well {
+    if settings.keep || !passed {
         folder.disable_cleanup(true);
         println!("the files of the run are kept in {}", folder.path().display());
     }
-    println!("{}", if well { "all is well" } else { "NOT WELL" });
-    Ok(well)
+    println!("{}", if passed { "no violations found" } else { "VIOLATIONS FOUND" });
+    Ok(passed)
 }
 
-struct Rounds<'a> {
-    mill: &'a Mill,
+struct ScanRounds<'a> {
+    cli: &'a Cli,
     folder: &'a Path,
-    chance: Chance,
+    rng: Rng,
     strace: bool,
-    /// About how many calls of a name a scan of a kind makes.
+    /// About how many calls of a name a first (false) or later (true) scan makes.
     calls: BTreeMap<(bool, &'static str), u64>,
     kills: BTreeMap<Phase, u32>,
-    /// Rounds in which something was found.
-    bad: usize,
+    bad_rounds: usize,
 }
 
-impl<'a> Rounds<'a> {
-    fn play(&mut self, rounds: u32, seed: u64) -> Result<(), Trouble> {
-        let mut field: Option<Field<'a>> = None;
-        for round in 1..=rounds {
-            let (number, turn) = ((round - 1) / ROUNDS, (round - 1) % ROUNDS);
-            if turn == 0 {
-                field.take().map_or(Ok(()), Field::clear)?;
-                let chance = Chance::new(seed.wrapping_add(u64::from(number) * 1_000_003));
-                let way = Way::ALL[number as usize % Way::ALL.len()];
-                let folder = self.folder.join(format!("field{number}"));
-                // Only where everything can be read, a later scan may take what is known for all there is.
-                let locked = number % 2 == 0;
-                field = Some(Field::new(self.mill, &folder, chance, (way, locked))?);
+impl<'a> ScanRounds<'a> {
+    fn run_all(&mut self, rounds: u32, seed: u64) -> Result<(), Error> {
+        let mut fixture: Option<Fixture<'a>> = None;
+        for number in 1..=rounds {
+            let (fixture_number, index) = ((number - 1) / ROUNDS_PER_TREE, (number - 1) % ROUNDS_PER_TREE);
+            if index == 0 {
+                fixture.take().map_or(Ok(()), Fixture::clear)?;
+                let rng = Rng::new(seed.wrapping_add(u64::from(fixture_number) * 1_000_003));
+                let variant = ScanVariant::ALL[fixture_number as usize % ScanVariant::ALL.len()];
+                let folder = self.folder.join(format!("fixture{fixture_number}"));
+                // A later scan may rely on the catalog only if everything could be read.
+                let locked = fixture_number % 2 == 0;
+                fixture = Some(Fixture::new(self.cli, &folder, rng, (variant, locked))?);
             }
-            let Some(field) = field.as_mut() else { continue };
-            match turn {
-                CHANGED => field.change()?,
-                RESTED => field.rest()?,
+            let Some(fixture) = fixture.as_mut() else { continue };
+            match index {
+                CHANGE_ROUND => fixture.change()?,
+                UNCHANGED_ROUND => fixture.keep_unchanged()?,
                 _ => {}
             }
-            self.round(round, field)?;
-            if self.bad >= ENOUGH {
-                println!("enough was found: no more rounds");
+            self.run_round(number, fixture)?;
+            if self.bad_rounds >= MAX_BAD_ROUNDS {
+                println!("{MAX_BAD_ROUNDS} rounds had violations: stopping");
                 break;
             }
         }
-        // With findings, all is kept as it is.
-        match field {
-            Some(field) if self.bad == 0 => field.clear(),
+        // With violations, the files are kept.
+        match fixture {
+            Some(fixture) if self.bad_rounds == 0 => fixture.clear(),
             _ => Ok(()),
         }
     }
 
-    fn round(&mut self, round: u32, field: &Field<'_>) -> Result<(), Trouble> {
-        let stage = &field.stage;
-        let database = field.file("disturbed.db");
-        start(self.mill, stage.before.as_deref(), &database)?;
-        let mut game = Game { mill: self.mill, field, findings: Vec::new(), left: None };
-        game.look(&database)?;
-        let wanted = self.chance.within(1..5);
-        let mut told = Vec::new();
+    fn run_round(&mut self, number: u32, fixture: &Fixture<'_>) -> Result<(), Error> {
+        let scenario = &fixture.scenario;
+        let database = fixture.file("disturbed.db");
+        reset_database(self.cli, scenario.before.as_deref(), &database)?;
+        let mut round = ScanRound { cli: self.cli, fixture, violations: Vec::new(), remaining: None };
+        round.inspect(&database)?;
+        let max_kills = self.rng.in_range(1..5);
+        let mut events = Vec::new();
         let mut done = false;
-        for _ in 0..wanted {
-            let (words, blow) = self.blow(stage);
-            match self.mill.strike(&database, &words, blow)? {
-                Ended::Killed => {
-                    let phase = game.autopsy(&database)?;
+        for _ in 0..max_kills {
+            let (args, fault) = self.choose_fault(scenario);
+            match self.cli.run_with_fault(&database, &args, fault)? {
+                CliExit::Killed => {
+                    let phase = round.check_after_kill(&database)?;
                     *self.kills.entry(phase).or_default() += 1;
-                    told.push(format!("{blow} in {}", phase.word()));
+                    events.push(format!("{fault} in {}", phase.name()));
                     done = phase == Phase::Done;
                 }
-                Ended::Done(summary) => {
-                    told.push(format!("{blow} too late"));
-                    self.too_late(stage, blow);
-                    game.work(&summary);
+                CliExit::Done(summary) => {
+                    events.push(format!("{fault} too late"));
+                    self.too_late(scenario, fault);
+                    round.check_summary(&summary);
                     done = true;
                 }
-                Ended::Failed { said, .. } => {
-                    game.findings.push(format!("a scan that was not killed yet failed: {said}"));
+                CliExit::Failed { message, .. } => {
+                    round.violations.push(format!("a scan failed before it was killed: {message}"));
                 }
             }
             if done {
@@ -159,186 +161,194 @@ impl<'a> Rounds<'a> {
             }
         }
         if !done {
-            match self.mill.run(&database, &stage.words)? {
-                Ended::Done(summary) => game.work(&summary),
-                other => game.findings.push(format!("the scan does not go on: {other:?}")),
+            match self.cli.run(&database, &scenario.args)? {
+                CliExit::Done(summary) => round.check_summary(&summary),
+                other => round.violations.push(format!("cannot resume the scan: {other:?}")),
             }
         }
-        game.compare(&database)?;
-        let told = told.join(", ");
-        println!("round {round:3}: {}: killed {told}", stage.name);
-        let findings = game.findings;
-        if !findings.is_empty() {
-            self.bad += 1;
-            self.keep(round, field)?;
+        round.compare_with_undisturbed(&database)?;
+        let events = events.join(", ");
+        println!("round {number:3}: {}: {events}", scenario.name);
+        let violations = round.violations;
+        if !violations.is_empty() {
+            self.bad_rounds += 1;
+            self.keep(number, fixture)?;
         }
-        for finding in findings.iter().take(SHOWN) {
-            println!("FOUND: round {round}: {finding}");
+        for violation in violations.iter().take(MAX_SHOWN) {
+            println!("VIOLATION: round {number}: {violation}");
         }
-        if findings.len() > SHOWN {
-            println!("… and {} more", findings.len() - SHOWN);
+        if violations.len() > MAX_SHOWN {
+            println!("… and {} more", violations.len() - MAX_SHOWN);
         }
         Ok(())
     }
 
-    /// A scan with a moment at which it is killed.
-    fn blow(&mut self, stage: &Stage) -> (Vec<OsString>, Blow) {
-        let mut words = stage.words.clone();
-        if self.chance.percent(30) {
-            words.extend(["--workers".into(), self.chance.within(1..4).to_string().into()]);
+    /// Chooses the arguments of a scan and the moment at which it is killed.
+    fn choose_fault(&mut self, scenario: &Scenario) -> (Vec<OsString>, Fault) {
+        let mut args = scenario.args.clone();
+        if self.rng.percent(30) {
+            args.extend(["--workers".into(), self.rng.in_range(1..4).to_string().into()]);
         }
-        if self.strace && self.chance.percent(25) {
-            let name = if self.chance.percent(70) { SYNC } else { WRITE };
-            let most = *self.calls.entry(call(stage, name)).or_insert(if name == SYNC { 20 } else { 900 });
-            return (words, Blow::Call(name, self.chance.within(1..most + 1)));
+        if self.strace && self.rng.percent(25) {
+            let name = if self.rng.percent(70) { SYNC } else { WRITE };
+            let max = *self.calls.entry(call(scenario, name)).or_insert(if name == SYNC { 20 } else { 900 });
+            return (args, Fault::KillAtCall(name, self.rng.in_range(1..max + 1)));
         }
-        let mut time = stage.took;
-        let bytes = stage.summary["read_bytes"].as_u64().unwrap_or(0);
-        let slow = if self.chance.percent(50) { CRAWL } else { SLOW };
-        if bytes > 0 && self.chance.percent(40) {
+        let mut time = scenario.duration;
+        let bytes = scenario.summary["read_bytes"].as_u64().unwrap_or(0);
+        let slow = if self.rng.percent(50) { CRAWL_DELAY } else { SLOW_DELAY };
+        if bytes > 0 && self.rng.percent(40) {
             let rate = (bytes as f64 / slow.as_secs_f64()) as u64 + 1;
-            words.extend(["--io-limit".into(), format!("{rate}B/s").into()]);
-            time += slow.min(LONGEST);
+            args.extend(["--io-limit".into(), format!("{rate}B/s").into()]);
+            time += slow.min(MAX_KILL_DELAY);
         }
-        // Often early: the walk is the shorter part.
-        let part = if self.chance.percent(40) { 5 } else { 12 };
-        let most = u64::try_from(time.as_micros()).unwrap_or(0) * part / 10 + 1;
-        (words, Blow::After(Duration::from_micros(self.chance.within(0..most))))
+        // Early moments are more frequent, because the walk is short.
+        let part = if self.rng.percent(40) { 5 } else { 12 };
+        let max = u64::try_from(time.as_micros()).unwrap_or(0) * part / 10 + 1;
+        (args, Fault::KillAfter(Duration::from_micros(self.rng.in_range(0..max))))
     }
 
-    /// There were fewer calls than was thought.
-    fn too_late(&mut self, stage: &Stage, blow: Blow) {
-        if let Blow::Call(name, number) = blow {
-            self.calls.insert(call(stage, name), (number * 4 / 5).max(6));
+    /// Adjusts the estimated number of calls after a kill that came too late.
+    fn too_late(&mut self, scenario: &Scenario, fault: Fault) {
+        if let Fault::KillAtCall(name, number) = fault {
+            self.calls.insert(call(scenario, name), (number * 4 / 5).max(6));
         }
     }
 
-    /// The databases of a round, for whoever looks into it.
-    fn keep(&self, round: u32, field: &Field<'_>) -> Result<(), Trouble> {
-        let folder = self.folder.join(format!("round{round}"));
-        std::fs::create_dir(&folder).or_trouble("cannot make a folder")?;
+    /// Copies the databases of a round with violations.
+    fn keep(&self, number: u32, fixture: &Fixture<'_>) -> Result<(), Error> {
+        let folder = self.folder.join(format!("round{number}"));
+        std::fs::create_dir(&folder).context("cannot create a folder")?;
         for name in ["undisturbed.db", "disturbed.db", "dead.db"] {
-            copy(self.mill, &field.file(name), &folder.join(name))?;
+            copy(self.cli, &fixture.file(name), &folder.join(name))?;
         }
         Ok(())
     }
 
-    fn verdict(&self, rounds: u32) -> bool {
+    fn summarize(&self, rounds: u32) -> bool {
         let count = |phase: Phase| self.kills.get(&phase).copied().unwrap_or(0);
-        let told: Vec<String> =
-            Phase::ALL.into_iter().map(|phase| format!("{} in {}", count(phase), phase.word())).collect();
-        println!("{} kills: {}", self.kills.values().sum::<u32>(), told.join(", "));
-        // A run in which nothing happened must not look like one in which all was well.
+        let phases: Vec<String> =
+            Phase::ALL.into_iter().map(|phase| format!("{} in {}", count(phase), phase.name())).collect();
+        println!("{} kills: {}", self.kills.values().sum::<u32>(), phases.join(", "));
+        // A run without kills in both phases tested nothing.
         let reading =
-            count(Phase::Edges) + count(Phase::Contents) + count(Phase::Share) + count(Phase::Finish);
+            count(Phase::Samples) + count(Phase::Contents) + count(Phase::MarkShared) + count(Phase::Finish);
         let idle = rounds >= 20 && (count(Phase::Walk) == 0 || reading == 0);
         if idle {
-            println!("FOUND: no scan was killed while it walked, or none after: the run proves nothing");
+            println!(
+                "VIOLATION: no scan was killed during its walk, or none after it: the run tested nothing"
+            );
         }
-        self.bad == 0 && !idle
+        self.bad_rounds == 0 && !idle
     }
 }
 
-fn call(stage: &Stage, name: &'static str) -> (bool, &'static str) {
-    (stage.before.is_some(), name)
+fn call(scenario: &Scenario, name: &'static str) -> (bool, &'static str) {
+    (scenario.before.is_some(), name)
 }
 
-/// One round, as far as it has come.
-struct Game<'a> {
-    mill: &'a Mill,
-    field: &'a Field<'a>,
-    findings: Vec<String>,
-    /// What was left to do when somebody last looked; nothing while there is no catalog.
-    left: Option<Left>,
+/// State of one round.
+struct ScanRound<'a> {
+    cli: &'a Cli,
+    fixture: &'a Fixture<'a>,
+    violations: Vec<String>,
+    /// Remaining work at the last inspection; `None` while there is no catalog.
+    remaining: Option<RemainingWork>,
 }
 
-impl Game<'_> {
-    /// Looks at what a dead scan has left behind: at a copy, so that whoever goes on finds it as it was.
-    fn autopsy(&mut self, database: &Path) -> Result<Phase, Trouble> {
-        let before = self.left;
-        let dead = self.field.file("dead.db");
-        copy(self.mill, database, &dead)?;
-        self.look(&dead)?;
-        let Some(left) = self.left else { return Ok(Phase::Start) };
-        if left.running + left.ended > 0 {
+impl ScanRound<'_> {
+    /// Checks what a killed scan has left, on a copy, so that the next scan finds the original unchanged.
+    fn check_after_kill(&mut self, database: &Path) -> Result<Phase, Error> {
+        let before = self.remaining;
+        let dead = self.fixture.file("dead.db");
+        copy(self.cli, database, &dead)?;
+        self.inspect(&dead)?;
+        let Some(remaining) = self.remaining else { return Ok(Phase::Start) };
+        if remaining.running + remaining.ended > 0 {
             self.verify(&dead, "after a kill")?;
         }
-        if left.walked && left.folders > 0 {
-            self.findings
-                .push(format!("a walk counts as complete, and {} folders are not walked", left.folders));
+        if remaining.walked && remaining.folders > 0 {
+            self.violations.push(format!(
+                "a walk is marked as complete, but {} folders are not walked",
+                remaining.folders
+            ));
         }
-        // When one of two roots was complete, its next scan is a new one.
+        // If one of two roots was complete, its next scan is a new one.
         if let Some(before) = before.filter(|before| before.ended == 0)
-            && (left.folders > before.folders || left.reads > before.reads || left.phase < before.phase)
+            && (remaining.folders > before.folders
+                || remaining.reads > before.reads
+                || remaining.phase < before.phase)
         {
-            self.findings.push(format!("what was done is undone: {before:?} was left, and {left:?} is"));
+            self.violations.push(format!(
+                "completed work was lost: {before:?} remained before, {remaining:?} remains now"
+            ));
         }
-        Ok(left.phase)
+        Ok(remaining.phase)
     }
 
-    fn look(&mut self, database: &Path) -> Result<(), Trouble> {
+    fn inspect(&mut self, database: &Path) -> Result<(), Error> {
         if !database.exists() {
             return Ok(());
         }
-        let beside = Beside::open(&self.field.stage.undisturbed, database)?;
-        let damage = beside.damage()?;
-        self.findings.extend(damage.iter().map(|line| format!("integrity: {line}")));
-        if beside.is_made()? {
-            self.left = Some(beside.left(self.field.stage.since)?);
+        let pair = CatalogPair::open(&self.fixture.scenario.undisturbed, database)?;
+        let damage = pair.damage()?;
+        self.violations.extend(damage.iter().map(|line| format!("integrity: {line}")));
+        if pair.has_catalog()? {
+            self.remaining = Some(pair.remaining(self.fixture.scenario.since)?);
         }
         Ok(())
     }
 
-    fn verify(&mut self, database: &Path, when: &str) -> Result<(), Trouble> {
-        match self.mill.run(database, &["verify".into()])? {
-            Ended::Done(_) => {}
-            other => self.findings.push(format!("`gristmill verify` {when}: {other:?}")),
+    fn verify(&mut self, database: &Path, when: &str) -> Result<(), Error> {
+        match self.cli.run(database, &["verify".into()])? {
+            CliExit::Done(_) => {}
+            other => self.violations.push(format!("`gristmill verify` {when}: {other:?}")),
         }
         Ok(())
     }
 
-    /// What a scan that came to its end says it did must be what was left to do, no more and no less.
-    fn work(&mut self, summary: &Value) {
-        let Some(left) = self.left.filter(|left| left.ended == 0) else { return };
-        // A file that is found behind a link, too, may be read by each of its names: that they are one is not seen
-        // while walking.
-        let reads = if self.field.stage.walks_anew { left.names } else { left.reads };
-        // Every scan looks at all folders, resumed or not.
-        let folders = self.field.stage.summary["folders"].as_i64().unwrap_or(0);
+    /// Checks that a completed scan reports exactly the work that remained.
+    fn check_summary(&mut self, summary: &Value) {
+        let Some(remaining) = self.remaining.filter(|remaining| remaining.ended == 0) else { return };
+        // A file that is also behind a symbolic link may be read once per name: the walk does not see that they are
+        // one.
+        let reads = if self.fixture.scenario.restarts_walk { remaining.names } else { remaining.reads };
+        // Every scan walks all folders, resumed or not.
+        let folders = self.fixture.scenario.summary["folders"].as_i64().unwrap_or(0);
         for (what, expected) in [
             ("folders", folders..=folders),
-            ("read_files", left.reads..=reads),
-            ("probed_files", left.probes..=left.probes + left.unreadable),
+            ("read_files", remaining.reads..=reads),
+            ("sampled_files", remaining.samples..=remaining.samples + remaining.unreadable),
         ] {
             let found = &summary[what];
             if !found.as_i64().is_some_and(|found| expected.contains(&found)) {
-                let left = format!("{} were left: {left:?}", expected.start());
-                self.findings.push(format!("{what} of the last scan is {found}, and {left}"));
+                let remaining = format!("{} remained: {remaining:?}", expected.start());
+                self.violations.push(format!("{what} of the last scan is {found}, but {remaining}"));
             }
         }
-        if summary["resumed"].as_bool() != Some(left.running > 0) {
-            self.findings.push(format!("resumed is {}: {left:?}", summary["resumed"]));
+        if summary["resumed"].as_bool() != Some(remaining.running > 0) {
+            self.violations.push(format!("resumed is {}: {remaining:?}", summary["resumed"]));
         }
     }
 
-    fn compare(&mut self, database: &Path) -> Result<(), Trouble> {
-        let stage = &self.field.stage;
-        let beside = Beside::open(&stage.undisturbed, database)?;
-        let damage = beside.damage()?;
-        self.findings.extend(damage.iter().map(|line| format!("integrity: {line}")));
-        if !beside.is_made()? {
-            self.findings.push("there is no catalog".to_owned());
+    fn compare_with_undisturbed(&mut self, database: &Path) -> Result<(), Error> {
+        let scenario = &self.fixture.scenario;
+        let pair = CatalogPair::open(&scenario.undisturbed, database)?;
+        let damage = pair.damage()?;
+        self.violations.extend(damage.iter().map(|line| format!("integrity: {line}")));
+        if !pair.has_catalog()? {
+            self.violations.push("there is no catalog".to_owned());
             return Ok(());
         }
-        self.findings.extend(beside.differences(ROWS)?);
-        let unmarked = beside.unmarked()?;
-        if unmarked > 0 {
-            self.findings
-                .push(format!("{unmarked} folders are there, and not marked by the scan that saw them"));
+        self.violations.extend(pair.differences(MAX_SHOWN_ROWS)?);
+        let unmarked_folders = pair.unmarked_folders()?;
+        if unmarked_folders > 0 {
+            self.violations
+                .push(format!("{unmarked_folders} folders are not marked by the scan that walked them"));
         }
-        drop(beside);
-        if dupes(self.mill, database)? != stage.dupes {
-            self.findings.push("`gristmill dupes` answers otherwise than undisturbed".to_owned());
+        drop(pair);
+        if dupes(self.cli, database)? != scenario.dupes {
+            self.violations.push("`gristmill dupes` prints other duplicates than undisturbed".to_owned());
         }
         self.verify(database, "at the end")
     }

@@ -1,7 +1,7 @@
-//! A worker as a user would write one: a runner, and a handler for each kind.
+//! The worker process, written as a user would: a runner with a handler for each kind.
 //!
-//! Owns what handlers do. They note in a log what the referee cannot see otherwise: that a run began, and which
-//! checkpoints were acknowledged to it.
+//! Owns the handlers. They log what the harness cannot see otherwise: that a run began, and which checkpoints were
+//! acknowledged.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -15,164 +15,164 @@ use gristmill_store::Store;
 use gristmill_store::tasks::NewTask;
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 
-use crate::args::Member;
-use crate::errand::{Errand, Order, STEPS, Signature, step_key};
-use crate::ledger::{Effects, Log};
-use crate::site::Site;
-use crate::{OrTrouble, Trouble};
+use crate::args::ProcessArgs;
+use crate::effects::{Effects, Log};
+use crate::paths::RunPaths;
+use crate::task_kinds::{CompletedBy, Payload, STEPS, TestKind, step_key};
+use crate::{Error, ErrorContext};
 
-/// How long a worker that is told to end waits for its handlers.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that a stopping worker waits for its handlers.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What handlers need besides their task.
+/// Resources that handlers need besides their task.
 struct Tools {
     name: String,
     effects: Effects,
     runs: Log,
     acks: Log,
-    /// How often a checkpoint was looked up.
-    looks: AtomicU64,
+    /// Number of checkpoint lookups.
+    lookups: AtomicU64,
 }
 
-/// Works until standard input ends.
-pub(crate) fn run(member: &Member) -> Result<(), Trouble> {
+/// Runs tasks until standard input ends.
+pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
     log_to_stderr();
-    die_with_the_referee();
-    let site = Site::new(&member.site);
-    let store = Store::open(site.database()).or_trouble("cannot open the store")?;
-    let tools = Arc::new(tools(&site, &member.name)?);
-    let lease = Duration::from_millis(member.lease_ms);
-    let mut builder = Runner::builder(store).name(&member.name).lease(lease);
-    for errand in Errand::ALL {
-        builder = builder.kind(kind(errand, &tools));
+    die_with_harness();
+    let paths = RunPaths::new(&args.folder);
+    let store = Store::open(paths.database()).context("cannot open the store")?;
+    let tools = Arc::new(tools(&paths, &args.name)?);
+    let lease = Duration::from_millis(args.lease_ms);
+    let mut builder = Runner::builder(store).name(&args.name).lease(lease);
+    for kind in TestKind::ALL {
+        builder = builder.kind(task_kind(kind, &tools));
     }
-    let running = builder.start().or_trouble("the runner does not start")?;
-    raise_flag(&site, &member.name)?;
-    let enough = end_of_input();
+    let running = builder.start().context("cannot start the runner")?;
+    write_ready_flag(&paths, &args.name)?;
+    let stop = end_of_input();
     loop {
         if let Some(ended) = running.wait_ended(Duration::ZERO) {
-            ended.or_trouble("the runner has ended by itself")?;
+            ended.context("the runner ended by itself")?;
         }
-        if enough.recv_timeout(Duration::from_millis(50)) != Err(RecvTimeoutError::Timeout) {
+        if stop.recv_timeout(Duration::from_millis(50)) != Err(RecvTimeoutError::Timeout) {
             break;
         }
     }
-    running.stop(PATIENCE).map(drop).or_trouble("the runner did not stop well")
+    running.stop(EXIT_TIMEOUT).map(drop).context("cannot stop the runner")
 }
 
-fn tools(site: &Site, name: &str) -> Result<Tools, Trouble> {
+fn tools(paths: &RunPaths, name: &str) -> Result<Tools, Error> {
     Ok(Tools {
         name: name.to_owned(),
-        effects: Effects::open(&site.effects()).or_trouble("cannot open the effects")?,
-        runs: Log::open(&site.runs()).or_trouble("cannot open a log")?,
-        acks: Log::open(&site.acks()).or_trouble("cannot open a log")?,
-        looks: AtomicU64::new(0),
+        effects: Effects::open(&paths.effects()).context("cannot open the effects")?,
+        runs: Log::open(&paths.runs()).context("cannot open a log")?,
+        acks: Log::open(&paths.acks()).context("cannot open a log")?,
+        lookups: AtomicU64::new(0),
     })
 }
 
-/// For whoever looks into the folder of a run with findings.
+/// Logs warnings to standard error, which the harness keeps in a file for runs with violations.
 pub(crate) fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::new("warn");
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
 }
 
-/// A referee that is killed leaves nobody behind, not even a process that is stopped. Under strace the parent is
-/// strace: who kills that kills us.
-pub(crate) fn die_with_the_referee() {
-    // Refused nowhere that we know of; then the end of standard input has to do.
+/// Makes the kernel kill this process when its parent dies, even while it is suspended. Under strace the parent is
+/// strace.
+pub(crate) fn die_with_harness() {
+    // If the call fails, the end of standard input still stops this process.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }
 
-/// Tells the referee that work has begun.
-pub(crate) fn raise_flag(site: &Site, name: &str) -> Result<(), Trouble> {
-    std::fs::write(site.flag_of(name), "").or_trouble("cannot raise the flag")
+/// Creates the file that tells the harness that this process is ready.
+pub(crate) fn write_ready_flag(paths: &RunPaths, name: &str) -> Result<(), Error> {
+    std::fs::write(paths.ready_flag_of(name), "").context("cannot write the ready file")
 }
 
-/// Gives a signal (the other side is dropped) when standard input ends.
+/// Returns a channel whose sender is dropped when standard input ends.
 pub(crate) fn end_of_input() -> Receiver<()> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        // Nothing is ever written there; an error is an end as well.
+        // Nothing is written to standard input; an error counts as its end.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(sender);
     });
     receiver
 }
 
-fn kind(errand: Errand, tools: &Arc<Tools>) -> TaskKind {
+fn task_kind(kind: TestKind, tools: &Arc<Tools>) -> TaskKind {
     let tools = tools.clone();
-    let handler = move |work: &TaskContext<'_>| {
-        let order: Order = work.parse()?;
-        tools.runs.line(&format!("start {} {}", work.id(), tools.name))?;
-        attempt(errand, work, &order, &tools)?;
-        work.set_result(&Signature { by: tools.name.clone() })
+    let handler = move |context: &TaskContext<'_>| {
+        let payload: Payload = context.parse()?;
+        tools.runs.append(&format!("start {} {}", context.id(), tools.name))?;
+        run_kind(kind, context, &payload, &tools)?;
+        context.set_result(&CompletedBy { by: tools.name.clone() })
     };
     let retry = Retry::exponential(6, Duration::from_millis(20)).max_delay(Duration::from_millis(200));
-    TaskKind::new(errand.name(), handler).workers(4).retry(retry)
+    TaskKind::new(kind.name(), handler).workers(4).retry(retry)
 }
 
-fn attempt(errand: Errand, work: &TaskContext<'_>, order: &Order, tools: &Tools) -> TaskResult<()> {
-    match errand {
-        Errand::Swift => effect(work, &order.key, tools),
-        Errand::Flaky if work.attempt() <= 2 => Err(TaskError::transient("not yet")),
-        Errand::Flaky => effect(work, &order.key, tools),
-        Errand::Doomed => Err(TaskError::permanent("doomed")),
-        Errand::Steps => steps(work, &order.key, tools),
-        Errand::Parent => parent(work, order, tools),
-        Errand::Slow => {
-            if work.wait_cancelled(Duration::from_millis(order.millis)) {
+fn run_kind(kind: TestKind, context: &TaskContext<'_>, payload: &Payload, tools: &Tools) -> TaskResult<()> {
+    match kind {
+        TestKind::Fast => apply_effect(context, &payload.key, tools),
+        TestKind::Flaky if context.attempt() <= 2 => Err(TaskError::transient("not yet")),
+        TestKind::Flaky => apply_effect(context, &payload.key, tools),
+        TestKind::Failing => Err(TaskError::permanent("failing")),
+        TestKind::Steps => run_steps(context, &payload.key, tools),
+        TestKind::Parent => run_parent(context, payload, tools),
+        TestKind::Slow => {
+            if context.wait_cancelled(Duration::from_millis(payload.millis)) {
                 return Err(TaskError::cancelled());
             }
-            effect(work, &order.key, tools)
+            apply_effect(context, &payload.key, tools)
         }
-        Errand::Stubborn => {
-            wait(Duration::from_millis(order.millis));
-            effect(work, &order.key, tools)
+        TestKind::Uncancellable => {
+            block_for(Duration::from_millis(payload.millis));
+            apply_effect(context, &payload.key, tools)
         }
-        Errand::Poison => {
+        TestKind::Poison => {
             kill_process(getpid(), Signal::KILL)?;
-            wait(Duration::MAX);
+            block_for(Duration::MAX);
             Ok(())
         }
     }
 }
 
-fn effect(work: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
-    Ok(tools.effects.have(key, work.id(), &tools.name)?)
+fn apply_effect(context: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
+    Ok(tools.effects.apply(key, context.id(), &tools.name)?)
 }
 
-/// Goes on after the last step that was noted. It says so before it looks: a worker that is stopped between its
-/// look and its note finds less than others have saved since, and is right.
-fn steps(work: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
-    let look = format!("{}/{}", tools.name, tools.looks.fetch_add(1, Ordering::Relaxed));
-    tools.runs.line(&format!("looks {} {look}", work.id()))?;
-    let done = work.checkpoint::<u32>("done")?.unwrap_or(0);
-    tools.runs.line(&format!("resumed {} {look} {done}", work.id()))?;
+/// Continues after the last saved step. The lookup is logged before it happens: a worker that is suspended between its
+/// lookup and its log line rightly finds less than other workers have saved since.
+fn run_steps(context: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
+    let lookup = format!("{}/{}", tools.name, tools.lookups.fetch_add(1, Ordering::Relaxed));
+    tools.runs.append(&format!("lookup {} {lookup}", context.id()))?;
+    let done = context.checkpoint::<u32>("done")?.unwrap_or(0);
+    tools.runs.append(&format!("resumed {} {lookup} {done}", context.id()))?;
     for step in done + 1..=STEPS {
-        if step == 3 && work.attempt() == 1 {
+        if step == 3 && context.attempt() == 1 {
             return Err(TaskError::partial("third", "the third step fails once"));
         }
-        effect(work, &step_key(key, step), tools)?;
-        work.save_checkpoint("done", &step)?;
-        tools.runs.line(&format!("saved {} {step}", work.id()))?;
+        apply_effect(context, &step_key(key, step), tools)?;
+        context.save_checkpoint("done", &step)?;
+        tools.runs.append(&format!("saved {} {step}", context.id()))?;
     }
     Ok(())
 }
 
-/// The follow-up has a key, so a parent that runs twice does not leave two of them waiting.
-fn parent(work: &TaskContext<'_>, order: &Order, tools: &Tools) -> TaskResult<()> {
-    effect(work, &order.key, tools)?;
-    let key = format!("{}/child", order.key);
-    let order = Order { key: key.clone(), ..order.clone() };
-    let mut child = NewTask::new(Errand::Swift.name(), serde_json::to_string(&order)?);
+/// Enqueues a follow-up task with a unique key, so that a parent that runs twice does not enqueue two.
+fn run_parent(context: &TaskContext<'_>, payload: &Payload, tools: &Tools) -> TaskResult<()> {
+    apply_effect(context, &payload.key, tools)?;
+    let key = format!("{}/child", payload.key);
+    let payload = Payload { key: key.clone(), ..payload.clone() };
+    let mut child = NewTask::new(TestKind::Fast.name(), serde_json::to_string(&payload)?);
     child.unique_key = Some(key.clone());
-    let child = work.store().tasks().enqueue(child).map_err(TaskError::transient)?;
-    tools.acks.line(&format!("{} {} {key}", child.id, Errand::Swift.name()))?;
+    let child = context.store().tasks().enqueue(child).map_err(TaskError::transient)?;
+    tools.acks.append(&format!("{} {} {key}", child.id, TestKind::Fast.name()))?;
     Ok(())
 }
 
-/// Waits by the clock on the wall, hearing nothing: time in which the process was stopped counts.
-fn wait(time: Duration) {
+/// Blocks without checking for cancellation; time in which the process was suspended counts.
+fn block_for(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         std::thread::park_timeout(time - start.elapsed().min(time));

@@ -1,173 +1,187 @@
-//! What must be true when nothing is left to do: every confirmed message was done or is a dead letter, and nothing else
-//! was.
+//! Checks a finished round: every confirmed message was done or is a dead letter, and nothing else was done.
 
 use std::collections::BTreeMap;
 
-use super::books::Books;
-use super::mail::{Action, Mail};
+use super::broker_client::DeadLetter;
+use super::messages::{Action, Published};
 use super::plan::ATTEMPTS;
-use super::post::Dead;
+use super::results::Results;
 
-/// What was found.
+/// Result of the check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Audit {
-    /// Confirmed, and neither done nor a dead letter. It may yet come.
+    /// Confirmed messages that are neither done nor dead letters; they may still arrive.
     pub(crate) missing: Vec<String>,
-    /// What must not be, and will not go away.
-    pub(crate) wrong: Vec<String>,
-    /// Messages that were done more than once.
-    pub(crate) twice: u32,
+    /// Violations that waiting cannot remove.
+    pub(crate) violations: Vec<String>,
+    /// Number of messages that were done more than once.
+    pub(crate) duplicates: u32,
 }
 
-/// `cuts` is how often acknowledgements may have been lost: without, each message is done exactly once.
-pub(crate) fn audit(action: Action, mail: &Mail, books: &Books, dead: &[Dead], cuts: u32) -> Audit {
-    let mut audit = Audit { wrong: books.wrong.clone(), ..Audit::default() };
-    let buried = letters(mail, dead, &mut audit.wrong);
-    for parcel in mail.sure() {
-        let (id, fate) = (&parcel.id, parcel.fate);
-        let done = books.times_done(id);
-        let letters = buried.get(id.as_str()).copied().unwrap_or(0);
-        let times = if fate.is_done() { done } else { letters };
+/// Checks all messages. `cuts` is how often acknowledgements may have been lost; with 0, each message is done exactly
+/// once.
+pub(crate) fn audit(
+    action: Action,
+    published: &Published,
+    results: &Results,
+    dead_letters: &[DeadLetter],
+    cuts: u32,
+) -> Audit {
+    let mut audit = Audit { violations: results.violations.clone(), ..Audit::default() };
+    let counts = count_dead_letters(published, dead_letters, &mut audit.violations);
+    for message in published.confirmed_messages() {
+        let (id, outcome) = (&message.id, message.outcome);
+        let done = results.times_done(id);
+        let dead_lettered = counts.get(id.as_str()).copied().unwrap_or(0);
+        let times = if outcome.is_done() { done } else { dead_lettered };
         if times == 0 {
-            let wanted = if fate.is_done() { "done" } else { "a dead letter" };
-            audit.missing.push(format!("{id} ({fate:?}) was confirmed, and is not {wanted}"));
+            let expected_end = if outcome.is_done() { "done" } else { "a dead letter" };
+            audit.missing.push(format!("{id} ({outcome:?}) was confirmed, but is not {expected_end}"));
         }
-        audit.twice += u32::from(times > 1);
+        audit.duplicates += u32::from(times > 1);
         if times > 1 && cuts == 0 {
             audit
-                .wrong
-                .push(format!("nothing was cut off, and {id} ({fate:?}) came to its end {times} times"));
+                .violations
+                .push(format!("no acknowledgement was lost, but {id} ({outcome:?}) ended {times} times"));
         }
         if done > 1 && action == Action::Enqueue {
-            audit.wrong.push(format!("{id} has {done} unfinished tasks with its id as their key"));
+            audit.violations.push(format!("{id} has {done} unfinished tasks with its id as their key"));
         }
-        let expected = fate.attempts(ATTEMPTS);
+        let attempts_expected = outcome.attempts(ATTEMPTS);
         if action == Action::Exec && cuts == 0 && times == 1 {
-            let runs = books.runs.get(id).map_or(0, Vec::len);
-            if runs != expected as usize {
-                let text = format!("nothing was cut off, and {id} ({fate:?}) was tried {runs} times");
-                audit.wrong.push(format!("{text}, not {expected}"));
+            let runs = results.runs.get(id).map_or(0, Vec::len);
+            if runs != attempts_expected as usize {
+                let text = format!("no acknowledgement was lost, but {id} ({outcome:?}) had {runs} attempts");
+                audit.violations.push(format!("{text} instead of {attempts_expected}"));
             }
         }
     }
     if action == Action::Exec {
-        audit.wrong.extend(dead.iter().filter_map(|dead| not_started(dead, books)));
+        audit
+            .violations
+            .extend(dead_letters.iter().filter_map(|dead_letter| unstarted_attempts(dead_letter, results)));
     }
-    audit.wrong.extend(books.runs.iter().filter_map(|(id, runs)| too_often(id, runs, cuts)));
+    audit.violations.extend(results.runs.iter().filter_map(|(id, runs)| excess_attempts(id, runs, cuts)));
     audit
 }
 
-/// How many dead letters there are of each message; and what is wrong with them.
-fn letters<'a>(mail: &Mail, dead: &'a [Dead], wrong: &mut Vec<String>) -> BTreeMap<&'a str, u32> {
-    let mut buried = BTreeMap::new();
-    for Dead { id, reason, error, body, .. } in dead {
-        *buried.entry(id.as_str()).or_default() += 1;
-        match mail.parcels.get(id) {
-            None => wrong.push(format!("nobody has sent this dead letter: {id} {body}")),
-            Some(parcel) if parcel.body != *body => {
-                wrong.push(format!("{id} was sent as {} and is buried as {body}", parcel.body));
+/// Counts the dead letters of each message, and adds a violation for each wrong one.
+fn count_dead_letters<'a>(
+    published: &Published,
+    dead_letters: &'a [DeadLetter],
+    violations: &mut Vec<String>,
+) -> BTreeMap<&'a str, u32> {
+    let mut counts = BTreeMap::new();
+    for DeadLetter { id, reason, error, body, .. } in dead_letters {
+        *counts.entry(id.as_str()).or_default() += 1;
+        match published.messages.get(id) {
+            None => violations.push(format!("dead letter of a message that was not published: {id} {body}")),
+            Some(message) if message.body != *body => {
+                violations
+                    .push(format!("{id} was published as {}, but its dead letter is {body}", message.body));
             }
-            Some(parcel) if parcel.fate.is_done() => {
-                wrong.push(format!("{id} ({:?}) is a dead letter: {reason}: {error}", parcel.fate));
+            Some(message) if message.outcome.is_done() => {
+                violations.push(format!("{id} ({:?}) is a dead letter: {reason}: {error}", message.outcome));
             }
-            Some(parcel) if parcel.fate.reason() != reason => {
-                wrong.push(format!("{id} ({:?}) was given up for {reason:?}: {error}", parcel.fate));
+            Some(message) if message.outcome.reason() != reason => {
+                violations
+                    .push(format!("{id} ({:?}) was dead-lettered for {reason:?}: {error}", message.outcome));
             }
-            Some(_) if error.is_empty() => wrong.push(format!("the dead letter {id} does not say why")),
+            Some(_) if error.is_empty() => violations.push(format!("dead letter {id} has no error text")),
             Some(_) => {}
         }
     }
-    buried
+    counts
 }
 
-/// A dead letter has had every attempt that it counts, and at least one.
-fn not_started(dead: &Dead, books: &Books) -> Option<String> {
-    let started = books.runs.get(&dead.id).map_or(0, Vec::len);
-    let attempts = dead.failed.max(1);
+/// Returns a violation unless every attempt that a dead letter counts, and at least one, was started.
+fn unstarted_attempts(dead_letter: &DeadLetter, results: &Results) -> Option<String> {
+    let started = results.runs.get(&dead_letter.id).map_or(0, Vec::len);
+    let attempts = dead_letter.failed.max(1);
     (started < attempts as usize).then(|| {
         format!(
-            "{} is a dead letter after {attempts} attempts ({}), and was started {started} times",
-            dead.id, dead.reason
+            "{} is a dead letter after {attempts} attempts ({}), but was started {started} times",
+            dead_letter.id, dead_letter.reason
         )
     })
 }
 
-/// Each cut can make two of a message, and each of the two has its attempts.
-fn too_often(id: &str, runs: &[u32], cuts: u32) -> Option<String> {
-    let most = (ATTEMPTS as usize) << cuts.min(16);
+/// Returns a violation for too many attempts. Each cut can duplicate a message, and each copy has its own attempts.
+fn excess_attempts(id: &str, runs: &[u32], cuts: u32) -> Option<String> {
+    let max = (ATTEMPTS as usize) << cuts.min(16);
     let last = runs.iter().max().copied().unwrap_or(0);
-    (last > ATTEMPTS || runs.len() > most)
-        .then(|| format!("{id} was tried {} times after {cuts} cuts, up to attempt {last}", runs.len()))
+    (last > ATTEMPTS || runs.len() > max)
+        .then(|| format!("{id} had {} attempts after {cuts} cuts, up to attempt {last}", runs.len()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consume::mail::{Fate, Parcel};
+    use crate::consume::messages::{Outcome, TestMessage};
 
-    fn mail(fates: &[Fate]) -> Mail {
-        let parcel = |(number, fate): (usize, &Fate)| {
+    fn published(outcomes: &[Outcome]) -> Published {
+        let message = |(number, outcome): (usize, &Outcome)| {
             let id = format!("m{number}");
-            (id.clone(), Parcel { id: id.clone(), fate: *fate, body: id })
+            (id.clone(), TestMessage { id: id.clone(), outcome: *outcome, body: id })
         };
-        let parcels: BTreeMap<String, Parcel> = fates.iter().enumerate().map(parcel).collect();
-        let confirmed = parcels.keys().cloned().collect();
-        Mail { parcels, confirmed }
+        let messages: BTreeMap<String, TestMessage> = outcomes.iter().enumerate().map(message).collect();
+        let confirmed = messages.keys().cloned().collect();
+        Published { messages, confirmed }
     }
 
-    fn dead(id: &str, reason: &str) -> Dead {
+    fn dead(id: &str, reason: &str) -> DeadLetter {
         let failed = if reason == "attempts" { ATTEMPTS } else { 1 };
-        Dead {
+        DeadLetter {
             id: id.to_owned(),
             reason: reason.to_owned(),
-            error: "so".to_owned(),
+            error: "error".to_owned(),
             body: id.to_owned(),
             failed,
         }
     }
 
-    /// What is said of one message, done so often, tried so often, and buried so.
+    /// Checks the first missing message and the first violation of a round with one message.
     #[track_caller]
-    fn check(fate: Fate, runs: &[u32], done: u32, dead: &[Dead], cuts: u32, expected: [&str; 2]) {
-        let mut books = Books::default();
-        books.done.insert("m0".to_owned(), done);
-        books.runs.insert("m0".to_owned(), runs.to_vec());
-        let found = audit(Action::Exec, &mail(&[fate]), &books, dead, cuts);
-        for (said, expected) in [&found.missing, &found.wrong].into_iter().zip(expected) {
-            let as_expected = match (said.first(), expected) {
-                (said, "") => said.is_none(),
-                (said, expected) => said.is_some_and(|said| said.contains(expected)),
+    fn check(outcome: Outcome, runs: &[u32], done: u32, dead: &[DeadLetter], cuts: u32, expected: [&str; 2]) {
+        let mut results = Results::default();
+        results.done.insert("m0".to_owned(), done);
+        results.runs.insert("m0".to_owned(), runs.to_vec());
+        let found = audit(Action::Exec, &published(&[outcome]), &results, dead, cuts);
+        for (lines, expected) in [&found.missing, &found.violations].into_iter().zip(expected) {
+            let as_expected = match (lines.first(), expected) {
+                (line, "") => line.is_none(),
+                (line, expected) => line.is_some_and(|line| line.contains(expected)),
             };
             assert!(as_expected, "{found:?}, expected {expected:?}");
         }
     }
 
     #[test]
-    fn nothing_is_lost_and_nothing_is_too_much() {
-        let gone = dead("m0", "permanent");
-        check(Fate::Done, &[1], 1, &[], 0, ["", ""]);
-        check(Fate::Done, &[], 0, &[], 1, ["not done", ""]);
-        check(Fate::Done, &[1, 1], 2, &[], 1, ["", ""]);
-        check(Fate::Done, &[1, 1], 2, &[], 0, ["", "nothing was cut off"]);
-        check(Fate::Done, &[1], 1, std::slice::from_ref(&gone), 1, ["", "is a dead letter"]);
-        check(Fate::Later, &[1, 2], 1, &[], 0, ["", ""]);
-        check(Fate::Later, &[1, 1, 2], 1, &[], 0, ["", "was tried 3 times"]);
-        check(Fate::Refused, &[1], 0, std::slice::from_ref(&gone), 0, ["", ""]);
-        check(Fate::Refused, &[1], 0, &[], 1, ["not a dead letter", ""]);
-        check(Fate::Failing, &[1, 2, 3], 0, &[dead("m0", "attempts")], 0, ["", ""]);
-        check(Fate::Failing, &[1, 2], 0, &[dead("m0", "attempts")], 1, ["", "was started 2 times"]);
-        check(Fate::Refused, &[], 0, std::slice::from_ref(&gone), 1, ["", "was started 0 times"]);
-        check(Fate::Failing, &[1, 2, 3], 0, &[gone], 1, ["", "given up for"]);
-        check(Fate::Failing, &[1, 2, 3, 4], 0, &[dead("m0", "attempts")], 1, ["", "up to attempt 4"]);
-        check(Fate::Failing, &[3; 7], 0, &[dead("m0", "attempts")], 1, ["", "was tried 7 times"]);
-        check(Fate::Done, &[1], 1, &[dead("m9", "permanent")], 1, ["", "nobody has sent"]);
+    fn lost_and_repeated_messages_are_reported() {
+        let rejected = dead("m0", "permanent");
+        check(Outcome::Done, &[1], 1, &[], 0, ["", ""]);
+        check(Outcome::Done, &[], 0, &[], 1, ["not done", ""]);
+        check(Outcome::Done, &[1, 1], 2, &[], 1, ["", ""]);
+        check(Outcome::Done, &[1, 1], 2, &[], 0, ["", "no acknowledgement was lost"]);
+        check(Outcome::Done, &[1], 1, std::slice::from_ref(&rejected), 1, ["", "is a dead letter"]);
+        check(Outcome::SecondAttempt, &[1, 2], 1, &[], 0, ["", ""]);
+        check(Outcome::SecondAttempt, &[1, 1, 2], 1, &[], 0, ["", "had 3 attempts"]);
+        check(Outcome::Rejected, &[1], 0, std::slice::from_ref(&rejected), 0, ["", ""]);
+        check(Outcome::Rejected, &[1], 0, &[], 1, ["not a dead letter", ""]);
+        check(Outcome::Exhausted, &[1, 2, 3], 0, &[dead("m0", "attempts")], 0, ["", ""]);
+        check(Outcome::Exhausted, &[1, 2], 0, &[dead("m0", "attempts")], 1, ["", "was started 2 times"]);
+        check(Outcome::Rejected, &[], 0, std::slice::from_ref(&rejected), 1, ["", "was started 0 times"]);
+        check(Outcome::Exhausted, &[1, 2, 3], 0, &[rejected], 1, ["", "dead-lettered for"]);
+        check(Outcome::Exhausted, &[1, 2, 3, 4], 0, &[dead("m0", "attempts")], 1, ["", "up to attempt 4"]);
+        check(Outcome::Exhausted, &[3; 7], 0, &[dead("m0", "attempts")], 1, ["", "had 7 attempts"]);
+        check(Outcome::Done, &[1], 1, &[dead("m9", "permanent")], 1, ["", "was not published"]);
     }
 
     #[test]
-    fn a_task_is_there_once_whoever_was_killed() {
-        let mut books = Books::default();
-        books.done.insert("m0".to_owned(), 2);
-        let found = audit(Action::Enqueue, &mail(&[Fate::Done]), &books, &[], 3);
-        assert!(found.wrong[0].contains("2 unfinished tasks"), "{found:?}");
+    fn two_tasks_of_one_message_are_a_violation_despite_cuts() {
+        let mut results = Results::default();
+        results.done.insert("m0".to_owned(), 2);
+        let found = audit(Action::Enqueue, &published(&[Outcome::Done]), &results, &[], 3);
+        assert!(found.violations[0].contains("2 unfinished tasks"), "{found:?}");
     }
 }

@@ -1,48 +1,48 @@
-//! What happens to a round beside kills: connections that are cut, sinks that fail, a disk that is full, a broker with a
-//! short timeout for acknowledgements.
+//! Faults of a round besides kills: cut connections, failing sinks, a full disk, a broker with a short acknowledgement
+//! timeout.
 
 use std::path::{Path, PathBuf};
 
 use gristmill_broker::{Broker, Proxy};
 use rusqlite::Connection;
 
-use super::books::{disk, place};
-use super::mail::Action;
+use super::messages::Action;
 use super::plan::{CONSUMER_TIMEOUT, Plan};
+use super::results::{output_dir, output_path};
+use crate::cli_process::Cli;
 use crate::disk::SmallDisk;
-use crate::mill::Mill;
-use crate::{OrTrouble, Trouble};
+use crate::{Error, ErrorContext};
 
-/// What a round needs for its hazards, and what is put back after it.
+/// Set-up of the hazards of a round, undone after it.
 pub(crate) struct Hazards {
     proxy: Option<Proxy>,
     disk: Option<SmallDisk>,
-    impatient: bool,
-    /// Connections are being cut.
-    pub(crate) storming: bool,
+    short_ack_timeout: bool,
+    /// Whether connections are being cut now.
+    pub(crate) cutting: bool,
 }
 
 impl Hazards {
-    pub(crate) fn set_up(plan: &Plan, mill: &Mill, folder: &Path, broker: &Broker) -> Result<Self, Trouble> {
-        let proxy = plan.has_storm().then(|| Proxy::to(broker.address())).transpose();
-        let small = plan.has_full_disk().then(|| SmallDisk::mount(&disk(folder))).transpose()?;
-        if small.is_some() {
-            mill.give(&disk(folder))?;
+    pub(crate) fn set_up(plan: &Plan, cli: &Cli, folder: &Path, broker: &Broker) -> Result<Self, Error> {
+        let proxy = plan.cuts_connections().then(|| Proxy::to(broker.address())).transpose();
+        let disk = plan.has_full_disk().then(|| SmallDisk::mount(&output_dir(folder))).transpose()?;
+        if disk.is_some() {
+            cli.chown(&output_dir(folder))?;
         }
-        if plan.is_slow() {
-            // The broker looks at every channel once in a tick. Both are read when a channel is opened.
-            set(broker, "consumer_timeout", &CONSUMER_TIMEOUT.as_millis().to_string())?;
-            set(broker, "channel_tick_interval", "300")?;
+        if plan.has_slow_handlers() {
+            // The broker checks every channel once per tick. It reads both settings when a channel is opened.
+            set_broker_env(broker, "consumer_timeout", &CONSUMER_TIMEOUT.as_millis().to_string())?;
+            set_broker_env(broker, "channel_tick_interval", "300")?;
         }
         Ok(Hazards {
-            proxy: proxy.or_trouble("cannot open a port")?,
-            disk: small,
-            impatient: plan.is_slow(),
-            storming: false,
+            proxy: proxy.context("cannot open a port")?,
+            disk,
+            short_ack_timeout: plan.has_slow_handlers(),
+            cutting: false,
         })
     }
 
-    /// Where consumers connect to.
+    /// Returns the URI that consumers connect to.
     pub(crate) fn uri(&self, broker: &Broker) -> String {
         self.proxy.as_ref().map_or_else(|| broker.uri(), |proxy| proxy.uri(&broker.uri()))
     }
@@ -51,68 +51,68 @@ impl Hazards {
         self.proxy.iter().for_each(Proxy::cut);
     }
 
-    pub(crate) fn mend(&self) {
+    pub(crate) fn restore(&self) {
         self.proxy.iter().for_each(Proxy::restore);
     }
 
-    pub(crate) fn fill(&self) -> Result<(), Trouble> {
+    pub(crate) fn fill(&self) -> Result<(), Error> {
         self.disk.iter().try_for_each(SmallDisk::fill)
     }
 
-    pub(crate) fn free(&self) -> Result<(), Trouble> {
+    pub(crate) fn free(&self) -> Result<(), Error> {
         self.disk.iter().try_for_each(SmallDisk::free)
     }
 
-    /// Puts back what was changed. What was on the small disk is kept where something was found.
-    pub(crate) fn end(self, broker: &Broker, folder: &Path, well: bool) -> Result<(), Trouble> {
-        if self.impatient {
-            set(broker, "consumer_timeout", "1800000")?;
-            set(broker, "channel_tick_interval", "60000")?;
+    /// Restores the broker's settings. Copies the files of the small disk if the round had violations.
+    pub(crate) fn end(self, broker: &Broker, folder: &Path, passed: bool) -> Result<(), Error> {
+        if self.short_ack_timeout {
+            set_broker_env(broker, "consumer_timeout", "1800000")?;
+            set_broker_env(broker, "channel_tick_interval", "60000")?;
         }
         match &self.disk {
-            Some(disk) if !well => {
-                disk.rescue(&folder.join("rescued")).or_trouble("cannot copy files of a disk")
+            Some(disk) if !passed => {
+                disk.copy_files_to(&folder.join("rescued")).context("cannot copy the files of the small disk")
             }
             _ => Ok(()),
         }
     }
 }
 
-fn set(broker: &Broker, name: &str, value: &str) -> Result<(), Trouble> {
+fn set_broker_env(broker: &Broker, name: &str, value: &str) -> Result<(), Error> {
     let call = format!("application:set_env(rabbit, {name}, {value}).");
-    broker.ctl(["eval", &call]).map(drop).or_trouble("cannot change a setting of the broker")
+    broker.ctl(["eval", &call]).map(drop).context("cannot change a setting of the broker")
 }
 
-/// A sink that fails until this ends.
+/// A sink that fails until [`FailingSink::end`].
 pub(crate) enum FailingSink {
     /// A database that another connection has locked.
     Locked(Connection),
-    /// The command finds this file.
+    /// A command that fails while this file exists.
     Unavailable(PathBuf),
 }
 
-/// Makes what consumers write to fail. Nothing, where it is not there yet.
-pub(crate) fn fail_sink(action: Action, folder: &Path) -> Result<Option<FailingSink>, Trouble> {
-    let place = place(action, folder);
+/// Makes the sink of the consumers fail. Returns `None` if it does not exist yet.
+pub(crate) fn fail_sink(action: Action, folder: &Path) -> Result<Option<FailingSink>, Error> {
+    let output_path = output_path(action, folder);
     if action == Action::Exec {
-        let flag = place.with_extension("unavailable");
-        std::fs::write(&flag, "").or_trouble("cannot make a file")?;
+        let flag = output_path.with_extension("unavailable");
+        std::fs::write(&flag, "").context("cannot create a file")?;
         return Ok(Some(FailingSink::Unavailable(flag)));
     }
-    if !place.exists() {
+    if !output_path.exists() {
         return Ok(None);
     }
-    let conn = Connection::open(&place).or_trouble("cannot open a sink")?;
-    conn.busy_timeout(std::time::Duration::from_secs(5)).or_trouble("cannot set a timeout")?;
-    conn.execute_batch("BEGIN IMMEDIATE").or_trouble("cannot lock a sink")?;
+    let conn = Connection::open(&output_path).context("cannot open a sink")?;
+    conn.busy_timeout(std::time::Duration::from_secs(5)).context("cannot set a timeout")?;
+    conn.execute_batch("BEGIN IMMEDIATE").context("cannot lock a sink")?;
     Ok(Some(FailingSink::Locked(conn)))
 }
 
 impl FailingSink {
-    pub(crate) fn end(self) -> Result<(), Trouble> {
+    pub(crate) fn end(self) -> Result<(), Error> {
         match self {
-            FailingSink::Locked(conn) => conn.execute_batch("ROLLBACK").or_trouble("cannot unlock a sink"),
-            FailingSink::Unavailable(flag) => std::fs::remove_file(flag).or_trouble("cannot remove a file"),
+            FailingSink::Locked(conn) => conn.execute_batch("ROLLBACK").context("cannot unlock a sink"),
+            FailingSink::Unavailable(flag) => std::fs::remove_file(flag).context("cannot remove a file"),
         }
     }
 }

@@ -1,223 +1,221 @@
-//! What a round is: choices that follow from its seed, and the command line that they make.
+//! The plan of a round: random choices from its seed, and the command line that follows from them.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::books::{NAME, place};
-use super::mail::{Action, SCRIPT};
-use crate::chance::Chance;
+use super::messages::{Action, SCRIPT};
+use super::results::{TARGET_NAME, output_path};
+use crate::rng::Rng;
 
-/// How many attempts a message has.
+/// Maximum number of attempts of a message.
 pub(crate) const ATTEMPTS: u32 = 3;
 
-/// Calls at which consumers are killed: what reaches the disk, and what the broker hears; and about how many of them a
-/// thread makes.
+/// System calls at which consumers are killed (network and disk writes), and about how many of them a thread makes.
 const CALLS: [(&str, u64); 3] = [("sendto,writev", 40), ("fsync,fdatasync", 20), ("pwrite64", 200)];
 
-/// In so many rounds the broker is killed once, and once nobody is killed.
-const CYCLE: u32 = 5;
+/// Rounds from one kill of the broker to the next; every second cycle has one round without kills.
+const KILL_CYCLE: u32 = 5;
 
-/// A queue with a bound holds this many messages.
-const BOUND: u32 = 40;
+/// Maximum length of a bounded queue.
+const MAX_QUEUE_LENGTH: u32 = 40;
 
-/// The broker's timeout for acknowledgements in rounds with slow handlers, and how long a slow handler takes.
+/// The broker's acknowledgement timeout in rounds with slow handlers, which take 5 s.
 pub(crate) const CONSUMER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Something that happens, after so long.
+/// Event in a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Kill,
-    Term,
-    /// The broker is killed, and is gone for so long.
-    Broker(Duration),
-    /// The connections of all consumers are cut this many times.
-    Storm(u32),
-    /// What consumers write to fails for this long: a locked database, a command that is unavailable.
-    Sink(Duration),
-    /// The disk that consumers write to is full for this long.
-    FullDisk(Duration),
+    Terminate,
+    /// Kills the broker and restarts it after this time.
+    KillBroker(Duration),
+    /// Cuts the connections of all consumers this many times.
+    CutConnections(u32),
+    /// Makes the sink fail for this time: a locked database, or an unavailable command.
+    FailSink(Duration),
+    /// Fills the disk that consumers write to for this time.
+    FillDisk(Duration),
 }
 
-/// What a round has beside kills and stops. Seven of them, so that each meets every action and a killed broker.
+/// Hazard of a round besides kills and stops. There are seven, so that each meets every action and a killed broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hazard {
     None,
-    Storm,
-    Sink,
-    /// The queue refuses what is beyond its bound.
-    Bounded,
+    ConnectionCuts,
+    SinkFailure,
+    /// The queue refuses messages beyond its maximum length.
+    BoundedQueue,
     FullDisk,
-    /// Some handlers take longer than the broker waits for an acknowledgement.
-    Slow,
-    StormAndSink,
+    /// Some handlers take longer than the broker's acknowledgement timeout.
+    SlowHandlers,
+    CutsAndSinkFailure,
 }
 
 const HAZARDS: [Hazard; 7] = [
     Hazard::None,
-    Hazard::Storm,
-    Hazard::Sink,
-    Hazard::Bounded,
+    Hazard::ConnectionCuts,
+    Hazard::SinkFailure,
+    Hazard::BoundedQueue,
     Hazard::FullDisk,
-    Hazard::Slow,
-    Hazard::StormAndSink,
+    Hazard::SlowHandlers,
+    Hazard::CutsAndSinkFailure,
 ];
 
-/// One round in this many has a sink that fails for minutes.
-const LONG_FAILURE: u32 = 49;
+/// Rounds from one sink or disk failure of two minutes to the next.
+const LONG_OUTAGE_CYCLE: u32 = 49;
 
 pub(crate) struct Plan {
     pub(crate) action: Action,
     pub(crate) quorum: bool,
     pub(crate) count: u64,
-    /// Of a hundred messages.
-    pub(crate) bad: u64,
-    /// Of a hundred messages: published before anybody consumes.
-    pub(crate) before: u64,
-    /// In which time the others are published.
-    pub(crate) spread: Duration,
-    pub(crate) hands: usize,
-    /// How many of those that are started may be killed at a call.
-    pub(crate) calls: u32,
+    /// Percentage of bad messages.
+    pub(crate) bad_percent: u64,
+    /// Percentage of messages that are published before consumers start.
+    pub(crate) early_percent: u64,
+    /// Time over which the others are published.
+    pub(crate) publish_time: Duration,
+    pub(crate) consumers: usize,
+    /// Maximum number of consumers that are killed at a system call.
+    pub(crate) kills_at_calls: u32,
     pub(crate) events: Vec<(Duration, Event)>,
-    /// The most messages that the queue takes.
-    pub(crate) bound: Option<u32>,
+    /// Maximum length of the queue, if it is bounded.
+    pub(crate) max_length: Option<u32>,
     hazard: Hazard,
     workers: u64,
     prefetch: u64,
 }
 
 impl Plan {
-    /// The choices of a round. Which action, and whether the broker is killed, goes round, so that few rounds have all.
-    pub(crate) fn new(round: u32, strace: bool, chance: &mut Chance) -> Self {
+    /// Chooses the plan of a round. Actions and kills of the broker alternate, so that few rounds cover all of them.
+    pub(crate) fn new(round: u32, strace: bool, rng: &mut Rng) -> Self {
         let hazard = HAZARDS[round as usize % HAZARDS.len()];
         let action = match hazard {
             // Only commands can be slow.
-            Hazard::Slow => Action::Exec,
+            Hazard::SlowHandlers => Action::Exec,
             _ => Action::ALL[(round as usize - 1) % Action::ALL.len()],
         };
-        let (broker, calm) = (round % CYCLE == 4, round % (2 * CYCLE) == 2);
+        let (kills_broker, without_kills) = (round % KILL_CYCLE == 4, round % (2 * KILL_CYCLE) == 2);
         let count = match action {
-            Action::Exec => chance.within(60..250),
-            _ => chance.within(300..4_000),
+            Action::Exec => rng.in_range(60..250),
+            _ => rng.in_range(300..4_000),
         };
-        let prefetch = [0, 0, 1, 30][chance.index(4)];
-        // One at a time, each waits for its own commit.
+        let prefetch = [0, 0, 1, 30][rng.index(4)];
+        // With a prefetch of 1, each message waits for its own commit.
         let count = if prefetch == 1 && action != Action::Exec { count / 4 } else { count };
-        let spread = chance.millis(100..1_500);
-        let most = u64::try_from(spread.as_millis()).unwrap_or(1_000) / 2 + 200;
+        let publish_time = rng.millis(100..1_500);
+        let max = u64::try_from(publish_time.as_millis()).unwrap_or(1_000) / 2 + 200;
         let mut events = Vec::new();
-        for _ in 0..chance.within(1..5) {
-            let kills = !calm && chance.percent(75);
-            events.push((chance.millis(0..most), if kills { Event::Kill } else { Event::Term }));
+        for _ in 0..rng.in_range(1..5) {
+            let kills = !without_kills && rng.percent(75);
+            events.push((rng.millis(0..max), if kills { Event::Kill } else { Event::Terminate }));
         }
-        if broker {
-            let at = chance.index(events.len() + 1);
-            events.insert(at, (chance.millis(0..most), Event::Broker(chance.millis(0..800))));
+        if kills_broker {
+            let at = rng.index(events.len() + 1);
+            events.insert(at, (rng.millis(0..max), Event::KillBroker(rng.millis(0..800))));
         }
-        let failing = if round.is_multiple_of(LONG_FAILURE) { 120_000 } else { chance.within(1_000..8_000) };
-        let failing = Duration::from_millis(failing);
-        let storm = |cuts| (Duration::from_millis(most / 4), Event::Storm(cuts));
-        let at_first = match hazard {
-            Hazard::Storm => vec![storm(17)],
-            Hazard::Sink => vec![(Duration::ZERO, Event::Sink(failing))],
-            Hazard::StormAndSink => vec![storm(8), (Duration::ZERO, Event::Sink(failing))],
-            Hazard::FullDisk => vec![(Duration::ZERO, Event::FullDisk(failing))],
-            Hazard::None | Hazard::Bounded | Hazard::Slow => Vec::new(),
+        let outage =
+            if round.is_multiple_of(LONG_OUTAGE_CYCLE) { 120_000 } else { rng.in_range(1_000..8_000) };
+        let outage = Duration::from_millis(outage);
+        let cuts = |cuts| (Duration::from_millis(max / 4), Event::CutConnections(cuts));
+        let hazard_events = match hazard {
+            Hazard::ConnectionCuts => vec![cuts(17)],
+            Hazard::SinkFailure => vec![(Duration::ZERO, Event::FailSink(outage))],
+            Hazard::CutsAndSinkFailure => vec![cuts(8), (Duration::ZERO, Event::FailSink(outage))],
+            Hazard::FullDisk => vec![(Duration::ZERO, Event::FillDisk(outage))],
+            Hazard::None | Hazard::BoundedQueue | Hazard::SlowHandlers => Vec::new(),
         };
-        // There is something to disturb for as long as it lasts.
-        let spread = if at_first.is_empty() { spread } else { spread + Duration::from_secs(3) };
-        if hazard == Hazard::Slow {
-            // Only kills of consumers would explain what is done twice.
+        // Publishing continues for as long as a hazard lasts.
+        let publish_time =
+            if hazard_events.is_empty() { publish_time } else { publish_time + Duration::from_secs(3) };
+        if hazard == Hazard::SlowHandlers {
+            // Without kills, a message that is done twice is a violation.
             events.clear();
         }
-        events.splice(0..0, at_first);
-        let slow = hazard == Hazard::Slow;
+        events.splice(0..0, hazard_events);
+        let slow = hazard == Hazard::SlowHandlers;
         Plan {
             action,
-            quorum: chance.percent(60),
+            quorum: rng.percent(60),
             count,
-            bad: [0, 2, 10][chance.index(3)],
-            before: [0, 50, 100][chance.index(3)],
-            spread,
-            // What is sent to another process runs there as well, while the first still runs it.
-            hands: if slow { 1 } else { 1 + chance.index(3) },
+            bad_percent: [0, 2, 10][rng.index(3)],
+            early_percent: [0, 50, 100][rng.index(3)],
+            publish_time,
+            // A second process would run a message that the broker redelivers while the first still runs it.
+            consumers: if slow { 1 } else { 1 + rng.index(3) },
             // A consumer that starts while the disk is full cannot open its database.
-            calls: match strace && !calm && !slow && hazard != Hazard::FullDisk {
-                true => [0, 1, 2, 2][chance.index(4)],
+            kills_at_calls: match strace && !without_kills && !slow && hazard != Hazard::FullDisk {
+                true => [0, 1, 2, 2][rng.index(4)],
                 false => 0,
             },
-            bound: (hazard == Hazard::Bounded).then_some(BOUND),
+            max_length: (hazard == Hazard::BoundedQueue).then_some(MAX_QUEUE_LENGTH),
             hazard,
             events,
             workers: match action {
-                Action::Exec => chance.within(1..7),
-                _ => [0, 0, 1, 20][chance.index(4)],
+                Action::Exec => rng.in_range(1..7),
+                _ => [0, 0, 1, 20][rng.index(4)],
             },
             prefetch,
         }
     }
 
-    /// Whether the broker is killed.
-    pub(crate) fn has_broker(&self) -> bool {
-        self.events.iter().any(|(_, event)| matches!(event, Event::Broker(_)))
+    pub(crate) fn kills_broker(&self) -> bool {
+        self.events.iter().any(|(_, event)| matches!(event, Event::KillBroker(_)))
     }
 
-    /// Whether connections of consumers are cut.
-    pub(crate) fn has_storm(&self) -> bool {
-        matches!(self.hazard, Hazard::Storm | Hazard::StormAndSink)
+    pub(crate) fn cuts_connections(&self) -> bool {
+        matches!(self.hazard, Hazard::ConnectionCuts | Hazard::CutsAndSinkFailure)
     }
 
-    /// Whether the disk is filled.
     pub(crate) fn has_full_disk(&self) -> bool {
         self.hazard == Hazard::FullDisk
     }
 
-    /// Whether some handlers take longer than the broker waits.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.hazard == Hazard::Slow
+    /// Returns whether some handlers take longer than the broker's acknowledgement timeout.
+    pub(crate) fn has_slow_handlers(&self) -> bool {
+        self.hazard == Hazard::SlowHandlers
     }
 
-    /// At which call somebody is killed.
-    pub(crate) fn call(&self, chance: &mut Chance) -> (&'static str, u64) {
-        let calls = if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] };
-        let (name, most) = calls[chance.index(calls.len())];
-        (name, chance.within(1..most + 1))
+    /// Chooses the system call at which a consumer is killed.
+    pub(crate) fn kill_call(&self, rng: &mut Rng) -> (&'static str, u64) {
+        let kills_at_calls = if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] };
+        let (name, max) = kills_at_calls[rng.index(kills_at_calls.len())];
+        (name, rng.in_range(1..max + 1))
     }
 
-    /// The command.
-    pub(crate) fn words(&self, queue: &str, folder: &Path) -> Vec<OsString> {
+    /// Returns the arguments of `gristmill`.
+    pub(crate) fn args(&self, queue: &str, folder: &Path) -> Vec<OsString> {
         let kind = if self.quorum { "quorum" } else { "classic" };
         let (workers, prefetch, attempts) =
             (self.workers.to_string(), self.prefetch.to_string(), ATTEMPTS.to_string());
-        let mut words: Vec<OsString> = ["consume", queue].map(OsString::from).to_vec();
-        // One with a bound is there already.
-        if self.bound.is_none() {
-            words.extend(["--declare", kind].map(OsString::from));
+        let mut args: Vec<OsString> = ["consume", queue].map(OsString::from).to_vec();
+        // A bounded queue was declared by the harness.
+        if self.max_length.is_none() {
+            args.extend(["--declare", kind].map(OsString::from));
         }
-        words.extend(["--attempts", &attempts, "--retry-delay", "125ms"].map(OsString::from));
-        words.extend(["--workers", &workers, "--prefetch", &prefetch].map(OsString::from));
-        // Whoever is told to end has time enough, on whatever machine.
-        words.extend(["--shutdown", "60s"].map(OsString::from));
-        let place = place(self.action, folder).into_os_string();
-        words.extend(match self.action {
-            Action::Into => vec!["--into".into(), place, "--table".into(), NAME.into()],
-            Action::Enqueue => vec!["--enqueue".into(), NAME.into()],
-            Action::Exec => vec!["--exec".into(), "sh".into(), "-c".into(), SCRIPT.into(), place],
+        args.extend(["--attempts", &attempts, "--retry-delay", "125ms"].map(OsString::from));
+        args.extend(["--workers", &workers, "--prefetch", &prefetch].map(OsString::from));
+        // Enough time to stop on a slow machine.
+        args.extend(["--shutdown", "60s"].map(OsString::from));
+        let output_path = output_path(self.action, folder).into_os_string();
+        args.extend(match self.action {
+            Action::Into => vec!["--into".into(), output_path, "--table".into(), TARGET_NAME.into()],
+            Action::Enqueue => vec!["--enqueue".into(), TARGET_NAME.into()],
+            Action::Exec => vec!["--exec".into(), "sh".into(), "-c".into(), SCRIPT.into(), output_path],
         });
-        words
+        args
     }
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.quorum { "quorum" } else { "classic" };
-        write!(f, "{} from {kind}, {} messages, {}% bad", self.action.word(), self.count, self.bad)?;
-        write!(f, ", {} at once", self.hands)?;
+        write!(f, "{} from {kind}, {} messages, {}% bad", self.action.name(), self.count, self.bad_percent)?;
+        write!(f, ", {} consumers", self.consumers)?;
         match self.hazard {
-            Hazard::Bounded => write!(f, ", at most {BOUND} in the queue")?,
-            Hazard::Slow => write!(f, ", acknowledgements within {CONSUMER_TIMEOUT:?}")?,
+            Hazard::BoundedQueue => write!(f, ", at most {MAX_QUEUE_LENGTH} in the queue")?,
+            Hazard::SlowHandlers => write!(f, ", acknowledgements within {CONSUMER_TIMEOUT:?}")?,
             _ => {}
         }
         for (name, value) in [("workers", self.workers), ("prefetch", self.prefetch)] {

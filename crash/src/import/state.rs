@@ -1,7 +1,7 @@
-//! What a database holds, and whether that is the old, the new, or something between.
+//! Contents of a database, and whether they are the old state, the new state, or something between.
 //!
-//! Owns what "the same" means: the schema, and all rows in their order with their numbers. Plain SQL on a connection of
-//! its own, so that the importer does not testify for itself.
+//! Defines equality: the schema, and all rows in order with their rowids. Read with plain SQL, independent of the
+//! importer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,45 +10,44 @@ use std::path::Path;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::{OrTrouble, Trouble};
+use crate::{Error, ErrorContext};
 
-const LOOK: &str = "cannot look into a database";
+const READ_ERROR: &str = "cannot read a database";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct DatabaseState {
     tables: BTreeMap<String, Table>,
-    /// What `_imports` says, by table: all but numbers of rows and moments.
-    ledger: BTreeMap<String, Vec<String>>,
+    /// Rows of `_imports` by table, without ids and times.
+    import_log: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Table {
-    /// Its SQL, and that of its indexes.
-    made: Vec<String>,
-    /// A number for each row that says what is in it.
+    /// SQL of the table and its indexes.
+    schema: Vec<String>,
+    /// Hash of each row.
     rows: Vec<u64>,
 }
 
-/// What became of a database.
+/// Comparison of a database with the old and the new state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Judgement {
-    /// Tables whose file is in.
+pub(crate) struct Comparison {
     pub(crate) loaded: BTreeSet<String>,
-    pub(crate) findings: Vec<String>,
+    pub(crate) violations: Vec<String>,
 }
 
-impl State {
-    /// Reads a database that nobody else has open; also what SQLite has to say against it.
-    pub(crate) fn read(database: &Path) -> Result<(State, Vec<String>), Trouble> {
-        let read = || -> rusqlite::Result<(State, Vec<String>)> {
+impl DatabaseState {
+    /// Reads a database that no process has open, and the result of SQLite's integrity check.
+    pub(crate) fn read(database: &Path) -> Result<(DatabaseState, Vec<String>), Error> {
+        let read = || -> rusqlite::Result<(DatabaseState, Vec<String>)> {
             let conn = Connection::open(database)?;
             let mut damage = strings(&conn, "PRAGMA integrity_check", [])?;
             damage.retain(|line| line != "ok");
-            let mut state = State::default();
+            let mut state = DatabaseState::default();
             let names = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
             for name in strings(&conn, names, [])? {
                 if name == "_imports" {
-                    state.ledger = ledger(&conn)?;
+                    state.import_log = import_log(&conn)?;
                 } else {
                     let table = Table::read(&conn, &name)?;
                     state.tables.insert(name, table);
@@ -56,61 +55,62 @@ impl State {
             }
             Ok((state, damage))
         };
-        read().or_trouble(LOOK)
+        read().context(READ_ERROR)
     }
 
-    /// Tables whose file an import loads that leads from `old` to here.
-    pub(crate) fn since(&self, old: &State) -> BTreeSet<String> {
-        self.ledger
+    /// Returns the tables that an import from `old` to this state loads.
+    pub(crate) fn loaded_since(&self, old: &DatabaseState) -> BTreeSet<String> {
+        self.import_log
             .iter()
-            .filter(|(name, rows)| old.notes(name) != rows.as_slice())
+            .filter(|(name, rows)| old.log_rows(name) != rows.as_slice())
             .map(|(name, _)| name.clone())
             .collect()
     }
 
-    /// Each table must be as before or as after, and `_imports` say which.
-    pub(crate) fn between(&self, old: &State, new: &State) -> Judgement {
-        let mut judgement = Judgement::default();
+    /// Checks that each table is in the old or the new state, and that `_imports` says which.
+    pub(crate) fn compare(&self, old: &DatabaseState, new: &DatabaseState) -> Comparison {
+        let mut comparison = Comparison::default();
         let tables =
-            [old, new, self].into_iter().flat_map(|state| state.tables.keys().chain(state.ledger.keys()));
+            [old, new, self].into_iter().flat_map(|state| state.tables.keys().chain(state.import_log.keys()));
         for name in tables.collect::<BTreeSet<_>>() {
             let (before, after, found) = (old.tables.get(name), new.tables.get(name), self.tables.get(name));
             if found != before && found != after {
-                let (before, after, found) = (told(before), told(after), told(found));
-                judgement
-                    .findings
-                    .push(format!("the table {name} is {found}; it was {before}, and was to be {after}"));
+                let (before, after, found) = (describe(before), describe(after), describe(found));
+                comparison
+                    .violations
+                    .push(format!("table {name} is {found}; the old state is {before}, the new one {after}"));
             }
-            let notes = self.notes(name);
-            if notes == new.notes(name) {
+            let log_rows = self.log_rows(name);
+            if log_rows == new.log_rows(name) {
                 if found != after {
-                    judgement.findings.push(format!("_imports says that {name} is loaded, and it is not"));
+                    comparison.violations.push(format!("_imports lists {name} as loaded, but it is not"));
                 }
-                if notes != old.notes(name) {
-                    judgement.loaded.insert(name.clone());
+                if log_rows != old.log_rows(name) {
+                    comparison.loaded.insert(name.clone());
                 }
-            } else if notes != old.notes(name) {
-                judgement
-                    .findings
-                    .push(format!("_imports says of {name}: {notes:?}; undisturbed {:?}", new.notes(name)));
+            } else if log_rows != old.log_rows(name) {
+                comparison.violations.push(format!(
+                    "_imports has {log_rows:?} for {name}; undisturbed {:?}",
+                    new.log_rows(name)
+                ));
             } else if found != before {
-                judgement.findings.push(format!("_imports says that {name} is not loaded, and it is"));
+                comparison.violations.push(format!("_imports does not list {name} as loaded, but it is"));
             }
         }
-        judgement
+        comparison
     }
 
-    fn notes(&self, table: &str) -> &[String] {
-        self.ledger.get(table).map_or(&[], Vec::as_slice)
+    fn log_rows(&self, table: &str) -> &[String] {
+        self.import_log.get(table).map_or(&[], Vec::as_slice)
     }
 }
 
 impl Table {
     fn read(conn: &Connection, name: &str) -> rusqlite::Result<Table> {
-        let made =
+        let schema =
             "SELECT type || ' ' || name || ': ' || coalesce(sql, '') FROM sqlite_schema WHERE tbl_name = ?1
             ORDER BY type, name";
-        let made = strings(conn, made, [name])?;
+        let schema = strings(conn, schema, [name])?;
         let mut statement = conn.prepare(&format!("SELECT rowid, * FROM \"{name}\" ORDER BY rowid"))?;
         let columns = statement.column_count();
         let rows = statement.query_map([], |row| {
@@ -126,30 +126,30 @@ impl Table {
             }
             Ok(hasher.finish())
         })?;
-        Ok(Table { made, rows: rows.collect::<rusqlite::Result<_>>()? })
+        Ok(Table { schema, rows: rows.collect::<rusqlite::Result<_>>()? })
     }
 }
 
-/// A table in some words, two of them only if it is the same.
-fn told(table: Option<&Table>) -> String {
-    let Some(table) = table else { return "not there".to_owned() };
+/// Describes a table for a message; equal tables have equal descriptions.
+fn describe(table: Option<&Table>) -> String {
+    let Some(table) = table else { return "missing".to_owned() };
     let mut hasher = DefaultHasher::new();
     table.rows.hash(&mut hasher);
-    format!("{} rows (print {:08x}) {:?}", table.rows.len(), hasher.finish() as u32, table.made)
+    format!("{} rows (hash {:08x}) {:?}", table.rows.len(), hasher.finish() as u32, table.schema)
 }
 
-fn ledger(conn: &Connection) -> rusqlite::Result<BTreeMap<String, Vec<String>>> {
-    let mut ledger: BTreeMap<String, Vec<String>> = BTreeMap::new();
+fn import_log(conn: &Connection) -> rusqlite::Result<BTreeMap<String, Vec<String>>> {
+    let mut import_log: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut statement = conn.prepare(
         r#"SELECT "table", json_array("source", "bytes", "modified_ns", "blake3", "mode", "options", "rows", "errors",
             "error", "renamed") FROM "_imports" ORDER BY "id""#,
     )?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for row in rows {
-        let (table, note): (String, String) = row?;
-        ledger.entry(table).or_default().push(note);
+        let (table, log_row): (String, String) = row?;
+        import_log.entry(table).or_default().push(log_row);
     }
-    Ok(ledger)
+    Ok(import_log)
 }
 
 fn strings(conn: &Connection, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<Vec<String>> {

@@ -1,4 +1,4 @@
-//! Trials of another kind than a kill: a full disk, two imports at once, a database that somebody else keeps.
+//! Rounds without a kill: a full disk, two concurrent imports, a database that another connection has locked.
 
 use std::fs::File;
 use std::io::Write;
@@ -6,144 +6,152 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::field::{Place, Way};
-use super::game::{End, Game};
-use crate::chance::Chance;
-use crate::crew::pause;
+use super::fixture::{ImportMode, Workdir};
+use super::round::{ImportEnd, ImportRound};
+use crate::cli_process::{self, CliExit, Fault, INTERRUPTED};
 use crate::disk::SmallDisk;
-use crate::mill::{self, Blow, Ended, INTERRUPTED};
-use crate::{OrTrouble, Trouble};
+use crate::processes::pause;
+use crate::rng::Rng;
+use crate::{Error, ErrorContext};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trial {
-    /// The disk is full before it is done.
-    Full,
-    /// Somebody else imports into the same database.
-    Together,
-    /// Somebody else has a transaction open, and then comes Ctrl-C.
-    Kept,
+    /// The disk is full before the import ends.
+    FullDisk,
+    /// Two imports load into the same database.
+    Concurrent,
+    /// Another connection has a transaction open, and the import gets Ctrl-C.
+    Locked,
 }
 
-/// Room that the full disk still has, at most.
-const ROOM: u64 = 3 << 19;
+/// Maximum free space of the full disk.
+const MAX_FREE_BYTES: u64 = 3 << 19;
 
 impl Trial {
-    pub(crate) const ALL: [Trial; 4] = [Trial::Full, Trial::Together, Trial::Kept, Trial::Full];
+    pub(crate) const ALL: [Trial; 4] = [Trial::FullDisk, Trial::Concurrent, Trial::Locked, Trial::FullDisk];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Trial::Full => "full disk",
-            Trial::Together => "two at once",
-            Trial::Kept => "kept by another",
+            Trial::FullDisk => "full disk",
+            Trial::Concurrent => "concurrent",
+            Trial::Locked => "locked database",
         }
     }
 
-    /// What happened, and whether that was what was wanted.
-    pub(crate) fn run(self, game: &mut Game<'_>, chance: &mut Chance) -> Result<(String, bool), Trouble> {
+    /// Runs the trial. Returns a description, and whether the intended situation occurred.
+    pub(crate) fn run(self, round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
         match self {
-            Trial::Full => full(game, chance),
-            Trial::Together => together(game, chance),
-            Trial::Kept => kept(game, chance),
+            Trial::FullDisk => full_disk(round, rng),
+            Trial::Concurrent => concurrent(round, rng),
+            Trial::Locked => locked(round, rng),
         }
     }
 }
 
-/// The import fails with the system's exit code and says why; when there is room again, it goes on.
-fn full(game: &mut Game<'_>, chance: &mut Chance) -> Result<(String, bool), Trouble> {
-    let folder = game.place.folder().join("disk");
-    std::fs::create_dir(&folder).or_trouble("cannot make a folder")?;
+/// The import fails with exit code 2 and the reason; with free space, it can be resumed.
+fn full_disk(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
+    let folder = round.workdir.folder().join("disk");
+    std::fs::create_dir(&folder).context("cannot create a folder")?;
     let disk = SmallDisk::mount(&folder)?;
-    let place = Place::make(game.mill, &folder.join("place"))?;
-    let mut inner = Game::new(game.mill, game.stage, &place, game.copy);
-    place.set_up(game.mill, game.stage, chance.percent(30))?;
-    let told = on_small_disk(&mut inner, &disk, chance);
-    game.findings.append(&mut inner.findings);
+    let workdir = Workdir::create(round.cli, &folder.join("workdir"))?;
+    let mut inner = ImportRound::new(round.cli, round.scenario, &workdir, round.copy);
+    workdir.set_up(round.cli, round.scenario, rng.percent(30))?;
+    let description = on_small_disk(&mut inner, &disk, rng);
+    round.violations.append(&mut inner.violations);
     drop(disk);
-    std::fs::remove_dir(&folder).or_trouble("cannot remove a folder")?;
-    told
+    std::fs::remove_dir(&folder).context("cannot remove a folder")?;
+    description
 }
 
 fn on_small_disk(
-    game: &mut Game<'_>,
+    round: &mut ImportRound<'_>,
     disk: &SmallDisk,
-    chance: &mut Chance,
-) -> Result<(String, bool), Trouble> {
-    let room = chance.within(0..ROOM);
-    let spare = game.place.folder().join("spare");
-    let reserve = || File::create(&spare)?.write_all(&vec![0; room as usize]);
-    reserve().or_trouble("cannot write a file")?;
+    rng: &mut Rng,
+) -> Result<(String, bool), Error> {
+    let free_bytes = rng.in_range(0..MAX_FREE_BYTES);
+    let spare = round.workdir.folder().join("spare");
+    let reserve = || File::create(&spare)?.write_all(&vec![0; free_bytes as usize]);
+    reserve().context("cannot write a file")?;
     disk.fill()?;
-    std::fs::remove_file(&spare).or_trouble("cannot remove a file")?;
-    let database = game.place.database();
-    let failed = game.mill.run(&game.place.own(), &game.stage.words(&database, false))?;
+    std::fs::remove_file(&spare).context("cannot remove a file")?;
+    let database = round.workdir.database();
+    let failed = round.cli.run(&round.workdir.own_db(), &round.scenario.args(&database, false))?;
     disk.free()?;
-    let resume = game.stage.way != Way::New;
-    let (told, happened) = match failed {
-        Ended::Failed { code: Some(2), said } if said.contains("full") => {
-            game.look(End::Full)?;
-            let loaded = game.loaded.len();
-            match game.mill.run(&game.place.own(), &game.stage.words(&database, resume))? {
-                Ended::Done(summary) => game.work(&summary),
-                other => game.found(format!("with room again, the import does not go on: {other:?}")),
+    let resume = round.scenario.mode != ImportMode::New;
+    let (description, happened) = match failed {
+        CliExit::Failed { code: Some(2), message } if message.contains("full") => {
+            round.inspect(ImportEnd::DiskFull)?;
+            let loaded = round.loaded.len();
+            match round.cli.run(&round.workdir.own_db(), &round.scenario.args(&database, resume))? {
+                CliExit::Done(summary) => round.check_summary(&summary),
+                other => round.add_violation(format!("cannot resume the import with free space: {other:?}")),
             }
-            (format!("room for {room} bytes, {loaded} in; gone on with"), true)
+            (format!("{free_bytes} bytes free, {loaded} tables loaded; resumed"), true)
         }
-        Ended::Done(_) => (format!("there was room, with {room} bytes"), false),
+        CliExit::Done(_) => (format!("{free_bytes} bytes free were enough"), false),
         other => {
-            game.found(format!("on a full disk it ended so: {other:?}"));
-            (format!("room for {room} bytes"), false)
+            round.add_violation(format!("unexpected end on a full disk: {other:?}"));
+            (format!("{free_bytes} bytes free"), false)
         }
     };
-    if game.findings.is_empty() {
-        game.look(End::Done)?;
+    if round.violations.is_empty() {
+        round.inspect(ImportEnd::Done)?;
     }
-    Ok((told, happened))
+    Ok((description, happened))
 }
 
-/// One is refused, or finds that all is done; the other does it.
-fn together(game: &mut Game<'_>, chance: &mut Chance) -> Result<(String, bool), Trouble> {
-    game.place.set_up(game.mill, game.stage, false)?;
-    let words = game.stage.words(&game.place.database(), true);
-    let first = game.mill.start(&game.place.own(), &words)?;
+/// One import is refused, or finds everything loaded; the other loads.
+fn concurrent(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
+    round.workdir.set_up(round.cli, round.scenario, false)?;
+    let args = round.scenario.args(&round.workdir.database(), true);
+    let first = round.cli.start(&round.workdir.own_db(), &args)?;
     pause(Duration::from_micros(
-        chance.within(0..u64::try_from(game.stage.took.as_micros()).unwrap_or(0) / 2 + 1),
+        rng.in_range(0..u64::try_from(round.scenario.duration.as_micros()).unwrap_or(0) / 2 + 1),
     ));
-    let second = game.mill.start(&game.place.own(), &words)?;
-    let ends = [mill::end(first)?, mill::end(second)?];
+    let second = round.cli.start(&round.workdir.own_db(), &args)?;
+    let ends = [cli_process::wait_for_exit(first)?, cli_process::wait_for_exit(second)?];
     let mut refused = 0;
     for end in &ends {
         match end {
-            Ended::Done(_) => {}
-            Ended::Failed { code: Some(1), said } if said.contains("another import") => refused += 1,
-            other => game.found(format!("two at once, and one ended so: {other:?}")),
+            CliExit::Done(_) => {}
+            CliExit::Failed { code: Some(1), message } if message.contains("another import") => refused += 1,
+            other => {
+                round.add_violation(format!("unexpected end of one of two concurrent imports: {other:?}"));
+            }
         }
     }
     if refused == ends.len() {
-        game.found("two at once, and both were refused");
+        round.add_violation("both of two concurrent imports were refused");
     }
-    game.look(End::Done)?;
+    round.inspect(ImportEnd::Done)?;
     Ok((format!("{refused} refused"), refused == 1))
 }
 
-/// Ctrl-C is heard while it waits for its turn.
-fn kept(game: &mut Game<'_>, chance: &mut Chance) -> Result<(String, bool), Trouble> {
-    if game.stage.way == Way::New {
-        return Ok(("nobody can keep what is not there".to_owned(), false));
+/// Ctrl-C interrupts an import that waits for a lock.
+fn locked(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
+    if round.scenario.mode == ImportMode::New {
+        return Ok(("a new database cannot be locked".to_owned(), false));
     }
-    game.place.set_up(game.mill, game.stage, false)?;
-    let database = game.place.database();
-    let keep = || -> rusqlite::Result<Connection> {
+    round.workdir.set_up(round.cli, round.scenario, false)?;
+    let database = round.workdir.database();
+    let lock = || -> rusqlite::Result<Connection> {
         let conn = Connection::open(&database)?;
         conn.execute_batch("BEGIN IMMEDIATE")?;
         Ok(conn)
     };
-    let conn = keep().or_trouble("cannot keep a database")?;
-    let time = chance.millis(300..900);
-    match game.mill.strike(&game.place.own(), &game.stage.words(&database, false), Blow::Interrupt(time))? {
-        Ended::Failed { code: INTERRUPTED, .. } => {}
-        other => game.found(format!("waiting for another program, and then Ctrl-C: {other:?}")),
+    let conn = lock().context("cannot lock a database")?;
+    let time = rng.millis(300..900);
+    match round.cli.run_with_fault(
+        &round.workdir.own_db(),
+        &round.scenario.args(&database, false),
+        Fault::InterruptAfter(time),
+    )? {
+        CliExit::Failed { code: INTERRUPTED, .. } => {}
+        other => {
+            round.add_violation(format!("unexpected end after Ctrl-C while waiting for a lock: {other:?}"));
+        }
     }
     drop(conn);
-    game.look(End::Gently { resume: false })?;
+    round.inspect(ImportEnd::Stopped { resume: false })?;
     Ok((format!("Ctrl-C after {} ms", time.as_millis()), true))
 }

@@ -1,7 +1,7 @@
-//! Two catalogs side by side: what differs, and what one has done of the other.
+//! Compares two catalogs: which rows differ, and how much of the work one of them still lacks.
 //!
-//! Owns what "row for row" means: everything but the numbers of rows and moments. Plain SQL on a connection of its
-//! own, so that the store does not testify for itself.
+//! Defines equality of rows: all columns except ids and times. Read with plain SQL, independent of the store under
+//! test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::path::Path;
 use rusqlite::{Connection, Row};
 use serde_json::Value;
 
-use crate::{OrTrouble, Trouble};
+use crate::{Error, ErrorContext};
 
-const LOOK: &str = "cannot look into the catalogs";
+const READ_ERROR: &str = "cannot read the catalogs";
 
-/// Rows by a name that is the same in both, and what they say. `{db}` is a catalog, `{n}` is `null` where numbers of
-/// scans cannot be compared, else nothing.
+/// Queries for the rows of a table, by a name that is the same in both catalogs. `{db}` is a catalog; `{n}`
+/// is `null AND ` where scan ids cannot be compared, else empty.
 const TABLES: [(&str, &str); 4] = [
     (
         "root",
@@ -56,77 +56,85 @@ const TABLES: [(&str, &str); 4] = [
     ),
 ];
 
-/// What the undisturbed catalog says of a file that is there, beside what the other one says of it.
-const BESIDE: &str = "undisturbed.library_files e JOIN undisturbed.library_roots er ON er.id = e.library_id
+/// Existing files of the undisturbed catalog (`e`), joined with the same files of the other one (`f`).
+const JOINED_FILES: &str =
+    "undisturbed.library_files e JOIN undisturbed.library_roots er ON er.id = e.library_id
     LEFT JOIN other.library_roots r ON r.root_path = er.root_path
     LEFT JOIN other.library_files f ON f.library_id = r.id AND f.relative_path = e.relative_path
         AND (f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode) IS (e.size_bytes, e.mtime_ns, e.ctime_ns, e.inode)
     WHERE e.is_missing = 0";
 
-/// Its content is known, and was not.
+/// Condition: the content is hashed in the undisturbed catalog, but not in the other one.
 const UNREAD: &str = "coalesce(e.read_hash, e.content_hash) IS NOT NULL
     AND (coalesce(e.read_algorithm, e.hash_algorithm), coalesce(e.read_hash, e.content_hash))
         IS NOT (coalesce(f.read_algorithm, f.hash_algorithm), coalesce(f.read_hash, f.content_hash))";
 
-/// Its edges are known, and were not.
-const UNPROBED: &str = "e.edges IS NOT NULL AND e.edges IS NOT f.edges";
+/// Condition: samples are known in the undisturbed catalog, but not in the other one.
+const UNSAMPLED: &str = "e.edges IS NOT NULL AND e.edges IS NOT f.edges";
 
-/// Where a scan had come when it was killed, by what it had committed.
+/// Phase in which a scan was killed, according to what it had committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Start,
     Walk,
-    Edges,
+    Samples,
     Contents,
-    Share,
+    MarkShared,
     Finish,
     Done,
 }
 
 impl Phase {
-    pub(crate) const ALL: [Phase; 7] =
-        [Phase::Start, Phase::Walk, Phase::Edges, Phase::Contents, Phase::Share, Phase::Finish, Phase::Done];
+    pub(crate) const ALL: [Phase; 7] = [
+        Phase::Start,
+        Phase::Walk,
+        Phase::Samples,
+        Phase::Contents,
+        Phase::MarkShared,
+        Phase::Finish,
+        Phase::Done,
+    ];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Start => "start",
             Phase::Walk => "walk",
-            Phase::Edges => "plan and edges",
+            Phase::Samples => "plan and samples",
             Phase::Contents => "contents",
-            Phase::Share => "share",
+            Phase::MarkShared => "mark shared",
             Phase::Finish => "finish",
             Phase::Done => "done",
         }
     }
 }
 
-/// What is left to do until a catalog is as the undisturbed one.
+/// Work that remains until a catalog equals the undisturbed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct RemainingWork {
     pub(crate) phase: Phase,
-    /// Scans that were begun and have not ended.
+    /// Scans that have not ended.
     pub(crate) running: i64,
-    /// Scans that have ended, of those that were asked for.
+    /// Requested scans that have ended.
     pub(crate) ended: i64,
-    /// All walks are complete.
+    /// Whether all walks are complete.
     pub(crate) walked: bool,
-    /// Folders to be walked.
+    /// Number of folders to walk.
     pub(crate) folders: i64,
-    /// Files to be read through; names of one inode are one.
+    /// Number of files to read completely; all names of an inode count as one.
     pub(crate) reads: i64,
-    /// Names of these.
+    /// Number of names of the files to read.
     pub(crate) names: i64,
-    /// Files of which edges are to be read.
-    pub(crate) probes: i64,
-    /// Files that cannot be read.
+    /// Number of files to sample.
+    pub(crate) samples: i64,
+    /// Number of files that cannot be read.
     pub(crate) unreadable: i64,
 }
 
-/// An undisturbed catalog, and another.
-pub(crate) struct Beside(Connection);
+/// An undisturbed catalog and another one, attached to one connection.
+pub(crate) struct CatalogPair(Connection);
 
-impl Beside {
-    pub(crate) fn open(undisturbed: &Path, other: &Path) -> Result<Self, Trouble> {
+impl CatalogPair {
+    pub(crate) fn open(undisturbed: &Path, other: &Path) -> Result<Self, Error> {
         let open = || -> rusqlite::Result<Connection> {
             let conn = Connection::open_in_memory()?;
             for (path, name) in [(undisturbed, "undisturbed"), (other, "other")] {
@@ -134,60 +142,60 @@ impl Beside {
             }
             Ok(conn)
         };
-        open().map(Beside).or_trouble(LOOK)
+        open().map(CatalogPair).context(READ_ERROR)
     }
 
-    /// What SQLite has to say against the other.
-    pub(crate) fn damage(&self) -> Result<Vec<String>, Trouble> {
-        let mut damage = self.all("PRAGMA other.integrity_check", |row| row.get::<_, String>(0))?;
+    /// Returns what SQLite's checks report for the other catalog.
+    pub(crate) fn damage(&self) -> Result<Vec<String>, Error> {
+        let mut damage = self.query("PRAGMA other.integrity_check", |row| row.get::<_, String>(0))?;
         damage.retain(|line| line != "ok");
-        let broken = self.all("PRAGMA other.foreign_key_check", |row| row.get::<_, String>(0))?;
-        damage.extend(broken.iter().map(|table| format!("a row of {table} refers to one that is not there")));
+        let broken = self.query("PRAGMA other.foreign_key_check", |row| row.get::<_, String>(0))?;
+        damage.extend(broken.iter().map(|table| format!("a row of {table} refers to a missing row")));
         Ok(damage)
     }
 
-    /// Whether there is a catalog at all: a scan may be killed while it makes one.
-    pub(crate) fn is_made(&self) -> Result<bool, Trouble> {
+    /// Returns whether the other catalog exists: a scan may be killed while it creates it.
+    pub(crate) fn has_catalog(&self) -> Result<bool, Error> {
         let sql = "SELECT count(*) FROM other.sqlite_schema WHERE name IN ('library_files', 'folders', 'scan_sessions',
             'library_roots')";
         let columns =
             "SELECT count(*) FROM pragma_table_info('library_files', 'other') WHERE name = 'read_hash'";
-        Ok(self.number(sql)? == 4 && self.number(columns)? == 1)
+        Ok(self.query_count(sql)? == 4 && self.query_count(columns)? == 1)
     }
 
-    /// What differs, a line for each row; up to `most` of each table.
-    pub(crate) fn differences(&self, most: usize) -> Result<Vec<String>, Trouble> {
-        let scans = |db: &str| self.number(&format!("SELECT count(*) FROM {db}.scan_sessions"));
-        let n = if scans("undisturbed")? == scans("other")? { "" } else { "null AND " };
+    /// Returns a line for each row that differs, up to `max` for each table.
+    pub(crate) fn differences(&self, max: usize) -> Result<Vec<String>, Error> {
+        let scans = |db: &str| self.query_count(&format!("SELECT count(*) FROM {db}.scan_sessions"));
+        let null_prefix = if scans("undisturbed")? == scans("other")? { "" } else { "null AND " };
         let mut lines = Vec::new();
         for (table, sql) in TABLES {
-            let of = |db: &str| sql.replace("{db}", db).replace("{n}", n);
+            let of = |db: &str| sql.replace("{db}", db).replace("{n}", null_prefix);
             let only = |a: &str, b: &str| {
                 let sql = format!("SELECT * FROM ({}) EXCEPT SELECT * FROM ({})", of(a), of(b));
                 let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
-                Ok::<BTreeMap<_, _>, Trouble>(self.all(&sql, read)?.into_iter().collect())
+                Ok::<BTreeMap<_, _>, Error>(self.query(&sql, read)?.into_iter().collect())
             };
             let (expected, mut found) = (only("undisturbed", "other")?, only("other", "undisturbed")?);
             let count = expected.keys().chain(found.keys()).collect::<std::collections::BTreeSet<_>>().len();
-            let mut told: Vec<String> = expected
+            let mut differing: Vec<String> = expected
                 .iter()
                 .map(|(name, row)| match found.remove(name) {
-                    Some(other) => format!("{table} {name:?}: {}", columns(row, &other)),
-                    None => format!("{table} {name:?} is not there"),
+                    Some(other) => format!("{table} {name:?}: {}", describe_columns(row, &other)),
+                    None => format!("{table} {name:?} is missing"),
                 })
                 .collect();
-            told.extend(found.keys().map(|name| format!("{table} {name:?} should not be there")));
-            lines.extend(told.into_iter().take(most));
-            if count > most {
-                lines.push(format!("… and {} more rows of this kind", count - most));
+            differing.extend(found.keys().map(|name| format!("{table} {name:?} should not exist")));
+            lines.extend(differing.into_iter().take(max));
+            if count > max {
+                lines.push(format!("… and {} more rows of this kind", count - max));
             }
         }
-        // One that was gone on with need not say that all was read, and what there was; if it does, it must be so.
+        // A resumed scan need not report its totals, but if it does, they must be right.
         let last = |db: &str| format!("SELECT max(o.id) FROM {db}.scan_sessions o GROUP BY o.library_id");
         let claims = |s: &str| {
             format!("({s}.settled, {s}.duplicate_groups, {s}.duplicate_files, {s}.reclaimable_bytes)")
         };
-        let false_claims = self.number(&format!(
+        let false_claims = self.query_count(&format!(
             "SELECT count(*) FROM other.scan_sessions f JOIN undisturbed.scan_sessions e ON e.library_id = f.library_id
             WHERE f.id IN ({}) AND e.id IN ({}) AND f.settled IS NOT NULL AND {} IS NOT {}",
             last("other"),
@@ -196,57 +204,59 @@ impl Beside {
             claims("e")
         ))?;
         if false_claims > 0 {
-            lines.push("the scan says that all was read, or what there was, and it is not so".to_owned());
+            lines.push("the scan reports wrong totals, or that all files were read".to_owned());
         }
         Ok(lines)
     }
 
-    /// How many folders are there that the last scan of their root has not marked: who goes on would walk them again.
-    pub(crate) fn unmarked(&self) -> Result<i64, Trouble> {
-        self.number(
+    /// Counts the folders that the last scan of their root has not marked; a resumed scan would walk them again.
+    pub(crate) fn unmarked_folders(&self) -> Result<i64, Error> {
+        self.query_count(
             "SELECT count(*) FROM other.folders f WHERE f.removed_at IS NULL AND f.walked_scan_id IS NOT
                 (SELECT max(s.id) FROM other.scan_sessions s WHERE s.library_id = f.library_id)",
         )
     }
 
-    /// What the other has still to do. `since`: the last scan before the one that was killed.
-    pub(crate) fn left(&self, since: i64) -> Result<Left, Trouble> {
-        // Of each root the last: a root that was complete when another one's scan was killed is scanned anew.
+    /// Returns the work that the other catalog lacks. `since` is the last scan before the one that was killed.
+    pub(crate) fn remaining(&self, since: i64) -> Result<RemainingWork, Error> {
+        // Only the last scan of each root: a root that was complete when the scan of another was killed is scanned
+        // again.
         let last = format!(
             "s.id > {since} AND s.id = (SELECT max(o.id) FROM other.scan_sessions o WHERE o.library_id = s.library_id)"
         );
-        let ours = format!("FROM other.scan_sessions s WHERE {last}");
-        let running = self.number(&format!("SELECT count(*) {ours} AND s.status = 'running'"))?;
-        let ended = self.number(&format!("SELECT count(*) {ours} AND s.status <> 'running'"))?;
-        let unwalked = self.number(&format!("SELECT count(*) {ours} AND s.walked_at IS NULL"))?;
-        let wanted = self.number(&format!(
+        let scans = format!("FROM other.scan_sessions s WHERE {last}");
+        let running = self.query_count(&format!("SELECT count(*) {scans} AND s.status = 'running'"))?;
+        let ended = self.query_count(&format!("SELECT count(*) {scans} AND s.status <> 'running'"))?;
+        let unwalked = self.query_count(&format!("SELECT count(*) {scans} AND s.walked_at IS NULL"))?;
+        let requested = self.query_count(&format!(
             "SELECT count(DISTINCT library_id) FROM undisturbed.scan_sessions WHERE id > {since}"
         ))?;
-        let walked = unwalked == 0 && running + ended == wanted;
+        let walked = unwalked == 0 && running + ended == requested;
         let inodes = "count(DISTINCT e.device || ' ' || e.inode)";
-        let count =
-            |what: &str, when: &str| self.number(&format!("SELECT {what} FROM {BESIDE} AND ({when})"));
+        let count = |what: &str, when: &str| {
+            self.query_count(&format!("SELECT {what} FROM {JOINED_FILES} AND ({when})"))
+        };
         let small = "e.size_bytes <= 65536";
-        let edges = count("count(*)", &format!("{UNPROBED} OR ({small} AND {UNREAD})"))?;
+        let unsampled = count("count(*)", &format!("{UNSAMPLED} OR ({small} AND {UNREAD})"))?;
         let contents = count("count(*)", UNREAD)?;
-        let alone = count("count(*)", "e.content_hash IS NOT NULL AND f.content_hash IS NULL")?;
+        let unshared = count("count(*)", "e.content_hash IS NOT NULL AND f.content_hash IS NULL")?;
         let phase = match () {
             () if running + ended == 0 => Phase::Start,
-            () if running == 0 && ended == wanted => Phase::Done,
+            () if running == 0 && ended == requested => Phase::Done,
             () if !walked => Phase::Walk,
-            () if edges > 0 => Phase::Edges,
+            () if unsampled > 0 => Phase::Samples,
             () if contents > 0 => Phase::Contents,
-            () if alone > 0 => Phase::Share,
+            () if unshared > 0 => Phase::MarkShared,
             () => Phase::Finish,
         };
-        let folders = self.number(&format!(
+        let folders = self.query_count(&format!(
             "SELECT count(*) FROM undisturbed.folders e JOIN undisturbed.library_roots er ON er.id = e.library_id
                 LEFT JOIN other.library_roots r ON r.root_path = er.root_path
                 LEFT JOIN other.folders f ON f.library_id = r.id AND f.relative_path = e.relative_path
                 LEFT JOIN other.scan_sessions s ON s.library_id = r.id AND {last}
             WHERE e.removed_at IS NULL AND e.error_status IS NULL AND (s.id IS NULL OR f.walked_scan_id IS NOT s.id)"
         ))?;
-        Ok(Left {
+        Ok(RemainingWork {
             phase,
             running,
             ended,
@@ -254,43 +264,43 @@ impl Beside {
             folders,
             reads: count(inodes, UNREAD)?,
             names: contents,
-            probes: count(inodes, UNPROBED)?,
+            samples: count(inodes, UNSAMPLED)?,
             unreadable: count(inodes, "e.hash_error_count > 0")?,
         })
     }
 
-    fn number(&self, sql: &str) -> Result<i64, Trouble> {
-        self.0.query_row(sql, [], |row| row.get(0)).or_trouble(LOOK)
+    fn query_count(&self, sql: &str) -> Result<i64, Error> {
+        self.0.query_row(sql, [], |row| row.get(0)).context(READ_ERROR)
     }
 
-    fn all<T>(
+    fn query<T>(
         &self,
         sql: &str,
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, Trouble> {
+    ) -> Result<Vec<T>, Error> {
         let run = || self.0.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>();
-        run().or_trouble(LOOK)
+        run().context(READ_ERROR)
     }
 }
 
-/// The last scan that a catalog knows.
-pub(crate) fn last_scan(database: &Path) -> Result<i64, Trouble> {
-    let look = || -> rusqlite::Result<i64> {
+/// Returns the id of the last scan in a catalog.
+pub(crate) fn last_scan(database: &Path) -> Result<i64, Error> {
+    let inspect = || -> rusqlite::Result<i64> {
         let conn = Connection::open(database)?;
         conn.query_row("SELECT coalesce(max(id), 0) FROM scan_sessions", [], |row| row.get(0))
     };
-    look().or_trouble(LOOK)
+    inspect().context(READ_ERROR)
 }
 
-/// Those columns of two rows that differ.
-fn columns(expected: &str, found: &str) -> String {
+/// Describes the columns in which two rows differ.
+fn describe_columns(expected: &str, found: &str) -> String {
     let read = |text: &str| serde_json::from_str::<BTreeMap<String, Value>>(text).unwrap_or_default();
     let (expected, found) = (read(expected), read(found));
     let differ = expected.iter().filter(|(column, value)| found.get(*column) != Some(value));
-    let told = differ.map(|(column, value)| {
+    let differing = differ.map(|(column, value)| {
         format!("{column} is {}, undisturbed {value}", found.get(column).unwrap_or(&Value::Null))
     });
-    told.collect::<Vec<_>>().join("; ")
+    differing.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What outlives a killed process besides the database under test: logs of lines, and the effects of tasks.
+//! Files that survive a killed process besides the database under test: logs, and the effects of tasks.
 //!
-//! A line is one write(2) to a file opened for appending: what the system has taken, no kill takes back, and
-//! lines of several processes do not mix. Nothing here survives a power cut, and nothing here has to.
+//! A line is one write(2) to a file opened for appending, so a kill after the call does not lose it, and lines of
+//! several processes do not mix. A power cut may lose them; no run needs more.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-/// A file of lines that several processes append to.
+/// A log file that several processes append lines to.
 pub(crate) struct Log(File);
 
 impl Log {
@@ -19,16 +19,16 @@ impl Log {
         OpenOptions::new().create(true).append(true).open(path).map(Log)
     }
 
-    pub(crate) fn line(&self, line: &str) -> io::Result<()> {
+    pub(crate) fn append(&self, line: &str) -> io::Result<()> {
         (&self.0).write_all(format!("{line}\n").as_bytes())
     }
 }
 
-/// The world outside, which a task changes: a table with one row per key, as a careful user would keep it.
+/// The external state that tasks change: a table with one row per key, as an idempotent handler would keep it.
 pub(crate) struct Effects(Mutex<Connection>);
 
 impl Effects {
-    /// Makes the file: once, because SQLite does not wait for others when it changes how a file is written.
+    /// Creates the file. Called once, because SQLite does not wait for locks when it changes the journal mode.
     pub(crate) fn create(path: &Path) -> rusqlite::Result<()> {
         let conn = Connection::open(path)?;
         conn.pragma_update(None, "journal_mode", "WAL")?;
@@ -44,14 +44,14 @@ impl Effects {
         Ok(Effects(Mutex::new(conn)))
     }
 
-    /// Has the effect, unless it was had before.
-    pub(crate) fn have(&self, key: &str, task: i64, worker: &str) -> rusqlite::Result<()> {
+    /// Inserts the effect unless it exists.
+    pub(crate) fn apply(&self, key: &str, task: i64, worker: &str) -> rusqlite::Result<()> {
         let conn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let sql = "INSERT OR IGNORE INTO effects (key, task, worker) VALUES (?1, ?2, ?3)";
         conn.prepare_cached(sql)?.execute(params![key, task, worker]).map(drop)
     }
 
-    /// Every effect, with the task that had it.
+    /// Returns all effects, each with the task that applied it first.
     pub(crate) fn all(&self) -> rusqlite::Result<Vec<(String, i64)>> {
         let conn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut statement = conn.prepare("SELECT key, task FROM effects ORDER BY key")?;

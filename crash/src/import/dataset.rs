@@ -1,36 +1,36 @@
-//! Folders of JSONL to be imported: what a folder has in it that an import must get right.
+//! Folders of JSONL files with the cases that an import must handle.
 //!
-//! Owns what is in the files. The same chance makes the same ones. Nothing here knows what an import makes of it.
+//! Owns the contents of the files; the same seed gives the same files. Knows nothing about imports.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
-/// Lines of the large files, about; small ones have up to so many.
-const LARGE: u64 = 3_000;
-const SMALL: u64 = 60;
-const SMALL_FILES: u64 = 10;
+/// Minimum number of lines of the large files, and maximum of the small ones.
+const LARGE_FILE_LINES: u64 = 3_000;
+const MAX_SMALL_FILE_LINES: u64 = 60;
+const SMALL_FILE_COUNT: u64 = 10;
 
-/// More than a new database takes before it commits: a hole that is one line, and too long for one.
-const HOLE: u64 = 66 << 20;
+/// More bytes than a new database takes between commits: a hole in a file that is one line, and longer than allowed.
+const MIN_HOLE_BYTES: u64 = 66 << 20;
 
-/// Two folders for the same tables, and files that are large.
-pub(crate) struct Grain {
-    /// What was loaded before.
+/// Two folders with the same tables, and large files.
+pub(crate) struct Dataset {
+    /// Folder that is loaded before.
     pub(crate) old: PathBuf,
-    /// Of that, what has a primary key.
+    /// Its tables with a primary key.
     pub(crate) old_keyed: PathBuf,
-    /// What is loaded now.
+    /// Folder that is loaded in the rounds.
     pub(crate) new: PathBuf,
-    /// Files that make an import commit before it is at its end.
+    /// Files that make an import commit before its end.
     pub(crate) heavy: PathBuf,
 }
 
-impl Grain {
-    pub(crate) fn sow(within: &Path, mut chance: Chance) -> io::Result<Self> {
+impl Dataset {
+    pub(crate) fn generate(within: &Path, mut rng: Rng) -> io::Result<Self> {
         let [old, new, heavy] = ["old", "new", "heavy"].map(|name| within.join(name));
         let old_keyed = old.join("keyed");
         for folder in [&old, &new] {
@@ -38,36 +38,37 @@ impl Grain {
             fs::create_dir_all(folder.join("loose"))?;
         }
         fs::create_dir(&heavy)?;
-        let lines = LARGE + chance.within(0..LARGE);
-        // Some keys are in both.
+        let lines = LARGE_FILE_LINES + rng.in_range(0..LARGE_FILE_LINES);
+        // The last 10% of the old keys are also in the new folder.
         let ranges = [(&old, 0..lines), (&new, lines * 9 / 10..lines * 19 / 10)];
         for (folder, range) in ranges {
             let is_new = folder == &new;
-            let mut sack = Sack { folder: folder.clone(), chance: &mut chance, ids: range.collect(), is_new };
-            sack.keyed()?;
-            sack.loose()?;
+            let mut writer =
+                FolderWriter { folder: folder.clone(), rng: &mut rng, ids: range.collect(), is_new };
+            writer.keyed()?;
+            writer.loose()?;
         }
         for name in ["a_hole", "p_hole"] {
             let mut file = File::create(heavy.join(format!("{name}.jsonl")))?;
             file.write_all(b"{\"_key\":1,\"before\":\"the hole\"}\n")?;
-            file.set_len(HOLE + chance.within(0..1_000))?;
+            file.set_len(MIN_HOLE_BYTES + rng.in_range(0..1_000))?;
             let mut file = File::options().append(true).open(heavy.join(format!("{name}.jsonl")))?;
             file.write_all(b"\n{\"_key\":2,\"after\":\"the hole\"}\n")?;
         }
-        Ok(Grain { old, old_keyed, new, heavy })
+        Ok(Dataset { old, old_keyed, new, heavy })
     }
 }
 
-/// A folder that is being filled.
-struct Sack<'a> {
+/// Writes the files of one folder.
+struct FolderWriter<'a> {
     folder: PathBuf,
-    chance: &'a mut Chance,
+    rng: &'a mut Rng,
     ids: Vec<u64>,
     is_new: bool,
 }
 
-impl Sack<'_> {
-    /// Tables with a primary key.
+impl FolderWriter<'_> {
+    /// Writes the tables with a primary key.
     fn keyed(&mut self) -> io::Result<()> {
         self.file("keyed/types", |id, _| {
             let name = format!(r#"{{"en":"Thing {id}","de":"Ding {id}","fr":"Chose {id}"}}"#);
@@ -77,32 +78,32 @@ impl Sack<'_> {
         self.file("keyed/words", |id, _| {
             format!(r#"{{"_key":"word {id}","group":{},"list":[1,{id}]}}"#, id % 5)
         })?;
-        // A column of numbers, until the last lines; and one that only they have.
-        self.file("keyed/turn", |id, left| match left {
+        // A column of numbers that has texts in the last lines; then a column that only the last lines have.
+        self.file("keyed/turn", |id, lines_after| match lines_after {
             0..5 => format!(r#"{{"_key":{id},"value":"{id} and more"}}"#),
             _ => format!(r#"{{"_key":{id},"value":{id}}}"#),
         })?;
         let is_new = self.is_new;
-        self.file("keyed/late", |id, left| match left {
-            0..3 if is_new => format!(r#"{{"_key":{id},"group":{},"late":{{"by":{left}}}}}"#, id % 3),
+        self.file("keyed/late", |id, lines_after| match lines_after {
+            0..3 if is_new => format!(r#"{{"_key":{id},"group":{},"late":{{"by":{lines_after}}}}}"#, id % 3),
             _ => format!(r#"{{"_key":{id},"group":{}}}"#, id % 3),
         })?;
-        // Keys that do not rise.
+        // Keys in random order.
         let rising = self.ids.clone();
         for index in (1..self.ids.len()).rev() {
-            let other = self.chance.index(index + 1);
+            let other = self.rng.index(index + 1);
             self.ids.swap(index, other);
         }
         self.file("keyed/shuffled", |id, _| {
             format!(r#"{{"_key":{id},"text":"{}"}}"#, "x".repeat(id as usize % 40))
         })?;
         self.ids = rising;
-        for number in 0..SMALL_FILES {
-            // Some tables are not there before.
+        for number in 0..SMALL_FILE_COUNT {
+            // Every second table exists only in the new folder.
             if self.is_new || number % 2 == 0 {
-                let some = self.chance.within(1..SMALL) as usize;
+                let count = self.rng.in_range(1..MAX_SMALL_FILE_LINES) as usize;
                 let all = std::mem::take(&mut self.ids);
-                self.ids = all[..some].to_vec();
+                self.ids = all[..count].to_vec();
                 self.file(&format!("keyed/small{number}"), |id, _| {
                     format!(r#"{{"_key":{id},"group":{number}}}"#)
                 })?;
@@ -110,16 +111,16 @@ impl Sack<'_> {
             }
         }
         match self.is_new {
-            // Nothing in it: no table comes of it.
+            // An empty file gives no table.
             true => fs::write(self.folder.join("keyed/blank.jsonl"), ""),
             false => self.file("keyed/kept", |id, _| format!(r#"{{"_key":{id},"only":"before"}}"#)),
         }
     }
 
-    /// Tables without one: a line that is loaded twice is there twice.
+    /// Writes the tables without a primary key, in which a line that is loaded twice gives two rows.
     fn loose(&mut self) -> io::Result<()> {
         self.file("loose/events", |id, _| format!(r#"{{"at":{id},"what":"event","size":{}}}"#, id * 3))?;
-        // What a file begins with says whether it is lines, an array or one object.
+        // The first line decides whether the file is read as lines, an array or one object, so it must be valid.
         let first = self.ids.first().copied();
         self.file("loose/bad", |id, _| match id % 50 {
             _ if Some(id) == first => format!(r#"{{"good":{id}}}"#),
@@ -130,7 +131,7 @@ impl Sack<'_> {
         })
     }
 
-    /// A file of a line for each id; the line is also told how many come after it.
+    /// Writes a file with a line for each id. `line` gets the id and the number of lines after it.
     fn file(&mut self, name: &str, line: impl Fn(u64, usize) -> String) -> io::Result<()> {
         let mut text = String::new();
         for (index, id) in self.ids.iter().enumerate() {

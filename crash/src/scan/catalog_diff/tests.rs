@@ -1,4 +1,4 @@
-//! Each difference is seen, and each phase is told from what was committed.
+//! Each difference is reported, and each phase is derived from what was committed.
 
 use std::path::PathBuf;
 
@@ -18,33 +18,33 @@ const SCANNED: &str = "
         (1, 1, 'large', 70000, 1, 1, 3, 1, 0, 'blake3', x'02', 5, 1), (1, 1, 'other name', 70000, 1, 1, 3, 1, 0, 'blake3',
         x'02', 5, 1);";
 
-struct Pair {
+struct Catalogs {
     folder: TempDir,
 }
 
-impl Pair {
-    /// Two catalogs that say the same, and then something happens to the second.
+impl Catalogs {
+    /// Creates two equal catalogs and runs SQL on the second.
     fn new(then: &str) -> Self {
-        let pair = Pair { folder: tempfile::tempdir().unwrap() };
-        for (path, sql) in [(pair.path("undisturbed"), ""), (pair.path("other"), then)] {
+        let catalogs = Catalogs { folder: tempfile::tempdir().unwrap() };
+        for (path, sql) in [(catalogs.path("undisturbed"), ""), (catalogs.path("other"), then)] {
             drop(Store::open(&path).unwrap());
             Connection::open(path).unwrap().execute_batch(&format!("{SCANNED}{sql}")).unwrap();
         }
-        pair
+        catalogs
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn beside(&self) -> Beside {
-        Beside::open(&self.path("undisturbed"), &self.path("other")).unwrap()
+    fn pair(&self) -> CatalogPair {
+        CatalogPair::open(&self.path("undisturbed"), &self.path("other")).unwrap()
     }
 }
 
 #[track_caller]
 fn check_difference(then: &str, expected: &[&str]) {
-    let found = Pair::new(then).beside().differences(9).unwrap();
+    let found = Catalogs::new(then).pair().differences(9).unwrap();
     assert_eq!(found.len(), expected.len(), "{then}: {found:?}");
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.contains(expected), "{then}: {found}");
@@ -52,7 +52,7 @@ fn check_difference(then: &str, expected: &[&str]) {
 }
 
 #[test]
-fn what_differs_is_said() {
+fn differing_rows_are_reported_except_ids_and_times() {
     check_difference("", &[]);
     check_difference("UPDATE library_files SET id = id + 10, updated_at = 'now', created_at = 'now'", &[]);
     check_difference(
@@ -63,10 +63,10 @@ fn what_differs_is_said() {
         "UPDATE library_files SET hash_error_count = 2 WHERE inode = 2",
         &["errors is 2, undisturbed 0"],
     );
-    check_difference("DELETE FROM library_files WHERE inode = 1", &["file \"/r : a\" is not there"]);
+    check_difference("DELETE FROM library_files WHERE inode = 1", &["file \"/r : a\" is missing"]);
     check_difference(
         "INSERT INTO folders (library_id, parent_id, relative_path) VALUES (1, 1, 'x')",
-        &["folder \"/r : x\" should not be there"],
+        &["folder \"/r : x\" should not exist"],
     );
     check_difference("UPDATE folders SET removed_at = 'now'", &["folder \"/r : \": removed is 1"]);
     check_difference("UPDATE library_roots SET file_count = 4", &["root \"/r\": files is 4"]);
@@ -77,32 +77,39 @@ fn what_differs_is_said() {
     );
 }
 
-/// What is left when a scan was killed: a phase, folders to walk, files to read and to probe.
+/// Checks the phase, the folders to walk, and the files to read and to sample after these statements.
 #[track_caller]
-fn check_left(then: &str, expected: (Phase, i64, i64, i64)) {
-    let left = Pair::new(then).beside().left(0).unwrap();
-    assert_eq!((left.phase, left.folders, left.reads, left.probes), expected, "{then}: {left:?}");
+fn check_remaining(then: &str, expected: (Phase, i64, i64, i64)) {
+    let remaining = Catalogs::new(then).pair().remaining(0).unwrap();
+    assert_eq!(
+        (remaining.phase, remaining.folders, remaining.reads, remaining.samples),
+        expected,
+        "{then}: {remaining:?}"
+    );
 }
 
 #[test]
-fn what_is_left_is_told_from_what_was_committed() {
+fn remaining_work_follows_from_what_was_committed() {
     let running = "UPDATE scan_sessions SET status = 'running';";
-    check_left("", (Phase::Done, 0, 0, 0));
-    check_left(running, (Phase::Finish, 0, 0, 0));
+    check_remaining("", (Phase::Done, 0, 0, 0));
+    check_remaining(running, (Phase::Finish, 0, 0, 0));
     let with = |sql: &str| format!("{running}{sql}");
-    let alone =
+    let unshared =
         "UPDATE library_files SET read_hash = content_hash, read_algorithm = 'blake3', content_hash = NULL,
         hash_algorithm = NULL WHERE inode = 1;";
-    check_left(&with(alone), (Phase::Share, 0, 0, 0));
+    check_remaining(&with(unshared), (Phase::MarkShared, 0, 0, 0));
     let unread = "UPDATE library_files SET content_hash = NULL, hash_algorithm = NULL WHERE inode = 3;";
     // Two names of one inode are one file to read.
-    check_left(&with(unread), (Phase::Contents, 0, 1, 0));
-    let unprobed = format!("{unread} UPDATE library_files SET edges = NULL;");
-    check_left(&with(&unprobed), (Phase::Edges, 0, 1, 1));
-    // A hash of the file as it was before is no hash.
-    check_left(&with("UPDATE library_files SET mtime_ns = 0 WHERE inode = 2;"), (Phase::Edges, 0, 1, 0));
+    check_remaining(&with(unread), (Phase::Contents, 0, 1, 0));
+    let unsampled = format!("{unread} UPDATE library_files SET edges = NULL;");
+    check_remaining(&with(&unsampled), (Phase::Samples, 0, 1, 1));
+    // A hash of an earlier version of the file does not count.
+    check_remaining(
+        &with("UPDATE library_files SET mtime_ns = 0 WHERE inode = 2;"),
+        (Phase::Samples, 0, 1, 0),
+    );
     let unwalked = "UPDATE scan_sessions SET walked_at = NULL; UPDATE folders SET walked_scan_id = NULL;";
-    check_left(&with(unwalked), (Phase::Walk, 1, 0, 0));
-    let unbegun = "UPDATE library_files SET last_seen_scan_id = NULL; DELETE FROM scan_sessions;";
-    check_left(unbegun, (Phase::Start, 1, 0, 0));
+    check_remaining(&with(unwalked), (Phase::Walk, 1, 0, 0));
+    let not_started = "UPDATE library_files SET last_seen_scan_id = NULL; DELETE FROM scan_sessions;";
+    check_remaining(not_started, (Phase::Start, 1, 0, 0));
 }

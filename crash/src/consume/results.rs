@@ -1,0 +1,185 @@
+//! Results of the consumers on disk: rows, tasks, or lines of a file. Read with plain SQL, independent of the code
+//! under test.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, Row};
+use serde_json::{Map, Value};
+
+use super::messages::{Action, Outcome, TestMessage};
+use crate::cli_process::Cli;
+use crate::database::{copy, remove};
+use crate::{Error, ErrorContext};
+
+/// Name of the table, and kind of the tasks.
+pub(crate) const TARGET_NAME: &str = "grist";
+
+const READ_ERROR: &str = "cannot read the database";
+
+/// Returns the path of the file that an action writes.
+pub(crate) fn output_path(action: Action, folder: &Path) -> PathBuf {
+    output_dir(folder).join(match action {
+        Action::Into => "out.db",
+        Action::Enqueue => "own.db",
+        Action::Exec => "log",
+    })
+}
+
+/// Returns the folder that the consumers of a round write to. A small disk may be mounted there.
+pub(crate) fn output_dir(folder: &Path) -> PathBuf {
+    folder.join("disk")
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    /// How often each message was done, by id.
+    pub(crate) done: BTreeMap<String, u32>,
+    /// Attempts of each message, by id; for commands only.
+    pub(crate) runs: BTreeMap<String, Vec<u32>>,
+    /// Results that must not exist.
+    pub(crate) violations: Vec<String>,
+}
+
+impl Results {
+    pub(crate) fn read(
+        action: Action,
+        folder: &Path,
+        messages: &BTreeMap<String, TestMessage>,
+    ) -> Result<Self, Error> {
+        let output_path = output_path(action, folder);
+        let mut results = Results::default();
+        if !output_path.exists() {
+            return Ok(results);
+        }
+        match action {
+            Action::Exec => {
+                let text =
+                    std::fs::read_to_string(&output_path).context("cannot read the log of the commands")?;
+                text.lines().for_each(|line| results.read_line(line, messages));
+            }
+            _ => results.read_database(action, &output_path, messages).context(READ_ERROR)?,
+        }
+        Ok(results)
+    }
+
+    fn read_database(
+        &mut self,
+        action: Action,
+        output_path: &Path,
+        messages: &BTreeMap<String, TestMessage>,
+    ) -> rusqlite::Result<()> {
+        let conn = Connection::open_with_flags(output_path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let damage: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+        if damage != "ok" {
+            self.violations.push(format!("integrity: {damage}"));
+        }
+        if !has_table(&conn, action)? {
+            return Ok(());
+        }
+        let sql = match action {
+            Action::Into => format!("SELECT * FROM {TARGET_NAME}"),
+            _ => format!("SELECT unique_key, payload FROM tasks WHERE kind = '{TARGET_NAME}'"),
+        };
+        let mut statement = conn.prepare(&sql)?;
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let (id, found) = match action {
+                Action::Into => {
+                    let value = object(row, &names)?;
+                    (value["id"].as_str().unwrap_or_default().to_owned(), value)
+                }
+                _ => {
+                    let payload: String = row.get(1)?;
+                    (row.get::<_, Option<String>>(0)?.unwrap_or_default(), parsed(&payload))
+                }
+            };
+            match messages.get(&id) {
+                Some(message) if message.outcome.is_done() && parsed(&message.body) == found => {
+                    *self.done.entry(id).or_default() += 1;
+                }
+                Some(message) => {
+                    self.violations
+                        .push(format!("{id} was published as {}, but stored as {found}", message.body));
+                }
+                None => self.violations.push(format!("result of a message that was not published: {found}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one line that a command wrote.
+    fn read_line(&mut self, line: &str, messages: &BTreeMap<String, TestMessage>) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [id, attempt, body] = fields[..] else {
+            return self.violations.push(format!("a command wrote an invalid line: {line:?}"));
+        };
+        match (messages.get(id), attempt.parse()) {
+            // The body must be complete: a command cannot detect that it got only a part of its message.
+            (Some(message), Ok(attempt)) if message.body == body => {
+                let is_done = matches!(message.outcome, Outcome::Done | Outcome::Slow)
+                    || (message.outcome == Outcome::SecondAttempt && attempt > 1);
+                *self.done.entry(id.to_owned()).or_default() += u32::from(is_done);
+                self.runs.entry(id.to_owned()).or_default().push(attempt);
+            }
+            _ => self
+                .violations
+                .push(format!("a command was run for a message that was not published: {line:?}")),
+        }
+    }
+
+    pub(crate) fn times_done(&self, id: &str) -> u32 {
+        self.done.get(id).copied().unwrap_or(0)
+    }
+}
+
+/// Returns about how many messages are done while consumers run. Reads a copy, so that the original stays unchanged.
+pub(crate) fn progress(action: Action, cli: &Cli, folder: &Path, scratch: &Path) -> Option<u64> {
+    let output_path = output_path(action, folder);
+    if action == Action::Exec {
+        let text = std::fs::read(output_path).unwrap_or_default();
+        return Some(text.iter().filter(|byte| **byte == b'\n').count() as u64);
+    }
+    if !output_path.exists() {
+        return Some(0);
+    }
+    copy(cli, &output_path, scratch).ok()?;
+    let counted = || -> rusqlite::Result<i64> {
+        let conn = Connection::open(scratch)?;
+        if !has_table(&conn, action)? {
+            return Ok(0);
+        }
+        let table = if action == Action::Into { TARGET_NAME } else { "tasks" };
+        conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
+    };
+    let counted = counted();
+    remove(scratch).ok()?;
+    // A consumer may have written while the database was copied, so reading may fail.
+    counted.ok().map(i64::unsigned_abs)
+}
+
+fn has_table(conn: &Connection, action: Action) -> rusqlite::Result<bool> {
+    let table = if action == Action::Into { TARGET_NAME } else { "tasks" };
+    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0))
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or(Value::Null)
+}
+
+/// Returns a row as the JSON object that it was made from.
+fn object(row: &Row<'_>, names: &[String]) -> rusqlite::Result<Value> {
+    let mut object = Map::new();
+    for (at, name) in names.iter().enumerate() {
+        let value = match row.get_ref(at)? {
+            ValueRef::Null => continue,
+            ValueRef::Integer(number) => number.into(),
+            ValueRef::Real(number) => number.into(),
+            ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into(),
+        };
+        object.insert(name.clone(), value);
+    }
+    Ok(Value::Object(object))
+}

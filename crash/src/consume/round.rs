@@ -1,0 +1,367 @@
+//! One round: runs consumers, injects faults, and checks the results.
+
+use std::mem;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gristmill_broker::Broker;
+use rustix::process::Signal;
+
+use super::Counters;
+use super::audit::{Audit, audit};
+use super::broker_client::{BROKER_TIMEOUT, BrokerClient};
+use super::consumers::{ConsumerProcess, ConsumerSpawner, ended_by};
+use super::hazards;
+use super::hazards::Hazards;
+use super::messages::{Published, TestMessage, one_of_each, random_messages, slow_messages};
+use super::plan::{Event, Plan};
+use super::results::{Results, output_dir, progress};
+use crate::processes::pause;
+use crate::rng::Rng;
+use crate::{Error, ErrorContext};
+
+/// Checks before a missing message is a violation: one that waits for a retry is in no queue for a moment.
+const MAX_CHECKS: u32 = 10;
+
+/// Time after which a new queue is on disk.
+const QUEUE_SETTLE_TIME: Duration = Duration::from_millis(1_500);
+
+/// Time to wait until a consumer has started.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct ConsumeRound<'a> {
+    pub(crate) plan: Plan,
+    pub(crate) spawner: ConsumerSpawner<'a>,
+    pub(crate) broker_client: BrokerClient,
+    pub(crate) rng: Rng,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) violations: Vec<String>,
+    /// Descriptions of what happened.
+    pub(crate) events: Vec<String>,
+    pub(crate) consumers: Vec<ConsumerProcess>,
+    pub(crate) ended: Vec<ConsumerProcess>,
+    /// Number of kills and of other events that may have lost acknowledgements.
+    pub(crate) cuts: u32,
+    /// Number of consumers that stopped after SIGTERM.
+    pub(crate) clean_stops: u32,
+    pub(crate) hazards: Hazards,
+}
+
+impl ConsumeRound<'_> {
+    pub(crate) fn run(&mut self, broker: &mut Broker) -> Result<(), Error> {
+        let mut sent =
+            random_messages(self.plan.action, self.plan.count, self.plan.bad_percent, &mut self.rng);
+        if self.plan.has_slow_handlers() {
+            sent.splice(0..0, slow_messages(2, &mut self.rng));
+        }
+        let warm_up = if self.plan.kills_broker() { self.warm_up()? } else { Vec::new() };
+        let all = warm_up.iter().chain(&sent).map(|message| (message.id.clone(), message.clone())).collect();
+        let mut rest =
+            sent.split_off(sent.len() * usize::try_from(self.plan.early_percent).unwrap_or(0) / 100);
+        let mut confirmed = self.broker_client.publish(&sent);
+        if self.plan.max_length.is_some() {
+            // Messages that the full queue refused are published later.
+            sent.retain(|message| !confirmed.contains(&message.id));
+            rest.splice(0..0, sent);
+        }
+        for _ in 0..self.plan.consumers {
+            let consumer = self.start_consumer()?;
+            self.consumers.push(consumer);
+        }
+        let publishing =
+            self.broker_client.publish_in_background(rest, self.plan.publish_time, &mut self.rng);
+        for (wait, event) in mem::take(&mut self.plan.events) {
+            self.wait(wait)?;
+            self.apply_event(event, broker)?;
+        }
+        while !publishing.is_finished() {
+            self.wait(Duration::from_millis(5))?;
+        }
+        confirmed.extend(self.broker_client.wait_for(publishing)?);
+        self.counters.hazards[3] += self.broker_client.nacked();
+        confirmed.extend(warm_up.into_iter().map(|message| message.id));
+        let wait = self.rng.millis(0..600);
+        self.wait(wait)?;
+        for mut consumer in mem::take(&mut self.consumers) {
+            self.stop(&mut consumer)?;
+            self.ended.push(consumer);
+        }
+        self.check_results(&Published { messages: all, confirmed })?;
+        for consumer in &self.ended {
+            self.violations.extend(consumer.output_violations(broker.password()));
+        }
+        Ok(())
+    }
+
+    /// Makes consumers declare all queues, and waits until these are on disk: a quorum queue that was declared less
+    /// than 0.5 s before its broker is killed can stay without a leader forever (RabbitMQ 3.10), and its messages are
+    /// stuck.
+    fn warm_up(&mut self) -> Result<Vec<TestMessage>, Error> {
+        let samples = one_of_each(self.plan.action, &mut self.rng);
+        if self.broker_client.publish(&samples).len() < samples.len() {
+            return Err(Error::System("the broker did not confirm all messages, without a fault".to_owned()));
+        }
+        self.drain()?;
+        pause(QUEUE_SETTLE_TIME);
+        Ok(samples)
+    }
+
+    /// Starts a consumer, which may be killed at a system call.
+    fn start_consumer(&mut self) -> Result<ConsumerProcess, Error> {
+        let kill_at = match self.plan.kills_at_calls > 0 && self.rng.percent(60) {
+            true => {
+                self.plan.kills_at_calls -= 1;
+                Some(self.plan.kill_call(&mut self.rng))
+            }
+            false => None,
+        };
+        self.spawner.start(&[], kill_at)
+    }
+
+    /// Waits, and replaces consumers that end meanwhile.
+    fn wait(&mut self, time: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            for index in 0..self.consumers.len() {
+                let Some(status) = self.consumers[index].try_wait()? else { continue };
+                match self.consumers[index].kill_at {
+                    Some((name, number)) if ended_by(status, Signal::KILL) => {
+                        self.was_killed(&format!("at {name} {number}"));
+                        self.counters.at_calls += 1;
+                    }
+                    // A consumer that cannot connect at first reports that and exits.
+                    _ if self.hazards.cutting && !self.consumers[index].has_started() => {}
+                    // So does a consumer that finds a full disk when it creates its database.
+                    _ if self.plan.has_full_disk() && self.consumers[index].failed_on_full_disk() => {}
+                    _ => {
+                        let (number, line) =
+                            (self.consumers[index].number, self.consumers[index].last_line());
+                        self.violations.push(format!("consumer {number} ended by itself: {status}: {line}"));
+                    }
+                }
+                self.replace(index)?;
+            }
+            if start.elapsed() >= time {
+                return Ok(());
+            }
+            pause(Duration::from_millis(2));
+            if !self.violations.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until a consumer has started, and up to 250 ms longer.
+    fn wait_until_started(&mut self, index: usize) -> Result<(), Error> {
+        let start = Instant::now();
+        while !self.consumers[index].has_started()
+            && start.elapsed() < START_TIMEOUT
+            && self.violations.is_empty()
+        {
+            self.wait(Duration::from_millis(5))?;
+        }
+        let wait = self.rng.millis(0..250);
+        self.wait(wait)
+    }
+
+    fn replace(&mut self, index: usize) -> Result<(), Error> {
+        let next = self.start_consumer()?;
+        self.ended.push(mem::replace(&mut self.consumers[index], next));
+        Ok(())
+    }
+
+    fn apply_event(&mut self, event: Event, broker: &mut Broker) -> Result<(), Error> {
+        let index = self.rng.index(self.consumers.len());
+        // Without this, most events would happen before consumers have started.
+        if self.rng.percent(60) {
+            self.wait_until_started(index)?;
+        }
+        match event {
+            Event::Kill => {
+                let age = self.consumers[index].started_at.elapsed().as_millis();
+                self.consumers[index].kill()?;
+                self.was_killed(&format!("after {age} ms"));
+            }
+            Event::Terminate => {
+                // Removed from the list first, so that its exit is not a violation.
+                let next = self.start_consumer()?;
+                let mut consumer = mem::replace(&mut self.consumers[index], next);
+                self.stop(&mut consumer)?;
+                self.ended.push(consumer);
+                return Ok(());
+            }
+            Event::KillBroker(down) => {
+                broker.kill();
+                self.cuts += 1;
+                self.counters.brokers += 1;
+                self.events.push(format!("broker killed for {} ms", down.as_millis()));
+                self.wait(down)?;
+                return broker.restart().context("cannot restart the broker");
+            }
+            Event::CutConnections(cuts) => {
+                self.hazards.cutting = true;
+                for _ in 0..cuts {
+                    self.hazards.cut();
+                    let outage = self.rng.millis(0..30);
+                    self.wait(outage)?;
+                    self.hazards.restore();
+                    let wait = self.rng.millis(0..500);
+                    self.wait(wait)?;
+                }
+                // A consumer may notice the last cut only now.
+                self.wait(Duration::from_secs(1))?;
+                self.hazards.cutting = false;
+                self.cuts += cuts;
+                self.counters.hazards[0] += cuts;
+                self.events.push(format!("{cuts} connection cuts"));
+                return Ok(());
+            }
+            Event::FailSink(time) => {
+                let Some(failing) = hazards::fail_sink(self.plan.action, &self.spawner.folder)? else {
+                    return Ok(());
+                };
+                self.wait(time)?;
+                failing.end()?;
+                self.counters.hazards[1] += 1;
+                self.events.push(format!("the sink failed for {} ms", time.as_millis()));
+                return Ok(());
+            }
+            Event::FillDisk(time) => {
+                self.hazards.fill()?;
+                self.wait(time)?;
+                self.hazards.free()?;
+                self.counters.hazards[2] += 1;
+                self.events.push(format!("the disk was full for {} ms", time.as_millis()));
+                return Ok(());
+            }
+        }
+        if self.rng.percent(30) {
+            let wait = self.rng.millis(0..300);
+            pause(wait);
+        }
+        self.replace(index)
+    }
+
+    fn was_killed(&mut self, when: &str) {
+        self.cuts += 1;
+        let scratch = self.spawner.folder.join("scratch.db");
+        let done = progress(self.plan.action, self.spawner.cli, &self.spawner.folder, &scratch);
+        // Number of good messages. Some bad ones of `exec` run more than once.
+        let good = self.plan.count * (100 - self.plan.bad_percent) / 100;
+        let far = match done {
+            Some(0) => 0,
+            Some(done) if done >= good => 2,
+            _ => 1,
+        };
+        self.counters.kills[far] += 1;
+        let done = done.map_or("some".to_owned(), |done| done.to_string());
+        self.events.push(format!("killed {when}, {done} done"));
+    }
+
+    /// Sends SIGTERM to a consumer and checks its exit.
+    fn stop(&mut self, consumer: &mut ConsumerProcess) -> Result<(), Error> {
+        consumer.terminate()?;
+        let Some(status) = consumer.wait(BROKER_TIMEOUT)? else {
+            consumer.kill()?;
+            let text =
+                format!("consumer {} did not stop after SIGTERM: {}", consumer.number, consumer.last_line());
+            self.violations.push(text);
+            return Ok(());
+        };
+        // The broker requeued running messages, so their outcome could not be acknowledged.
+        self.cuts += u32::from(consumer.lost_channel_while_stopping());
+        if let Some((name, number)) = consumer.kill_at
+            && ended_by(status, Signal::KILL)
+        {
+            self.counters.at_calls += 1;
+            self.was_killed(&format!("at {name} {number} while it stopped"));
+            return Ok(());
+        }
+        match (status.code(), consumer.summary()) {
+            (Some(0), Some(summary)) => {
+                self.clean_stops += 1;
+                self.counters.stopped += 1;
+                self.counters.redelivered += summary["redelivered"].as_u64().unwrap_or(0);
+            }
+            // SIGTERM came before it handled signals, or while it connected.
+            (Some(130), _) | (None, _)
+                if !consumer.has_started() && (status.code().is_some() || ended_by(status, Signal::TERM)) =>
+            {
+                self.counters.stopped_early += 1;
+            }
+            _ => {
+                let line = consumer.last_line();
+                self.violations
+                    .push(format!("consumer {} failed after SIGTERM: {status}: {line}", consumer.number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drains the queues without faults and checks all results.
+    fn check_results(&mut self, published: &Published) -> Result<(), Error> {
+        let (action, folder) = (self.plan.action, self.spawner.folder.clone());
+        // A quorum queue delays acknowledgements when many come at once, and forgets them when their channel is closed.
+        // A consumer that stops cleanly cannot know that, and some of its messages are redelivered.
+        let cuts = self.cuts + if self.plan.quorum { self.clean_stops } else { 0 };
+        let mut dead_letters = Vec::new();
+        let mut found = Audit::default();
+        for check in 0..MAX_CHECKS {
+            self.drain()?;
+            let left = self.broker_client.waiting()?;
+            dead_letters.extend(self.broker_client.take_dead_letters()?);
+            let results = Results::read(action, &folder, &published.messages)?;
+            found = audit(action, published, &results, &dead_letters, cuts);
+            if left > 0 {
+                found.missing.push(format!("{left} messages are left in the queues"));
+            }
+            if found.missing.is_empty() || !self.violations.is_empty() {
+                self.counters.early_drains += check;
+                break;
+            }
+            if check == 0 {
+                let missing = &found.missing;
+                self.events.push(format!(
+                    "drained too early ({}; {} such messages)",
+                    missing[0],
+                    missing.len()
+                ));
+            }
+            pause(Duration::from_millis(500));
+        }
+        self.counters.messages += published.messages.len() as u64;
+        self.counters.unconfirmed += (published.messages.len() - published.confirmed.len()) as u64;
+        self.counters.duplicates += u64::from(found.duplicates);
+        self.counters.clean_duplicates += if self.cuts == 0 { u64::from(found.duplicates) } else { 0 };
+        self.counters.dead_letters += dead_letters.len() as u64;
+        self.violations.extend(found.missing);
+        self.violations.extend(found.violations);
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), Error> {
+        let mut consumer = self.spawner.start(&["--drain", "--for", "80s"], None)?;
+        let status = consumer.wait(BROKER_TIMEOUT)?;
+        match (status.and_then(|status| status.code()), consumer.summary()) {
+            (Some(0), Some(summary)) => {
+                self.counters.redelivered += summary["redelivered"].as_u64().unwrap_or(0);
+            }
+            _ => {
+                consumer.kill()?;
+                let line = consumer.last_line();
+                self.violations.push(format!("--drain failed without a fault: {status:?}: {line}"));
+            }
+        }
+        self.ended.push(consumer);
+        Ok(())
+    }
+}
+
+/// Creates the folder of a round, which its consumers can write to.
+pub(crate) fn create_folder(cli: &crate::cli_process::Cli, path: &Path) -> Result<(), Error> {
+    for path in [path.to_owned(), output_dir(path)] {
+        std::fs::create_dir(&path).context("cannot create a folder")?;
+        cli.chown(&path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! The producer process: enqueues tasks of all kinds and logs those that were acknowledged.
+//!
+//! Owns the mix of kinds. A task is acknowledged when its call has returned; it is logged before anything else happens.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
+use gristmill_store::Store;
+use gristmill_store::tasks::{Enqueued, NewTask};
+
+use crate::args::ProcessArgs;
+use crate::effects::Log;
+use crate::paths::RunPaths;
+use crate::rng::Rng;
+use crate::task_kinds::{Payload, TestKind};
+use crate::worker::{die_with_harness, end_of_input, log_to_stderr, write_ready_flag};
+use crate::{Error, ErrorContext};
+
+/// Concurrent callers, so that their writes are committed in groups.
+const CALLERS: u64 = 4;
+
+/// Percentage of each kind. Slow tasks are few because each takes about one lease.
+const MIX: [(u64, TestKind); 7] = [
+    (58, TestKind::Fast),
+    (12, TestKind::Flaky),
+    (4, TestKind::Failing),
+    (12, TestKind::Steps),
+    (10, TestKind::Parent),
+    (2, TestKind::Slow),
+    (2, TestKind::Uncancellable),
+];
+
+/// Enqueues tasks until standard input ends.
+pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
+    log_to_stderr();
+    die_with_harness();
+    let paths = RunPaths::new(&args.folder);
+    let store = Store::open(paths.database()).context("cannot open the store")?;
+    write_ready_flag(&paths, &args.name)?;
+    let input = end_of_input();
+    std::thread::scope(|scope| {
+        let mut callers = Vec::new();
+        let mut ends = Vec::new();
+        for number in 0..CALLERS {
+            let (end, stop) = channel();
+            ends.push(end);
+            let mut caller = Caller::new(args, number, &store, &paths)?;
+            callers.push(scope.spawn(move || caller.run_until(&stop)));
+        }
+        // Returns when the sender is dropped at the end of the input.
+        let _ = input.recv();
+        drop(ends);
+        callers.into_iter().try_for_each(|caller| {
+            caller.join().unwrap_or_else(|_| Err(Error::System("a caller panicked".to_owned())))
+        })
+    })
+}
+
+struct Caller<'a> {
+    rng: Rng,
+    /// Prefix of its keys, unique in the run.
+    prefix: String,
+    lease_ms: u64,
+    created: u64,
+    store: &'a Store,
+    acks: Log,
+    refusals: Log,
+}
+
+impl<'a> Caller<'a> {
+    fn new(args: &ProcessArgs, number: u64, store: &'a Store, paths: &RunPaths) -> Result<Self, Error> {
+        Ok(Caller {
+            rng: Rng::new(args.seed ^ (number << 32)),
+            prefix: format!("{}-{number}", args.name),
+            lease_ms: args.lease_ms,
+            created: 0,
+            store,
+            acks: Log::open(&paths.acks()).context("cannot open a log")?,
+            refusals: Log::open(&paths.refusals()).context("cannot open a log")?,
+        })
+    }
+
+    fn run_until(&mut self, stop: &Receiver<()>) -> Result<(), Error> {
+        loop {
+            self.enqueue_next()?;
+            if stop.recv_timeout(self.rng.millis(0..100)) != Err(RecvTimeoutError::Timeout) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Enqueues one task, several in one call, or the same one twice.
+    fn enqueue_next(&mut self) -> Result<(), Error> {
+        match self.rng.in_range(0..10) {
+            0..6 => {
+                let (kind, task, key) = self.task();
+                self.enqueue(kind, task, &key)
+            }
+            6..9 => self.enqueue_many(),
+            _ => {
+                let (kind, mut task, key) = self.task();
+                task.unique_key = Some(key.clone());
+                self.enqueue(kind, task.clone(), &key)?;
+                self.enqueue(kind, task, &key)
+            }
+        }
+    }
+
+    fn enqueue(&self, kind: TestKind, task: NewTask, key: &str) -> Result<(), Error> {
+        match self.store.tasks().enqueue(task) {
+            Ok(enqueued) => self.log_ack(kind, enqueued, key),
+            Err(error) => self.log_refusal(&error),
+        }
+    }
+
+    fn enqueue_many(&mut self) -> Result<(), Error> {
+        let count = self.rng.in_range(2..20);
+        let many: Vec<(TestKind, NewTask, String)> = (0..count).map(|_| self.task()).collect();
+        let tasks = many.iter().map(|(_, task, _)| task.clone()).collect();
+        match self.store.tasks().enqueue_many(tasks) {
+            Ok(enqueued) => many
+                .iter()
+                .zip(enqueued)
+                .try_for_each(|((kind, _, key), enqueued)| self.log_ack(*kind, enqueued, key)),
+            Err(error) => self.log_refusal(&error),
+        }
+    }
+
+    fn log_ack(&self, kind: TestKind, enqueued: Enqueued, key: &str) -> Result<(), Error> {
+        let line = format!("{} {} {key}", enqueued.id, kind.name());
+        self.acks.append(&line).context("cannot log an acknowledged task")
+    }
+
+    fn log_refusal(&self, error: &gristmill_store::Error) -> Result<(), Error> {
+        let line = format!("{} {error}", self.prefix);
+        self.refusals.append(&line).context("cannot log a refused write")
+    }
+
+    fn task(&mut self) -> (TestKind, NewTask, String) {
+        self.created += 1;
+        let kind = self.draw_kind();
+        let key = format!("{}-{}", self.prefix, self.created);
+        let padding = "x".repeat(self.rng.index(1_500));
+        let millis = self.rng.in_range(self.lease_ms / 2..self.lease_ms * 3 / 2);
+        let mut task = new_task(kind, &Payload { key: key.clone(), millis, padding });
+        task.priority = i32::try_from(self.rng.in_range(0..3)).unwrap_or(0);
+        if self.rng.percent(10) {
+            task.run_after = Some(self.store.now().plus(self.rng.millis(0..300)));
+        }
+        if self.rng.percent(30) {
+            task.unique_key = Some(key.clone());
+        }
+        (kind, task, key)
+    }
+
+    fn draw_kind(&mut self) -> TestKind {
+        let mut drawn = self.rng.in_range(0..100);
+        for (share, kind) in MIX {
+            if drawn < share {
+                return kind;
+            }
+            drawn -= share;
+        }
+        TestKind::Fast
+    }
+}
+
+/// Creates a task of this kind with this payload.
+pub(crate) fn new_task(kind: TestKind, payload: &Payload) -> NewTask {
+    let payload = serde_json::json!(payload).to_string();
+    NewTask::new(kind.name(), payload)
+}

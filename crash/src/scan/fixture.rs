@@ -1,0 +1,172 @@
+//! The fixture of scan rounds: a tree, its catalog before the scan, and the result of an undisturbed scan.
+//!
+//! Owns the files and the scan variants. The rounds choose the kills.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::catalog_diff::last_scan;
+use super::tree::Tree;
+use crate::cli_process::Cli;
+use crate::database::{copy, remove};
+use crate::rng::Rng;
+use crate::{Error, ErrorContext};
+
+/// Options with which a tree is scanned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScanVariant {
+    Plain,
+    /// Two roots, one inside the other.
+    Nested,
+    /// Symbolic links are followed.
+    Links,
+    /// Later scans use another hash algorithm.
+    OtherHash,
+    /// All files are hashed.
+    Every,
+}
+
+impl ScanVariant {
+    pub(crate) const ALL: [ScanVariant; 6] = [
+        ScanVariant::Plain,
+        ScanVariant::Nested,
+        ScanVariant::Links,
+        ScanVariant::Plain,
+        ScanVariant::OtherHash,
+        ScanVariant::Every,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            ScanVariant::Plain => "plain",
+            ScanVariant::Nested => "a root in a root",
+            ScanVariant::Links => "links followed",
+            ScanVariant::OtherHash => "another hash",
+            ScanVariant::Every => "every file",
+        }
+    }
+}
+
+pub(crate) struct Fixture<'a> {
+    cli: &'a Cli,
+    folder: PathBuf,
+    tree: Tree,
+    variant: ScanVariant,
+    pub(crate) scenario: Scenario,
+}
+
+/// A scan and its expected result.
+pub(crate) struct Scenario {
+    /// Description in the output.
+    pub(crate) name: String,
+    pub(crate) args: Vec<OsString>,
+    /// Catalog before the scan, if there is one.
+    pub(crate) before: Option<PathBuf>,
+    /// Id of the last scan in that catalog.
+    pub(crate) since: i64,
+    /// Catalog after an undisturbed scan.
+    pub(crate) undisturbed: PathBuf,
+    /// Summary of the undisturbed scan.
+    pub(crate) summary: Value,
+    /// Output of `gristmill dupes` after it.
+    pub(crate) dupes: Value,
+    pub(crate) duration: Duration,
+    /// Whether a resumed walk starts again, because followed links are not stored.
+    pub(crate) restarts_walk: bool,
+}
+
+impl<'a> Fixture<'a> {
+    /// Generates a tree without a catalog. With `locked`, parts of it cannot be read.
+    pub(crate) fn new(
+        cli: &'a Cli,
+        folder: &Path,
+        rng: Rng,
+        (variant, locked): (ScanVariant, bool),
+    ) -> Result<Self, Error> {
+        std::fs::create_dir(folder).context("cannot create a folder")?;
+        cli.chown(folder)?;
+        let tree = Tree::generate(folder, rng, locked).context("cannot generate a tree")?;
+        let scenario = Scenario::new(cli, folder, &tree, variant, None)?;
+        Ok(Fixture { cli, folder: folder.to_path_buf(), tree, variant, scenario })
+    }
+
+    /// Scans a copy of the catalog with some files stashed, then changes the tree for the next scan.
+    pub(crate) fn change(&mut self) -> Result<(), Error> {
+        let before = self.folder.join("before.db");
+        copy(self.cli, &self.scenario.undisturbed, &before)?;
+        self.tree.stash_some().context("cannot change the tree")?;
+        self.cli.run(&before, &self.scenario.args)?.expect_done()?;
+        self.tree.change().context("cannot change the tree")?;
+        self.scenario = Scenario::new(self.cli, &self.folder, &self.tree, self.variant, Some(before))?;
+        Ok(())
+    }
+
+    /// Leaves the tree unchanged for the next scan.
+    pub(crate) fn keep_unchanged(&mut self) -> Result<(), Error> {
+        let before = self.folder.join("before.db");
+        copy(self.cli, &self.scenario.undisturbed, &before)?;
+        self.scenario = Scenario::new(self.cli, &self.folder, &self.tree, self.variant, Some(before))?;
+        self.scenario.name.insert_str(0, "tree unchanged, ");
+        Ok(())
+    }
+
+    /// Returns the path of a database in the fixture's folder.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(crate) fn clear(self) -> Result<(), Error> {
+        self.tree.unlock().context("cannot remove the tree")?;
+        std::fs::remove_dir_all(&self.folder).context("cannot remove the tree")
+    }
+}
+
+impl Scenario {
+    fn new(
+        cli: &Cli,
+        folder: &Path,
+        tree: &Tree,
+        variant: ScanVariant,
+        before: Option<PathBuf>,
+    ) -> Result<Self, Error> {
+        let mut args: Vec<OsString> = vec!["scan".into(), "--yes".into(), tree.top.clone().into()];
+        match variant {
+            ScanVariant::Nested => args.push(tree.inner().into()),
+            ScanVariant::Links => args.push("--follow-links".into()),
+            ScanVariant::OtherHash if before.is_some() => args.extend(["--hash".into(), "sha256".into()]),
+            ScanVariant::Every => args.push("--every-file".into()),
+            ScanVariant::OtherHash | ScanVariant::Plain => {}
+        }
+        let undisturbed = folder.join("undisturbed.db");
+        reset_database(cli, before.as_deref(), &undisturbed)?;
+        let began = Instant::now();
+        let summary = cli.run(&undisturbed, &args)?.expect_done()?;
+        let duration = began.elapsed();
+        let kind = if before.is_some() { "later scan" } else { "first scan" };
+        Ok(Scenario {
+            name: format!("{kind}, {}", variant.name()),
+            args,
+            since: before.as_deref().map_or(Ok(0), last_scan)?,
+            before,
+            dupes: dupes(cli, &undisturbed)?,
+            undisturbed,
+            summary,
+            duration,
+            restarts_walk: variant == ScanVariant::Links,
+        })
+    }
+}
+
+/// Returns all duplicates of a catalog.
+pub(crate) fn dupes(cli: &Cli, database: &Path) -> Result<Value, Error> {
+    cli.run(database, &["dupes", "--limit", "all"].map(OsString::from))?.expect_done()
+}
+
+/// Restores the database before a scan.
+pub(crate) fn reset_database(cli: &Cli, before: Option<&Path>, database: &Path) -> Result<(), Error> {
+    remove(database)?;
+    before.map_or(Ok(()), |before| copy(cli, before, database))
+}
