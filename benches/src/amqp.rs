@@ -1,58 +1,58 @@
 //! Consumers of a RabbitMQ queue: Gristmill and its peers at the same broker, which is started for it, each run in a
 //! process of its own, every answer checked.
 //!
-//! Owns the programme: which queues, who takes part where. `stage` has the broker and fills its queues; `contender` knows
-//! who takes part and `ours` is Gristmill's process; `scene` measures a table's worth of runs, `recovery` what a broker
-//! that is killed costs, `report` tells what they say. `tally` counts what is handled, in every process of Rust alike.
+//! Owns the programme: which queues, who takes part where. `environment` has the broker and fills its queues; `candidate` knows
+//! who takes part and `gristmill` is Gristmill's process; `benchmark` measures a table's worth of runs, `recovery` what a broker
+//! that is killed costs, `report` tells what they say. `counter` counts what is handled, in every process of Rust alike.
 
-mod contender;
+mod benchmark;
+mod candidate;
+mod environment;
+mod gristmill;
+mod message_counter;
 mod options;
-mod ours;
 mod recovery;
 mod report;
-mod scene;
-mod stage;
-mod tally;
 
-use contender::Participant;
+use candidate::Participant;
+use environment::Environment;
+pub(crate) use gristmill::one;
 use options::Part;
-pub(crate) use ours::one;
-use stage::Stage;
 
 /// The benchmark.
-pub(crate) fn run(words: &[String]) -> Result<(), String> {
-    let Some(options) = options::parse(words)? else {
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
         return Ok(());
     };
     let participants = Participant::all(&options)?;
-    let mut stage = Stage::set()?;
+    let mut environment = Environment::start()?;
     println!(
         "{} messages of {} bytes, {} repetitions in turns",
         options.messages,
-        stage::BYTES,
+        environment::BYTES,
         options.reps
     );
-    scene::warm_up(&mut stage, &participants[0])?;
+    benchmark::warm_up(&mut environment, &participants[0])?;
     let (mut rates, mut works) = (Vec::new(), Vec::new());
     if options.parts.contains(&Part::Rate) {
         for &kind in &options.queues {
             for &prefetch in &options.prefetches {
-                let scene = scene::rate(&mut stage, &participants, &options, kind, prefetch)?;
-                report::print_rate(&scene);
-                rates.push(scene);
+                let benchmark = benchmark::rate(&mut environment, &participants, &options, kind, prefetch)?;
+                report::print_rate(&benchmark);
+                rates.push(benchmark);
             }
         }
     }
     if options.parts.contains(&Part::Work) {
-        for workers in scene::WORKERS {
-            works.push(scene::work(&mut stage, &participants, &options, workers)?);
+        for workers in benchmark::WORKERS {
+            works.push(benchmark::work(&mut environment, &participants, &options, workers)?);
         }
         report::print_work(&works);
     }
     if options.parts.contains(&Part::Recovery) {
-        report::print_recovery(&recovery::play(&mut stage, &participants)?);
+        report::print_recovery(&recovery::measure(&mut environment, &participants)?);
     }
-    report::print_bars(&rates, &works);
+    report::print_thresholds(&rates, &works);
     report::failure(rates.iter().chain(&works)).map_or(Ok(()), Err)
 }

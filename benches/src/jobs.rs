@@ -1,22 +1,22 @@
 //! Durable queues on SQLite: how fast tasks are put in, and how fast they are claimed, run and finished. A
 //! task adds its number to a sum, so what is measured is the queue.
 //!
-//! Owns the list of contenders, the checking of their answers and the tables. What each contender does stands
-//! in a file of its own: `hand` (rusqlite by hand, the measure of the others), `ours`, `peer` (libraries that
+//! Owns the list of candidates, the checking of their answers and the tables. What each candidate does stands
+//! in a file of its own: `hand` (rusqlite by hand, the measure of the others), `gristmill`, `peer` (libraries that
 //! need another SQLite, and therefore a program of their own).
 
 mod disk;
-mod hand;
-mod ours;
+mod gristmill;
+mod handwritten;
 mod peer;
 
 use crate::{
     Options,
-    bar::{self, Bar, Limit::AtLeast},
     table::{self, Row, median},
+    threshold::{self, Limit::AtLeast, Threshold},
 };
-use disk::Folder;
-use hand::Synchronous::{Full, Normal};
+use disk::TempFolder;
+use handwritten::Synchronous::{Full, Normal};
 use std::{
     error::Error,
     path::{Path, PathBuf},
@@ -24,9 +24,9 @@ use std::{
     time::Duration,
 };
 
-type Fault = Box<dyn Error>;
+type BoxError = Box<dyn Error>;
 
-/// How many tasks a contender puts in or claims at a time, where it can.
+/// How many tasks a candidate puts in or claims at a time, where it can.
 const BATCH: u64 = 100;
 
 /// What the others are measured against.
@@ -47,61 +47,66 @@ struct Outcome {
     drain: Duration,
     /// Of the numbers that the tasks were given.
     sum: u64,
-    /// The query that counts the completed rows in the contender's table.
+    /// The query that counts the completed rows in the candidate's table.
     completed: &'static str,
 }
 
-struct Contender {
+struct Candidate {
     name: &'static str,
-    measure: fn(&Plan) -> Result<Outcome, Fault>,
-    /// The most tasks that are worth the wait. Rates are compared, so the slow may have fewer.
-    most: u64,
-    /// Whether it can start with finished rows, and is asked how it grows.
-    grows: bool,
+    measure: fn(&Plan) -> Result<Outcome, BoxError>,
+    /// The max_tasks tasks that are worth the wait. Rates are compared, so the slow may have fewer.
+    max_tasks: u64,
+    /// Whether it can start with finished rows, and is asked how it in_growth.
+    in_growth: bool,
 }
 
-const MANY: u64 = u64::MAX;
-const FEW: u64 = 2_000;
+const UNLIMITED: u64 = u64::MAX;
+const SLOW_MAX_TASKS: u64 = 2_000;
 
-const BY_HAND: &[Contender] = &[
-    Contender { name: BASE, measure: |plan| hand::batches(plan, Full), most: MANY, grows: true },
-    Contender {
+const HANDWRITTEN: &[Candidate] = &[
+    Candidate {
+        name: BASE,
+        measure: |plan| handwritten::batches(plan, Full),
+        max_tasks: UNLIMITED,
+        in_growth: true,
+    },
+    Candidate {
         name: "rusqlite batches of 100 (NORMAL)",
-        measure: |plan| hand::batches(plan, Normal),
-        most: MANY,
-        grows: true,
+        measure: |plan| handwritten::batches(plan, Normal),
+        max_tasks: UNLIMITED,
+        in_growth: true,
     },
-    Contender {
+    Candidate {
         name: "rusqlite one by one (FULL)",
-        measure: |plan| hand::one_by_one(plan, Full),
-        most: FEW,
-        grows: false,
+        measure: |plan| handwritten::one_by_one(plan, Full),
+        max_tasks: SLOW_MAX_TASKS,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "rusqlite one by one (NORMAL)",
-        measure: |plan| hand::one_by_one(plan, Normal),
-        most: MANY,
-        grows: false,
+        measure: |plan| handwritten::one_by_one(plan, Normal),
+        max_tasks: UNLIMITED,
+        in_growth: false,
     },
 ];
 
-/// Ours come right after what they are measured against.
-fn contenders() -> impl Iterator<Item = &'static Contender> {
-    BY_HAND.iter().take(1).chain(ours::CONTENDERS).chain(&BY_HAND[1..]).chain(peer::CONTENDERS)
+/// Gristmill come right after what they are measured against.
+fn candidates() -> impl Iterator<Item = &'static Candidate> {
+    HANDWRITTEN.iter().take(1).chain(gristmill::CANDIDATES).chain(&HANDWRITTEN[1..]).chain(peer::CANDIDATES)
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let chosen: Vec<_> = contenders().filter(|contender| contender.name.contains(&options.only)).collect();
-    if chosen.iter().any(|contender| peer::is_one(contender)) {
+    let chosen: Vec<_> = candidates().filter(|candidate| candidate.name.contains(&options.only)).collect();
+    if chosen.iter().any(|candidate| peer::is_peer(candidate)) {
         peer::build()?;
     }
-    let synced = disk::time_of_sync(&options.dir)?;
-    let entries: Vec<Entry<'_>> = chosen.iter().flat_map(|contender| entries(contender, options)).collect();
+    let synced = disk::median_sync_time(&options.dir)?;
+    let entries: Vec<Entry<'_>> = chosen.iter().flat_map(|candidate| entries(candidate, options)).collect();
     let row = |entry: &Entry<'_>| Row { name: entry.name(), samples: vec![Vec::new(); 2] };
     let mut rows: Vec<Row> = entries.iter().map(row).collect();
     for _ in 0..options.reps {
         for (entry, row) in entries.iter().zip(&mut rows) {
-            let rates = in_process_of_its_own(entry, 0, options)?;
+            let rates = measure_in_new_process(entry, 0, options)?;
             row.samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
         }
     }
@@ -112,16 +117,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         synced.as_secs_f64() * 1e6
     );
     print(&rows);
-    let bars = before_bars(&rows);
-    if !bars.is_empty() {
-        bar::print(bars.into_iter());
+    let thresholds = before_thresholds(&rows);
+    if !thresholds.is_empty() {
+        threshold::print(thresholds.into_iter());
     }
     Ok(())
 }
 
-/// A contender and the program that measures it: this one, or an earlier build of it.
+/// A candidate and the program that measures it: this one, or an earlier build of it.
 struct Entry<'a> {
-    contender: &'static Contender,
+    candidate: &'static Candidate,
     before: Option<&'a Path>,
 }
 
@@ -130,35 +135,39 @@ const BEFORE: &str = ", before";
 impl Entry<'_> {
     fn name(&self) -> String {
         let suffix = if self.before.is_some() { BEFORE } else { "" };
-        format!("{}{suffix}", self.contender.name)
+        format!("{}{suffix}", self.candidate.name)
     }
 }
 
-/// The contender, and for one of ours also its earlier build, right after it.
-fn entries<'a>(contender: &'static Contender, options: &'a Options) -> impl Iterator<Item = Entry<'a>> {
-    let is_ours = ours::CONTENDERS.iter().any(|ours| ours.name == contender.name);
+/// The candidate, and for one of gristmill also its earlier build, right after it.
+fn entries<'a>(candidate: &'static Candidate, options: &'a Options) -> impl Iterator<Item = Entry<'a>> {
+    let is_ours = gristmill::CANDIDATES.iter().any(|gristmill| gristmill.name == candidate.name);
     let before = options.before.as_deref().filter(|_| is_ours);
-    let earlier = before.map(|program| Entry { contender, before: Some(program) });
-    std::iter::once(Entry { contender, before: None }).chain(earlier)
+    let earlier = before.map(|program| Entry { candidate, before: Some(program) });
+    std::iter::once(Entry { candidate, before: None }).chain(earlier)
 }
 
-/// Each rate of ours against the rate of the earlier build: at most 3 % slower.
-fn before_bars(rows: &[Row]) -> Vec<Bar> {
-    let mut bars = Vec::new();
+/// Each rate of gristmill against the rate of the earlier build: at max_tasks 3 % slower.
+fn before_thresholds(rows: &[Row]) -> Vec<Threshold> {
+    let mut thresholds = Vec::new();
     for before in rows {
         let Some(name) = before.name.strip_suffix(BEFORE) else { continue };
-        let Some(ours) = rows.iter().find(|row| row.name == name) else { continue };
+        let Some(gristmill) = rows.iter().find(|row| row.name == name) else { continue };
         for (column, what) in ["enqueue", "drain"].into_iter().enumerate() {
-            let value = Some(table::ratio(&ours.samples[column], &before.samples[column]));
-            bars.push(Bar { what: format!("{name}: {what} × before"), value, limit: AtLeast(0.97) });
+            let value = Some(table::ratio(&gristmill.samples[column], &before.samples[column]));
+            thresholds.push(Threshold {
+                what: format!("{name}: {what} × before"),
+                value,
+                limit: AtLeast(0.97),
+            });
         }
     }
-    bars
+    thresholds
 }
 
 /// Rates and their ratios to the base: more is faster, unlike in the tables of costs.
 fn print(rows: &[Row]) {
-    println!("| contender | enqueue/s | × base | drain/s | × base |\n|---|---:|---:|---:|---:|");
+    println!("| candidate | enqueue/s | × base | drain/s | × base |\n|---|---:|---:|---:|---:|");
     let base = rows.iter().find(|row| row.name == BASE);
     for row in rows {
         let cells = row.samples.iter().enumerate().map(|(column, samples)| {
@@ -172,18 +181,19 @@ fn print(rows: &[Row]) {
 
 /// How both rates change with the number of finished tasks that the table already holds.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
-    let chosen = contenders().filter(|contender| contender.grows && contender.name.contains(&options.only));
+    let chosen =
+        candidates().filter(|candidate| candidate.in_growth && candidate.name.contains(&options.only));
     let chosen: Vec<_> = chosen.collect();
     println!("{} tasks, {} repetitions\n", options.tasks, options.reps);
-    let heads = chosen.iter().map(|contender| format!(" {0}, enqueue/s | {0}, drain/s |", contender.name));
+    let heads = chosen.iter().map(|candidate| format!(" {0}, enqueue/s | {0}, drain/s |", candidate.name));
     println!("| finished before |{}", heads.collect::<String>());
     println!("|---:|{}", "---:|---:|".repeat(chosen.len()));
     for finished in [0, 10_000, 100_000, 1_000_000] {
         let mut samples = vec![[Vec::new(), Vec::new()]; chosen.len()];
         for _ in 0..options.reps {
-            for (contender, samples) in chosen.iter().zip(&mut samples) {
-                let entry = Entry { contender, before: None };
-                let rates = in_process_of_its_own(&entry, finished, options)?;
+            for (candidate, samples) in chosen.iter().zip(&mut samples) {
+                let entry = Entry { candidate, before: None };
+                let rates = measure_in_new_process(&entry, finished, options)?;
                 samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
             }
         }
@@ -193,15 +203,15 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures one contender once, in a new process and a new database: tasks a second, in and out.
-fn in_process_of_its_own(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
+/// Measures one candidate once, in a new process and a new database: tasks a second, in and out.
+fn measure_in_new_process(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
     let told = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
     let program = match entry.before {
         Some(program) => program.to_owned(),
         None => std::env::current_exe().map_err(|error| told(&error))?,
     };
     let mut command = Command::new(program);
-    command.args(["jobs-one", "--only", entry.contender.name, "--tasks", &options.tasks.to_string()]);
+    command.args(["jobs-one", "--only", entry.candidate.name, "--tasks", &options.tasks.to_string()]);
     command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
     let output = command.output().map_err(|error| told(&error))?;
     if !output.status.success() {
@@ -213,15 +223,15 @@ fn in_process_of_its_own(entry: &Entry<'_>, finished: u64, options: &Options) ->
 
 /// The other side of it: prints tasks a second, in and out.
 pub(crate) fn one(options: &Options) -> Result<(), String> {
-    let contender =
-        contenders().find(|contender| contender.name == options.only).ok_or("no such contender")?;
-    let folder = Folder::new(&options.dir)?;
+    let candidate =
+        candidates().find(|candidate| candidate.name == options.only).ok_or("no such candidate")?;
+    let folder = TempFolder::new(&options.dir)?;
     let plan = Plan {
         database: folder.path().join("queue.db"),
-        tasks: options.tasks.min(contender.most),
+        tasks: options.tasks.min(candidate.max_tasks),
         finished: options.finished,
     };
-    let outcome = (contender.measure)(&plan).map_err(|error| error.to_string())?;
+    let outcome = (candidate.measure)(&plan).map_err(|error| error.to_string())?;
     check(&plan, &outcome)?;
     let rates = [outcome.enqueue, outcome.drain].map(|time| plan.tasks as f64 / time.as_secs_f64());
     println!("{} {}", rates[0], rates[1]);
@@ -267,17 +277,17 @@ mod tests {
 
     #[test]
     fn contenders_answer_right_and_wrong_answers_are_seen() {
-        let folder = Folder::new(&std::env::temp_dir()).unwrap();
-        for (nth, contender) in contenders().filter(|contender| !peer::is_one(contender)).enumerate() {
+        let folder = TempFolder::new(&std::env::temp_dir()).unwrap();
+        for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate)).enumerate() {
             let database = folder.path().join(nth.to_string());
             // Neither a whole number of batches nor of threads.
-            let plan = Plan { database, tasks: 250, finished: if contender.grows { 30 } else { 0 } };
-            let mut outcome = (contender.measure)(&plan).unwrap();
+            let plan = Plan { database, tasks: 250, finished: if candidate.in_growth { 30 } else { 0 } };
+            let mut outcome = (candidate.measure)(&plan).unwrap();
             check(&plan, &outcome).unwrap();
             let more = Plan { database: plan.database.clone(), finished: plan.finished + 1, ..plan };
-            assert!(check(&more, &outcome).unwrap_err().contains("rows"), "{}", contender.name);
+            assert!(check(&more, &outcome).unwrap_err().contains("rows"), "{}", candidate.name);
             outcome.sum += 1;
-            assert!(check(&plan, &outcome).unwrap_err().contains("wrong answer"), "{}", contender.name);
+            assert!(check(&plan, &outcome).unwrap_err().contains("wrong answer"), "{}", candidate.name);
         }
     }
 
@@ -287,10 +297,11 @@ mod tests {
             name: name.to_owned(),
             samples: rates.map(|rate| vec![rate; 3]).to_vec(),
         };
-        let rows = [row(BASE, [9.0, 9.0]), row("ours", [97.0, 96.0]), row("ours, before", [100.0, 100.0])];
-        let verdicts: Vec<_> = before_bars(&rows).iter().map(Bar::verdict).collect();
-        assert_eq!(verdicts, ["met", "NOT MET"]);
-        assert!(before_bars(&rows[..2]).is_empty());
+        let rows =
+            [row(BASE, [9.0, 9.0]), row("gristmill", [97.0, 96.0]), row("gristmill, before", [100.0, 100.0])];
+        let statuses: Vec<_> = before_thresholds(&rows).iter().map(Threshold::status).collect();
+        assert_eq!(statuses, ["met", "NOT MET"]);
+        assert!(before_thresholds(&rows[..2]).is_empty());
     }
 
     #[test]

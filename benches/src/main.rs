@@ -4,18 +4,18 @@
 //! medians and ratios. Absolute times depend on the machine and on what else it does; ratios much less.
 
 mod amqp;
-mod answer;
-mod bar;
+mod cache;
 mod dedup;
 mod import;
 mod jobs;
-mod kept;
 mod pool;
 mod process;
 mod program;
 mod random;
 mod scratch;
 mod table;
+mod task_sum;
+mod threshold;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -24,39 +24,39 @@ type Benchmark = fn(&Options) -> Result<(), String>;
 /// How much is measured unless somebody says otherwise: repetitions, and tasks in each.
 type Amount = (usize, u64);
 
-const OF_THE_POOL: Amount = (9, 500_000);
-const OF_THE_QUEUES: Amount = (3, 10_000);
+const POOL_AMOUNT: Amount = (9, 500_000);
+const JOBS_AMOUNT: Amount = (3, 10_000);
 
 /// What can be run, and what it shows.
 const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
     (
         "pool",
         "trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others",
-        OF_THE_POOL,
+        POOL_AMOUNT,
         pool::run,
     ),
-    ("pool-one", "one contender of `pool`, once; what `pool` runs", OF_THE_POOL, pool::one),
-    ("pool-growth", "cost of one task and memory from 10^3 to 10^7 tasks", OF_THE_POOL, pool::growth),
+    ("pool-one", "one candidate of `pool`, once; what `pool` runs", POOL_AMOUNT, pool::one),
+    ("pool-growth", "cost of one task and memory from 10^3 to 10^7 tasks", POOL_AMOUNT, pool::growth),
     (
         "jobs",
         "tasks through a durable queue on SQLite, against rusqlite by hand, effectum and apalis",
-        OF_THE_QUEUES,
+        JOBS_AMOUNT,
         jobs::run,
     ),
-    ("jobs-one", "one contender of `jobs`, once; what `jobs` runs", OF_THE_QUEUES, jobs::one),
+    ("jobs-one", "one candidate of `jobs`, once; what `jobs` runs", JOBS_AMOUNT, jobs::one),
     (
         "jobs-growth",
         "the same with 10^4 to 10^6 finished tasks already in the table",
-        OF_THE_QUEUES,
+        JOBS_AMOUNT,
         jobs::growth,
     ),
 ];
 
-/// Understands its words itself.
+/// Understands its args itself.
 type BenchmarkOfWords = fn(&[String]) -> Result<(), String>;
 
-/// Benchmarks that have words of their own, and what they show.
-const OF_THEIR_OWN: &[(&str, &str, BenchmarkOfWords)] = &[
+/// Benchmarks that have args of their own, and what they show.
+const BENCHMARKS_WITH_OPTIONS: &[(&str, &str, BenchmarkOfWords)] = &[
     (
         "dedup",
         "finding duplicates: first scan, rescan, growth and memory, against fclones, yadf, czkawka and others",
@@ -81,11 +81,11 @@ const OF_THEIR_OWN: &[(&str, &str, BenchmarkOfWords)] = &[
 
 /// How much is measured.
 struct Options {
-    /// Repetitions of each contender.
+    /// Repetitions of each candidate.
     reps: usize,
     /// Tasks in one measurement.
     tasks: u64,
-    /// Only contenders whose name has this in it: for a profiler.
+    /// Only candidates whose name has this in it: for a profiler.
     only: String,
     /// Who submits at a time, where one measurement is made.
     producers: u64,
@@ -111,10 +111,10 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
     let name = args.next().unwrap_or_else(|| "--list".into());
     if name == "--list" {
         BENCHMARKS.iter().for_each(|(name, about, _, _)| println!("{name:12} {about}"));
-        OF_THEIR_OWN.iter().for_each(|(name, about, _)| println!("{name:12} {about}"));
+        BENCHMARKS_WITH_OPTIONS.iter().for_each(|(name, about, _)| println!("{name:12} {about}"));
         return Ok(());
     }
-    if let Some((_, _, run)) = OF_THEIR_OWN.iter().find(|(known, _, _)| *known == name) {
+    if let Some((_, _, run)) = BENCHMARKS_WITH_OPTIONS.iter().find(|(known, _, _)| *known == name) {
         return run(&args.collect::<Vec<_>>());
     }
     let known = BENCHMARKS.iter().find(|(known, _, _, _)| *known == name);

@@ -1,10 +1,10 @@
-//! Trivial tasks: what a pool itself costs. Two workers, a queue of 1,024 where a contender has a bound, one
-//! and four producers. Ours run with everything on: statistics, panic isolation, cancellation.
+//! Trivial tasks: what a pool itself costs. Two workers, a queue of 1,024 where a candidate has a bound, one
+//! and four producers. Gristmill run with everything on: statistics, panic isolation, cancellation.
 
 use crate::{
     Options,
-    answer::{add, check},
     table::{self, Row, median},
+    task_sum::{add, check},
 };
 use gristmill_pool::{Pool, Priority, QueueOrder, Task};
 use std::{
@@ -19,9 +19,9 @@ const WORKERS: usize = 2;
 const QUEUE: usize = 1_024;
 
 /// Runs `each` tasks from each of so many producers, and returns when all are done.
-type Contender = (&'static str, fn(producers: u64, each: u64));
+type Candidate = (&'static str, fn(producers: u64, each: u64));
 
-const CONTENDERS: &[Contender] = &[
+const CANDIDATES: &[Candidate] = &[
     ("crossbeam", crossbeam),
     ("gristmill fifo", |producers, each| gristmill(QueueOrder::Fifo, producers, each)),
     ("gristmill priority", gristmill_priority),
@@ -32,8 +32,8 @@ const CONTENDERS: &[Contender] = &[
     ("tokio + semaphore", tokio_semaphore),
 ];
 
-/// The bars: whom each of ours is measured against, and how much slower it may be.
-const BARS: &[(&str, &str, f64)] = &[
+/// The thresholds: whom each of gristmill is measured against, and how much slower it may be.
+const THRESHOLDS: &[(&str, &str, f64)] = &[
     ("gristmill fifo", "crossbeam", 1.3),
     ("gristmill priority", "crossbeam", 2.0),
     ("gristmill async", "async-channel", 1.3),
@@ -42,13 +42,13 @@ const BARS: &[(&str, &str, f64)] = &[
 const PRODUCERS: &[u64] = &[1, 4];
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let names = CONTENDERS.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only));
+    let names = CANDIDATES.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only));
     let mut rows: Vec<Row> =
         names.map(|name| Row { name: name.to_owned(), samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
     for _ in 0..options.reps {
         for (column, producers) in PRODUCERS.iter().enumerate() {
             for row in &mut rows {
-                row.samples[column].push(in_process_of_its_own(&row.name, *producers, options.tasks)?);
+                row.samples[column].push(measure_in_new_process(&row.name, *producers, options.tasks)?);
             }
         }
     }
@@ -56,33 +56,34 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     table::print(&["1 producer", "4 producers"], &rows, "crossbeam");
     println!();
     if options.only.is_empty() {
-        tell_bars(&rows);
+        print_thresholds(&rows);
     }
     Ok(())
 }
 
-fn tell_bars(rows: &[Row]) {
-    let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a contender");
-    for (ours, peer, bar) in BARS {
+fn print_thresholds(rows: &[Row]) {
+    let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a candidate");
+    for (gristmill, peer, threshold) in THRESHOLDS {
         let ratios = (0..PRODUCERS.len())
-            .map(|column| table::ratio(&find(ours).samples[column], &find(peer).samples[column]));
+            .map(|column| table::ratio(&find(gristmill).samples[column], &find(peer).samples[column]));
         let ratios: Vec<f64> = ratios.collect();
-        let met = if ratios.iter().all(|ratio| ratio <= bar) { "met" } else { "MISSED" };
+        let met = if ratios.iter().all(|ratio| ratio <= threshold) { "met" } else { "MISSED" };
         let told: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        println!("{ours} against {peer}: {} (bar {bar}): {met}", told.join(" and "));
+        println!("{gristmill} against {peer}: {} (threshold {threshold}): {met}", told.join(" and "));
     }
-    for ours in BARS.iter().map(|(ours, _, _)| ours) {
+    for gristmill in THRESHOLDS.iter().map(|(gristmill, _, _)| gristmill) {
         for peer in ["rayon spawn", "threadpool", "tokio + semaphore"] {
-            let ahead = (0..PRODUCERS.len())
-                .all(|column| table::ratio(&find(ours).samples[column], &find(peer).samples[column]) < 1.0);
-            println!("{ours} ahead of {peer}: {}", if ahead { "met" } else { "MISSED" });
+            let ahead = (0..PRODUCERS.len()).all(|column| {
+                table::ratio(&find(gristmill).samples[column], &find(peer).samples[column]) < 1.0
+            });
+            println!("{gristmill} ahead of {peer}: {}", if ahead { "met" } else { "MISSED" });
         }
     }
 }
 
-/// Measures one contender once, in a new process: what the others left behind is not its doing. (In one
+/// Measures one candidate once, in a new process: what the others left behind is not its doing. (In one
 /// process some figures were a fourth higher, others a third lower: see the README here.)
-fn in_process_of_its_own(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
+fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
     let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
     let program = std::env::current_exe().map_err(|error| told(&error))?;
     let arguments =
@@ -96,18 +97,18 @@ fn in_process_of_its_own(name: &str, producers: u64, tasks: u64) -> Result<f64, 
     answer.trim().parse().map_err(|error| told(&error))
 }
 
-/// The other side of it: one contender, once, after a warm-up; prints nanoseconds a task.
+/// The other side of it: one candidate, once, after a warm-up; prints nanoseconds a task.
 pub(crate) fn one(options: &Options) -> Result<(), String> {
-    let contender = CONTENDERS.iter().find(|(name, _)| *name == options.only).ok_or("no such contender")?.1;
-    measure(contender, options.producers, options.tasks.min(50_000))?;
-    println!("{}", measure(contender, options.producers, options.tasks)?);
+    let candidate = CANDIDATES.iter().find(|(name, _)| *name == options.only).ok_or("no such candidate")?.1;
+    measure(candidate, options.producers, options.tasks.min(50_000))?;
+    println!("{}", measure(candidate, options.producers, options.tasks)?);
     Ok(())
 }
 
 /// Nanoseconds a task.
-fn measure(contender: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, String> {
+fn measure(candidate: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, String> {
     let each = tasks / producers;
-    let cost = timed(|| contender(producers, each)) / (producers * each) as f64;
+    let cost = timed(|| candidate(producers, each)) / (producers * each) as f64;
     check(producers, each)?;
     Ok(cost)
 }
@@ -131,7 +132,7 @@ fn gristmill(order: QueueOrder, producers: u64, each: u64) {
     assert!(pool.join().is_clean());
 }
 
-/// Four priorities, mixed.
+/// Four priorities, mix.
 fn gristmill_priority(producers: u64, each: u64) {
     let pool = Pool::builder()
         .workers(WORKERS)

@@ -1,6 +1,6 @@
 //! One run of one program: how long it took, what it used of the processor, and the most memory it held.
 //!
-//! Owns the measurement and the state of the system's caches before it. A small process of ours stands between the
+//! Owns the measurement and the state of the system's caches before it. A small process of gristmill stands between the
 //! benchmarks and the program (`run-one`): Linux counts into a program's peak what its parent held when it was started,
 //! and the benchmarks hold whole trees' truths.
 
@@ -18,11 +18,11 @@ use wait4::Wait4;
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// What is to be started.
-pub(crate) struct Call {
+pub(crate) struct CommandLine {
     pub(crate) program: PathBuf,
-    pub(crate) words: Vec<OsString>,
+    pub(crate) args: Vec<OsString>,
     /// Exit codes that mean that all is well.
-    pub(crate) well: &'static [i32],
+    pub(crate) success_codes: &'static [i32],
 }
 
 /// What came of it.
@@ -35,13 +35,13 @@ pub(crate) struct Run {
 }
 
 /// Runs it: its home is in `scratch`, what it prints is put into the file `stdout` there.
-pub(crate) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
+pub(crate) fn run(call: &CommandLine, scratch: &Path) -> Result<Run, String> {
     let told = |error: io::Error| format!("{}: {error}", call.program.display());
     let stdout = File::create(scratch.join("stdout")).map_err(told)?;
     let report = scratch.join("report");
     let mut command = Command::new(std::env::current_exe().map_err(told)?);
-    command.arg("run-one").arg(&report).arg(&call.program).args(&call.words);
-    // Settings and caches of the user would be measured along; the caches of earlier runs are kept on purpose.
+    command.arg("run-one").arg(&report).arg(&call.program).args(&call.args);
+    // Settings and caches of the user would be measured along; the caches of earlier runs are cache on purpose.
     for (variable, folder) in [
         ("HOME", "home"),
         ("XDG_CACHE_HOME", "home/cache"),
@@ -51,8 +51,8 @@ pub(crate) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
         fs::create_dir_all(scratch.join(folder)).map_err(told)?;
         command.env(variable, scratch.join(folder));
     }
-    let ours = std::env::vars_os().map(|(name, _)| name);
-    ours.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
+    let gristmill = std::env::vars_os().map(|(name, _)| name);
+    gristmill.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
         command.env_remove(name);
     });
     let output = command.current_dir(scratch).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
@@ -60,27 +60,27 @@ pub(crate) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
     let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let report = fs::read_to_string(&report).map_err(|error| format!("{} {}", told(error), said()))?;
     let (run, code) = read(&report).ok_or_else(|| format!("`{report}` is no report; {}", said()))?;
-    if !call.well.contains(&code) {
+    if !call.success_codes.contains(&code) {
         return Err(format!("{} ended with {code}: {}", call.program.display(), said()));
     }
     Ok(run)
 }
 
 fn read(report: &str) -> Option<(Run, i32)> {
-    let mut words = report.split_whitespace();
-    let mut number = || words.next()?.parse().ok();
+    let mut args = report.split_whitespace();
+    let mut number = || args.next()?.parse().ok();
     let (seconds, peak_mib, cpu) = (number()?, number()?, number()?);
-    Some((Run { seconds, peak_mib, cpu }, words.next()?.parse().ok()?))
+    Some((Run { seconds, peak_mib, cpu }, args.next()?.parse().ok()?))
 }
 
 /// The process between: starts the program and writes down what it took.
-pub(crate) fn one(words: &[String]) -> Result<(), String> {
-    let [report, program, words @ ..] = words else {
+pub(crate) fn one(args: &[String]) -> Result<(), String> {
+    let [report, program, args @ ..] = args else {
         return Err("run-one REPORT PROGRAM [WORDS]".into());
     };
     let told = |error: io::Error| format!("{program}: {error}");
     let start = Instant::now();
-    let mut child = Command::new(program).args(words).spawn().map_err(told)?;
+    let mut child = Command::new(program).args(args).spawn().map_err(told)?;
     let used = child.wait4().map_err(told)?;
     let seconds = start.elapsed().as_secs_f64();
     let peak_mib = used.rusage.maxrss as f64 / f64::from(1 << 20);
@@ -90,24 +90,24 @@ pub(crate) fn one(words: &[String]) -> Result<(), String> {
 }
 
 /// Whether this process may empty the system's caches.
-pub(crate) fn can_cool() -> bool {
+pub(crate) fn can_drop_caches() -> bool {
     OpenOptions::new().write(true).open(DROP_CACHES).is_ok()
 }
 
 /// Empties the system's caches of files, folders and inodes.
-pub(crate) fn cool() -> Result<(), String> {
-    settle()?;
+pub(crate) fn drop_caches() -> Result<(), String> {
+    sync_disks()?;
     let drop = || OpenOptions::new().write(true).open(DROP_CACHES)?.write_all(b"3");
     drop().map_err(|error| format!("{DROP_CACHES}: {error}"))
 }
 
 /// Waits until everything that was written is on the disk: what one run left to be written is not the next one's.
-pub(crate) fn settle() -> Result<(), String> {
+pub(crate) fn sync_disks() -> Result<(), String> {
     Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
 }
 
 /// Reads every file of a tree, so that it is in the system's caches as far as it fits.
-pub(crate) fn warm(root: &Path) -> io::Result<()> {
+pub(crate) fn warm_caches(root: &Path) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {

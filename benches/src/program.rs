@@ -6,18 +6,18 @@ use std::{
 };
 
 /// Where a program is, if it is on the PATH.
-pub(crate) fn found(program: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// The program `gristmill`: the one that was chosen, else built as users have it.
-pub(crate) fn built(chosen: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn gristmill_program(chosen: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(program) = chosen {
         return std::path::absolute(program).map_err(|error| format!("{}: {error}", program.display()));
     }
-    let root = home()?;
-    let target = target()?;
+    let root = workspace_root()?;
+    let target = target_dir()?;
     let status = cargo_build(&["-p", "gristmill", "--bin", "gristmill"], &target).current_dir(root).status();
     if !status.map_err(|error| format!("cargo: {error}"))?.success() {
         return Err("gristmill does not build".into());
@@ -25,9 +25,9 @@ pub(crate) fn built(chosen: Option<&Path>) -> Result<PathBuf, String> {
     Ok(target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX)))
 }
 
-/// A program of ours in a workspace of its own under `peers/`, built with the versions that its lock file names.
-pub(crate) fn peer(name: &str) -> Result<PathBuf, String> {
-    let manifest = home()?.join("benches").join("peers").join(name).join("Cargo.toml");
+/// A program of gristmill in a workspace of its own under `peers/`, built with the versions that its lock file names.
+pub(crate) fn build_peer(name: &str) -> Result<PathBuf, String> {
+    let manifest = workspace_root()?.join("benches").join("peers").join(name).join("Cargo.toml");
     let status = cargo_build(&["--locked", "--manifest-path"], &peers_target()?).arg(&manifest).status();
     if !status.map_err(|error| format!("cargo: {error}"))?.success() {
         return Err(format!("{} does not build", manifest.display()));
@@ -43,17 +43,17 @@ pub(crate) fn peer_path(name: &str) -> Result<PathBuf, String> {
 
 /// Beside `release/`, where we are: other workspaces, other lock files, other artifacts.
 fn peers_target() -> Result<PathBuf, String> {
-    Ok(target()?.join("peers"))
+    Ok(target_dir()?.join("peers"))
 }
 
-fn cargo_build(words: &[&str], target: &Path) -> Command {
+fn cargo_build(args: &[&str], target: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target).args(words);
+    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target).args(args);
     command
 }
 
 /// The workspace's root.
-fn home() -> Result<PathBuf, String> {
+fn workspace_root() -> Result<PathBuf, String> {
     // Cargo tells where our manifest is as it starts us; the path we were built with is second best.
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&here).parent().ok_or("the benchmarks lie in no workspace")?;
@@ -61,16 +61,16 @@ fn home() -> Result<PathBuf, String> {
 }
 
 /// The folder of what is measured over, absolute: the one that was chosen, else a lasting one beside what is built.
-pub(crate) fn data(chosen: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn data_dir(chosen: Option<&Path>) -> Result<PathBuf, String> {
     let chosen = match chosen {
         Some(data) => data.to_path_buf(),
-        None => target()?.join("bench-data"),
+        None => target_dir()?.join("bench-data"),
     };
     std::path::absolute(&chosen).map_err(|error| format!("{}: {error}", chosen.display()))
 }
 
 /// The target folder that we lie in.
-fn target() -> Result<PathBuf, String> {
+fn target_dir() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let target = program.parent().and_then(Path::parent).ok_or("the program lies in no target folder")?;
     Ok(target.to_path_buf())

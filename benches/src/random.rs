@@ -9,10 +9,10 @@ pub(crate) struct Random([u64; 4]);
 impl Random {
     /// A stream of its own for every pair: with the same seed, two streams never start at the same state.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
-        let mut state = mixed(seed) ^ stream;
+        let mut state = mix(seed) ^ stream;
         Random(std::array::from_fn(|_| {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            mixed(state)
+            mix(state)
         }))
     }
 
@@ -65,7 +65,7 @@ impl Random {
 }
 
 /// The last step of splitmix64: one to one, so that different numbers stay different.
-pub(crate) fn mixed(number: u64) -> u64 {
+pub(crate) fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)

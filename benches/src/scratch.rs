@@ -15,7 +15,7 @@ impl Scratch {
     pub(crate) fn new(parent: &Path) -> Result<Self, String> {
         let name = format!("gristmill-bench-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
         let path = parent.join(name);
-        // Not `create_dir_all`: a folder that somebody else made is not ours to remove.
+        // Not `create_dir_all`: a folder that somebody else made is not gristmill to remove.
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Scratch(path))
     }

@@ -1,6 +1,6 @@
 //! Medians and ratios as a Markdown table.
 
-/// One contender's measurements, in nanoseconds a task, by column.
+/// One candidate's measurements, in nanoseconds a task, by column.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) samples: Vec<Vec<f64>>,
@@ -15,8 +15,8 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
 
 /// The middle of the ratios of measurements that were made right after each other: what the machine did
 /// meanwhile falls on both.
-pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
-    let pairs: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+pub(crate) fn ratio(gristmill: &[f64], theirs: &[f64]) -> f64 {
+    let pairs: Vec<f64> = gristmill.iter().zip(theirs).map(|(a, b)| a / b).collect();
     median(&pairs)
 }
 

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use super::stage::Kind;
+use super::environment::QueueKind;
 
 pub(super) const HELP: &str = "\
 Consumers of a RabbitMQ queue: gristmill and its peers at one broker, every answer checked.
@@ -46,7 +46,7 @@ pub(super) struct Options {
     pub(super) reps: usize,
     /// Beginnings of names; none means every peer.
     pub(super) peers: Option<Vec<String>>,
-    pub(super) queues: Vec<Kind>,
+    pub(super) queues: Vec<QueueKind>,
     /// Rising.
     pub(super) prefetches: Vec<u16>,
     pub(super) parts: Vec<Part>,
@@ -57,7 +57,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn asks_for(&self, peer: &str) -> bool {
+    pub(super) fn includes_peer(&self, peer: &str) -> bool {
         let names = |names: &Vec<String>| names.iter().any(|name| peer.starts_with(name.as_str()));
         self.peers.as_ref().is_none_or(names)
     }
@@ -67,41 +67,41 @@ impl Options {
     }
 }
 
-/// Understands the words. Nothing, when it is the help that is asked for.
-pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
-    let quick = words.iter().any(|word| word == "--quick");
+/// Understands the args. Nothing, when it is the help that is chosen for.
+pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
+    let quick = args.iter().any(|arg| arg == "--quick");
     let mut options = Options {
         messages: if quick { 2_000 } else { 50_000 },
         reps: if quick { 1 } else { 5 },
         peers: None,
-        queues: Kind::ALL.into(),
+        queues: QueueKind::ALL.into(),
         prefetches: vec![1, 80, 500],
         parts: vec![Part::Rate, Part::Work],
         each: if quick { 10 } else { 50 },
         before: None,
     };
     let mut recovery = false;
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value; --help shows which"));
-        match word.as_str() {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value; --help shows which"));
+        match arg.as_str() {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
             "--recovery" => recovery = true,
             "--before" => options.before = Some(value()?.into()),
             "--messages" => {
-                options.messages = number(word, value()?, "from 100 on", |messages| *messages >= 100)?;
+                options.messages = number(arg, value()?, "from 100 on", |messages| *messages >= 100)?;
             }
-            "--reps" => options.reps = number(word, value()?, "from 1 on", |reps| *reps >= 1)?,
+            "--reps" => options.reps = number(arg, value()?, "from 1 on", |reps| *reps >= 1)?,
             "--peers" => options.peers = Some(value()?.split(',').map(str::to_owned).collect()),
             "--queues" => options.queues = value()?.split(',').map(kind).collect::<Result<_, _>>()?,
             "--only" => options.parts = value()?.split(',').map(part).collect::<Result<_, _>>()?,
             "--prefetch" => {
-                let one = |one| number(word, one, "from 1 to 1000", |ahead| (1..=1000).contains(ahead));
+                let one = |one| number(arg, one, "from 1 to 1000", |ahead| (1..=1000).contains(ahead));
                 options.prefetches = value()?.split(',').map(one).collect::<Result<_, _>>()?;
                 options.prefetches.sort_unstable();
             }
-            _ => return Err(format!("`{word}` is not understood; --help shows what is")),
+            _ => return Err(format!("`{arg}` is not understood; --help shows what is")),
         }
     }
     if recovery && !options.parts.contains(&Part::Recovery) {
@@ -110,23 +110,23 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
     Ok(Some(options))
 }
 
-fn kind(word: &str) -> Result<Kind, String> {
-    let known = Kind::ALL.into_iter().find(|kind| kind.name() == word);
-    known.ok_or_else(|| format!("no kind of queue `{word}`; there are classic and quorum"))
+fn kind(arg: &str) -> Result<QueueKind, String> {
+    let known = QueueKind::ALL.into_iter().find(|kind| kind.name() == arg);
+    known.ok_or_else(|| format!("no kind of queue `{arg}`; there are classic and quorum"))
 }
 
-fn part(word: &str) -> Result<Part, String> {
-    match word {
+fn part(arg: &str) -> Result<Part, String> {
+    match arg {
         "rate" => Ok(Part::Rate),
         "work" => Ok(Part::Work),
         "recovery" => Ok(Part::Recovery),
-        _ => Err(format!("no part `{word}`; there are rate, work and recovery")),
+        _ => Err(format!("no part `{arg}`; there are rate, work and recovery")),
     }
 }
 
-fn number<T: FromStr>(flag: &str, word: &str, legal: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
-    let number = word.replace('_', "").parse().ok().filter(fits);
-    number.ok_or_else(|| format!("{flag} wants a number {legal}, not `{word}`"))
+fn number<T: FromStr>(flag: &str, arg: &str, expected: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
+    let number = arg.replace('_', "").parse().ok().filter(fits);
+    number.ok_or_else(|| format!("{flag} wants a number {expected}, not `{arg}`"))
 }
 
 #[cfg(test)]
@@ -143,9 +143,9 @@ mod tests {
         assert_eq!((all.messages, all.reps, all.prefetches.as_slice()), (50_000, 5, &[1, 80, 500][..]));
         assert_eq!(
             (all.queues.as_slice(), all.parts.as_slice()),
-            (&Kind::ALL[..], &[Part::Rate, Part::Work][..])
+            (&QueueKind::ALL[..], &[Part::Rate, Part::Work][..])
         );
-        assert!(all.asks_for("pika, each"));
+        assert!(all.includes_peer("pika, each"));
         let quick = parsed("--messages 5_000 --quick --recovery").unwrap().unwrap();
         assert_eq!((quick.messages, quick.reps), (5_000, 1));
         assert_eq!(quick.parts, [Part::Rate, Part::Work, Part::Recovery]);
@@ -153,14 +153,16 @@ mod tests {
             parsed("--peers lapin,amqp-c --queues quorum --prefetch 500,80 --only recovery --recovery");
         let some = some.unwrap().unwrap();
         assert!(
-            some.asks_for("lapin, each") && some.asks_for("amqp-consume") && !some.asks_for("amqprs, each")
+            some.includes_peer("lapin, each")
+                && some.includes_peer("amqp-consume")
+                && !some.includes_peer("amqprs, each")
         );
         assert_eq!(
             (some.queues.as_slice(), some.parts.as_slice()),
-            (&[Kind::Quorum][..], &[Part::Recovery][..])
+            (&[QueueKind::Quorum][..], &[Part::Recovery][..])
         );
         assert_eq!((some.prefetches.as_slice(), some.largest_prefetch()), (&[80, 500][..], 500));
-        assert!(!parsed("--peers none").unwrap().unwrap().asks_for("pika, each"));
+        assert!(!parsed("--peers none").unwrap().unwrap().includes_peer("pika, each"));
         assert_eq!(parsed("--reps 2 --help"), Ok(None));
     }
 

@@ -1,6 +1,6 @@
 //! A broker that is killed in mid-flow and comes back: how long until the next message is handled.
 //!
-//! For information. The clock starts when the broker answers the first bytes of AMQP again; what had been sent ahead was
+//! For information. The clock starts when the broker answers_amqp the first bytes of AMQP again; what had been sent ahead was
 //! handled long before that.
 
 use std::{
@@ -14,21 +14,21 @@ use std::{
 };
 
 use super::{
-    contender::{OURS, Participant, RECOVERING, Task},
-    stage::{Kind, Stage},
+    candidate::{ConsumeTask, GRISTMILL, LAPIN_RECOVERING, Participant},
+    environment::{Environment, QueueKind},
 };
 
 /// How long the next message is waited for.
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// For all of them together; each handles less than a thousand a second, for some seconds.
 const MESSAGES: u64 = 30_000;
 
 /// So many are handled before the broker is killed.
-const FLOWING: usize = 200;
+const HANDLED_BEFORE_KILL: usize = 200;
 
 const WORKERS: usize = 4;
-const WORK: u64 = 5;
+const WORK_MS: u64 = 5;
 
 /// What became of one.
 pub(super) struct Outcome {
@@ -36,66 +36,73 @@ pub(super) struct Outcome {
     pub(super) told: String,
 }
 
-/// Ours, and those in Rust that acknowledge each message; lapin a second time with its own recovery.
-pub(super) fn play(stage: &mut Stage, participants: &[Participant]) -> Result<Vec<Outcome>, String> {
-    let queue = stage.fill(Kind::Quorum, MESSAGES)?;
+/// Gristmill, and those in Rust that acknowledge each message; lapin a second time with its own recovery.
+pub(super) fn measure(
+    environment: &mut Environment,
+    participants: &[Participant],
+) -> Result<Vec<Outcome>, String> {
+    let queue = environment.fill(QueueKind::Quorum, MESSAGES)?;
     // What lies in it is nobody else's.
-    stage.spoil();
+    environment.discard_queues();
     let mut outcomes = Vec::new();
-    let players = participants.iter().filter(|one| one.contender.plays_recovery());
+    let players = participants.iter().filter(|one| one.candidate.takes_part_in_recovery());
     for participant in players {
-        outcomes.push(outcome(stage, participant, &queue)?);
-        if participant.contender.name.starts_with("lapin") {
-            outcomes.push(outcome(stage, &participant.like(&RECOVERING), &queue)?);
+        outcomes.push(measure_one(environment, participant, &queue)?);
+        if participant.candidate.name.starts_with("lapin") {
+            outcomes.push(measure_one(environment, &participant.like(&LAPIN_RECOVERING), &queue)?);
         }
     }
-    debug_assert_eq!(outcomes[0].name, OURS.name);
+    debug_assert_eq!(outcomes[0].name, GRISTMILL.name);
     Ok(outcomes)
 }
 
-fn outcome(stage: &mut Stage, participant: &Participant, queue: &str) -> Result<Outcome, String> {
-    let uri = stage.broker.uri();
+fn measure_one(
+    environment: &mut Environment,
+    participant: &Participant,
+    queue: &str,
+) -> Result<Outcome, String> {
+    let uri = environment.broker.uri();
     let messages = "watch".to_owned();
-    let task = Task { uri: &uri, queue, messages, prefetch: 40, work: WORK, workers: WORKERS };
-    let folder = stage.folder();
+    let task = ConsumeTask { uri: &uri, queue, messages, prefetch: 40, work: WORK_MS, workers: WORKERS };
+    let folder = environment.folder();
     let call = participant.call(&task, &folder)?;
     let errors = folder.join("errors");
     let file = File::create(&errors).map_err(|error| format!("{}: {error}", errors.display()))?;
     let mut command = Command::new(&call.program);
-    command.args(&call.words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+    command.args(&call.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
     let child = command.spawn().map_err(|error| format!("{}: {error}", call.program.display()))?;
-    let mut consumer = Consumer::of(child)?;
-    let told = after_a_kill(stage, &consumer)?;
+    let mut consumer = Consumer::new(child)?;
+    let told = time_to_recover(environment, &consumer)?;
     let ended = consumer.child.try_wait().ok().flatten();
     drop(consumer);
-    let last_words = fs::read_to_string(&errors).unwrap_or_default();
-    let last_words = last_words.lines().last().unwrap_or_default();
+    let last_error = fs::read_to_string(&errors).unwrap_or_default();
+    let last_error = last_error.lines().last().unwrap_or_default();
     let told = match (told, ended) {
         (Some(took), _) => format!("{:.2} s", took.as_secs_f64()),
-        (None, Some(status)) => format!("never: it ended ({status}) {last_words}"),
-        (None, None) => format!("not within {} s; it still runs {last_words}", LIMIT.as_secs()),
+        (None, Some(status)) => format!("never: it ended ({status}) {last_error}"),
+        (None, None) => format!("not within {} s; it still runs {last_error}", TIMEOUT.as_secs()),
     };
-    Ok(Outcome { name: participant.contender.name, told })
+    Ok(Outcome { name: participant.candidate.name, told })
 }
 
 /// How long after the broker's return something was handled.
-fn after_a_kill(stage: &mut Stage, consumer: &Consumer) -> Result<Option<Duration>, String> {
-    for _ in 0..FLOWING {
-        let handled = consumer.handled.recv_timeout(LIMIT);
+fn time_to_recover(environment: &mut Environment, consumer: &Consumer) -> Result<Option<Duration>, String> {
+    for _ in 0..HANDLED_BEFORE_KILL {
+        let handled = consumer.handled.recv_timeout(TIMEOUT);
         handled.map_err(|error| format!("nothing is handled, before anything happened: {error}"))?;
     }
-    stage.broker.kill();
-    let address = stage.broker.address();
-    let broker = &mut stage.broker;
+    environment.broker.kill();
+    let address = environment.broker.address();
+    let broker = &mut environment.broker;
     let (returned, restarted) = thread::scope(|scope| {
         let restarting = scope.spawn(|| broker.restart());
-        while !answers(address) && !restarting.is_finished() {
+        while !answers_amqp(address) && !restarting.is_finished() {
             thread::park_timeout(Duration::from_millis(5));
         }
         (Instant::now(), restarting.join())
     });
     restarted.map_err(|_| "a panic")?.map_err(|fault| fault.to_string())?;
-    let end = returned + LIMIT;
+    let end = returned + TIMEOUT;
     loop {
         match consumer.handled.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(at) if at < returned => {}
@@ -105,8 +112,8 @@ fn after_a_kill(stage: &mut Stage, consumer: &Consumer) -> Result<Option<Duratio
     }
 }
 
-/// Whether somebody there speaks AMQP: it answers the client's first bytes with the start of a frame.
-fn answers(address: SocketAddr) -> bool {
+/// Whether somebody there speaks AMQP: it answers_amqp the client's first bytes with the start of a frame.
+fn answers_amqp(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -123,12 +130,12 @@ struct Consumer {
 }
 
 impl Consumer {
-    fn of(mut child: Child) -> Result<Self, String> {
+    fn new(mut child: Child) -> Result<Self, String> {
         let lines = BufReader::new(child.stdout.take().ok_or("no output to read")?);
-        let (tell, handled) = channel();
+        let (sender, handled) = channel();
         thread::spawn(move || {
             // Nobody listens any more when it is over.
-            lines.lines().map_while(Result::ok).try_for_each(|_| tell.send(Instant::now()))
+            lines.lines().map_while(Result::ok).try_for_each(|_| sender.send(Instant::now()))
         });
         Ok(Consumer { child, handled })
     }

@@ -17,7 +17,7 @@ Options:
   --peers NAMES   peers whose name begins so, with commas; all without it, none with `none`
   --cold          only with empty caches of the system (needs root)
   --warm          only with full ones
-  --data DIR      where the trees are made and kept: 14 GB and a million files at scale 1, on the disk to be
+  --data DIR      where the trees are made and cache: 14 GB and a million files at scale 1, on the disk to be
                   measured; bench-data in the target folder without it
   --gristmill FILE   a program built already, instead of building it
   --before FILE   an earlier build of gristmill, measured in turns with this one
@@ -44,9 +44,9 @@ pub(super) struct Options {
     pub(super) before: Option<PathBuf>,
 }
 
-/// Understands the words. Nothing, when it is the help that is asked for.
-pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
-    let quick = words.iter().any(|word| word == "--quick");
+/// Understands the args. Nothing, when it is the help that is selected for.
+pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
+    let quick = args.iter().any(|arg| arg == "--quick");
     let mut options = Options {
         profiles: Profile::ALL.to_vec(),
         scale: if quick { 0.02 } else { 1.0 },
@@ -59,23 +59,23 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
         gristmill: None,
         before: None,
     };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value; --help shows which"));
-        match word.as_str() {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value; --help shows which"));
+        match arg.as_str() {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
             "--cold" => (options.warm, options.cold) = (false, true),
             "--warm" => (options.warm, options.cold) = (true, false),
             "--only" => options.profiles = value()?.split(',').map(profile).collect::<Result<_, _>>()?,
             "--peers" => options.peers = Some(value()?.split(',').map(str::to_owned).collect()),
-            "--scale" => options.scale = number(word, value()?, "from 0.001 on", |scale| *scale >= 0.001)?,
-            "--seed" => options.seed = number(word, value()?, "from 0 on", |_| true)?,
-            "--reps" => options.reps = number(word, value()?, "from 1 on", |reps| *reps >= 1)?,
+            "--scale" => options.scale = number(arg, value()?, "from 0.001 on", |scale| *scale >= 0.001)?,
+            "--seed" => options.seed = number(arg, value()?, "from 0 on", |_| true)?,
+            "--reps" => options.reps = number(arg, value()?, "from 1 on", |reps| *reps >= 1)?,
             "--data" => options.data = Some(value()?.into()),
             "--gristmill" => options.gristmill = Some(value()?.into()),
             "--before" => options.before = Some(value()?.into()),
-            _ => return Err(format!("`{word}` is not understood; --help shows what is")),
+            _ => return Err(format!("`{arg}` is not understood; --help shows what is")),
         }
     }
     Ok(Some(options))
@@ -86,9 +86,9 @@ fn profile(name: &str) -> Result<Profile, String> {
     known.ok_or_else(|| format!("no profile `{name}`; there are small, big, photos and million"))
 }
 
-fn number<T: FromStr>(flag: &str, word: &str, legal: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
-    let number = word.replace('_', "").parse().ok().filter(fits);
-    number.ok_or_else(|| format!("{flag} wants a number {legal}, not `{word}`"))
+fn number<T: FromStr>(flag: &str, arg: &str, expected: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
+    let number = arg.replace('_', "").parse().ok().filter(fits);
+    number.ok_or_else(|| format!("{flag} wants a number {expected}, not `{arg}`"))
 }
 
 #[cfg(test)]

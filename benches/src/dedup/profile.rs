@@ -1,12 +1,12 @@
 //! What is in the trees: four kinds of collections, each with what makes finding duplicates hard or slow in it.
 //!
-//! Owns sizes, contents, names and places. Nothing here touches the disk; a `Planter` does.
+//! Owns sizes, contents, names and places. Nothing here touches the disk; a `TreeWriter` does.
 
 use std::io;
 
 use super::{
-    tree::{Planter, Wanted},
-    truth::Making,
+    expected::Recipe,
+    tree::{TreeSpec, TreeWriter},
 };
 use crate::random::Random;
 
@@ -38,25 +38,25 @@ impl Profile {
         }
     }
 
-    pub(super) fn plant(self, wanted: &Wanted, planter: &mut Planter) -> io::Result<()> {
-        let maker = Maker { seed: wanted.seed };
+    pub(super) fn write(self, spec: &TreeSpec, writer: &mut TreeWriter) -> io::Result<()> {
+        let generator = ContentGenerator { seed: spec.seed };
         // Contents have streams of their own, numbered from 0; choices have one at the other end.
-        let choices = Random::new(wanted.seed, u64::MAX - self as u64);
+        let choices = Random::new(spec.seed, u64::MAX - self as u64);
         match self {
-            Profile::Small => small(&maker, choices, wanted.scale, planter),
-            Profile::Big => big(&maker, choices, wanted.scale, planter),
-            Profile::Photos => photos(&maker, choices, wanted.scale, planter),
-            Profile::Million => million(&maker, choices, wanted.scale, planter),
+            Profile::Small => small(&generator, choices, spec.scale, writer),
+            Profile::Big => big(&generator, choices, spec.scale, writer),
+            Profile::Photos => photos(&generator, choices, spec.scale, writer),
+            Profile::Million => million(&generator, choices, spec.scale, writer),
         }
     }
 }
 
 /// Makes contents.
-struct Maker {
+struct ContentGenerator {
     seed: u64,
 }
 
-impl Maker {
+impl ContentGenerator {
     /// `size` bytes that are like no others, unless kind and number are the same.
     fn bytes(&self, kind: u8, number: u64, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
@@ -80,7 +80,7 @@ fn scaled(number: f64, scale: f64) -> usize {
 
 /// Nested folders, at most nine deep, each under one of the `reach` that were made last, or under any where that one is
 /// deep enough.
-fn nested(count: usize, reach: usize, choices: &mut Random, planter: &Planter) -> io::Result<Vec<String>> {
+fn nested(count: usize, reach: usize, choices: &mut Random, writer: &TreeWriter) -> io::Result<Vec<String>> {
     let mut folders = vec![(String::new(), 0)];
     for number in 0..count {
         let mut nth = choices.between(folders.len().saturating_sub(reach), folders.len());
@@ -89,7 +89,7 @@ fn nested(count: usize, reach: usize, choices: &mut Random, planter: &Planter) -
         }
         let (parent, depth) = &folders[nth];
         let folder = (format!("{parent}d{number:05}/"), depth + 1);
-        planter.folder(&folder.0)?;
+        writer.folder(&folder.0)?;
         folders.push(folder);
     }
     Ok(folders.into_iter().skip(1).map(|(path, _)| path).collect())
@@ -107,17 +107,22 @@ const POPULAR_SIZES: [usize; 27] = [
 
 const EXTENSIONS: [&str; 10] = ["txt", "c", "h", "json", "xml", "png", "js", "md", "o", "html"];
 
-fn small(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) -> io::Result<()> {
+fn small(
+    generator: &ContentGenerator,
+    mut choices: Random,
+    scale: f64,
+    writer: &mut TreeWriter,
+) -> io::Result<()> {
     let files = scaled(200_000.0, scale);
-    let folders = nested(scaled(10_000.0, scale), 3_000, &mut choices, planter)?;
+    let folders = nested(scaled(10_000.0, scale), 3_000, &mut choices, writer)?;
     let families: Vec<Vec<u8>> = (0..FAMILY_SIZES.len() * FAMILIES)
-        .map(|nth| maker.bytes(FAMILY, nth as u64, FAMILY_SIZES[nth / FAMILIES]))
+        .map(|nth| generator.bytes(FAMILY, nth as u64, FAMILY_SIZES[nth / FAMILIES]))
         .collect();
     let mut number = 0;
     while number < files {
-        let (bytes, making) = small_content(maker, &mut choices, &families, number as u64);
+        let (bytes, recipe) = small_content(generator, &mut choices, &families, number as u64);
         let with_equals = number < files * 3 / 10 && !bytes.is_empty();
-        let copies = if with_equals { copies_of_small(&mut choices) } else { 1 }.min(files - number);
+        let copies = if with_equals { small_copies(&mut choices) } else { 1 }.min(files - number);
         // Half of the groups have the same name everywhere, as copied folders do.
         let same_name = choices.unit() < 0.5;
         let mut used = Vec::new();
@@ -126,7 +131,7 @@ fn small(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) 
             let named_after = if same_name && !used.contains(&folder) { number } else { nth };
             used.push(folder);
             let (folder, extension) = (&folders[folder], EXTENSIONS[named_after % EXTENSIONS.len()]);
-            planter.file(format!("{folder}f{named_after:06}.{extension}"), &bytes, making, nth as u64)?;
+            writer.file(format!("{folder}f{named_after:06}.{extension}"), &bytes, recipe, nth as u64)?;
         }
         number += copies;
     }
@@ -134,12 +139,12 @@ fn small(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) 
 }
 
 fn small_content(
-    maker: &Maker,
+    generator: &ContentGenerator,
     choices: &mut Random,
     families: &[Vec<u8>],
     number: u64,
-) -> (Vec<u8>, Making) {
-    let own = |size| (maker.bytes(OWN, number, size), Making("own", [number, 0, 0]));
+) -> (Vec<u8>, Recipe) {
+    let own = |size| (generator.bytes(OWN, number, size), Recipe("own", [number, 0, 0]));
     let kind = choices.unit();
     if kind < 0.005 {
         return own(0);
@@ -154,11 +159,11 @@ fn small_content(
             let at = choices.pick(&[0, size / 2, size - 1, anywhere]);
             let change = choices.between(1, 256);
             bytes[at] ^= change as u8;
-            return (bytes, Making("near", [family as u64, at as u64, change as u64]));
+            return (bytes, Recipe("near", [family as u64, at as u64, change as u64]));
         }
         let shared = size * 3 / 4;
-        bytes[shared..].copy_from_slice(&maker.bytes(TAIL, number, size - shared));
-        return (bytes, Making("head", [number, 0, 0]));
+        bytes[shared..].copy_from_slice(&generator.bytes(TAIL, number, size - shared));
+        return (bytes, Recipe("head", [number, 0, 0]));
     }
     if kind < 0.42 {
         return own(choices.pick(&POPULAR_SIZES));
@@ -166,7 +171,7 @@ fn small_content(
     own(1 + (16_384.0 * choices.unit().powf(1.7)) as usize % 16_384)
 }
 
-fn copies_of_small(choices: &mut Random) -> usize {
+fn small_copies(choices: &mut Random) -> usize {
     match choices.unit() {
         ..0.60 => 2,
         ..0.75 => 3,
@@ -177,49 +182,54 @@ fn copies_of_small(choices: &mut Random) -> usize {
 }
 
 /// Below full scale the files are smaller, above it there are more.
-fn big(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) -> io::Result<()> {
+fn big(
+    generator: &ContentGenerator,
+    mut choices: Random,
+    scale: f64,
+    writer: &mut TreeWriter,
+) -> io::Result<()> {
     let shrunk = |bytes: usize| (bytes as f64 * scale.min(1.0)) as usize;
     let mut size = || {
         let mib = 20.0 + 90.0 * choices.unit().powf(2.2);
         shrunk((mib * MIB as f64) as usize + choices.below(4_096))
     };
     for folder in ["video", "iso", "backup/video", "backup/old", "near"] {
-        planter.folder(folder)?;
+        writer.folder(folder)?;
     }
-    let put = |planter: &mut Planter, place: &str, bytes: &[u8], making| {
-        let number = planter.files();
-        planter.file(format!("{place}-{number:03}.bin"), bytes, making, number)
+    let put = |writer: &mut TreeWriter, place: &str, bytes: &[u8], recipe| {
+        let number = writer.files();
+        writer.file(format!("{place}-{number:03}.bin"), bytes, recipe, number)
     };
     for round in 0..scale.round().max(1.0) as u64 {
         for (nth, copies) in [2, 2, 2, 2, 2, 3, 3, 4].into_iter().enumerate() {
             let number = round << 8 | nth as u64;
-            let bytes = maker.bytes(GROUP, number, if nth == 0 { shrunk(200 * MIB) } else { size() });
+            let bytes = generator.bytes(GROUP, number, if nth == 0 { shrunk(200 * MIB) } else { size() });
             for folder in &["video/grp", "backup/video/grp", "backup/old/grp", "iso/grp"][..copies] {
-                put(planter, folder, &bytes, Making("group", [number, 0, 0]))?;
+                put(writer, folder, &bytes, Recipe("group", [number, 0, 0]))?;
             }
         }
         for (nth, mib) in [40, 96, 64].into_iter().enumerate() {
             let number = round << 8 | nth as u64;
             let size = shrunk(mib * MIB) + 123 * nth;
-            let mut bytes = maker.bytes(NEAR, number, size);
-            put(planter, "near/base", &bytes, Making("base", [number, 0, 0]))?;
-            put(planter, "backup/old/base-copy", &bytes, Making("base", [number, 0, 0]))?;
+            let mut bytes = generator.bytes(NEAR, number, size);
+            put(writer, "near/base", &bytes, Recipe("base", [number, 0, 0]))?;
+            put(writer, "backup/old/base-copy", &bytes, Recipe("base", [number, 0, 0]))?;
             let places = [0, size / 2, size - 1, size * 3 / 4];
             for (at, label) in places.into_iter().zip(["first", "middle", "last", "three-quarters"]) {
                 bytes[at] ^= 0x55;
-                put(planter, &format!("near/{label}"), &bytes, Making("near", [number, 1, at as u64]))?;
+                put(writer, &format!("near/{label}"), &bytes, Recipe("near", [number, 1, at as u64]))?;
                 bytes[at] ^= 0x55;
             }
         }
         for nth in 0..6 {
             let number = round << 8 | nth;
-            let bytes = maker.bytes(SAME_SIZE, number, shrunk(50 * MIB));
-            put(planter, "iso/samesize", &bytes, Making("same size", [number, 0, 0]))?;
+            let bytes = generator.bytes(SAME_SIZE, number, shrunk(50 * MIB));
+            put(writer, "iso/samesize", &bytes, Recipe("same size", [number, 0, 0]))?;
         }
         for nth in 0..16 {
             let number = round << 8 | nth;
-            let bytes = maker.bytes(OWN, number, size() + 5_000 + nth as usize);
-            put(planter, "video/uniq", &bytes, Making("own", [number, 0, 0]))?;
+            let bytes = generator.bytes(OWN, number, size() + 5_000 + nth as usize);
+            put(writer, "video/uniq", &bytes, Recipe("own", [number, 0, 0]))?;
         }
     }
     Ok(())
@@ -229,19 +239,24 @@ fn big(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) ->
 const JPEG: &[u8] = b"\xff\xd8\xff\xe1\x1c\x45Exif\0\0MM\0*\0\0\0\x08";
 const CAMERAS: u64 = 5;
 
-fn photos(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) -> io::Result<()> {
+fn photos(
+    generator: &ContentGenerator,
+    mut choices: Random,
+    scale: f64,
+    writer: &mut TreeWriter,
+) -> io::Result<()> {
     let files = scaled(20_000.0, scale);
     let heads: Vec<Vec<u8>> =
-        (0..CAMERAS).map(|camera| [JPEG, &maker.bytes(HEAD, camera, 1_200)].concat()).collect();
+        (0..CAMERAS).map(|camera| [JPEG, &generator.bytes(HEAD, camera, 1_200)].concat()).collect();
     let years = 2008..2024;
     let taken = years.clone().flat_map(|year| {
         let months = (1..=12).flat_map(move |month| ["camera", "phone"].map(|kind| (month, kind)));
         months.map(move |(month, kind)| format!("{year}/{month:02}/{kind}"))
     });
-    let kept = ["laptop", "nas", "usb stick"].into_iter();
-    let kept = kept.flat_map(|place| years.clone().map(move |year| format!("backup/{place}/{year}")));
-    let folders: Vec<String> = taken.chain(kept).collect();
-    folders.iter().try_for_each(|folder| planter.folder(folder))?;
+    let cache = ["laptop", "nas", "usb stick"].into_iter();
+    let cache = cache.flat_map(|place| years.clone().map(move |year| format!("backup/{place}/{year}")));
+    let folders: Vec<String> = taken.chain(cache).collect();
+    folders.iter().try_for_each(|folder| writer.folder(folder))?;
     let mut number = 0;
     while number < files {
         let mut size =
@@ -249,21 +264,21 @@ fn photos(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter)
         if choices.unit() < 0.04 {
             size = 65_536 * choices.between(1, 17);
         }
-        let mut bytes = maker.bytes(OWN, number as u64, size);
+        let mut bytes = generator.bytes(OWN, number as u64, size);
         let head = &heads[choices.below(heads.len())];
         bytes[..head.len()].copy_from_slice(head);
-        let copies = if number >= files / 5 { 1 } else { copies_of_a_photo(&mut choices) };
+        let copies = if number >= files / 5 { 1 } else { photo_copies(&mut choices) };
         for nth in (number..files).take(copies) {
             let folder = &folders[choices.below(folders.len())];
-            let making = Making("photo", [number as u64, 0, 0]);
-            planter.file(format!("{folder}/IMG_{nth:05}.JPG"), &bytes, making, nth as u64 * 37)?;
+            let recipe = Recipe("photo", [number as u64, 0, 0]);
+            writer.file(format!("{folder}/IMG_{nth:05}.JPG"), &bytes, recipe, nth as u64 * 37)?;
         }
         number += copies;
     }
     Ok(())
 }
 
-fn copies_of_a_photo(choices: &mut Random) -> usize {
+fn photo_copies(choices: &mut Random) -> usize {
     match choices.unit() {
         ..0.75 => 2,
         ..0.92 => 3,
@@ -271,20 +286,25 @@ fn copies_of_a_photo(choices: &mut Random) -> usize {
     }
 }
 
-fn million(maker: &Maker, mut choices: Random, scale: f64, planter: &mut Planter) -> io::Result<()> {
+fn million(
+    generator: &ContentGenerator,
+    mut choices: Random,
+    scale: f64,
+    writer: &mut TreeWriter,
+) -> io::Result<()> {
     let files = scaled(1_000_000.0, scale);
-    let folders = nested(scaled(40_000.0, scale), 3_000, &mut choices, planter)?;
+    let folders = nested(scaled(40_000.0, scale), 3_000, &mut choices, writer)?;
     let mut number = 0;
     while number < files {
-        let bytes = maker.bytes(OWN, number as u64, choices.below(601));
+        let bytes = generator.bytes(OWN, number as u64, choices.below(601));
         // Mixed among the others, at every scale alike: of ten contents one has two or three more files.
         let copies = if choices.unit() < 0.1 { choices.between(2, 4) } else { 1 };
         for nth in (number..files).take(copies) {
             let folder = &folders[choices.below(folders.len())];
-            planter.file(
+            writer.file(
                 format!("{folder}m{nth:07}"),
                 &bytes,
-                Making("own", [number as u64, 0, 0]),
+                Recipe("own", [number as u64, 0, 0]),
                 nth as u64,
             )?;
         }

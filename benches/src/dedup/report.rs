@@ -1,14 +1,14 @@
-//! What the measurements say: tables, ratios, and whether the bars are met.
+//! What the measurements say: tables, ratios, and whether the thresholds are met.
 //!
-//! Owns the bars. A participant whose answer was wrong, or who was given up, is nobody's measure.
+//! Owns the thresholds. A participant whose answer was wrong, or who was given up, is nobody's measure.
 
 use super::{
+    benchmark::{BEFORE, Benchmark, GRISTMILL, Row, SUMS, Setting, WALK},
     profile::Profile,
-    scene::{BEFORE, OURS, Row, SUMS, Scene, Setting, WALK},
 };
 use crate::{
-    bar::{self, Bar, Limit::AtMost},
     table::{median, ratio},
+    threshold::{self, Limit::AtMost, Threshold},
 };
 
 impl Row {
@@ -20,31 +20,31 @@ impl Row {
         self.runs.iter().map(|run| run.peak_mib).fold(0.0, f64::max)
     }
 
-    /// Whether it did what was asked, every time.
-    fn sound(&self) -> bool {
-        self.trouble.is_none() && self.mistakes.none() && !self.runs.is_empty()
+    /// Whether it did what was selected, every time.
+    fn is_valid(&self) -> bool {
+        self.error.is_none() && self.mistakes.none() && !self.runs.is_empty()
     }
 
     fn is_peer(&self) -> bool {
-        ![OURS, BEFORE, WALK, SUMS].contains(&self.name)
+        ![GRISTMILL, BEFORE, WALK, SUMS].contains(&self.name)
     }
 }
 
-impl Scene {
+impl Benchmark {
     fn row(&self, name: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.name == name && row.sound())
+        self.rows.iter().find(|row| row.name == name && row.is_valid())
     }
 
     /// The quickest of the peers whose name begins so.
     fn fastest(&self, begin: &str) -> Option<&Row> {
         let peers =
-            self.rows.iter().filter(|row| row.is_peer() && row.sound() && row.name.starts_with(begin));
+            self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(begin));
         peers.min_by(|a, b| median(&a.seconds()).total_cmp(&median(&b.seconds())))
     }
 
-    /// Ours in relation to somebody: the middle of the ratios within each repetition.
-    fn ours_to(&self, other: Option<&Row>) -> Option<f64> {
-        Some(ratio(&self.row(OURS)?.seconds(), &other?.seconds()))
+    /// Gristmill in relation to somebody: the middle of the ratios within each repetition.
+    fn gristmill_ratio(&self, other: Option<&Row>) -> Option<f64> {
+        Some(ratio(&self.row(GRISTMILL)?.seconds(), &other?.seconds()))
     }
 
     fn cost_per_file(&self, row: &Row) -> f64 {
@@ -57,7 +57,7 @@ impl Scene {
         println!("|---|---:|---:|---:|---:|---:|---|");
         let fastest = self.fastest("").map(Row::seconds);
         for row in &self.rows {
-            let answer = row.trouble.clone().unwrap_or_else(|| row.mistakes.to_string());
+            let answer = row.error.clone().unwrap_or_else(|| row.mistakes.to_string());
             let answer = answer.replace(['\n', '|'], " ");
             if row.runs.is_empty() {
                 println!("| {} | | | | | | {answer} |", row.name);
@@ -78,104 +78,115 @@ impl Scene {
     }
 }
 
-/// Prints every bar that these scenes tell about.
-pub(super) fn print_bars(scenes: &[Scene]) {
-    bar::print(scenes.iter().flat_map(bars).chain(growth(scenes)));
+/// Prints every threshold that these benchmarks tell about.
+pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
+    threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)));
 }
 
-fn bars(scene: &Scene) -> Vec<Bar> {
-    let Setting { profile, again, cold } = scene.setting;
-    let bar = |what: &str, value, most| Bar {
-        what: format!("{}: {what}", scene.setting),
+fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
+    let Setting { profile, again, cold } = benchmark.setting;
+    let threshold = |what: &str, value, most| Threshold {
+        what: format!("{}: {what}", benchmark.setting),
         value,
         limit: AtMost(most),
     };
-    let to = |name: &str| scene.ours_to(scene.row(name));
-    let to_fastest = |begin: &str| scene.ours_to(scene.fastest(begin));
-    let fastest = scene.fastest("").map_or("fastest peer", |row| row.name);
+    let to = |name: &str| benchmark.gristmill_ratio(benchmark.row(name));
+    let to_fastest = |begin: &str| benchmark.gristmill_ratio(benchmark.fastest(begin));
+    let fastest = benchmark.fastest("").map_or("fastest peer", |row| row.name);
     match (profile, again, cold) {
         // See `growth`.
         (Profile::Million, _, _) => Vec::new(),
         (_, true, _) => vec![
-            bar(&format!("× {fastest}"), to_fastest(""), 0.25),
-            bar(&format!("goal, × {WALK}"), to(WALK), 2.0),
+            threshold(&format!("× {fastest}"), to_fastest(""), 0.25),
+            threshold(&format!("goal, × {WALK}"), to(WALK), 2.0),
         ],
         (Profile::Big | Profile::Photos, false, false) => vec![
-            bar("× the faster fclones with blake3", to_fastest("fclones blake3"), 1.0),
-            bar(&format!("goal, × {SUMS}"), to(SUMS), 1.2),
+            threshold("× the faster fclones with blake3", to_fastest("fclones blake3"), 1.0),
+            threshold(&format!("goal, × {SUMS}"), to(SUMS), 1.2),
         ],
         (_, false, _) => {
-            let mut bars = vec![bar(&format!("× {fastest}"), to_fastest(""), 1.0)];
+            let mut thresholds = vec![threshold(&format!("× {fastest}"), to_fastest(""), 1.0)];
             if profile == Profile::Small {
-                let theirs = scene.row("fclones").map(Row::peak);
-                let value = scene.row(OURS).zip(theirs).map(|(ours, theirs)| ours.peak() / theirs);
-                bars.push(bar("peak memory × fclones", value, 1.5));
+                let theirs = benchmark.row("fclones").map(Row::peak);
+                let value =
+                    benchmark.row(GRISTMILL).zip(theirs).map(|(gristmill, theirs)| gristmill.peak() / theirs);
+                thresholds.push(threshold("peak memory × fclones", value, 1.5));
             }
-            bars
+            thresholds
         }
     }
 }
 
 /// What a file costs in larger trees in relation to the smallest, and the most memory in the largest. "Flat" leaves half
 /// as much again for what the machine does meanwhile.
-fn growth(scenes: &[Scene]) -> Vec<Bar> {
+fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
     let of = |again| {
-        let scenes = scenes.iter().filter(move |scene| scene.setting.profile == Profile::Million);
-        scenes.filter(move |scene| scene.setting.again == again && !scene.setting.cold)
+        let benchmarks =
+            benchmarks.iter().filter(move |benchmark| benchmark.setting.profile == Profile::Million);
+        benchmarks.filter(move |benchmark| benchmark.setting.again == again && !benchmark.setting.cold)
     };
-    let mut bars = Vec::new();
+    let mut thresholds = Vec::new();
     for again in [false, true] {
-        let Some(first) = of(again).min_by_key(|scene| scene.files) else { continue };
-        for scene in of(again).filter(|scene| scene.files > first.files) {
-            let cost = |scene: &Scene| scene.row(OURS).map(|row| scene.cost_per_file(row));
-            let what = format!("{}: cost of a file, {} × {} files", scene.setting, scene.files, first.files);
-            let value = cost(scene).zip(cost(first)).map(|(large, small)| large / small);
-            bars.push(Bar { what, value, limit: AtMost(1.5) });
+        let Some(first) = of(again).min_by_key(|benchmark| benchmark.files) else { continue };
+        for benchmark in of(again).filter(|benchmark| benchmark.files > first.files) {
+            let cost =
+                |benchmark: &Benchmark| benchmark.row(GRISTMILL).map(|row| benchmark.cost_per_file(row));
+            let what =
+                format!("{}: cost of a file, {} × {} files", benchmark.setting, benchmark.files, first.files);
+            let value = cost(benchmark).zip(cost(first)).map(|(large, small)| large / small);
+            thresholds.push(Threshold { what, value, limit: AtMost(1.5) });
         }
-        if let Some(largest) = of(again).max_by_key(|scene| scene.files) {
+        if let Some(largest) = of(again).max_by_key(|benchmark| benchmark.files) {
             let what = format!("{}: peak MiB with {} files", largest.setting, largest.files);
-            bars.push(Bar { what, value: largest.row(OURS).map(Row::peak), limit: AtMost(300.0) });
+            thresholds.push(Threshold {
+                what,
+                value: largest.row(GRISTMILL).map(Row::peak),
+                limit: AtMost(300.0),
+            });
         }
     }
-    bars
+    thresholds
 }
 
-/// Whether an answer of ours was wrong, or none came.
-pub(super) fn ours_failed(scenes: &[Scene]) -> bool {
-    scenes.iter().any(|scene| scene.row(OURS).is_none())
+/// Whether an answer of gristmill was wrong, or none came.
+pub(super) fn gristmill_failed(benchmarks: &[Benchmark]) -> bool {
+    benchmarks.iter().any(|benchmark| benchmark.row(GRISTMILL).is_none())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dedup::truth::Mistakes, process::Run};
+    use crate::{dedup::expected::Mistakes, process::Run};
 
     fn row(name: &'static str, seconds: f64, missed: usize) -> Row {
-        let mistakes = Mistakes { missed, false_ones: 0 };
+        let mistakes = Mistakes { missed, false_groups: 0 };
         let run = Run { seconds, peak_mib: seconds * 10.0, cpu: seconds };
-        Row { name, runs: vec![run; 3], mistakes, trouble: None }
+        Row { name, runs: vec![run; 3], mistakes, error: None }
     }
 
-    fn scene(profile: Profile, again: bool, cold: bool, files: u64, rows: Vec<Row>) -> Scene {
-        Scene { setting: Setting { profile, again, cold }, files, rows }
+    fn benchmark(profile: Profile, again: bool, cold: bool, files: u64, rows: Vec<Row>) -> Benchmark {
+        Benchmark { setting: Setting { profile, again, cold }, files, rows }
     }
 
     #[track_caller]
-    fn check(scene: &Scene, expected: &[(f64, &str)]) {
-        let bars = bars(scene);
-        let told: Vec<_> = bars.iter().map(|bar| (bar.value.unwrap_or(-1.0), bar.verdict())).collect();
-        assert_eq!(told, expected, "{}", scene.setting);
+    fn check(benchmark: &Benchmark, expected: &[(f64, &str)]) {
+        let thresholds = thresholds(benchmark);
+        let told: Vec<_> = thresholds
+            .iter()
+            .map(|threshold| (threshold.value.unwrap_or(-1.0), threshold.status()))
+            .collect();
+        assert_eq!(told, expected, "{}", benchmark.setting);
     }
 
     #[test]
     fn wrong_answers_are_nobodys_measure() {
-        let rows = || vec![row(OURS, 3.0, 0), row("fclones", 4.0, 0), row("hasty", 1.0, 7)];
-        check(&scene(Profile::Small, false, false, 1, rows()), &[(0.75, "met"), (0.75, "met")]);
+        let rows = || vec![row(GRISTMILL, 3.0, 0), row("fclones", 4.0, 0), row("hasty", 1.0, 7)];
+        check(&benchmark(Profile::Small, false, false, 1, rows()), &[(0.75, "met"), (0.75, "met")]);
         let mut rows = rows();
         rows[0].mistakes.missed = 1;
-        let wrong = scene(Profile::Small, false, false, 1, rows);
+        let wrong = benchmark(Profile::Small, false, false, 1, rows);
         check(&wrong, &[(-1.0, "not measured"), (-1.0, "not measured")]);
-        assert!(ours_failed(&[wrong]));
+        assert!(gristmill_failed(&[wrong]));
     }
 
     #[test]
@@ -183,22 +194,22 @@ mod tests {
         let rows = || {
             let peers =
                 [row("yadf", 1.0, 0), row("fclones blake3", 8.0, 0), row("fclones blake3, tuned", 4.0, 0)];
-            let mut rows = vec![row(OURS, 2.0, 0), row(SUMS, 1.0, 0), row(WALK, 0.5, 0)];
+            let mut rows = vec![row(GRISTMILL, 2.0, 0), row(SUMS, 1.0, 0), row(WALK, 0.5, 0)];
             rows.extend(peers);
             rows
         };
-        check(&scene(Profile::Big, false, true, 1, rows()), &[(2.0, "NOT MET")]);
-        check(&scene(Profile::Photos, false, false, 1, rows()), &[(0.5, "met"), (2.0, "NOT MET")]);
-        check(&scene(Profile::Small, true, false, 1, rows()), &[(2.0, "NOT MET"), (4.0, "NOT MET")]);
+        check(&benchmark(Profile::Big, false, true, 1, rows()), &[(2.0, "NOT MET")]);
+        check(&benchmark(Profile::Photos, false, false, 1, rows()), &[(0.5, "met"), (2.0, "NOT MET")]);
+        check(&benchmark(Profile::Small, true, false, 1, rows()), &[(2.0, "NOT MET"), (4.0, "NOT MET")]);
     }
 
     #[test]
     fn growth_is_told_from_the_smallest_tree() {
         let sizes = [(1_000, 1.0), (10_000, 10.0), (100_000, 200.0)];
-        let scenes = sizes.map(|(files, seconds)| {
-            scene(Profile::Million, false, false, files, vec![row(OURS, seconds, 0)])
+        let benchmarks = sizes.map(|(files, seconds)| {
+            benchmark(Profile::Million, false, false, files, vec![row(GRISTMILL, seconds, 0)])
         });
-        let verdicts: Vec<_> = growth(&scenes).iter().map(Bar::verdict).collect();
-        assert_eq!(verdicts, ["met", "NOT MET", "NOT MET"], "10^4, 10^5, and 2,000 MiB");
+        let statuses: Vec<_> = growth(&benchmarks).iter().map(Threshold::status).collect();
+        assert_eq!(statuses, ["met", "NOT MET", "NOT MET"], "10^4, 10^5, and 2,000 MiB");
     }
 }

@@ -1,6 +1,6 @@
 //! Trees of files to find duplicates in, each with a note beside it that says which of its files are equal.
 //!
-//! Owns the files on the disk. What is in a tree is decided in `profile`; `kept` makes it once and keeps it.
+//! Owns the files on the disk. What is in a tree is decided in `profile`; `cache` makes it once and keeps it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,10 +10,10 @@ use std::{
 };
 
 use super::{
+    expected::{Expected, ExpectedBuilder, Recipe},
     profile::Profile,
-    truth::{Ledger, Making, Truth},
 };
-use crate::kept;
+use crate::cache;
 
 /// Files are as old as this, and a little younger one after the other.
 const FIRST_MODIFIED: u64 = 1_600_000_000;
@@ -21,16 +21,16 @@ const FIRST_MODIFIED: u64 = 1_600_000_000;
 /// The first words of a note; the number changes when the same settings would make another tree.
 const SIGNATURE: &str = "gristmill-bench tree 1";
 
-/// Which tree is wanted.
+/// Which tree is spec.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct TreeSpec {
     pub(super) profile: Profile,
     /// Multiplies the number of files, or the size of the big ones.
     pub(super) scale: f64,
     pub(super) seed: u64,
 }
 
-impl Wanted {
+impl TreeSpec {
     /// Of the folder: a tree at full scale is called as its profile.
     fn name(&self) -> String {
         let name = self.profile.name();
@@ -48,52 +48,56 @@ pub(super) struct Tree {
     pub(super) root: PathBuf,
     pub(super) files: u64,
     pub(super) bytes: u64,
-    pub(super) truth: Truth,
+    pub(super) expected: Expected,
 }
 
 impl Tree {
     /// The tree in `data`, made if it is not there.
-    pub(super) fn get(wanted: Wanted, data: &Path) -> Result<Tree, String> {
-        let root = data.join(wanted.name());
-        let (files, bytes, truth) = kept::get(&root, SIGNATURE, &wanted.title(), read, |root| {
-            let mut planter =
-                Planter { root: root.to_path_buf(), ledger: Ledger::default(), files: 0, bytes: 0 };
-            wanted.profile.plant(&wanted, &mut planter)?;
-            let (files, bytes, truth) = (planter.files, planter.bytes, planter.ledger.close());
-            Ok(format!("{files} files, {bytes} bytes\n\n{}", truth.to_text()))
+    pub(super) fn get(spec: TreeSpec, data: &Path) -> Result<Tree, String> {
+        let root = data.join(spec.name());
+        let (files, bytes, expected) = cache::get_or_make(&root, SIGNATURE, &spec.title(), read, |root| {
+            let mut writer = TreeWriter {
+                root: root.to_path_buf(),
+                expected: ExpectedBuilder::default(),
+                files: 0,
+                bytes: 0,
+            };
+            spec.profile.write(&spec, &mut writer)?;
+            let (files, bytes, expected) = (writer.files, writer.bytes, writer.expected.build());
+            Ok(format!("{files} files, {bytes} bytes\n\n{}", expected.to_text()))
         })?;
-        Ok(Tree { root, files, bytes, truth })
+        Ok(Tree { root, files, bytes, expected })
     }
 }
 
 /// What a note says: files, bytes and equal ones.
-fn read(note: &str) -> Option<(u64, u64, Truth)> {
+fn read(note: &str) -> Option<(u64, u64, Expected)> {
     let (counts, groups) = note.split_once('\n')?;
     let (files, bytes) = counts.strip_suffix(" bytes")?.split_once(" files, ")?;
-    Some((files.parse().ok()?, bytes.parse().ok()?, Truth::from_text(groups)))
+    Some((files.parse().ok()?, bytes.parse().ok()?, Expected::from_text(groups)))
 }
 
 /// Puts files into a new tree, and keeps the books.
-pub(super) struct Planter {
+pub(super) struct TreeWriter {
     root: PathBuf,
-    ledger: Ledger,
+    expected: ExpectedBuilder,
     files: u64,
     bytes: u64,
 }
 
-impl Planter {
+impl TreeWriter {
     pub(super) fn folder(&self, path: &str) -> io::Result<()> {
         fs::create_dir_all(self.root.join(path))
     }
 
     /// A new file, modified `age` seconds after the first.
-    pub(super) fn file(&mut self, path: String, bytes: &[u8], making: Making, age: u64) -> io::Result<()> {
+    pub(super) fn file(&mut self, path: String, bytes: &[u8], recipe: Recipe, age: u64) -> io::Result<()> {
         let mut file: File = OpenOptions::new().write(true).create_new(true).open(self.root.join(&path))?;
         file.write_all(bytes)?;
         file.set_modified(UNIX_EPOCH + Duration::from_secs(FIRST_MODIFIED + age))?;
         self.files += 1;
         self.bytes += bytes.len() as u64;
-        self.ledger.note(path, bytes, making);
+        self.expected.add(path, bytes, recipe);
         Ok(())
     }
 
@@ -135,7 +139,7 @@ mod tests {
             (Profile::Photos, 0.002),
             (Profile::Million, 0.002),
         ] {
-            let tree = Tree::get(Wanted { profile, scale, seed: 3 }, scratch.path()).unwrap();
+            let tree = Tree::get(TreeSpec { profile, scale, seed: 3 }, scratch.path()).unwrap();
             let contents = contents(&tree.root);
             assert_eq!(contents.len() as u64, tree.files);
             assert_eq!(contents.values().map(|bytes| bytes.len() as u64).sum::<u64>(), tree.bytes);
@@ -147,20 +151,21 @@ mod tests {
             groups.iter_mut().for_each(|paths| paths.sort());
             groups.sort();
             assert!(!groups.is_empty());
-            assert!(tree.truth == Truth { groups }, "{profile:?}");
+            assert!(tree.expected == Expected { groups }, "{profile:?}");
         }
     }
 
     #[test]
     fn a_tree_is_used_again_only_while_it_is_what_is_asked_for() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
-        let get = |seed| Tree::get(Wanted { profile: Profile::Million, scale: 0.001, seed }, scratch.path());
+        let get =
+            |seed| Tree::get(TreeSpec { profile: Profile::Million, scale: 0.001, seed }, scratch.path());
         let first = get(1).unwrap();
         let witness = first.root.join("witness");
         fs::write(&witness, "").unwrap();
-        assert_eq!(get(1).unwrap().truth, first.truth);
+        assert_eq!(get(1).unwrap().expected, first.expected);
         assert!(witness.exists(), "the tree was made again");
-        assert_ne!(get(2).unwrap().truth, first.truth);
+        assert_ne!(get(2).unwrap().expected, first.expected);
         assert!(!witness.exists(), "the tree of another seed was left");
     }
 
@@ -169,7 +174,8 @@ mod tests {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
         let theirs = scratch.path().join("photos");
         fs::create_dir(&theirs).unwrap();
-        let told = Tree::get(Wanted { profile: Profile::Photos, scale: 1.0, seed: 1 }, scratch.path()).err();
+        let told =
+            Tree::get(TreeSpec { profile: Profile::Photos, scale: 1.0, seed: 1 }, scratch.path()).err();
         assert!(told.unwrap().contains("choose another --data"));
         assert!(theirs.exists());
     }

@@ -8,21 +8,21 @@ use std::{
 };
 
 /// Folders that nobody has read yet, and how many threads may still find more.
-struct Open {
+struct PendingFolders {
     folders: Vec<PathBuf>,
     busy: usize,
 }
 
 struct Walk {
-    open: Mutex<Open>,
+    pending: Mutex<PendingFolders>,
     changed: Condvar,
 }
 
 /// How many files there are under `root`, and how many bytes are in them.
 pub(super) fn walk(root: &Path) -> io::Result<(u64, u64)> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let open = Open { folders: vec![root.to_path_buf()], busy: threads };
-    let walk = Walk { open: Mutex::new(open), changed: Condvar::new() };
+    let pending = PendingFolders { folders: vec![root.to_path_buf()], busy: threads };
+    let walk = Walk { pending: Mutex::new(pending), changed: Condvar::new() };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| read_folders(&walk))).collect();
         let counts = threads.into_iter().map(|thread| thread.join().expect("no panic"));
@@ -44,30 +44,30 @@ impl std::iter::Sum for Count {
 
 fn read_folders(walk: &Walk) -> io::Result<Count> {
     let mut count = Count::default();
-    let mut fate = Ok(());
+    let mut result = Ok(());
     while let Some(folder) = next(walk) {
         // After an error too the line is worked off, or the other threads would wait for us.
-        if fate.is_ok() {
-            fate = read(&folder, walk, &mut count);
+        if result.is_ok() {
+            result = read(&folder, walk, &mut count);
         }
     }
-    fate.map(|()| count)
+    result.map(|()| count)
 }
 
 /// A folder to read; none, when all are read and nobody can find another.
 fn next(walk: &Walk) -> Option<PathBuf> {
-    let mut open = walk.open.lock().expect("no panic under it");
-    open.busy -= 1;
+    let mut pending = walk.pending.lock().expect("no panic under it");
+    pending.busy -= 1;
     loop {
-        if let Some(folder) = open.folders.pop() {
-            open.busy += 1;
+        if let Some(folder) = pending.folders.pop() {
+            pending.busy += 1;
             return Some(folder);
         }
-        if open.busy == 0 {
+        if pending.busy == 0 {
             walk.changed.notify_all();
             return None;
         }
-        open = walk.changed.wait(open).expect("no panic under it");
+        pending = walk.changed.wait(pending).expect("no panic under it");
     }
 }
 
@@ -83,7 +83,7 @@ fn read(folder: &Path, walk: &Walk, count: &mut Count) -> io::Result<()> {
         }
     }
     if !found.is_empty() {
-        walk.open.lock().expect("no panic under it").folders.append(&mut found);
+        walk.pending.lock().expect("no panic under it").folders.append(&mut found);
         walk.changed.notify_all();
     }
     Ok(())

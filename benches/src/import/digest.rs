@@ -8,24 +8,24 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::value::RawValue;
 
-use crate::random::mixed;
+use crate::random::mix;
 
 /// How nested values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Strictness {
-    Written,
-    Meant,
+pub(super) enum NestedComparison {
+    Text,
+    Value,
 }
 
-pub(super) fn of_whole(number: i64) -> u64 {
-    mixed(number.cast_unsigned() ^ 0x11)
+pub(super) fn of_integer(number: i64) -> u64 {
+    mix(number.cast_unsigned() ^ 0x11)
 }
 
 /// A real number without a fraction is that integer.
 pub(super) fn of_real(number: f64) -> u64 {
     // Beyond this there is no integer of SQLite's to be the same as.
     let whole = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
-    if whole { of_whole(number as i64) } else { mixed(number.to_bits() ^ 0x22) }
+    if whole { of_integer(number as i64) } else { mix(number.to_bits() ^ 0x22) }
 }
 
 pub(super) fn of_text(text: &str) -> u64 {
@@ -33,48 +33,48 @@ pub(super) fn of_text(text: &str) -> u64 {
 }
 
 /// A nested value's JSON.
-pub(super) fn of_nested(json: &str, strictness: Strictness) -> u64 {
-    match strictness {
-        Strictness::Written => of_bytes(json.as_bytes(), 0x44),
+pub(super) fn of_nested(json: &str, comparison: NestedComparison) -> u64 {
+    match comparison {
+        NestedComparison::Text => of_bytes(json.as_bytes(), 0x44),
         // What is no JSON is equal to nothing that was in a file.
-        Strictness::Meant => meant(json).unwrap_or_else(|_| of_bytes(json.as_bytes(), 0x55)),
+        NestedComparison::Value => value_digest(json).unwrap_or_else(|_| of_bytes(json.as_bytes(), 0x55)),
     }
 }
 
 /// Any value's JSON, at the top of a line. Nothing for null.
-pub(super) fn of_json(json: &str, strictness: Strictness) -> Result<Option<u64>, serde_json::Error> {
+pub(super) fn of_json(json: &str, comparison: NestedComparison) -> Result<Option<u64>, serde_json::Error> {
     Ok(match json.as_bytes() {
         b"null" => None,
-        b"true" => Some(of_whole(1)),
-        b"false" => Some(of_whole(0)),
-        [b'{' | b'[', ..] => Some(of_nested(json, strictness)),
-        _ => Some(meant(json)?),
+        b"true" => Some(of_integer(1)),
+        b"false" => Some(of_integer(0)),
+        [b'{' | b'[', ..] => Some(of_nested(json, comparison)),
+        _ => Some(value_digest(json)?),
     })
 }
 
 /// Texts are parsed one level at a time, and numbers exactly: Rust's own parser rounds right, serde_json's need not.
-fn meant(json: &str) -> Result<u64, serde_json::Error> {
+fn value_digest(json: &str) -> Result<u64, serde_json::Error> {
     Ok(match json.trim_start().as_bytes() {
         [b'{', ..] => {
             let object: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(json)?;
             let mut sum: u64 = 0x66;
             for (key, value) in object {
                 // Added up, so that the order does not count.
-                sum = sum.wrapping_add(mixed(of_text(&key) ^ mixed(meant(value.get())?)));
+                sum = sum.wrapping_add(mix(of_text(&key) ^ mix(value_digest(value.get())?)));
             }
-            mixed(sum)
+            mix(sum)
         }
         [b'[', ..] => {
             let array: Vec<&RawValue> = serde_json::from_str(json)?;
             let mut all = 0x77;
             for value in array {
-                all = mixed(all ^ meant(value.get())?);
+                all = mix(all ^ value_digest(value.get())?);
             }
             all
         }
         [b'"', ..] => of_text(&serde_json::from_str::<Cow<'_, str>>(json)?),
         [b'-' | b'0'..=b'9', ..] => match (json.parse(), json.parse()) {
-            (Ok(whole), _) => of_whole(whole),
+            (Ok(whole), _) => of_integer(whole),
             (_, Ok(real)) => of_real(real),
             _ => of_bytes(json.as_bytes(), 0x88),
         },
@@ -85,11 +85,11 @@ fn meant(json: &str) -> Result<u64, serde_json::Error> {
 
 fn of_bytes(bytes: &[u8], tag: u64) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
-    let start = mixed(tag ^ (bytes.len() as u64) << 8);
-    let all = words.iter().fold(start, |sum, word| mixed(sum ^ u64::from_le_bytes(*word)));
+    let start = mix(tag ^ (bytes.len() as u64) << 8);
+    let all = words.iter().fold(start, |sum, word| mix(sum ^ u64::from_le_bytes(*word)));
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    mixed(all ^ u64::from_le_bytes(last))
+    mix(all ^ u64::from_le_bytes(last))
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     fn check(a: &str, b: &str, written: bool, meant: bool) {
         let equal = |how| of_json(a, how).unwrap() == of_json(b, how).unwrap();
         assert_eq!(
-            (equal(Strictness::Written), equal(Strictness::Meant)),
+            (equal(NestedComparison::Text), equal(NestedComparison::Value)),
             (written, meant),
             "{a} and {b}, as written and as meant"
         );
@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn a_nested_value_that_is_no_json_is_like_none() {
-        let whole = of_nested("{\"a\":1}", Strictness::Meant);
-        assert_ne!(of_nested("{\"a\":1", Strictness::Meant), whole);
-        assert!(of_json("{\"a\":1} x", Strictness::Meant).unwrap() != Some(whole));
-        assert_eq!(of_json("null", Strictness::Meant).unwrap(), None);
+        let whole = of_nested("{\"a\":1}", NestedComparison::Value);
+        assert_ne!(of_nested("{\"a\":1", NestedComparison::Value), whole);
+        assert!(of_json("{\"a\":1} x", NestedComparison::Value).unwrap() != Some(whole));
+        assert_eq!(of_json("null", NestedComparison::Value).unwrap(), None);
     }
 }

@@ -1,31 +1,31 @@
 //! Columns, and the values of a simple table's fields.
 //!
-//! Owns the kinds of fields and the pieces of JSON that all tables are written with. Tables whose lines hang together
+//! Owns the kinds of fields and the blocks of JSON that all tables are written with. Tables whose lines hang together
 //! in other ways are written in `shape`.
 
 use std::io::Write;
 
-use super::words::{ENGLISH, LANGUAGES, Pools};
+use super::phrases::{ENGLISH, LANGUAGES, PhrasePools};
 use crate::random::Random;
 
-/// What a column holds.
+/// What a column column_type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum ColumnType {
     /// Integers, or true and false.
-    Whole,
+    Integer,
     Real,
     Text,
     /// Objects or arrays.
     Nested,
 }
 
-impl Holds {
+impl ColumnType {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Holds::Whole => "whole",
-            Holds::Real => "real",
-            Holds::Text => "text",
-            Holds::Nested => "nested",
+            ColumnType::Integer => "integer",
+            ColumnType::Real => "real",
+            ColumnType::Text => "text",
+            ColumnType::Nested => "nested",
         }
     }
 }
@@ -34,17 +34,17 @@ impl Holds {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    pub(super) holds: Holds,
+    pub(super) column_type: ColumnType,
 }
 
 impl Column {
-    /// As it is declared in SQL.
-    pub(super) fn declared(&self) -> String {
-        let (kind, key) = match self.holds {
-            Holds::Whole => ("INTEGER", self.name == "_key"),
-            Holds::Real => ("REAL", false),
-            Holds::Text => ("TEXT", self.name == "_key"),
-            Holds::Nested => ("TEXT", false),
+    /// As it is definition in SQL.
+    pub(super) fn definition(&self) -> String {
+        let (kind, key) = match self.column_type {
+            ColumnType::Integer => ("INTEGER", self.name == "_key"),
+            ColumnType::Real => ("REAL", false),
+            ColumnType::Text => ("TEXT", self.name == "_key"),
+            ColumnType::Nested => ("TEXT", false),
         };
         format!("\"{}\" {kind}{}", self.name, if key { " PRIMARY KEY" } else { "" })
     }
@@ -69,13 +69,13 @@ impl Field {
     }
 
     pub(super) fn column(&self) -> Column {
-        let holds = match self.kind {
-            "int" | "big" | "bool" => Holds::Whole,
-            "real" => Holds::Real,
-            "str" | "text" | "path" => Holds::Text,
-            _ => Holds::Nested,
+        let column_type = match self.kind {
+            "int" | "big" | "bool" => ColumnType::Integer,
+            "real" => ColumnType::Real,
+            "str" | "text" | "path" => ColumnType::Text,
+            _ => ColumnType::Nested,
         };
-        Column { name: self.name, holds }
+        Column { name: self.name, column_type }
     }
 }
 
@@ -83,7 +83,7 @@ impl Field {
 pub(super) struct Line<'a> {
     pub(super) out: &'a mut Vec<u8>,
     pub(super) random: &'a mut Random,
-    pub(super) pools: &'a Pools,
+    pub(super) pools: &'a PhrasePools,
 }
 
 /// Formatted text behind what is there; memory does not fail.

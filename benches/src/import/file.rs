@@ -1,13 +1,13 @@
 //! One file of a folder: how long it is, which columns it has, and how its lines get written.
 //!
-//! Which files there are is known in `catalog`, what a line looks like in `shape` and `field`.
+//! Which files there are is known in `dataset`, what a line looks like in `line_writer` and `field`.
 
 use std::io::{self, Write};
 
 use super::{
     field::{Column, Field, Line, put},
-    shape::Shape,
-    words::Pools,
+    line_writers::LineWriter,
+    phrases::PhrasePools,
 };
 use crate::random::Random;
 
@@ -17,30 +17,30 @@ pub(super) struct File {
     pub(super) name: &'static str,
     /// At scale 1.
     lines: usize,
-    /// The fields: behind the key, where there is no shape.
+    /// The fields: behind the key, where there is no line_writer.
     fields: &'static str,
-    shape: Option<Shape>,
+    line_writer: Option<LineWriter>,
 }
 
 /// Files of fewer lines are lookup tables, as long at any scale.
 const SMALL: usize = 1_000;
 
-/// Written in pieces of about this many bytes.
-const PIECE: usize = 1 << 18;
+/// Written in blocks of about this many bytes.
+const BLOCK_BYTES: usize = 1 << 18;
 
 impl File {
     /// A key, and fields that do not hang together.
-    pub(super) const fn of_fields(name: &'static str, lines: usize, fields: &'static str) -> File {
-        File { name, lines, fields, shape: None }
+    pub(super) const fn with_fields(name: &'static str, lines: usize, fields: &'static str) -> File {
+        File { name, lines, fields, line_writer: None }
     }
 
-    pub(super) const fn of_shape(
+    pub(super) const fn with_line_writer(
         name: &'static str,
         lines: usize,
         fields: &'static str,
-        shape: Shape,
+        line_writer: LineWriter,
     ) -> File {
-        File { name, lines, fields, shape: Some(shape) }
+        File { name, lines, fields, line_writer: Some(line_writer) }
     }
 
     pub(super) fn lines_at(&self, scale: f64) -> usize {
@@ -49,22 +49,28 @@ impl File {
 
     /// In the order in which a line has them.
     pub(super) fn columns(&self) -> Vec<Column> {
-        let key = if self.shape.is_none() { "_key:int" } else { "" };
+        let key = if self.line_writer.is_none() { "_key:int" } else { "" };
         Field::all(key).iter().chain(&Field::all(self.fields)).map(Field::column).collect()
     }
 
     /// The same bytes for the same scale and seed, whatever other files are written.
-    pub(super) fn write(&self, scale: f64, seed: u64, pools: &Pools, to: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write(
+        &self,
+        scale: f64,
+        seed: u64,
+        pools: &PhrasePools,
+        to: &mut impl Write,
+    ) -> io::Result<()> {
         let fields = Field::all(self.fields);
         let stream =
             self.name.bytes().fold(1, |number: u64, byte| number.wrapping_mul(257) + u64::from(byte));
         let mut random = Random::new(seed, stream);
-        let mut out = Vec::with_capacity(2 * PIECE);
+        let mut out = Vec::with_capacity(2 * BLOCK_BYTES);
         let count = self.lines_at(scale);
         for nth in 0..count {
             let mut line = Line { out: &mut out, random: &mut random, pools };
-            match self.shape {
-                Some(shape) => shape(&mut line, nth, count),
+            match self.line_writer {
+                Some(line_writer) => line_writer(&mut line, nth, count),
                 None => {
                     put!(line, "{{\"_key\":{nth}");
                     fields.iter().for_each(|field| line.field(field));
@@ -72,7 +78,7 @@ impl File {
                 }
             }
             out.push(b'\n');
-            if out.len() >= PIECE || nth + 1 == count {
+            if out.len() >= BLOCK_BYTES || nth + 1 == count {
                 to.write_all(&out)?;
                 out.clear();
             }
@@ -84,13 +90,13 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::catalog::FILES;
+    use crate::import::dataset::FILES;
     use serde_json::Value;
 
     fn written(name: &str, scale: f64, seed: u64) -> String {
         let file = FILES.iter().find(|file| file.name == name).unwrap();
         let mut bytes = Vec::new();
-        file.write(scale, seed, &Pools::new(seed), &mut bytes).unwrap();
+        file.write(scale, seed, &PhrasePools::new(seed), &mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -160,7 +166,7 @@ mod tests {
         let stars = parsed("mapStars", 0.01);
         assert!(
             stars.iter().any(|line| line["radius"].as_u64().unwrap() % 2 == 1),
-            "more than a double holds"
+            "more than a double column_type"
         );
         assert!(written("types", 0.001, 1).contains(r"\ud83d\ude80"), "escapes");
         assert!(parsed("masteries", 1.0)[0]["_value"][0]["_value"].is_array());

@@ -1,4 +1,4 @@
-//! A folder of JSONL files, with what is true of it. The files come from `catalog`, `kept` makes them once.
+//! A folder of JSONL files, with what is true of it. The files come from `dataset`, `cache` makes them once.
 
 use std::{
     fs, io,
@@ -7,8 +7,8 @@ use std::{
 
 use rayon::prelude::*;
 
-use super::{catalog::FILES, truth::Truth, words::Pools};
-use crate::kept;
+use super::{dataset::FILES, expected::Expected, phrases::PhrasePools};
+use crate::cache;
 
 /// The first words of a note; the number changes when the same settings would make another folder, or another note.
 const SIGNATURE: &str = "gristmill-bench jsonl 1";
@@ -19,7 +19,7 @@ pub(super) struct Folder {
     pub(super) root: PathBuf,
     pub(super) scale: f64,
     pub(super) bytes: u64,
-    pub(super) truth: Truth,
+    pub(super) expected: Expected,
 }
 
 impl Folder {
@@ -27,11 +27,11 @@ impl Folder {
     pub(super) fn get(scale: f64, seed: u64, data: &Path) -> Result<Folder, String> {
         let root = data.join(format!("jsonl-x{scale}"));
         let title = format!("{SIGNATURE}: scale {scale}, seed {seed}");
-        let (bytes, truth) = kept::get(&root, SIGNATURE, &title, read, |root| {
+        let (bytes, expected) = cache::get_or_make(&root, SIGNATURE, &title, read, |root| {
             let bytes = write(scale, seed, root)?;
-            Ok(format!("{bytes} bytes\n{}", Truth::read(root)?.to_text()))
+            Ok(format!("{bytes} bytes\n{}", Expected::read(root)?.to_text()))
         })?;
-        Ok(Folder { root, scale, bytes, truth })
+        Ok(Folder { root, scale, bytes, expected })
     }
 
     pub(super) fn megabytes(&self) -> f64 {
@@ -40,14 +40,14 @@ impl Folder {
 }
 
 /// What a note says.
-fn read(note: &str) -> Option<(u64, Truth)> {
-    let (bytes, truth) = note.split_once(" bytes\n")?;
-    Some((bytes.parse().ok()?, Truth::from_text(truth)?))
+fn read(note: &str) -> Option<(u64, Expected)> {
+    let (bytes, expected) = note.split_once(" bytes\n")?;
+    Some((bytes.parse().ok()?, Expected::from_text(expected)?))
 }
 
 /// Writes the files, and says how many bytes they have.
 fn write(scale: f64, seed: u64, root: &Path) -> io::Result<u64> {
-    let pools = Pools::new(seed);
+    let pools = PhrasePools::new(seed);
     let write = |file: &super::file::File| {
         let path = root.join(format!("{}.jsonl", file.name));
         file.write(scale, seed, &pools, &mut fs::File::create_new(&path)?)?;

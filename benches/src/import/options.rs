@@ -13,7 +13,7 @@ Options:
   --reps N        repetitions, in turns; 5 without it
   --peers NAMES   peers whose name begins so, with commas; all without it, none with `none`. The slow ones are left out
                   of large folders, and repeated less, unless they are named here
-  --data DIR      where the folders are made and kept: 2.1 GB, and as much again while a database is written, on the
+  --data DIR      where the folders are made and cache: 2.1 GB, and as much again while a database is written, on the
                   disk to be measured; bench-data in the target folder without it
   --gristmill FILE   a program built already, instead of building it
   --before FILE   an earlier build of gristmill, measured in turns with this one
@@ -38,18 +38,18 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn asks_for(&self, peer: &str) -> bool {
-        self.peers.is_none() || self.names(peer)
+    pub(super) fn includes_peer(&self, peer: &str) -> bool {
+        self.peers.is_none() || self.names_peer(peer)
     }
 
-    pub(super) fn names(&self, peer: &str) -> bool {
+    pub(super) fn names_peer(&self, peer: &str) -> bool {
         self.peers.as_ref().is_some_and(|names| names.iter().any(|name| peer.starts_with(name.as_str())))
     }
 }
 
-/// Understands the words. Nothing, when it is the help that is asked for.
-pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
-    let quick = words.iter().any(|word| word == "--quick");
+/// Understands the args. Nothing, when it is the help that is asked for.
+pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
+    let quick = args.iter().any(|arg| arg == "--quick");
     let mut options = Options {
         scales: if quick { vec![0.01] } else { vec![0.1, 0.3, 1.0] },
         seed: 1,
@@ -59,31 +59,31 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
         gristmill: None,
         before: None,
     };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value; --help shows which"));
-        match word.as_str() {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value; --help shows which"));
+        match arg.as_str() {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
             "--scale" => {
-                let scale = |one| number(word, one, "from 0.001 on", |scale: &f64| *scale >= 0.001);
+                let scale = |one| number(arg, one, "from 0.001 on", |scale: &f64| *scale >= 0.001);
                 options.scales = value()?.split(',').map(scale).collect::<Result<_, _>>()?;
             }
             "--peers" => options.peers = Some(value()?.split(',').map(str::to_owned).collect()),
-            "--seed" => options.seed = number(word, value()?, "from 0 on", |_| true)?,
-            "--reps" => options.reps = number(word, value()?, "from 1 on", |reps| *reps >= 1)?,
+            "--seed" => options.seed = number(arg, value()?, "from 0 on", |_| true)?,
+            "--reps" => options.reps = number(arg, value()?, "from 1 on", |reps| *reps >= 1)?,
             "--data" => options.data = Some(value()?.into()),
             "--gristmill" => options.gristmill = Some(value()?.into()),
             "--before" => options.before = Some(value()?.into()),
-            _ => return Err(format!("`{word}` is not understood; --help shows what is")),
+            _ => return Err(format!("`{arg}` is not understood; --help shows what is")),
         }
     }
     Ok(Some(options))
 }
 
-fn number<T: FromStr>(flag: &str, word: &str, legal: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
-    let number = word.replace('_', "").parse().ok().filter(fits);
-    number.ok_or_else(|| format!("{flag} wants a number {legal}, not `{word}`"))
+fn number<T: FromStr>(flag: &str, arg: &str, expected: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
+    let number = arg.replace('_', "").parse().ok().filter(fits);
+    number.ok_or_else(|| format!("{flag} wants a number {expected}, not `{arg}`"))
 }
 
 #[cfg(test)]
@@ -98,13 +98,13 @@ mod tests {
     fn lines_that_are_understood() {
         let all = parsed("").unwrap().unwrap();
         assert_eq!((all.scales.as_slice(), all.reps), (&[0.1, 0.3, 1.0][..], 5));
-        assert!(all.asks_for("duckdb") && !all.names("duckdb"));
+        assert!(all.includes_peer("duckdb") && !all.names_peer("duckdb"));
         let quick = parsed("--reps 2 --quick").unwrap().unwrap();
         assert_eq!((quick.scales.as_slice(), quick.reps), (&[0.01][..], 2));
         let some = parsed("--scale 0.3 --peers duck,sqlite-utils --data /d --seed 7").unwrap().unwrap();
-        assert!(some.names("duckdb") && !some.asks_for("sqlite3"));
+        assert!(some.names_peer("duckdb") && !some.includes_peer("sqlite3"));
         assert_eq!((some.scales, some.data, some.seed), (vec![0.3], Some("/d".into()), 7));
-        assert!(!parsed("--peers none").unwrap().unwrap().asks_for("duckdb"));
+        assert!(!parsed("--peers none").unwrap().unwrap().includes_peer("duckdb"));
         assert_eq!(parsed("--reps 2 --help"), Ok(None));
     }
 

@@ -8,14 +8,14 @@ use std::{
 };
 
 /// A new folder, gone when this is dropped.
-pub(super) struct Folder(PathBuf);
+pub(super) struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     pub(super) fn new(parent: &Path) -> Result<Self, String> {
         let path = parent.join(format!("gristmill-bench-{}", std::process::id()));
-        // Not `create_dir_all`: a folder that somebody else made is not ours to remove.
+        // Not `create_dir_all`: a folder that somebody else made is not gristmill to remove.
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Folder(path))
+        Ok(TempFolder(path))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -23,7 +23,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("{} is left behind: {error}", self.0.display());
@@ -33,8 +33,8 @@ impl Drop for Folder {
 
 /// 4 KiB at the end of a file, and on the disk: the median of 200. It tells what kind of disk this is and how busy.
 /// It is no lower bound: commits with FULL were measured below it.
-pub(super) fn time_of_sync(parent: &Path) -> Result<Duration, String> {
-    let folder = Folder::new(parent)?;
+pub(super) fn median_sync_time(parent: &Path) -> Result<Duration, String> {
+    let folder = TempFolder::new(parent)?;
     let path = folder.path().join("synced");
     let times = || -> io::Result<Vec<Duration>> {
         let mut file = File::create(&path)?;

@@ -8,9 +8,9 @@ use amqprs::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::{Fault, LINGER, Mode, Plan};
+use crate::{BoxError, CLOSE_DELAY, Mode, Plan};
 
-pub(crate) async fn run(plan: &Plan) -> Result<(), Fault> {
+pub(crate) async fn run(plan: &Plan) -> Result<(), BoxError> {
     let mut arguments = OpenConnectionArguments::try_from(plan.uri.as_str())?;
     // It does not decode the `%2f` of a URI.
     arguments.virtual_host("/");
@@ -25,14 +25,14 @@ pub(crate) async fn run(plan: &Plan) -> Result<(), Fault> {
     } else {
         in_tasks(plan, &channel, messages).await?;
     }
-    tokio::time::sleep(LINGER).await;
+    tokio::time::sleep(CLOSE_DELAY).await;
     channel.close().await?;
     connection.close().await?;
     Ok(())
 }
 
 /// A message's number in its channel, and its body.
-fn parts(message: ConsumerMessage) -> Result<(u64, Vec<u8>), Fault> {
+fn parts(message: ConsumerMessage) -> Result<(u64, Vec<u8>), BoxError> {
     let tag = message.deliver.ok_or("a message that was not delivered")?.delivery_tag();
     Ok((tag, message.content.ok_or("a message without a body")?))
 }
@@ -41,11 +41,11 @@ async fn in_place(
     plan: &Plan,
     channel: &Channel,
     mut messages: UnboundedReceiver<ConsumerMessage>,
-) -> Result<(), Fault> {
+) -> Result<(), BoxError> {
     for nth in 1..=plan.messages {
         let (tag, body) = parts(messages.recv().await.ok_or("the consumer ended")?)?;
-        plan.tally.begin();
-        plan.tally.end(&body);
+        plan.counter.on_start();
+        plan.counter.on_done(&body);
         match plan.mode {
             Mode::Each => channel.basic_ack(BasicAckArguments::new(tag, false)).await?,
             Mode::Batch if plan.ends_batch(nth) => {
@@ -61,24 +61,24 @@ async fn in_tasks(
     plan: &Plan,
     channel: &Channel,
     mut messages: UnboundedReceiver<ConsumerMessage>,
-) -> Result<(), Fault> {
-    let seats = plan.seats();
-    let mut come = 0;
-    while come < plan.messages {
+) -> Result<(), BoxError> {
+    let permits = plan.permits();
+    let mut received = 0;
+    while received < plan.messages {
         let (tag, body) = parts(messages.recv().await.ok_or("the consumer ended")?)?;
-        come += 1;
-        let seat = Arc::clone(&seats).acquire_owned().await?;
-        let (tally, work, channel) = (Arc::clone(&plan.tally), plan.work, channel.clone());
+        received += 1;
+        let permit = Arc::clone(&permits).acquire_owned().await?;
+        let (counter, work, channel) = (Arc::clone(&plan.counter), plan.work, channel.clone());
         tokio::spawn(async move {
-            tally.begin();
+            counter.on_start();
             tokio::time::sleep(work).await;
-            tally.end(&body);
+            counter.on_done(&body);
             if let Err(error) = channel.basic_ack(BasicAckArguments::new(tag, false)).await {
                 eprintln!("{error}");
             }
-            drop(seat);
+            drop(permit);
         });
     }
-    drop(seats.acquire_many(plan.workers as u32).await?);
+    drop(permits.acquire_many(plan.workers as u32).await?);
     Ok(())
 }

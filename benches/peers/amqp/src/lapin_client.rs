@@ -7,9 +7,9 @@ use lapin::{
     Channel, Connection, ConnectionProperties, Consumer, message::Delivery, options::*, types::FieldTable,
 };
 
-use crate::{Fault, LINGER, Mode, Plan};
+use crate::{BoxError, CLOSE_DELAY, Mode, Plan};
 
-pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), Fault> {
+pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), BoxError> {
     let properties = ConnectionProperties::default();
     let properties = if recovering { properties.enable_auto_recover() } else { properties };
     let connection = Connection::connect(&plan.uri, properties).await?;
@@ -23,16 +23,16 @@ pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), Fault> {
     } else {
         in_tasks(plan, consumer, recovering.then_some(&channel)).await?;
     }
-    tokio::time::sleep(LINGER).await;
+    tokio::time::sleep(CLOSE_DELAY).await;
     connection.close(200, "".into()).await?;
     Ok(())
 }
 
-async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), Fault> {
+async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), BoxError> {
     for nth in 1..=plan.messages {
         let delivery = consumer.next().await.ok_or("the consumer ended")??;
-        plan.tally.begin();
-        plan.tally.end(&delivery.data);
+        plan.counter.on_start();
+        plan.counter.on_done(&delivery.data);
         match plan.mode {
             Mode::Each => {
                 delivery.ack(BasicAckOptions::default()).await?;
@@ -46,10 +46,10 @@ async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn in_tasks(plan: &Plan, mut consumer: Consumer, recovers: Option<&Channel>) -> Result<(), Fault> {
-    let seats = plan.seats();
-    let mut come = 0;
-    while come < plan.messages {
+async fn in_tasks(plan: &Plan, mut consumer: Consumer, recovers: Option<&Channel>) -> Result<(), BoxError> {
+    let permits = plan.permits();
+    let mut received = 0;
+    while received < plan.messages {
         let delivery: Delivery = match (consumer.next().await.ok_or("the consumer ended")?, recovers) {
             (Ok(delivery), _) => delivery,
             (Err(error), Some(channel)) => {
@@ -58,19 +58,19 @@ async fn in_tasks(plan: &Plan, mut consumer: Consumer, recovers: Option<&Channel
             }
             (Err(error), None) => return Err(error.into()),
         };
-        come += 1;
-        let seat = Arc::clone(&seats).acquire_owned().await?;
-        let (tally, work) = (Arc::clone(&plan.tally), plan.work);
+        received += 1;
+        let permit = Arc::clone(&permits).acquire_owned().await?;
+        let (counter, work) = (Arc::clone(&plan.counter), plan.work);
         tokio::spawn(async move {
-            tally.begin();
+            counter.on_start();
             tokio::time::sleep(work).await;
-            tally.end(&delivery.data);
+            counter.on_done(&delivery.data);
             if let Err(error) = delivery.ack(BasicAckOptions::default()).await {
                 eprintln!("{error}");
             }
-            drop(seat);
+            drop(permit);
         });
     }
-    drop(seats.acquire_many(plan.workers as u32).await?);
+    drop(permits.acquire_many(plan.workers as u32).await?);
     Ok(())
 }

@@ -21,7 +21,7 @@ use std::{
 };
 
 const BATCH: u64 = 100;
-const AT_A_TIME: u16 = 1_000;
+const MAX_CONCURRENCY: u16 = 1_000;
 const FETCH_BELOW: u16 = 500;
 
 fn main() -> ExitCode {
@@ -60,7 +60,7 @@ async fn measure(database: &Path, tasks: u64) -> Result<(), Box<dyn Error>> {
     let worker = Worker::builder(&queue, Arc::clone(&sum))
         .jobs([JobRunner::builder("add", add).build()])
         .min_concurrency(FETCH_BELOW)
-        .max_concurrency(AT_A_TIME)
+        .max_concurrency(MAX_CONCURRENCY)
         .build()
         .await?;
     // It counts a job as finished once that is committed, and has no way to wait for it.

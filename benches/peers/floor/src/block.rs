@@ -6,7 +6,7 @@ use sonic_rs::{JsonValueTrait, LazyValue};
 
 use crate::schema::Table;
 
-const BLOCK: usize = 256 << 10;
+const BLOCK_BYTES: usize = 256 << 10;
 
 /// Reads the files one behind the other.
 pub struct Source {
@@ -17,7 +17,7 @@ pub struct Source {
     rest: Vec<u8>,
 }
 
-/// Whole lines of one table.
+/// Integer lines of one table.
 pub struct Block {
     pub table: Arc<Table>,
     pub lines: Vec<u8>,
@@ -41,7 +41,7 @@ impl Source {
             lines.clear();
             lines.append(&mut self.rest);
             // A line that is longer than a block makes the block longer.
-            let mut wanted = BLOCK;
+            let mut wanted = BLOCK_BYTES;
             loop {
                 let before = lines.len();
                 file.take(wanted as u64).read_to_end(&mut lines).expect("a readable file");
@@ -67,7 +67,7 @@ impl Source {
 #[derive(Clone, Copy)]
 pub enum Cell {
     Null,
-    Whole(i64),
+    Integer(i64),
     Real(f64),
     /// Start and end in the lines.
     Raw(usize, usize),
@@ -126,11 +126,11 @@ fn cell(value: &LazyValue<'_>, start: usize, unescaped: &mut String) -> Cell {
             unescaped.push_str(text);
             Cell::Unescaped(unescaped.len() - text.len(), unescaped.len())
         }
-        b't' => Cell::Whole(1),
-        b'f' => Cell::Whole(0),
+        b't' => Cell::Integer(1),
+        b'f' => Cell::Integer(0),
         b'n' => Cell::Null,
         _ => match value.as_i64() {
-            Some(whole) => Cell::Whole(whole),
+            Some(number) => Cell::Integer(number),
             None => Cell::Real(value.as_f64().expect("a number")),
         },
     }

@@ -27,19 +27,19 @@ use schema::Table;
 use writer::Writer;
 
 /// Blocks that may be on the way to the writer.
-const AHEAD: usize = 16;
+const MAX_BLOCKS_IN_FLIGHT: usize = 16;
 
 fn main() {
-    let words: Vec<String> = std::env::args().collect();
-    let [_, folder, database, schema] = &words[..] else {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, folder, database, schema] = &args[..] else {
         panic!("peer-floor FOLDER DATABASE SCHEMA");
     };
     let schema = fs::read_to_string(schema).expect("a schema");
     let tables: Vec<Arc<Table>> = Table::all(&schema).into_iter().map(Arc::new).collect();
     let source = Mutex::new(Source::new(folder.into(), tables));
     let parsers = thread::available_parallelism().map_or(1, |cores| cores.get() - 1).max(1);
-    let (order, in_order) = bounded(AHEAD);
-    let (used, unused) = bounded(AHEAD);
+    let (order, in_order) = bounded(MAX_BLOCKS_IN_FLIGHT);
+    let (used, unused) = bounded(MAX_BLOCKS_IN_FLIGHT);
     thread::scope(|scope| {
         for _ in 0..parsers {
             let (order, unused, source) = (order.clone(), unused.clone(), &source);

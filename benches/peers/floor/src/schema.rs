@@ -1,4 +1,4 @@
-//! The tables, known beforehand: one line each, the name and then `column:holds` with spaces between.
+//! The tables, known beforehand: one line each, the name and then `column:column_type` with spaces between.
 
 /// A table, and the file of the same name.
 pub struct Table {
@@ -9,7 +9,7 @@ pub struct Table {
 pub struct Column {
     pub name: String,
     /// Its type in SQL.
-    declared: &'static str,
+    sql_type: &'static str,
 }
 
 impl Table {
@@ -18,25 +18,25 @@ impl Table {
     }
 
     fn read(line: &str) -> Table {
-        let mut words = line.split_whitespace();
-        let name = words.next().expect("a table's name").to_owned();
+        let mut args = line.split_whitespace();
+        let name = args.next().expect("a table's name").to_owned();
         let column = |word: &str| {
-            let (name, holds) = word.split_once(':').expect("column:holds");
-            let declared = match (name, holds) {
-                ("_key", "whole") => "INTEGER PRIMARY KEY",
+            let (name, column_type) = word.split_once(':').expect("column:column_type");
+            let sql_type = match (name, column_type) {
+                ("_key", "integer") => "INTEGER PRIMARY KEY",
                 ("_key", _) => "TEXT PRIMARY KEY",
-                (_, "whole") => "INTEGER",
+                (_, "integer") => "INTEGER",
                 (_, "real") => "REAL",
                 _ => "TEXT",
             };
-            Column { name: name.to_owned(), declared }
+            Column { name: name.to_owned(), sql_type }
         };
-        Table { name, columns: words.map(column).collect() }
+        Table { name, columns: args.map(column).collect() }
     }
 
     pub fn create(&self) -> String {
         let columns: Vec<String> =
-            self.columns.iter().map(|column| format!("\"{}\" {}", column.name, column.declared)).collect();
+            self.columns.iter().map(|column| format!("\"{}\" {}", column.name, column.sql_type)).collect();
         format!("CREATE TABLE \"{}\" ({})", self.name, columns.join(", "))
     }
 

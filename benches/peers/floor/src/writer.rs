@@ -49,7 +49,7 @@ impl Writer {
             for (nth, cell) in row.iter().enumerate() {
                 let bound = match *cell {
                     Cell::Null => insert.raw_bind_parameter(nth + 1, Null),
-                    Cell::Whole(number) => insert.raw_bind_parameter(nth + 1, number),
+                    Cell::Integer(number) => insert.raw_bind_parameter(nth + 1, number),
                     Cell::Real(number) => insert.raw_bind_parameter(nth + 1, number),
                     Cell::Raw(start, end) => {
                         insert.raw_bind_parameter(nth + 1, unchecked(&rows.block.lines[start..end]))

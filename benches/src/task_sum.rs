@@ -1,5 +1,5 @@
-//! The answer that every contender must get right: the sum of the numbers its tasks were given. Kept in
-//! shards, a cache line each, so that adding up costs every contender the same few nanoseconds.
+//! The answer that every candidate must get right: the sum of the numbers its tasks were given. Kept in
+//! shards, a cache line each, so that adding up costs every candidate the same few nanoseconds.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 

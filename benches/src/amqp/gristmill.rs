@@ -1,4 +1,4 @@
-//! Gristmill as a contender: one run in a process of its own.
+//! Gristmill as a candidate: one run in a process of its own.
 //!
 //! It runs as anybody would start it: retries, dead letters, statistics and recovery on, the queue's dead letters
 //! declared. It acknowledges by itself, when a handler is done.
@@ -8,48 +8,48 @@ use std::{sync::Arc, thread, time::Duration};
 use gristmill_amqp::{Client, Consumer, Queue};
 use tokio::sync::Notify;
 
-use super::tally::Tally;
+use super::message_counter::MessageCounter;
 
 /// Longer than any run should take.
-const LIMIT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// `amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS`: prints seconds, and how many messages were
 /// handled, in all and different ones.
-pub(crate) fn one(words: &[String]) -> Result<(), String> {
-    let [uri, queue, messages, prefetch, kind, handler, workers] = words else {
+pub(crate) fn one(args: &[String]) -> Result<(), String> {
+    let [uri, queue, messages, prefetch, kind, handler, workers] = args else {
         return Err("amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS".into());
     };
-    let number = |word: &String| word.parse::<usize>().map_err(|error| format!("{word}: {error}"));
-    let tally = Arc::new(Tally::of(messages)?);
+    let number = |arg: &String| arg.parse::<usize>().map_err(|error| format!("{arg}: {error}"));
+    let counter = Arc::new(MessageCounter::new(messages)?);
     let work = Duration::from_millis(number(handler)? as u64);
     let done = Arc::new(Notify::new());
     let consumer = Consumer::new(queue, "bench").prefetch(number(prefetch)?).workers(number(workers)?);
     let consumer = match kind.as_str() {
-        "tasks" => tasks(consumer, &tally, &done, work),
-        "threads" => threads(consumer, &tally, &done, work),
+        "tasks" => tasks(consumer, &counter, &done, work),
+        "threads" => threads(consumer, &counter, &done, work),
         _ => return Err(format!("{kind}: there are tasks and threads")),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
         let client = Client::builder(uri).queue(Queue::existing(queue)).consumer(consumer);
         let client = client.start().await.map_err(|error| error.to_string())?;
-        let waited = tokio::time::timeout(LIMIT, done.notified()).await;
+        let waited = tokio::time::timeout(TIMEOUT, done.notified()).await;
         client.shutdown(Duration::from_secs(10)).await;
-        println!("{}", tally.told());
-        waited.map_err(|_| format!("not done after {} s: {}", LIMIT.as_secs(), tally.told()))
+        println!("{}", counter.report());
+        waited.map_err(|_| format!("not done after {} s: {}", TIMEOUT.as_secs(), counter.report()))
     })
 }
 
-fn tasks(consumer: Consumer, tally: &Arc<Tally>, done: &Arc<Notify>, work: Duration) -> Consumer {
-    let (tally, done) = (Arc::clone(tally), Arc::clone(done));
+fn tasks(consumer: Consumer, counter: &Arc<MessageCounter>, done: &Arc<Notify>, work: Duration) -> Consumer {
+    let (counter, done) = (Arc::clone(counter), Arc::clone(done));
     consumer.handle(move |delivery| {
-        let (tally, done) = (Arc::clone(&tally), Arc::clone(&done));
+        let (counter, done) = (Arc::clone(&counter), Arc::clone(&done));
         async move {
-            tally.begin();
+            counter.on_start();
             if !work.is_zero() {
                 tokio::time::sleep(work).await;
             }
-            if tally.end(delivery.body()) {
+            if counter.on_done(delivery.body()) {
                 done.notify_one();
             }
             Ok(())
@@ -57,15 +57,20 @@ fn tasks(consumer: Consumer, tally: &Arc<Tally>, done: &Arc<Notify>, work: Durat
     })
 }
 
-fn threads(consumer: Consumer, tally: &Arc<Tally>, done: &Arc<Notify>, work: Duration) -> Consumer {
-    let (tally, done) = (Arc::clone(tally), Arc::clone(done));
+fn threads(
+    consumer: Consumer,
+    counter: &Arc<MessageCounter>,
+    done: &Arc<Notify>,
+    work: Duration,
+) -> Consumer {
+    let (counter, done) = (Arc::clone(counter), Arc::clone(done));
     consumer.handle_blocking(move |delivery| {
-        tally.begin();
+        counter.on_start();
         if !work.is_zero() {
             #[expect(clippy::disallowed_methods, reason = "to wait is the work that is measured")]
             thread::sleep(work);
         }
-        if tally.end(delivery.body()) {
+        if counter.on_done(delivery.body()) {
             done.notify_one();
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What is true of a folder: for every table how many rows, which keys, and what is in each column.
 //!
 //! Owns the digests of tables and the comparison of two. A column's digest binds each value to its row's key, so that a
-//! wrong column can be named. Read from the files once, then kept beside them.
+//! wrong column can be named. Read from the files once, then cache beside them.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write, fs, io, path::Path};
 
@@ -9,12 +9,12 @@ use rayon::prelude::*;
 use serde_json::value::RawValue;
 
 use super::{
-    catalog::FILES,
-    digest::{self, Strictness},
+    dataset::FILES,
+    digest::{self, NestedComparison},
 };
-use crate::random::mixed;
+use crate::random::mix;
 
-/// What a table comes to, under one strictness.
+/// What a table comes to, under one comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Digest {
     pub(super) rows: u64,
@@ -28,13 +28,13 @@ impl Digest {
     pub(super) fn row<'a>(
         &mut self,
         key: u64,
-        whole_key: Option<i64>,
+        integer_key: Option<i64>,
         values: impl IntoIterator<Item = (&'a str, u64)>,
     ) {
         self.rows += 1;
-        self.key_sum = self.key_sum.wrapping_add(whole_key.unwrap_or(0));
+        self.key_sum = self.key_sum.wrapping_add(integer_key.unwrap_or(0));
         for (column, value) in values {
-            self.add(column, mixed(key ^ mixed(value)));
+            self.add(column, mix(key ^ mix(value)));
         }
     }
 
@@ -53,17 +53,18 @@ impl Digest {
     }
 
     /// What is wrong with it, in words. Nothing, when it is the true one.
-    pub(super) fn mistake(&self, truth: &Digest) -> Option<String> {
-        if self.rows != truth.rows {
-            return Some(format!("{} rows instead of {}", self.rows, truth.rows));
+    pub(super) fn mistake(&self, expected: &Digest) -> Option<String> {
+        if self.rows != expected.rows {
+            return Some(format!("{} rows instead of {}", self.rows, expected.rows));
         }
-        if self.key_sum != truth.key_sum {
-            return Some(format!("keys add up to {} instead of {}", self.key_sum, truth.key_sum));
+        if self.key_sum != expected.key_sum {
+            return Some(format!("keys add up to {} instead of {}", self.key_sum, expected.key_sum));
         }
-        let names: std::collections::BTreeSet<_> = self.columns.keys().chain(truth.columns.keys()).collect();
+        let names: std::collections::BTreeSet<_> =
+            self.columns.keys().chain(expected.columns.keys()).collect();
         let wrong: Vec<&str> = names
             .into_iter()
-            .filter(|name| self.columns.get(*name) != truth.columns.get(*name))
+            .filter(|name| self.columns.get(*name) != expected.columns.get(*name))
             .map(String::as_str)
             .collect();
         (!wrong.is_empty()).then(|| format!("other values in {}", wrong.join(", ")))
@@ -73,96 +74,96 @@ impl Digest {
 /// A table's digests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
-    pub(super) written: Digest,
-    pub(super) meant: Digest,
+    pub(super) by_text: Digest,
+    pub(super) by_value: Digest,
 }
 
 /// By table.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Truth {
+pub(super) struct Expected {
     pub(super) tables: BTreeMap<String, Table>,
 }
 
 /// How much of a file is read at a time.
-const PIECE: usize = 8 << 20;
+const BLOCK_BYTES: usize = 8 << 20;
 
-impl Truth {
+impl Expected {
     /// What the files of a folder say.
-    pub(super) fn read(root: &Path) -> io::Result<Truth> {
-        let mut truth = Truth::default();
+    pub(super) fn read(root: &Path) -> io::Result<Expected> {
+        let mut expected = Expected::default();
         for file in &FILES {
             let text = fs::read_to_string(root.join(format!("{}.jsonl", file.name)))?;
-            let pieces = pieces(&text).into_par_iter().map(of_lines);
-            let table = pieces.try_reduce(Table::default, |a, b| {
-                Ok(Table { written: a.written.merged(&b.written), meant: a.meant.merged(&b.meant) })
+            let blocks = blocks(&text).into_par_iter().map(digest_lines);
+            let table = blocks.try_reduce(Table::default, |a, b| {
+                Ok(Table { by_text: a.by_text.merged(&b.by_text), by_value: a.by_value.merged(&b.by_value) })
             })?;
-            truth.tables.insert(file.name.to_owned(), table);
+            expected.tables.insert(file.name.to_owned(), table);
         }
-        Ok(truth)
+        Ok(expected)
     }
 
     pub(super) fn rows(&self) -> u64 {
-        self.tables.values().map(|table| table.written.rows).sum()
+        self.tables.values().map(|table| table.by_text.rows).sum()
     }
 
     /// A line for each table, with rows and keys, and behind it one for each of its columns.
     pub(super) fn to_text(&self) -> String {
         let mut text = String::new();
-        for (name, Table { written, meant }) in &self.tables {
-            let _ = writeln!(text, "{name} {} {}", written.rows, written.key_sum);
-            for (column, digest) in &written.columns {
-                let _ = writeln!(text, " {column} {digest} {}", meant.columns[column]);
+        for (name, Table { by_text, by_value }) in &self.tables {
+            let _ = writeln!(text, "{name} {} {}", by_text.rows, by_text.key_sum);
+            for (column, digest) in &by_text.columns {
+                let _ = writeln!(text, " {column} {digest} {}", by_value.columns[column]);
             }
         }
         text
     }
 
-    pub(super) fn from_text(text: &str) -> Option<Truth> {
-        let mut truth = Truth::default();
+    pub(super) fn from_text(text: &str) -> Option<Expected> {
+        let mut expected = Expected::default();
         let mut table = String::new();
         for line in text.lines() {
             let mut words = line.trim_start().split(' ');
             let (name, mut number) = (words.next()?.to_owned(), || words.next()?.parse::<i128>().ok());
             let (first, second) = (number()?, number()?);
             if line.starts_with(' ') {
-                let Table { written, meant } = truth.tables.get_mut(&table)?;
-                written.columns.insert(name.clone(), first.try_into().ok()?);
-                meant.columns.insert(name, second.try_into().ok()?);
+                let Table { by_text, by_value } = expected.tables.get_mut(&table)?;
+                by_text.columns.insert(name.clone(), first.try_into().ok()?);
+                by_value.columns.insert(name, second.try_into().ok()?);
             } else {
                 let keys = Digest {
                     rows: first.try_into().ok()?,
                     key_sum: second.try_into().ok()?,
                     columns: BTreeMap::new(),
                 };
-                truth.tables.insert(name.clone(), Table { written: keys.clone(), meant: keys });
+                expected.tables.insert(name.clone(), Table { by_text: keys.clone(), by_value: keys });
                 table = name;
             }
         }
-        Some(truth)
+        Some(expected)
     }
 }
 
 /// Cut at ends of lines.
-fn pieces(text: &str) -> Vec<&str> {
-    let mut pieces = Vec::new();
+fn blocks(text: &str) -> Vec<&str> {
+    let mut blocks = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let behind = rest.as_bytes().iter().skip(PIECE).position(|byte| *byte == b'\n');
-        let (piece, more) = rest.split_at(behind.map_or(rest.len(), |at| PIECE + at + 1));
-        pieces.push(piece);
+        let behind = rest.as_bytes().iter().skip(BLOCK_BYTES).position(|byte| *byte == b'\n');
+        let (block, more) = rest.split_at(behind.map_or(rest.len(), |at| BLOCK_BYTES + at + 1));
+        blocks.push(block);
         rest = more;
     }
-    pieces
+    blocks
 }
 
-fn of_lines(lines: &str) -> io::Result<Table> {
+fn digest_lines(lines: &str) -> io::Result<Table> {
     let mut table = Table::default();
     for line in lines.lines() {
         let object: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(line)?;
         let json = object.get("_key").map_or("null", |key| key.get());
-        let key = digest::of_json(json, Strictness::Meant)?.unwrap_or(0);
+        let key = digest::of_json(json, NestedComparison::Value)?.unwrap_or(0);
         for (digest, how) in
-            [(&mut table.written, Strictness::Written), (&mut table.meant, Strictness::Meant)]
+            [(&mut table.by_text, NestedComparison::Text), (&mut table.by_value, NestedComparison::Value)]
         {
             let mut values = Vec::with_capacity(object.len());
             for (column, value) in &object {
@@ -181,13 +182,13 @@ mod tests {
     use super::*;
 
     fn digest(lines: &str) -> Digest {
-        of_lines(lines).unwrap().meant
+        digest_lines(lines).unwrap().by_value
     }
 
     #[track_caller]
     fn check(lines: &str, mistake: Option<&str>) {
-        let truth = digest("{\"_key\":1,\"a\":1,\"b\":[2]}\n{\"_key\":2,\"a\":2,\"b\":[1]}\n");
-        assert_eq!(digest(lines).mistake(&truth).as_deref(), mistake, "{lines}");
+        let expected = digest("{\"_key\":1,\"a\":1,\"b\":[2]}\n{\"_key\":2,\"a\":2,\"b\":[1]}\n");
+        assert_eq!(digest(lines).mistake(&expected).as_deref(), mistake, "{lines}");
     }
 
     #[test]
@@ -206,18 +207,19 @@ mod tests {
 
     #[test]
     fn the_truth_survives_its_note() {
-        let table = of_lines("{\"_key\":-1,\"a\":\"x\",\"b\":{ }}\n").unwrap();
-        let truth = Truth { tables: [("t".to_owned(), table), ("u".to_owned(), Table::default())].into() };
-        assert_eq!(Truth::from_text(&truth.to_text()), Some(truth));
-        assert_eq!(Truth::from_text("t one 2"), None);
+        let table = digest_lines("{\"_key\":-1,\"a\":\"x\",\"b\":{ }}\n").unwrap();
+        let expected =
+            Expected { tables: [("t".to_owned(), table), ("u".to_owned(), Table::default())].into() };
+        assert_eq!(Expected::from_text(&expected.to_text()), Some(expected));
+        assert_eq!(Expected::from_text("t one 2"), None);
     }
 
     #[test]
     fn pieces_end_with_lines_and_lose_nothing() {
-        let line = "x".repeat(PIECE / 3) + "\n";
+        let line = "x".repeat(BLOCK_BYTES / 3) + "\n";
         let text = line.repeat(7) + "the last";
-        let pieces = pieces(&text);
-        assert_eq!(pieces.concat(), text);
-        assert!(pieces.len() > 1 && pieces[..pieces.len() - 1].iter().all(|piece| piece.ends_with('\n')));
+        let blocks = blocks(&text);
+        assert_eq!(blocks.concat(), text);
+        assert!(blocks.len() > 1 && blocks[..blocks.len() - 1].iter().all(|block| block.ends_with('\n')));
     }
 }

@@ -1,7 +1,7 @@
-//! What a database holds, compared with what the files say.
+//! What a database column_type, compared with what the files say.
 //!
 //! Owns the reading of databases. The same is asked of everybody: every table, every row, every column, every value.
-//! What differs between programs and is no mistake is left open by `digest`; how columns are declared and in which order
+//! What differs between programs and is no mistake is left open by `digest`; how columns are definition and in which order
 //! rows and columns come is not looked at.
 
 use std::{collections::HashSet, path::Path};
@@ -10,33 +10,33 @@ use rayon::prelude::*;
 use rusqlite::{Connection, OpenFlags, types::ValueRef};
 
 use super::{
-    catalog::FILES,
-    digest::{self, Strictness},
-    field::Holds,
+    dataset::FILES,
+    digest::{self, NestedComparison},
+    expected::{Digest, Expected},
+    field::ColumnType,
     file::File,
-    truth::{Digest, Truth},
 };
 
 /// Our own book of what was imported when.
-const NOT_ASKED_FOR: &str = "_imports";
+const IMPORT_LOG: &str = "_imports";
 
 /// How many mistakes are told.
-const TOLD: usize = 3;
+const MAX_REPORTED: usize = 3;
 
 /// What is wrong with a database, in words. Nothing, when all is right.
-pub(super) fn mistakes(database: &Path, truth: &Truth) -> Result<Option<String>, String> {
+pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<String>, String> {
     let told = |error: rusqlite::Error| format!("{}: {error}", database.display());
     let open = || Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY);
     let mut wrong = unknown(&open().map_err(told)?).map_err(told)?;
     let check = |file: &File| -> rusqlite::Result<Option<String>> {
         let connection = open()?;
-        let truth = &truth.tables[file.name];
+        let expected = &expected.tables[file.name];
         // Whoever keeps the text of nested values is done after the quick look.
-        if read(&connection, file, Strictness::Written)? == truth.written {
+        if read(&connection, file, NestedComparison::Text)? == expected.by_text {
             return Ok(None);
         }
-        let meant = read(&connection, file, Strictness::Meant)?;
-        Ok(meant.mistake(&truth.meant).map(|mistake| format!("{}: {mistake}", file.name)))
+        let by_value = read(&connection, file, NestedComparison::Value)?;
+        Ok(by_value.mistake(&expected.by_value).map(|mistake| format!("{}: {mistake}", file.name)))
     };
     let checked: Vec<_> = FILES.par_iter().with_max_len(1).map(|file| check(file).map_err(told)).collect();
     for mistake in checked {
@@ -45,15 +45,15 @@ pub(super) fn mistakes(database: &Path, truth: &Truth) -> Result<Option<String>,
             Err(error) => wrong.push(error),
         }
     }
-    let more = wrong.len().saturating_sub(TOLD);
-    wrong.truncate(TOLD);
+    let more = wrong.len().saturating_sub(MAX_REPORTED);
+    wrong.truncate(MAX_REPORTED);
     let told = wrong.join("; ");
     Ok((!wrong.is_empty()).then(|| if more > 0 { format!("{told}; and {more} more") } else { told }))
 }
 
 /// Tables that nobody asked for.
 fn unknown(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let known: HashSet<&str> = FILES.iter().map(|file| file.name).chain([NOT_ASKED_FOR]).collect();
+    let known: HashSet<&str> = FILES.iter().map(|file| file.name).chain([IMPORT_LOG]).collect();
     let mut names = connection.prepare(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
     )?;
@@ -65,12 +65,12 @@ fn unknown(connection: &Connection) -> rusqlite::Result<Vec<String>> {
         .collect())
 }
 
-fn read(connection: &Connection, file: &File, strictness: Strictness) -> rusqlite::Result<Digest> {
+fn read(connection: &Connection, file: &File, comparison: NestedComparison) -> rusqlite::Result<Digest> {
     let mut select = connection.prepare(&format!("SELECT * FROM \"{}\"", file.name))?;
     let nested: HashSet<&str> = file
         .columns()
         .iter()
-        .filter(|column| column.holds == Holds::Nested)
+        .filter(|column| column.column_type == ColumnType::Nested)
         .map(|column| column.name)
         .collect();
     let columns: Vec<(String, bool)> =
@@ -86,25 +86,25 @@ fn read(connection: &Connection, file: &File, strictness: Strictness) -> rusqlit
         };
         values.clear();
         for (nth, (name, nested)) in columns.iter().enumerate() {
-            if let Some(value) = value(row.get_ref(nth)?, *nested, strictness) {
+            if let Some(value) = value(row.get_ref(nth)?, *nested, comparison) {
                 values.push((name.as_str(), value));
             }
         }
         let whole = if let ValueRef::Integer(number) = key { Some(number) } else { None };
-        digest.row(value(key, false, strictness).unwrap_or(0), whole, values.iter().copied());
+        digest.row(value(key, false, comparison).unwrap_or(0), whole, values.iter().copied());
     }
     Ok(digest)
 }
 
 /// Nothing for null.
-fn value(value: ValueRef<'_>, nested: bool, strictness: Strictness) -> Option<u64> {
+fn value(value: ValueRef<'_>, nested: bool, comparison: NestedComparison) -> Option<u64> {
     match value {
         ValueRef::Null => None,
-        ValueRef::Integer(number) => Some(digest::of_whole(number)),
+        ValueRef::Integer(number) => Some(digest::of_integer(number)),
         ValueRef::Real(number) => Some(digest::of_real(number)),
         ValueRef::Text(bytes) => {
             let text = String::from_utf8_lossy(bytes);
-            Some(if nested { digest::of_nested(&text, strictness) } else { digest::of_text(&text) })
+            Some(if nested { digest::of_nested(&text, comparison) } else { digest::of_text(&text) })
         }
         // There is no such thing in JSON.
         ValueRef::Blob(bytes) => Some(digest::of_text(&format!("a blob of {} bytes", bytes.len()))),
@@ -123,11 +123,13 @@ mod tests {
         connection.execute_batch("PRAGMA synchronous = OFF; BEGIN").unwrap();
         for file in &FILES {
             let columns = file.columns();
-            let declared: Vec<String> = columns.iter().map(|column| column.declared()).collect();
+            let definition: Vec<String> = columns.iter().map(|column| column.definition()).collect();
             let values: Vec<String> =
                 columns.iter().map(|column| format!("?1 ->> '{}'", column.name)).collect();
             let name = file.name;
-            connection.execute_batch(&format!("CREATE TABLE \"{name}\" ({})", declared.join(", "))).unwrap();
+            connection
+                .execute_batch(&format!("CREATE TABLE \"{name}\" ({})", definition.join(", ")))
+                .unwrap();
             let insert = format!("INSERT INTO \"{name}\" SELECT {}", values.join(", "));
             let lines = fs::read_to_string(folder.root.join(format!("{name}.jsonl"))).unwrap();
             let mut insert = connection.prepare(&insert).unwrap();
@@ -145,7 +147,7 @@ mod tests {
         let folder = Folder::get(0.001, 5, scratch.path()).unwrap();
         let database = scratch.path().join("answer.db");
         let connection = imported(&folder, &database);
-        let told = || mistakes(&database, &folder.truth).unwrap().unwrap_or_default();
+        let told = || mistakes(&database, &folder.expected).unwrap().unwrap_or_default();
         assert_eq!(told(), "");
         let negated = "UPDATE races SET _key = -_key";
         let turned = "UPDATE agentTypes SET _key = 112 - _key; UPDATE agentTypes SET _key = _key - 100";

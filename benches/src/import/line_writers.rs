@@ -6,11 +6,11 @@ use std::io::Write;
 
 use super::{
     field::{Line, put},
-    words::{ENGLISH, LANGUAGES},
+    phrases::{ENGLISH, LANGUAGES},
 };
 
 /// Writes line `nth` of `count`.
-pub(super) type Shape = fn(line: &mut Line<'_>, nth: usize, count: usize);
+pub(super) type LineWriter = fn(line: &mut Line<'_>, nth: usize, count: usize);
 
 pub(super) const TYPES: &str = "_key:int basePrice:real capacity:real description:desc factionID:int graphicID:int \
     groupID:int iconID:int marketGroupID:int mass:real metaGroupID:int name:name portionSize:int published:bool \
@@ -33,16 +33,16 @@ pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
         put!(line, ",\"description\":");
         line.description();
     }
-    rarely(line, 0.2, "factionID", 500_001, 500_030);
-    rarely(line, 0.8, "graphicID", 1, 30_000);
-    rarely(line, 1.0, "groupID", 1, 1_600);
-    rarely(line, 0.6, "iconID", 1, 25_000);
-    rarely(line, 0.6, "marketGroupID", 1, 2_000);
+    maybe_integer(line, 0.2, "factionID", 500_001, 500_030);
+    maybe_integer(line, 0.8, "graphicID", 1, 30_000);
+    maybe_integer(line, 1.0, "groupID", 1, 1_600);
+    maybe_integer(line, 0.6, "iconID", 1, 25_000);
+    maybe_integer(line, 0.6, "marketGroupID", 1, 2_000);
     put!(line, ",\"mass\":{}", line.real(12));
-    rarely(line, 0.3, "metaGroupID", 1, 60);
+    maybe_integer(line, 0.3, "metaGroupID", 1, 60);
     put!(line, ",\"name\":");
     line.name();
-    rarely(line, 1.0, "portionSize", 1, 1_000);
+    maybe_integer(line, 1.0, "portionSize", 1, 1_000);
     put!(line, ",\"published\":{}", line.boolean(0.4));
     if line.chance(0.3) {
         put!(line, ",\"raceID\":{}", 1 << line.number(0, 8));
@@ -52,16 +52,16 @@ pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
     } else {
         put!(line, ",\"radius\":{}", line.real(5));
     }
-    rarely(line, 0.1, "soundID", 20_000_000, 20_100_000);
+    maybe_integer(line, 0.1, "soundID", 20_000_000, 20_100_000);
     if nth > count - count / 100 {
-        rarely(line, 0.5, "sofMaterialSetID", 1, 900);
+        maybe_integer(line, 0.5, "sofMaterialSetID", 1, 900);
     }
-    rarely(line, 0.2, "variationParentTypeID", 1, 500_000);
+    maybe_integer(line, 0.2, "variationParentTypeID", 1, 500_000);
     put!(line, ",\"volume\":{}}}", line.real(7));
 }
 
 /// An integer, with this probability.
-fn rarely(line: &mut Line<'_>, probability: f64, name: &str, start: usize, end: usize) {
+fn maybe_integer(line: &mut Line<'_>, probability: f64, name: &str, start: usize, end: usize) {
     if line.chance(probability) {
         put!(line, ",\"{name}\":{}", line.number(start, end));
     }
@@ -105,8 +105,8 @@ pub(super) fn blueprints(line: &mut Line<'_>, nth: usize, _: usize) {
     amounts(line, materials);
     let (quantity, product) = (line.number(1, 100), line.number(1, 500_000));
     put!(line, ",\"products\":[{{\"quantity\":{quantity},\"typeID\":{product}}}],\"skills\":");
-    let wanted = line.number(0, 6);
-    skills(line, wanted);
+    let skill_count = line.number(0, 6);
+    skills(line, skill_count);
     let [time, material, research] = [(); 3].map(|()| line.number(10, 1_000_000));
     put!(line, ",\"time\":{time}}},\"research_material\":{{\"time\":{material}}}");
     put!(line, ",\"research_time\":{{\"time\":{research}}}}},\"blueprintTypeID\":{nth}");

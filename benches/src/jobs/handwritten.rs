@@ -3,7 +3,7 @@
 //! leases, no retries, no priorities. As strong as we could make it, because it is what the others are
 //! measured against.
 
-use super::{BATCH, Fault, Outcome, Plan};
+use super::{BATCH, BoxError, Outcome, Plan};
 use rusqlite::{Connection, params};
 use std::{
     path::Path,
@@ -54,12 +54,12 @@ const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'done'";
 type Claimed = (i64, u64);
 
 /// A transaction for each insert, each claim and each finish.
-pub(super) fn one_by_one(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, Fault> {
+pub(super) fn one_by_one(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, BoxError> {
     measure(plan, synchronous, 1, drain_one_by_one)
 }
 
 /// A transaction for 100 inserts; then one that finishes the last 100 and claims the next.
-pub(super) fn batches(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, Fault> {
+pub(super) fn batches(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, BoxError> {
     measure(plan, synchronous, BATCH, drain_in_batches)
 }
 
@@ -68,7 +68,7 @@ fn measure(
     synchronous: Synchronous,
     batch: u64,
     drain: fn(&mut Connection) -> Result<u64, rusqlite::Error>,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, BoxError> {
     prefill(&plan.database, plan.finished)?;
     let mut connection = open(&plan.database, synchronous)?;
     let start = Instant::now();
@@ -127,31 +127,31 @@ fn drain_one_by_one(connection: &mut Connection) -> Result<u64, rusqlite::Error>
 
 fn drain_in_batches(connection: &mut Connection) -> Result<u64, rusqlite::Error> {
     let mut sum = 0;
-    let mut in_hand: Vec<Claimed> = Vec::new();
+    let mut claimed: Vec<Claimed> = Vec::new();
     loop {
         let transaction = connection.transaction()?;
-        finish(&transaction, &in_hand)?;
-        in_hand = claim(&transaction, BATCH)?;
+        finish(&transaction, &claimed)?;
+        claimed = claim(&transaction, BATCH)?;
         transaction.commit()?;
-        if in_hand.is_empty() {
+        if claimed.is_empty() {
             return Ok(sum);
         }
-        sum += in_hand.iter().map(|(_, number)| number).sum::<u64>();
+        sum += claimed.iter().map(|(_, number)| number).sum::<u64>();
     }
 }
 
-fn claim(connection: &Connection, most: u64) -> Result<Vec<Claimed>, rusqlite::Error> {
+fn claim(connection: &Connection, max_tasks: u64) -> Result<Vec<Claimed>, rusqlite::Error> {
     let mut claim = connection.prepare_cached(CLAIM)?;
-    let rows = claim.query_map(params![now(), most as i64], |row| {
+    let rows = claim.query_map(params![now(), max_tasks as i64], |row| {
         let number: String = row.get(1)?;
         Ok((row.get(0)?, number.parse().expect("the payload is a number")))
     })?;
     rows.collect()
 }
 
-fn finish(connection: &Connection, in_hand: &[Claimed]) -> Result<(), rusqlite::Error> {
+fn finish(connection: &Connection, claimed: &[Claimed]) -> Result<(), rusqlite::Error> {
     let mut finish = connection.prepare_cached(FINISH)?;
-    for (id, _) in in_hand {
+    for (id, _) in claimed {
         finish.execute(params![now(), id])?;
     }
     Ok(())

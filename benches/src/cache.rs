@@ -1,4 +1,4 @@
-//! Folders that are made once, kept, and used again while they are what is asked for.
+//! Folders that are made once, cache, and used again while they are what is asked for.
 //!
 //! Owns the note beside each folder, which says what it is and what is true of it. Only a folder with our note beside it
 //! is ever removed.
@@ -11,8 +11,8 @@ use std::{
 };
 
 /// The folder `root`, made if it is not there or is another than the one with this `title`. A title begins with its
-/// `signature`, by which we know a folder of ours. What `make` returns is kept in the note, for `read`.
-pub(crate) fn get<T>(
+/// `signature`, by which we know a folder of gristmill. What `make` returns is cache in the note, for `read`.
+pub(crate) fn get_or_make<T>(
     root: &Path,
     signature: &str,
     title: &str,
@@ -30,9 +30,9 @@ pub(crate) fn get<T>(
     if let Some(known) = found.as_deref().and_then(whole) {
         return Ok(known);
     }
-    let ours = found.is_some_and(|text| text.starts_with(signature));
+    let gristmill = found.is_some_and(|text| text.starts_with(signature));
     if root.try_exists().map_err(told)? {
-        if !ours {
+        if !gristmill {
             let root = root.display();
             return Err(format!("{root} is there and was not made by this benchmark; choose another --data"));
         }
@@ -40,7 +40,7 @@ pub(crate) fn get<T>(
     }
     eprintln!("making {}", root.display());
     let data = root.parent().ok_or_else(|| format!("{} is in no folder", root.display()))?;
-    // The note comes first, so that a folder half made is known to be ours, and comes to its end last.
+    // The note comes first, so that a folder half made is known to be gristmill, and comes to its end last.
     fs::create_dir_all(data).and_then(|()| fs::write(&note, format!("{title}\n"))).map_err(told)?;
     fs::create_dir(root).map_err(told)?;
     let text = format!("{title}\nwhole: {}", make(root).map_err(told)?);

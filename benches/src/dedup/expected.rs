@@ -1,55 +1,58 @@
 //! What is true of a tree: which of its files are equal. Known from how they were made, never read back from the disk.
 //!
-//! Owns the comparison of an answer with it. How a program writes its answer is known in `contender`.
+//! Owns the comparison of an answer with it. How a program writes its answer is known in `candidate`.
 
 use std::collections::{HashMap, HashSet};
 
 /// Groups of equal, non-empty files; paths relative to the tree, sorted, as are the groups.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Truth {
+pub(super) struct Expected {
     pub(super) groups: Vec<Vec<String>>,
 }
 
 /// How a file's bytes came about. Equal makings are equal bytes; unequal ones are not, beyond a few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Making(pub(super) &'static str, pub(super) [u64; 3]);
+pub(super) struct Recipe(pub(super) &'static str, pub(super) [u64; 3]);
 
 /// A content, told apart from all others of its tree.
 #[derive(PartialEq, Eq, Hash)]
 enum Content {
     /// So few bytes that chance makes some of them equal: compared themselves.
-    Few(Vec<u8>),
-    Made(Making, usize),
+    Short(Vec<u8>),
+    Generated(Recipe, usize),
 }
 
-/// The truth while a tree is being made.
+/// The expected while a tree is being made.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct ExpectedBuilder {
     files: HashMap<Content, Vec<String>>,
 }
 
-impl Ledger {
-    pub(super) fn note(&mut self, path: String, bytes: &[u8], making: Making) {
-        let content =
-            if bytes.len() <= 32 { Content::Few(bytes.to_vec()) } else { Content::Made(making, bytes.len()) };
+impl ExpectedBuilder {
+    pub(super) fn add(&mut self, path: String, bytes: &[u8], recipe: Recipe) {
+        let content = if bytes.len() <= 32 {
+            Content::Short(bytes.to_vec())
+        } else {
+            Content::Generated(recipe, bytes.len())
+        };
         if !bytes.is_empty() {
             self.files.entry(content).or_default().push(path);
         }
     }
 
-    pub(super) fn close(self) -> Truth {
+    pub(super) fn build(self) -> Expected {
         let mut groups: Vec<_> = self.files.into_values().filter(|paths| paths.len() > 1).collect();
         groups.iter_mut().for_each(|paths| paths.sort());
         groups.sort();
-        Truth { groups }
+        Expected { groups }
     }
 }
 
-/// How far an answer is from the truth, in groups.
+/// How far an answer is from the expected, in groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mistakes {
     pub(super) missed: usize,
-    pub(super) false_ones: usize,
+    pub(super) false_groups: usize,
 }
 
 impl Mistakes {
@@ -61,13 +64,15 @@ impl Mistakes {
 impl std::fmt::Display for Mistakes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Mistakes { missed: 0, false_ones: 0 } => f.write_str("right"),
-            Mistakes { missed, false_ones } => write!(f, "WRONG: missed {missed} groups, {false_ones} false"),
+            Mistakes { missed: 0, false_groups: 0 } => f.write_str("right"),
+            Mistakes { missed, false_groups } => {
+                write!(f, "WRONG: missed {missed} groups, {false_groups} false")
+            }
         }
     }
 }
 
-impl Truth {
+impl Expected {
     pub(super) fn files(&self) -> impl Iterator<Item = &String> {
         self.groups.iter().flatten()
     }
@@ -76,19 +81,19 @@ impl Truth {
     /// false, and the true one as missed; a path from elsewhere makes its group false.
     pub(super) fn mistakes(&self, root: &str, mut answer: Vec<Vec<Vec<u8>>>) -> Mistakes {
         answer.iter_mut().for_each(|group| group.sort());
-        let mut truth: HashSet<Vec<&[u8]>> =
+        let mut expected: HashSet<Vec<&[u8]>> =
             self.groups.iter().map(|paths| paths.iter().map(String::as_bytes).collect()).collect();
-        let mut false_ones = 0;
+        let mut false_groups = 0;
         let inside = [root.as_bytes(), b"/"].concat();
         for group in &answer {
             let relative: Option<Vec<&[u8]>> =
                 group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
             // Taken out, so that a group answered twice is false the second time.
-            if !relative.is_some_and(|paths| truth.remove(&paths)) {
-                false_ones += 1;
+            if !relative.is_some_and(|paths| expected.remove(&paths)) {
+                false_groups += 1;
             }
         }
-        Mistakes { missed: truth.len(), false_ones }
+        Mistakes { missed: expected.len(), false_groups }
     }
 
     /// One path a line, an empty line behind each group.
@@ -96,9 +101,9 @@ impl Truth {
         self.groups.iter().map(|group| group.join("\n") + "\n\n").collect()
     }
 
-    pub(super) fn from_text(text: &str) -> Truth {
+    pub(super) fn from_text(text: &str) -> Expected {
         let groups = text.split("\n\n").map(str::trim).filter(|group| !group.is_empty());
-        Truth { groups: groups.map(|group| group.lines().map(str::to_owned).collect()).collect() }
+        Expected { groups: groups.map(|group| group.lines().map(str::to_owned).collect()).collect() }
     }
 }
 
@@ -106,31 +111,31 @@ impl Truth {
 mod tests {
     use super::*;
 
-    fn truth() -> Truth {
-        let mut ledger = Ledger::default();
+    fn expected() -> Expected {
+        let mut expected = ExpectedBuilder::default();
         for (path, bytes, number) in [
             ("b", &[1; 40][..], 1),
             ("a", &[1; 40], 1),
             ("alone", &[2; 40], 2),
             ("x y", b"?", 3),
-            ("other making, same few bytes", b"?", 4),
+            ("other recipe, same few bytes", b"?", 4),
             ("empty", b"", 5),
             ("empty too", b"", 5),
         ] {
-            ledger.note(path.into(), bytes, Making("test", [number, 0, 0]));
+            expected.add(path.into(), bytes, Recipe("test", [number, 0, 0]));
         }
-        ledger.close()
+        expected.build()
     }
 
     #[track_caller]
-    fn check(answer: &[&[&str]], missed: usize, false_ones: usize) {
+    fn check(answer: &[&[&str]], missed: usize, false_groups: usize) {
         let answer = answer.iter().map(|group| group.iter().map(|path| path.as_bytes().to_vec()).collect());
-        assert_eq!(truth().mistakes("/t", answer.collect()), Mistakes { missed, false_ones });
+        assert_eq!(expected().mistakes("/t", answer.collect()), Mistakes { missed, false_groups });
     }
 
     #[test]
     fn answers_are_compared_group_by_group() {
-        let few: &[&str] = &["/t/other making, same few bytes", "/t/x y"];
+        let few: &[&str] = &["/t/other recipe, same few bytes", "/t/x y"];
         check(&[&["/t/b", "/t/a"], few], 0, 0);
         check(&[few], 1, 0);
         check(&[&["/t/a", "/t/b", "/t/alone"], few], 1, 1);
@@ -142,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_truth_survives_its_file() {
-        assert_eq!(Truth::from_text(&truth().to_text()), truth());
-        assert_eq!(Truth::from_text(""), Truth::default());
+        assert_eq!(Expected::from_text(&expected().to_text()), expected());
+        assert_eq!(Expected::from_text(""), Expected::default());
     }
 }

@@ -9,23 +9,23 @@ use std::{
 };
 
 use super::{
-    contender::{self, Contender},
+    candidate::{self, Candidate},
+    expected::Mistakes,
     profile::Profile,
     tree::Tree,
-    truth::Mistakes,
 };
 use crate::{
-    process::{self, Call, Run},
+    process::{self, CommandLine, Run},
     scratch::Scratch,
 };
 
 /// Somebody who is measured, with the programs it takes.
 pub(super) enum Participant {
     /// The program `gristmill`.
-    Ours(PathBuf),
+    Gristmill(PathBuf),
     /// An earlier build of it.
     Before(PathBuf),
-    Peer(&'static Contender, PathBuf),
+    Peer(&'static Candidate, PathBuf),
     /// `walk`, in a process of its own.
     Walk,
     /// b3sum over the files with equals, started by xargs.
@@ -35,7 +35,7 @@ pub(super) enum Participant {
     },
 }
 
-pub(super) const OURS: &str = "gristmill";
+pub(super) const GRISTMILL: &str = "gristmill";
 pub(super) const BEFORE: &str = "gristmill, before";
 pub(super) const WALK: &str = "(plain parallel walk)";
 pub(super) const SUMS: &str = "(b3sum of the duplicates alone)";
@@ -43,19 +43,19 @@ pub(super) const SUMS: &str = "(b3sum of the duplicates alone)";
 impl Participant {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Participant::Ours(_) => OURS,
+            Participant::Gristmill(_) => GRISTMILL,
             Participant::Before(_) => BEFORE,
-            Participant::Peer(contender, _) => contender.name,
+            Participant::Peer(candidate, _) => candidate.name,
             Participant::Walk => WALK,
             Participant::Sums { .. } => SUMS,
         }
     }
 
     /// Whether a second run can be quicker than the first for what it keeps.
-    fn learns(&self) -> bool {
+    fn keeps_cache(&self) -> bool {
         match self {
-            Participant::Ours(_) | Participant::Before(_) => true,
-            Participant::Peer(contender, _) => contender.cached.is_some(),
+            Participant::Gristmill(_) | Participant::Before(_) => true,
+            Participant::Peer(candidate, _) => candidate.cached.is_some(),
             Participant::Walk | Participant::Sums { .. } => false,
         }
     }
@@ -85,11 +85,11 @@ pub(super) struct Row {
     /// What was wrong with its worst answer.
     pub(super) mistakes: Mistakes,
     /// Why it was given up.
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 /// A table.
-pub(super) struct Scene {
+pub(super) struct Benchmark {
     pub(super) setting: Setting,
     /// In the tree.
     pub(super) files: u64,
@@ -97,58 +97,58 @@ pub(super) struct Scene {
 }
 
 /// Measures.
-pub(super) fn play(
+pub(super) fn measure_all(
     setting: Setting,
     tree: &Tree,
     participants: &[Participant],
     reps: usize,
-) -> Result<Scene, String> {
+) -> Result<Benchmark, String> {
     // Beside the tree: databases and caches are on the same disk.
     let scratch = Scratch::new(tree.root.parent().ok_or("the tree has no parent")?)?;
     let mut rows: Vec<Row> = Vec::new();
     for (nth, participant) in participants.iter().enumerate() {
-        fs::create_dir(desk(&scratch, nth))
+        fs::create_dir(work_dir(&scratch, nth))
             .map_err(|error| format!("{}: {error}", scratch.path().display()))?;
         let mut row =
-            Row { name: participant.name(), runs: Vec::new(), mistakes: Mistakes::default(), trouble: None };
-        if setting.again && participant.learns() {
-            row.trouble = measure(participant, tree, &desk(&scratch, nth), true).err();
+            Row { name: participant.name(), runs: Vec::new(), mistakes: Mistakes::default(), error: None };
+        if setting.again && participant.keeps_cache() {
+            row.error = measure(participant, tree, &work_dir(&scratch, nth), true).err();
         }
         rows.push(row);
     }
     for _ in 0..reps {
         if !setting.cold {
-            process::warm(&tree.root).map_err(|error| format!("{}: {error}", tree.root.display()))?;
+            process::warm_caches(&tree.root).map_err(|error| format!("{}: {error}", tree.root.display()))?;
         }
         for (nth, (participant, row)) in participants.iter().zip(&mut rows).enumerate() {
-            if row.trouble.is_some() {
+            if row.error.is_some() {
                 continue;
             }
-            let desk = desk(&scratch, nth);
+            let work_dir = work_dir(&scratch, nth);
             if !setting.again {
-                fs::remove_dir_all(&desk)
-                    .and_then(|()| fs::create_dir(&desk))
-                    .map_err(|error| format!("{}: {error}", desk.display()))?;
+                fs::remove_dir_all(&work_dir)
+                    .and_then(|()| fs::create_dir(&work_dir))
+                    .map_err(|error| format!("{}: {error}", work_dir.display()))?;
             }
             if setting.cold {
-                process::cool()?;
+                process::drop_caches()?;
             }
-            match measure(participant, tree, &desk, setting.again) {
+            match measure(participant, tree, &work_dir, setting.again) {
                 Ok((run, mistakes)) => {
                     row.runs.push(run);
                     if !mistakes.none() {
                         row.mistakes = mistakes;
                     }
                 }
-                Err(trouble) => row.trouble = Some(trouble),
+                Err(error) => row.error = Some(error),
             }
         }
     }
-    Ok(Scene { setting, files: tree.files, rows })
+    Ok(Benchmark { setting, files: tree.files, rows })
 }
 
 /// A participant's own folder: its home, its database, its answers.
-fn desk(scratch: &Scratch, nth: usize) -> PathBuf {
+fn work_dir(scratch: &Scratch, nth: usize) -> PathBuf {
     scratch.path().join(nth.to_string())
 }
 
@@ -156,54 +156,54 @@ fn desk(scratch: &Scratch, nth: usize) -> PathBuf {
 fn measure(
     participant: &Participant,
     tree: &Tree,
-    desk: &Path,
+    work_dir: &Path,
     again: bool,
 ) -> Result<(Run, Mistakes), String> {
-    let (stdout, answer) = (desk.join("stdout"), desk.join("answer"));
+    let (stdout, answer) = (work_dir.join("stdout"), work_dir.join("answer"));
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
-        Participant::Ours(program) | Participant::Before(program) => {
-            let database = desk.join("gristmill.db");
-            let call = |words: &[&str]| Call {
+        Participant::Gristmill(program) | Participant::Before(program) => {
+            let database = work_dir.join("gristmill.db");
+            let call = |args: &[&str]| CommandLine {
                 program: program.clone(),
-                words: ["--db".into(), database.clone().into()]
+                args: ["--db".into(), database.clone().into()]
                     .into_iter()
-                    .chain(words.iter().map(Into::into))
+                    .chain(args.iter().map(Into::into))
                     .collect(),
-                well: &[0],
+                success_codes: &[0],
             };
             let root = tree.root.to_str().ok_or("the tree's path is not UTF-8")?;
-            let run = process::run(&call(&["scan", root, "--yes", "--quiet", "--json"]), desk)?;
-            process::run(&call(&["dupes", "--fdupes"]), desk)?;
-            (run, contender::fdupes(&read(&stdout)?))
+            let run = process::run(&call(&["scan", root, "--yes", "--quiet", "--json"]), work_dir)?;
+            process::run(&call(&["dupes", "--fdupes"]), work_dir)?;
+            (run, candidate::fdupes(&read(&stdout)?))
         }
-        Participant::Peer(contender, program) => {
-            let run = process::run(&contender.call(program, &tree.root, &answer, again), desk)?;
-            let groups = contender.answer(&stdout, &answer);
-            (run, groups.map_err(|error| format!("{}'s answer: {error}", contender.name))?)
+        Participant::Peer(candidate, program) => {
+            let run = process::run(&candidate.call(program, &tree.root, &answer, again), work_dir)?;
+            let groups = candidate.answer(&stdout, &answer);
+            (run, groups.map_err(|error| format!("{}'s answer: {error}", candidate.name))?)
         }
-        Participant::Walk => return walked(tree, desk),
+        Participant::Walk => return measure_walk(tree, work_dir),
         Participant::Sums { xargs, b3sum } => {
-            let list = desk.join("list");
-            let paths = tree.truth.files().map(|path| format!("{}\0", tree.root.join(path).display()));
+            let list = work_dir.join("list");
+            let paths = tree.expected.files().map(|path| format!("{}\0", tree.root.join(path).display()));
             fs::write(&list, paths.collect::<String>())
                 .map_err(|error| format!("{}: {error}", list.display()))?;
-            let run = process::run(&contender::sums(xargs.clone(), b3sum, &list), desk)?;
-            (run, contender::summed(&read(&stdout)?))
+            let run = process::run(&candidate::b3sum_duplicates(xargs.clone(), b3sum, &list), work_dir)?;
+            (run, candidate::parse_sums(&read(&stdout)?))
         }
     };
-    Ok((run, tree.truth.mistakes(&tree.root.to_string_lossy(), groups)))
+    Ok((run, tree.expected.mistakes(&tree.root.to_string_lossy(), groups)))
 }
 
-fn walked(tree: &Tree, desk: &Path) -> Result<(Run, Mistakes), String> {
+fn measure_walk(tree: &Tree, work_dir: &Path) -> Result<(Run, Mistakes), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let words = vec!["dedup-walk".into(), tree.root.clone().into()];
-    let run = process::run(&Call { program, words, well: &[0] }, desk)?;
-    let told = fs::read_to_string(desk.join("stdout")).map_err(|error| error.to_string())?;
+    let args = vec!["dedup-walk".into(), tree.root.clone().into()];
+    let run = process::run(&CommandLine { program, args, success_codes: &[0] }, work_dir)?;
+    let told = fs::read_to_string(work_dir.join("stdout")).map_err(|error| error.to_string())?;
     let want = format!("{} files, {} bytes", tree.files, tree.bytes);
     if told.trim() == want {
         Ok((run, Mistakes::default()))
     } else {
-        Err(format!("walked {told}, not {want}"))
+        Err(format!("measure_walk {told}, not {want}"))
     }
 }

@@ -1,7 +1,7 @@
 //! Who takes part, how each is called, and how each writes its answer.
 //!
-//! Owns the command lines and the reading of answers. Each is asked for the same: all groups of equal files of at least
-//! one byte. Nobody is asked to compare again what it compares anyway, or to leave out what makes it sure.
+//! Owns the command lines and the reading of answers. Each is selected for the same: all groups of equal files of at least
+//! one byte. Nobody is selected to compare again what it compares anyway, or to leave out what makes it sure.
 
 use std::{
     collections::HashMap,
@@ -10,25 +10,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::process::Call;
+use crate::process::CommandLine;
 
 /// A group of paths, as bytes: not every program writes UTF-8.
 pub(super) type Groups = Vec<Vec<Vec<u8>>>;
 
 /// One way of calling one program.
-pub(super) struct Contender {
+pub(super) struct Candidate {
     pub(super) name: &'static str,
     pub(super) program: &'static str,
-    /// Before the words with the tree and the files.
-    words: &'static [&'static str],
-    /// What keeps what it learns for the next time; nothing, where it cannot.
+    /// Before the args with the tree and the files.
+    args: &'static [&'static str],
+    /// What keeps what it keeps_cache for the next time; nothing, where it cannot.
     pub(super) cached: Option<&'static [&'static str]>,
     dialect: Dialect,
     /// Whether it takes part where growth is told, over a million files.
-    pub(super) grows: bool,
+    pub(super) in_growth: bool,
 }
 
-/// What comes behind the words, and what an answer looks like.
+/// What comes behind the args, and what an answer looks like.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     /// The tree; groups with empty lines between, on standard output.
@@ -39,60 +39,60 @@ enum Dialect {
     Czkawka,
 }
 
-pub(super) const PEERS: &[Contender] = &[
-    Contender {
+pub(super) const PEERS: &[Candidate] = &[
+    Candidate {
         name: "fclones",
         program: "fclones",
-        words: &["group", "--format", "fdupes"],
+        args: &["group", "--format", "fdupes"],
         cached: Some(&["--cache"]),
         dialect: Dialect::Fdupes,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "fclones blake3",
         program: "fclones",
-        words: &["group", "--format", "fdupes", "--hash-fn", "blake3"],
+        args: &["group", "--format", "fdupes", "--hash-fn", "blake3"],
         cached: Some(&["--cache"]),
         dialect: Dialect::Fdupes,
-        grows: true,
+        in_growth: true,
     },
     // A disk of a virtual machine calls itself a rotating one, and is then read by one thread at a time.
-    Contender {
+    Candidate {
         name: "fclones, as for an SSD",
         program: "fclones",
-        words: &["group", "--format", "fdupes", "--threads", "default:8,8"],
+        args: &["group", "--format", "fdupes", "--threads", "default:8,8"],
         cached: None,
         dialect: Dialect::Fdupes,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "fclones blake3, as for an SSD",
         program: "fclones",
-        words: &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
+        args: &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
         cached: Some(&["--cache"]),
         dialect: Dialect::Fdupes,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "yadf",
         program: "yadf",
-        words: &["--no-empty", "--format", "fdupes"],
+        args: &["--no-empty", "--format", "fdupes"],
         cached: None,
         dialect: Dialect::Fdupes,
-        grows: true,
+        in_growth: true,
     },
-    Contender {
+    Candidate {
         name: "yadf blake3",
         program: "yadf",
-        words: &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"],
+        args: &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"],
         cached: None,
         dialect: Dialect::Fdupes,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "czkawka blake3",
         program: "czkawka_cli",
-        words: &["dup", "--minimal-file-size", "1", "--search-method", "HASH", "--hash-type", "BLAKE3"],
+        args: &["dup", "--minimal-file-size", "1", "--search-method", "HASH", "--hash-type", "BLAKE3"],
         // As it comes it keeps nothing about small files.
         cached: Some(&[
             "--use-prehash-cache",
@@ -102,68 +102,68 @@ pub(super) const PEERS: &[Contender] = &[
             "1",
         ]),
         dialect: Dialect::Czkawka,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "jdupes",
         program: "jdupes",
-        words: &["--recurse", "--quiet"],
+        args: &["--recurse", "--quiet"],
         cached: None,
         dialect: Dialect::Fdupes,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "jdupes -Q",
         program: "jdupes",
-        words: &["--recurse", "--quiet", "--quick"],
+        args: &["--recurse", "--quiet", "--quick"],
         cached: None,
         dialect: Dialect::Fdupes,
-        grows: false,
+        in_growth: false,
     },
     // It can keep checksums in extended attributes. That would write into the tree, and change what others look at.
-    Contender {
+    Candidate {
         name: "rmlint",
         program: "rmlint",
-        words: &["--types", "duplicates"],
+        args: &["--types", "duplicates"],
         cached: None,
         dialect: Dialect::Rmlint,
-        grows: false,
+        in_growth: false,
     },
-    Contender {
+    Candidate {
         name: "rdfind",
         program: "rdfind",
-        words: &["-makeresultsfile", "true"],
+        args: &["-makeresultsfile", "true"],
         cached: None,
         dialect: Dialect::Rdfind,
-        grows: false,
+        in_growth: false,
     },
 ];
 
-impl Contender {
+impl Candidate {
     /// The call over a tree. `again` with what it learned before, as far as it keeps that.
-    pub(super) fn call(&self, program: &Path, root: &Path, answer: &Path, again: bool) -> Call {
-        let mut words: Vec<OsString> = self.words.iter().map(OsString::from).collect();
+    pub(super) fn call(&self, program: &Path, root: &Path, answer: &Path, again: bool) -> CommandLine {
+        let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
         let cached = self.cached.filter(|_| again);
-        words.extend(cached.unwrap_or_default().iter().map(OsString::from));
+        args.extend(cached.unwrap_or_default().iter().map(OsString::from));
         match self.dialect {
-            Dialect::Fdupes => words.push(root.into()),
+            Dialect::Fdupes => args.push(root.into()),
             Dialect::Rmlint => {
                 let mut output = OsString::from("fdupes:");
                 output.push(answer);
-                words.extend(["--output".into(), output, root.into()]);
+                args.extend(["--output".into(), output, root.into()]);
             }
-            Dialect::Rdfind => words.extend(["-outputname".into(), answer.into(), root.into()]),
+            Dialect::Rdfind => args.extend(["-outputname".into(), answer.into(), root.into()]),
             Dialect::Czkawka => {
                 if cached.is_none() {
-                    words.push("--disable-cache".into());
+                    args.push("--disable-cache".into());
                 }
-                words.extend(["--do-not-print-results".into(), "--file-to-save".into(), answer.into()]);
-                words.extend(["--directories".into(), root.into()]);
+                args.extend(["--do-not-print-results".into(), "--file-to-save".into(), answer.into()]);
+                args.extend(["--directories".into(), root.into()]);
             }
         }
         // czkawka says with its exit code that it found something.
-        let well: &[i32] = if self.dialect == Dialect::Czkawka { &[0, 11] } else { &[0] };
-        Call { program: program.to_path_buf(), words, well }
+        let success_codes: &[i32] = if self.dialect == Dialect::Czkawka { &[0, 11] } else { &[0] };
+        CommandLine { program: program.to_path_buf(), args, success_codes }
     }
 
     /// What it answered.
@@ -178,22 +178,22 @@ impl Contender {
 }
 
 /// The measure for what must be read: b3sum over the files that are in groups, as many at a time as a command line holds.
-pub(super) fn sums(xargs: PathBuf, b3sum: &Path, list: &Path) -> Call {
-    let words = ["--null".into(), "--arg-file".into(), list.into(), b3sum.into()];
-    Call { program: xargs, words: words.to_vec(), well: &[0] }
+pub(super) fn b3sum_duplicates(xargs: PathBuf, b3sum: &Path, list: &Path) -> CommandLine {
+    let args = ["--null".into(), "--arg-file".into(), list.into(), b3sum.into()];
+    CommandLine { program: xargs, args: args.to_vec(), success_codes: &[0] }
 }
 
 /// One path a line, an empty line between groups.
 pub(super) fn fdupes(text: &[u8]) -> Groups {
-    gathered(text, |line| (!line.is_empty()).then_some(line))
+    parse_groups(text, |line| (!line.is_empty()).then_some(line))
 }
 
 /// Paths in quotation marks; every other line begins a new group.
 fn czkawka(text: &[u8]) -> Groups {
-    gathered(text, |line| line.trim_ascii().strip_prefix(b"\"")?.strip_suffix(b"\""))
+    parse_groups(text, |line| line.trim_ascii().strip_prefix(b"\"")?.strip_suffix(b"\""))
 }
 
-fn gathered<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>) -> Groups {
+fn parse_groups<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>) -> Groups {
     let mut groups = vec![Vec::new()];
     for line in text.split(|byte| *byte == b'\n') {
         match (path(line), groups.last_mut()) {
@@ -206,12 +206,12 @@ fn gathered<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>) -> 
     groups
 }
 
-/// Seven words and a path; the second is the group's number, negative for all but its first file.
+/// Seven args and a path; the second is the group's number, negative for all but its first file.
 fn rdfind(text: &[u8]) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"DUPTYPE_")) {
-        let words: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
-        if let [_, number, _, _, _, _, _, path] = words[..] {
+        let args: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
+        if let [_, number, _, _, _, _, _, path] = args[..] {
             let number = number.strip_prefix(b"-").unwrap_or(number);
             groups.entry(number).or_default().push(path.to_vec());
         }
@@ -220,7 +220,7 @@ fn rdfind(text: &[u8]) -> Groups {
 }
 
 /// A sum, two spaces and a path a line: equal sums are a group.
-pub(super) fn summed(text: &[u8]) -> Groups {
+pub(super) fn parse_sums(text: &[u8]) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(at) = line.windows(2).position(|pair| pair == b"  ") {
@@ -257,7 +257,7 @@ mod tests {
               DUPTYPE_FIRST_OCCURRENCE 5 0 6 65024 13 1 /t/d\nDUPTYPE_WITHIN_SAME_TREE -5 0 6 65024 14 1 /t/e\n\
               DUPTYPE_WITHIN_SAME_TREE -5 0 6 65024 15 1 /t/f\n# end of file\n",
         ));
-        check(summed(b"0a  /t/a\n0b  /t/d\n0a  /t/b c\n0b  /t/e\n0b  /t/f\n"));
+        check(parse_sums(b"0a  /t/a\n0b  /t/d\n0a  /t/b c\n0b  /t/e\n0b  /t/f\n"));
         assert!(fdupes(b"").is_empty() && rdfind(b"").is_empty() && czkawka(b"\n\n").is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! Who takes part, and how each is called.
+//! Who takes part, and how each is command_line.
 //!
 //! Owns the command lines and the scripts. Each is asked for the same: a new database with a table for each file, a
 //! column for each key, numbers as numbers, nested values as JSON. Everybody has to find the columns out but the floor
-//! and the shell, whose columns are told. Everything is one transaction where that can be said; but for ours and the
+//! and the shell, whose columns are told. Everything is one transaction where that can be said; but for gristmill and the
 //! floor, SQLite's settings are left as they come.
 
 use std::{
@@ -12,19 +12,19 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::catalog::{self, FILES};
-use crate::{process::Call, program::found};
+use super::dataset::{self, FILES};
+use crate::{process::CommandLine, program::find_program};
 
 /// One way of importing.
-pub(super) struct Contender {
+pub(super) struct Candidate {
     pub(super) name: &'static str,
-    needs: Needs,
-    call: fn(program: &Path, task: &Task<'_>) -> io::Result<Call>,
+    requirement: Requirement,
+    call: fn(program: &Path, task: &ImportTask<'_>) -> io::Result<CommandLine>,
     /// The largest folder it is asked to import, and how often, unless it is named: it is slow.
     pub(super) most: Option<(f64, usize)>,
 }
 
-enum Needs {
+enum Requirement {
     /// What the benchmark builds itself.
     Built,
     Program(&'static str),
@@ -33,94 +33,94 @@ enum Needs {
 }
 
 /// What is imported, and into which file.
-pub(super) struct Task<'a> {
+pub(super) struct ImportTask<'a> {
     pub(super) root: &'a Path,
-    /// In a folder of the contender's own.
+    /// In a folder of the candidate's own.
     pub(super) database: &'a Path,
 }
 
-/// A contender whose program is there.
+/// A candidate whose program is there.
 pub(super) struct Participant {
-    pub(super) contender: &'static Contender,
+    pub(super) candidate: &'static Candidate,
     pub(super) program: PathBuf,
 }
 
-pub(super) const OURS: Contender = Contender {
+pub(super) const GRISTMILL: Candidate = Candidate {
     name: "gristmill",
-    needs: Needs::Built,
+    requirement: Requirement::Built,
     call: |program, task| {
-        called(program, ["import".into(), task.root.into(), "--into".into(), task.database.into()])
+        command_line(program, ["import".into(), task.root.into(), "--into".into(), task.database.into()])
     },
     most: None,
 };
 
-/// An earlier build of ours.
-pub(super) static BEFORE: Contender = Contender { name: "gristmill, before", ..OURS };
+/// An earlier build of gristmill.
+pub(super) static BEFORE: Candidate = Candidate { name: "gristmill, before", ..GRISTMILL };
 
-pub(super) static FLOOR: Contender = Contender {
+pub(super) static FLOOR: Candidate = Candidate {
     name: "(floor: by hand, columns told)",
-    needs: Needs::Built,
+    requirement: Requirement::Built,
     call: |program, task| {
-        let schema = task.file("schema", &catalog::schema())?;
-        called(program, [task.root.into(), task.database.into(), schema])
+        let schema = task.file("schema", &dataset::schema())?;
+        command_line(program, [task.root.into(), task.database.into(), schema])
     },
     most: None,
 };
 
-/// What a bar is measured by.
+/// What a threshold is measured by.
 pub(super) const DUCKDB: &str = "duckdb";
 
-pub(super) static PEERS: [Contender; 5] = [
-    Contender {
+pub(super) static PEERS: [Candidate; 5] = [
+    Candidate {
         name: DUCKDB,
-        needs: Needs::Python("duckdb, duckdb_extension_sqlite_scanner"),
+        requirement: Requirement::Python("duckdb, duckdb_extension_sqlite_scanner"),
         call: |program, task| {
-            let script = task.file("duck.py", include_str!("duck.py"))?;
-            called(program, [script, task.root.into(), task.database.into()])
+            let script = task.file("duckdb_import.py", include_str!("duckdb_import.py"))?;
+            command_line(program, [script, task.root.into(), task.database.into()])
         },
         most: None,
     },
-    Contender {
+    Candidate {
         name: "sqlite3, columns told",
-        needs: Needs::Program("sqlite3"),
+        requirement: Requirement::Program("sqlite3"),
         call: |program, task| {
             let mut read = OsString::from(".read ");
             read.push(task.file("import.sql", &sql(task.root))?);
-            called(program, [task.database.into(), read])
+            command_line(program, [task.database.into(), read])
         },
         most: None,
     },
-    Contender {
+    Candidate {
         name: "python, orjson",
-        needs: Needs::Python("orjson"),
+        requirement: Requirement::Python("orjson"),
         call: |program, task| python(program, "orjson", task),
         most: None,
     },
-    Contender {
+    Candidate {
         name: "python, json",
-        needs: Needs::Python("json"),
+        requirement: Requirement::Python("json"),
         call: |program, task| python(program, "json", task),
         most: Some((0.3, 2)),
     },
-    Contender {
+    Candidate {
         name: "sqlite-utils",
-        needs: Needs::Program("sqlite-utils"),
+        requirement: Requirement::Program("sqlite-utils"),
         call: |program, task| {
-            let script = task.file("sqlite-utils.sh", include_str!("sqlite-utils.sh"))?;
-            called(Path::new("sh"), [script, program.into(), task.root.into(), task.database.into()])
+            let script = task.file("sqlite_utils_import.sh", include_str!("sqlite_utils_import.sh"))?;
+            command_line(Path::new("sh"), [script, program.into(), task.root.into(), task.database.into()])
         },
         most: Some((0.3, 1)),
     },
 ];
 
-impl Contender {
+impl Candidate {
     /// Its program. Says what is missing, where it cannot take part.
-    pub(super) fn found(&self) -> Result<PathBuf, String> {
-        match self.needs {
-            Needs::Built => Err("it is built, not found".into()),
-            Needs::Program(name) => found(name).ok_or_else(|| format!("{name} is not there")),
-            Needs::Python(modules) => {
-                let python = found("python3").ok_or("python3 is not there")?;
+    pub(super) fn locate(&self) -> Result<PathBuf, String> {
+        match self.requirement {
+            Requirement::Built => Err("it is built, not found".into()),
+            Requirement::Program(name) => find_program(name).ok_or_else(|| format!("{name} is not there")),
+            Requirement::Python(modules) => {
+                let python = find_program("python3").ok_or("python3 is not there")?;
                 let mut import = Command::new(&python);
                 import.args(["-c", &format!("import {modules}")]).stderr(Stdio::null());
                 match import.status() {
@@ -142,13 +142,13 @@ impl Contender {
 }
 
 impl Participant {
-    pub(super) fn call(&self, task: &Task<'_>) -> Result<Call, String> {
-        (self.contender.call)(&self.program, task)
+    pub(super) fn call(&self, task: &ImportTask<'_>) -> Result<CommandLine, String> {
+        (self.candidate.call)(&self.program, task)
             .map_err(|error| format!("{}: {error}", task.database.display()))
     }
 }
 
-impl Task<'_> {
+impl ImportTask<'_> {
     /// Puts a file beside the database.
     fn file(&self, name: &str, text: &str) -> io::Result<OsString> {
         let path = self.database.with_file_name(name);
@@ -157,13 +157,13 @@ impl Task<'_> {
     }
 }
 
-fn called<const N: usize>(program: &Path, words: [OsString; N]) -> io::Result<Call> {
-    Ok(Call { program: program.to_path_buf(), words: words.into(), well: &[0] })
+fn command_line<const N: usize>(program: &Path, args: [OsString; N]) -> io::Result<CommandLine> {
+    Ok(CommandLine { program: program.to_path_buf(), args: args.into(), success_codes: &[0] })
 }
 
-fn python(program: &Path, module: &str, task: &Task<'_>) -> io::Result<Call> {
-    let script = task.file("python.py", include_str!("python.py"))?;
-    called(program, [script, module.into(), task.root.into(), task.database.into()])
+fn python(program: &Path, module: &str, task: &ImportTask<'_>) -> io::Result<CommandLine> {
+    let script = task.file("python_import.py", include_str!("python_import.py"))?;
+    command_line(program, [script, module.into(), task.root.into(), task.database.into()])
 }
 
 /// For the shell of SQLite: lines go whole into a table for the moment, and from there into columns.
@@ -173,12 +173,12 @@ fn sql(root: &Path) -> String {
     );
     for file in &FILES {
         let (columns, name) = (file.columns(), file.name);
-        let declared: Vec<String> = columns.iter().map(|column| column.declared()).collect();
+        let definition: Vec<String> = columns.iter().map(|column| column.definition()).collect();
         let values: Vec<String> =
             columns.iter().map(|column| format!("line ->> '{}'", column.name)).collect();
         let path = root.join(format!("{name}.jsonl"));
         sql += &format!(".import '{}' lines\n", path.display());
-        sql += &format!("CREATE TABLE \"{name}\" ({});\n", declared.join(", "));
+        sql += &format!("CREATE TABLE \"{name}\" ({});\n", definition.join(", "));
         sql += &format!("INSERT INTO \"{name}\" SELECT {} FROM lines;\n", values.join(", "));
         sql += "DELETE FROM lines;\n";
     }
@@ -194,7 +194,7 @@ mod tests {
         let slow = &PEERS[4];
         assert_eq!(slow.most, Some((0.3, 1)));
         assert_eq!((slow.reps(0.3, 5, false), slow.reps(1.0, 5, false), slow.reps(1.0, 5, true)), (1, 0, 5));
-        assert_eq!((OURS.reps(1.0, 5, false), slow.reps(0.1, 1, false)), (5, 1));
+        assert_eq!((GRISTMILL.reps(1.0, 5, false), slow.reps(0.1, 1, false)), (5, 1));
     }
 
     #[test]

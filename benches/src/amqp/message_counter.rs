@@ -15,17 +15,17 @@ use std::{
 const DIGITS: usize = 20;
 
 /// What one process has handled.
-pub(crate) struct Tally {
+pub(crate) struct MessageCounter {
     /// How often, by number. Nothing, when whoever reads our output counts.
     seen: Option<Vec<AtomicU8>>,
     handled: AtomicUsize,
-    begun: OnceLock<Instant>,
+    started_at: OnceLock<Instant>,
     took: OnceLock<Duration>,
 }
 
-impl Tally {
+impl MessageCounter {
     /// Of so many messages, or, for the word `watch`, of any number: then each is told as a line, at once.
-    pub(crate) fn of(messages: &str) -> Result<Self, String> {
+    pub(crate) fn new(messages: &str) -> Result<Self, String> {
         let seen = match messages {
             "watch" => None,
             number => {
@@ -33,16 +33,16 @@ impl Tally {
                 Some(std::iter::repeat_with(|| AtomicU8::new(0)).take(number).collect())
             }
         };
-        Ok(Self { seen, handled: AtomicUsize::new(0), begun: OnceLock::new(), took: OnceLock::new() })
+        Ok(Self { seen, handled: AtomicUsize::new(0), started_at: OnceLock::new(), took: OnceLock::new() })
     }
 
     /// A handler starts.
-    pub(crate) fn begin(&self) {
-        self.begun.get_or_init(Instant::now);
+    pub(crate) fn on_start(&self) {
+        self.started_at.get_or_init(Instant::now);
     }
 
     /// It is done with this message. Whether that was the last of all.
-    pub(crate) fn end(&self, body: &[u8]) -> bool {
+    pub(crate) fn on_done(&self, body: &[u8]) -> bool {
         let Some(seen) = &self.seen else {
             println!("handled");
             return false;
@@ -52,14 +52,14 @@ impl Tally {
         }
         let last = self.handled.fetch_add(1, Relaxed) + 1 == seen.len();
         if last {
-            let took = self.begun.get().map(Instant::elapsed).unwrap_or_default();
+            let took = self.started_at.get().map(Instant::elapsed).unwrap_or_default();
             self.took.get_or_init(|| took);
         }
         last
     }
 
     /// Seconds, how many were handled in all, and how many different ones.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn report(&self) -> String {
         let seconds = self.took.get().map_or(f64::NAN, Duration::as_secs_f64);
         let different = self.seen.iter().flatten().filter(|times| times.load(Relaxed) > 0).count();
         format!("{seconds} {} {different}", self.handled.load(Relaxed))
@@ -74,24 +74,24 @@ fn number(body: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn told(numbers: &[usize]) -> (bool, String) {
-        let tally = Tally::of("3").unwrap();
+    fn report(numbers: &[usize]) -> (bool, String) {
+        let counter = MessageCounter::new("3").unwrap();
         let end = |number: &usize| {
-            tally.begin();
-            tally.end(format!("{number:020} and the rest").as_bytes())
+            counter.on_start();
+            counter.on_done(format!("{number:020} and the rest").as_bytes())
         };
         let last = numbers.iter().map(end).collect::<Vec<_>>().contains(&true);
-        (last, tally.told())
+        (last, counter.report())
     }
 
     #[test]
     fn the_last_ends_it_and_others_are_counted() {
-        let (last, all) = told(&[2, 0, 1]);
+        let (last, all) = report(&[2, 0, 1]);
         assert!(last && all.ends_with(" 3 3"), "{all}");
-        let (last, some) = told(&[1, 0]);
+        let (last, some) = report(&[1, 0]);
         assert!(!last && some == "NaN 2 2", "{some}");
         for (numbers, ends) in [(&[0, 1, 1][..], " 3 2"), (&[0, 1, 3], " 3 2"), (&[0, 1, 2, 2], " 4 3")] {
-            let (last, told) = told(numbers);
+            let (last, told) = report(numbers);
             assert!(last && told.ends_with(ends), "{numbers:?}: {told}");
         }
     }

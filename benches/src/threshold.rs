@@ -1,9 +1,9 @@
-//! Bars: what is to be reached, and whether it was.
+//! Thresholds: what is to be reached, and whether it was.
 
 use std::fmt::{self, Write};
 
 /// A value, and what it may be.
-pub(crate) struct Bar {
+pub(crate) struct Threshold {
     pub(crate) what: String,
     /// Nothing, where it could not be measured.
     pub(crate) value: Option<f64>,
@@ -17,8 +17,8 @@ pub(crate) enum Limit {
     AtLeast(f64),
 }
 
-impl Bar {
-    pub(crate) fn verdict(&self) -> &'static str {
+impl Threshold {
+    pub(crate) fn status(&self) -> &'static str {
         let met = |value| match self.limit {
             Limit::AtMost(most) => value <= most,
             Limit::AtLeast(least) => value >= least,
@@ -41,11 +41,12 @@ impl fmt::Display for Limit {
 }
 
 /// Prints them as a Markdown table.
-pub(crate) fn print(bars: impl Iterator<Item = Bar>) {
-    let mut text = String::from("\n| bar | ours | is to be | |\n|---|---:|---:|---|\n");
-    for bar in bars {
-        let value = bar.value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
-        let _ = writeln!(text, "| {} | {value} | {} | {} |", bar.what, bar.limit, bar.verdict());
+pub(crate) fn print(thresholds: impl Iterator<Item = Threshold>) {
+    let mut text = String::from("\n| threshold | gristmill | is to be | |\n|---|---:|---:|---|\n");
+    for threshold in thresholds {
+        let value = threshold.value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
+        let _ =
+            writeln!(text, "| {} | {value} | {} | {} |", threshold.what, threshold.limit, threshold.status());
     }
     print!("{text}");
 }
@@ -56,15 +57,15 @@ mod tests {
 
     #[test]
     fn limits_are_from_either_side_and_may_be_reached() {
-        for (value, limit, verdict) in [
+        for (value, limit, status) in [
             (1.0, Limit::AtMost(1.0), "met"),
             (1.1, Limit::AtMost(1.0), "NOT MET"),
             (0.8, Limit::AtLeast(0.8), "met"),
             (0.7, Limit::AtLeast(0.8), "NOT MET"),
             (f64::NAN, Limit::AtLeast(0.8), "NOT MET"),
         ] {
-            let bar = Bar { what: String::new(), value: Some(value), limit };
-            assert_eq!(bar.verdict(), verdict, "{value} {limit}");
+            let threshold = Threshold { what: String::new(), value: Some(value), limit };
+            assert_eq!(threshold.status(), status, "{value} {limit}");
         }
     }
 }

@@ -6,8 +6,8 @@
 use std::fs;
 
 use super::{
-    answer,
-    contender::{Participant, Task},
+    candidate::{ImportTask, Participant},
+    database_check,
     folder::Folder,
     options::Options,
 };
@@ -23,11 +23,11 @@ pub(super) struct Row {
     /// What was wrong with its databases.
     pub(super) mistakes: Option<String>,
     /// Why it was given up.
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 /// A table.
-pub(super) struct Scene {
+pub(super) struct Benchmark {
     pub(super) scale: f64,
     pub(super) megabytes: f64,
     pub(super) lines: u64,
@@ -35,20 +35,20 @@ pub(super) struct Scene {
 }
 
 /// Measures.
-pub(super) fn play(
+pub(super) fn measure_all(
     folder: &Folder,
     participants: &[Participant],
     options: &Options,
-) -> Result<Scene, String> {
+) -> Result<Benchmark, String> {
     let mut rows: Vec<Row> = participants
         .iter()
-        .map(|one| Row { name: one.contender.name, runs: Vec::new(), mistakes: None, trouble: None })
+        .map(|one| Row { name: one.candidate.name, runs: Vec::new(), mistakes: None, error: None })
         .collect();
     for turn in 0..options.reps {
         for (participant, row) in participants.iter().zip(&mut rows) {
-            let contender = participant.contender;
-            let reps = contender.reps(folder.scale, options.reps, options.names(contender.name));
-            if turn >= reps || row.trouble.is_some() {
+            let candidate = participant.candidate;
+            let reps = candidate.reps(folder.scale, options.reps, options.names_peer(candidate.name));
+            if turn >= reps || row.error.is_some() {
                 continue;
             }
             match measure(participant, folder) {
@@ -56,12 +56,12 @@ pub(super) fn play(
                     row.runs.push(run);
                     row.mistakes = row.mistakes.take().or(mistakes);
                 }
-                Err(trouble) => row.trouble = Some(trouble),
+                Err(error) => row.error = Some(error),
             }
         }
     }
-    rows.retain(|row| !row.runs.is_empty() || row.trouble.is_some());
-    Ok(Scene { scale: folder.scale, megabytes: folder.megabytes(), lines: folder.truth.rows(), rows })
+    rows.retain(|row| !row.runs.is_empty() || row.error.is_some());
+    Ok(Benchmark { scale: folder.scale, megabytes: folder.megabytes(), lines: folder.expected.rows(), rows })
 }
 
 /// One run, and what was wrong with its database.
@@ -69,13 +69,13 @@ fn measure(participant: &Participant, folder: &Folder) -> Result<(Run, Option<St
     let root = &folder.root;
     // Beside the files: the database is on the same disk.
     let scratch = Scratch::new(root.parent().ok_or("the folder has no parent")?)?;
-    let task = Task { root, database: &scratch.path().join("answer.db") };
+    let task = ImportTask { root, database: &scratch.path().join("answer.db") };
     let call = participant.call(&task)?;
-    process::warm(root).map_err(|error| format!("{}: {error}", root.display()))?;
-    process::settle()?;
+    process::warm_caches(root).map_err(|error| format!("{}: {error}", root.display()))?;
+    process::sync_disks()?;
     let run = process::run(&call, scratch.path())?;
     if !fs::exists(task.database).is_ok_and(|there| there) {
         return Err("it made no database".into());
     }
-    Ok((run, answer::mistakes(task.database, &folder.truth)?))
+    Ok((run, database_check::mistakes(task.database, &folder.expected)?))
 }

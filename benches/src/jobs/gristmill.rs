@@ -2,7 +2,7 @@
 //! together, and put in 100 at a time. Both are drained by a runner as anybody would start it: leases,
 //! heartbeats, retries and statistics on.
 
-use super::{BATCH, Contender, Fault, MANY, Outcome, Plan};
+use super::{BATCH, BoxError, Candidate, Outcome, Plan, UNLIMITED};
 use gristmill_jobs::{Runner, TaskKind};
 use gristmill_store::{Store, tasks::NewTask};
 use std::{
@@ -17,16 +17,26 @@ use std::{
 
 const THREADS: u64 = 64;
 
-pub(super) const CONTENDERS: &[Contender] = &[
-    Contender { name: "gristmill, 64 threads (FULL)", measure: from_threads, most: MANY, grows: false },
-    Contender { name: "gristmill, batches of 100 (FULL)", measure: in_batches, most: MANY, grows: true },
+pub(super) const CANDIDATES: &[Candidate] = &[
+    Candidate {
+        name: "gristmill, 64 threads (FULL)",
+        measure: from_threads,
+        max_tasks: UNLIMITED,
+        in_growth: false,
+    },
+    Candidate {
+        name: "gristmill, batches of 100 (FULL)",
+        measure: in_batches,
+        max_tasks: UNLIMITED,
+        in_growth: true,
+    },
 ];
 
 /// Counts the completed rows.
 const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'completed'";
 
 /// Each thread puts in every 64th number, and has it on the disk before it puts in the next.
-fn from_threads(plan: &Plan) -> Result<Outcome, Fault> {
+fn from_threads(plan: &Plan) -> Result<Outcome, BoxError> {
     measure(plan, |queue| {
         thread::scope(|scope| {
             let thread = |first| {
@@ -40,14 +50,14 @@ fn from_threads(plan: &Plan) -> Result<Outcome, Fault> {
     })
 }
 
-fn in_batches(plan: &Plan) -> Result<Outcome, Fault> {
+fn in_batches(plan: &Plan) -> Result<Outcome, BoxError> {
     measure(plan, |queue| {
         let mut firsts = (0..plan.tasks).step_by(BATCH as usize);
         firsts.try_for_each(|first| queue.enqueue_all(first..(first + BATCH).min(plan.tasks)))
     })
 }
 
-fn measure(plan: &Plan, enqueue: impl FnOnce(&Queue) -> Result<(), String>) -> Result<Outcome, Fault> {
+fn measure(plan: &Plan, enqueue: impl FnOnce(&Queue) -> Result<(), String>) -> Result<Outcome, BoxError> {
     prefill(&plan.database, plan.finished)?;
     let queue = Queue::open(&plan.database)?;
     let start = Instant::now();

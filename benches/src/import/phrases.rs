@@ -231,15 +231,15 @@ const TAILS: [&str; 12] = [
     r". \ud83d\ude80",
 ];
 
-const IN_A_POOL: usize = 3_000;
+const POOL_SIZE: usize = 3_000;
 
 /// Sentences and names in every language, escaped; all files of a folder draw from them.
-pub(super) struct Pools {
+pub(super) struct PhrasePools {
     sentences: [Vec<String>; LANGUAGES.len()],
     names: [Vec<String>; LANGUAGES.len()],
 }
 
-impl Pools {
+impl PhrasePools {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed, 0);
         let sentences = LANGUAGES.each_ref().map(|language| {
@@ -247,25 +247,25 @@ impl Pools {
                 let words = random.between(4, 22);
                 language.some(words, &mut random, str::to_owned) + random.pick(&TAILS)
             };
-            (0..IN_A_POOL).map(sentence).collect()
+            (0..POOL_SIZE).map(sentence).collect()
         });
         let names = LANGUAGES.each_ref().map(|language| {
             let name = |_| {
                 let words = random.between(1, 4);
-                let name = language.some(words, &mut random, capitalised);
+                let name = language.some(words, &mut random, capitalized);
                 format!("{name} {}", random.between(1, 9_999))
             };
-            (0..IN_A_POOL).map(name).collect()
+            (0..POOL_SIZE).map(name).collect()
         });
-        Pools { sentences, names }
+        PhrasePools { sentences, names }
     }
 
     pub(super) fn sentence(&self, language: usize, random: &mut Random) -> &str {
-        &self.sentences[language][random.below(IN_A_POOL)]
+        &self.sentences[language][random.below(POOL_SIZE)]
     }
 
     pub(super) fn name(&self, language: usize, random: &mut Random) -> &str {
-        &self.names[language][random.below(IN_A_POOL)]
+        &self.names[language][random.below(POOL_SIZE)]
     }
 }
 
@@ -276,7 +276,7 @@ impl Language {
     }
 }
 
-fn capitalised(word: &str) -> String {
+fn capitalized(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
