@@ -1,9 +1,10 @@
-//! Consumers of a RabbitMQ queue: Gristmill and its peers at the same broker, which is started for it, each run in a
-//! process of its own, every answer checked.
+//! Benchmark of RabbitMQ consumers: Gristmill and its peers consume from the same broker. The broker is started for the
+//! benchmark, each run has its own process, and every result is checked.
 //!
-//! Owns the programme: which queues, who takes part where. `environment` has the broker and fills its queues; `candidate` knows
-//! who takes part and `gristmill` is Gristmill's process; `benchmark` measures a table's worth of runs, `recovery` what a broker
-//! that is killed costs, `report` tells what they say. `counter` counts what is handled, in every process of Rust alike.
+//! Owns the choice of queues and of the candidates measured on each. `environment` starts the broker and fills its
+//! queues, `candidate` lists the candidates, `gristmill` is Gristmill's consumer process, `benchmark` measures the runs
+//! of one table, `recovery` measures the time to recover from a killed broker, `report` prints the tables.
+//! `message_counter` counts the handled messages; the Rust peers use the same file.
 
 mod benchmark;
 mod candidate;
@@ -19,7 +20,7 @@ use environment::Environment;
 pub(crate) use gristmill::one;
 use options::Part;
 
-/// The benchmark.
+/// Runs the benchmark.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);

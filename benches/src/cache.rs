@@ -1,7 +1,7 @@
-//! Folders that are made once, cache, and used again while they are what is asked for.
+//! Generated folders that are kept and reused while they match the request.
 //!
-//! Owns the note beside each folder, which says what it is and what is true of it. Only a folder with our note beside it
-//! is ever removed.
+//! Owns the metadata file beside each folder, which holds the folder's description and its expected results. A folder
+//! is removed only if a metadata file of this benchmark is beside it.
 
 use std::{
     ffi::OsString,
@@ -10,8 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder `root`, made if it is not there or is another than the one with this `title`. A title begins with its
-/// `signature`, by which we know a folder of gristmill. What `make` returns is cache in the note, for `read`.
+/// Returns the data of folder `root`, which is generated if it is missing or if its metadata has another `title`. Every
+/// title starts with `signature`, which marks folders made by this benchmark. The text that `make` returns is stored in
+/// the metadata file and parsed by `read`.
 pub(crate) fn get_or_make<T>(
     root: &Path,
     signature: &str,
@@ -40,7 +41,8 @@ pub(crate) fn get_or_make<T>(
     }
     eprintln!("making {}", root.display());
     let data = root.parent().ok_or_else(|| format!("{} is in no folder", root.display()))?;
-    // The note comes first, so that a folder half made is known to be gristmill, and comes to its end last.
+    // The title is written first, so that an incomplete folder is known to be ours; the data is added when it is
+    // complete.
     fs::create_dir_all(data).and_then(|()| fs::write(&note, format!("{title}\n"))).map_err(told)?;
     fs::create_dir(root).map_err(told)?;
     let text = format!("{title}\nwhole: {}", make(root).map_err(told)?);

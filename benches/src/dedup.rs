@@ -1,8 +1,8 @@
-//! Finding duplicates: Gristmill's `scan` and its peers over the same trees, each run in a process of its own, every
-//! answer compared with the expected.
+//! Benchmark of finding duplicates: `gristmill scan` and its peers scan the same trees. Each run has its own process,
+//! and every result is compared with the expected groups.
 //!
-//! Owns the programme: which trees, who takes part where. Trees are made by `tree` from what `profile` describes;
-//! `candidate` knows the peers, `benchmark` measures a table's worth of runs, `report` tells what they say.
+//! Owns the choice of trees and of the candidates measured on each. `tree` generates the trees that `profile`
+//! describes, `candidate` lists the peers, `benchmark` measures the runs of one table, `report` prints the tables.
 
 mod benchmark;
 mod candidate;
@@ -25,10 +25,10 @@ use crate::{
     program::{data_dir, find_program, gristmill_program},
 };
 
-/// Parts of the full tree of a million files over which growth is told.
+/// Scales of the tree of a million files over which growth is measured.
 const GROWTH: [f64; 3] = [0.01, 0.1, 1.0];
 
-/// The benchmark.
+/// Runs the benchmark.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
 }
 
-/// Growth is told with full caches: with empty ones it would be the disk's.
+/// Growth is measured with warm caches only: with cold ones the disk would be measured.
 fn settings(profile: Profile, temperatures: &[bool]) -> Vec<Setting> {
     let temperatures = temperatures.iter().filter(|cold| !**cold || profile != Profile::Million);
     let both = temperatures.flat_map(|&cold| [false, true].map(|again| Setting { profile, again, cold }));
@@ -100,7 +100,7 @@ fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Pa
     all
 }
 
-/// Makes the trees and says where they are.
+/// Generates the trees and prints their paths.
 pub(crate) fn trees(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
@@ -121,7 +121,7 @@ pub(crate) fn trees(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The floor of rescans, in a process of its own.
+/// Runs the walk that is the lower bound of a rescan, in this process.
 pub(crate) fn walk(args: &[String]) -> Result<(), String> {
     let [root] = args else {
         return Err("dedup-walk FOLDER".into());

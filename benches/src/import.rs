@@ -1,9 +1,9 @@
-//! JSONL into SQLite: `gristmill import` and its peers over the same folders, each run in a process of its own, every
-//! database compared with the files.
+//! Benchmark of importing JSONL into SQLite: `gristmill import` and its peers import the same folders. Each run has its
+//! own process, and every database is compared with the files.
 //!
-//! Owns the programme: which folders, who takes part where. `dataset` says what is in a folder and `file` writes it;
-//! `expected` knows what a database must hold and `answer` what one does; `candidate` knows the peers, `benchmark` measures a
-//! table's worth of runs, `report` tells what they say.
+//! Owns the choice of folders and of the candidates measured on each. `dataset` lists the files of a folder and `file`
+//! writes them; `expected` computes what a database must hold and `database_check` compares a database with it;
+//! `candidate` lists the peers, `benchmark` measures the runs of one table, `report` prints the tables.
 
 mod benchmark;
 mod candidate;
@@ -25,7 +25,7 @@ use options::Options;
 
 use crate::program::{self, gristmill_program};
 
-/// The benchmark.
+/// Runs the benchmark.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
@@ -60,7 +60,7 @@ fn participants(options: &Options) -> Result<Vec<Participant>, String> {
     Ok(all)
 }
 
-/// Makes the folders and says where they are.
+/// Generates the folders and prints their paths.
 pub(crate) fn data(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);

@@ -1,9 +1,9 @@
-//! Durable queues on SQLite: how fast tasks are put in, and how fast they are claimed, run and finished. A
-//! task adds its number to a sum, so what is measured is the queue.
+//! Benchmark of durable queues on SQLite: how fast tasks are enqueued, and how fast they are claimed, run and finished.
+//! A task only adds its number to a sum, so the queue itself is measured.
 //!
-//! Owns the list of candidates, the checking of their answers and the tables. What each candidate does stands
-//! in a file of its own: `hand` (rusqlite by hand, the measure of the others), `gristmill`, `peer` (libraries that
-//! need another SQLite, and therefore a program of their own).
+//! Owns the list of candidates, the check of their results and the tables. Each kind of candidate has its own module:
+//! `handwritten` (plain rusqlite, the base of the comparison), `gristmill`, and `peer` (libraries that need another
+//! SQLite and therefore run in their own program).
 
 mod disk;
 mod gristmill;
@@ -26,37 +26,37 @@ use std::{
 
 type BoxError = Box<dyn Error>;
 
-/// How many tasks a candidate puts in or claims at a time, where it can.
+/// Number of tasks that a candidate enqueues or claims at a time, where it supports batches.
 const BATCH: u64 = 100;
 
-/// What the others are measured against.
+/// Name of the candidate that the others are compared with.
 const BASE: &str = "rusqlite batches of 100 (FULL)";
 
-/// What one measurement is to do.
+/// Describes one measurement.
 struct Plan {
-    /// A file that does not exist yet, in a folder that is removed afterwards.
+    /// Path of a database that does not exist yet, in a folder that is removed afterwards.
     database: PathBuf,
     tasks: u64,
-    /// Rows of finished tasks that the table holds beforehand.
+    /// Number of finished tasks in the table before the measurement.
     finished: u64,
 }
 
-/// What came of it.
+/// Holds the times and results of one measurement.
 struct Outcome {
     enqueue: Duration,
     drain: Duration,
-    /// Of the numbers that the tasks were given.
+    /// Sum of the numbers of all tasks that ran.
     sum: u64,
-    /// The query that counts the completed rows in the candidate's table.
+    /// Query that counts the completed rows in the candidate's table.
     completed: &'static str,
 }
 
 struct Candidate {
     name: &'static str,
     measure: fn(&Plan) -> Result<Outcome, BoxError>,
-    /// The max_tasks tasks that are worth the wait. Rates are compared, so the slow may have fewer.
+    /// Maximum number of tasks. Rates are compared, so slow candidates can run fewer tasks.
     max_tasks: u64,
-    /// Whether it can start with finished rows, and is asked how it in_growth.
+    /// Whether it can start with finished rows and is part of `jobs-growth`.
     in_growth: bool,
 }
 
@@ -90,7 +90,7 @@ const HANDWRITTEN: &[Candidate] = &[
     },
 ];
 
-/// Gristmill come right after what they are measured against.
+/// Lists all candidates; Gristmill's are measured right after the base.
 fn candidates() -> impl Iterator<Item = &'static Candidate> {
     HANDWRITTEN.iter().take(1).chain(gristmill::CANDIDATES).chain(&HANDWRITTEN[1..]).chain(peer::CANDIDATES)
 }
@@ -139,7 +139,7 @@ impl Entry<'_> {
     }
 }
 
-/// The candidate, and for one of gristmill also its earlier build, right after it.
+/// Returns the candidate and, if it is one of Gristmill's, right after it the same candidate of the earlier build.
 fn entries<'a>(candidate: &'static Candidate, options: &'a Options) -> impl Iterator<Item = Entry<'a>> {
     let is_ours = gristmill::CANDIDATES.iter().any(|gristmill| gristmill.name == candidate.name);
     let before = options.before.as_deref().filter(|_| is_ours);
@@ -147,7 +147,7 @@ fn entries<'a>(candidate: &'static Candidate, options: &'a Options) -> impl Iter
     std::iter::once(Entry { candidate, before: None }).chain(earlier)
 }
 
-/// Each rate of gristmill against the rate of the earlier build: at max_tasks 3 % slower.
+/// Compares each rate of Gristmill with the rate of the earlier build: at most 3 % slower.
 fn before_thresholds(rows: &[Row]) -> Vec<Threshold> {
     let mut thresholds = Vec::new();
     for before in rows {
@@ -165,7 +165,7 @@ fn before_thresholds(rows: &[Row]) -> Vec<Threshold> {
     thresholds
 }
 
-/// Rates and their ratios to the base: more is faster, unlike in the tables of costs.
+/// Prints rates and their ratios to the base. Higher is faster, unlike in the tables of times.
 fn print(rows: &[Row]) {
     println!("| candidate | enqueue/s | × base | drain/s | × base |\n|---|---:|---:|---:|---:|");
     let base = rows.iter().find(|row| row.name == BASE);
@@ -179,7 +179,7 @@ fn print(rows: &[Row]) {
     println!("\nbase: {BASE}");
 }
 
-/// How both rates change with the number of finished tasks that the table already holds.
+/// Measures how both rates change with the number of finished tasks in the table.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
     let chosen =
         candidates().filter(|candidate| candidate.in_growth && candidate.name.contains(&options.only));
@@ -203,7 +203,7 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures one candidate once, in a new process and a new database: tasks a second, in and out.
+/// Measures one candidate once, in a new process and a new database. Returns tasks enqueued and drained per second.
 fn measure_in_new_process(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
     let told = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
     let program = match entry.before {
@@ -221,7 +221,7 @@ fn measure_in_new_process(entry: &Entry<'_>, finished: u64, options: &Options) -
     numbers(&answer).ok_or_else(|| told(&format!("answered {answer:?} instead of two rates")))
 }
 
-/// The other side of it: prints tasks a second, in and out.
+/// Runs one measurement in this process and prints tasks enqueued and drained per second.
 pub(crate) fn one(options: &Options) -> Result<(), String> {
     let candidate =
         candidates().find(|candidate| candidate.name == options.only).ok_or("no such candidate")?;
@@ -238,7 +238,7 @@ pub(crate) fn one(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// That every task ran once, and that the table says so.
+/// Checks that every task ran once and that the table has all of them as completed.
 fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     let want = plan.tasks * (plan.tasks - 1) / 2;
     if outcome.sum != want {
@@ -252,13 +252,13 @@ fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     if got == want { Ok(()) } else { Err(format!("{got} rows are completed instead of {want}")) }
 }
 
-/// Exactly as many numbers as are asked for.
+/// Parses a line of exactly `N` numbers.
 fn numbers<const N: usize>(line: &str) -> Option<[f64; N]> {
     let words = line.split_whitespace().map(|word| word.parse().ok());
     words.collect::<Option<Vec<f64>>>()?.try_into().ok()
 }
 
-/// Whole, with a comma between thousands.
+/// Formats a rounded number with commas between thousands.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut grouped = String::new();
@@ -280,7 +280,7 @@ mod tests {
         let folder = TempFolder::new(&std::env::temp_dir()).unwrap();
         for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate)).enumerate() {
             let database = folder.path().join(nth.to_string());
-            // Neither a whole number of batches nor of threads.
+            // A multiple of neither the batch size nor the number of threads.
             let plan = Plan { database, tasks: 250, finished: if candidate.in_growth { 30 } else { 0 } };
             let mut outcome = (candidate.measure)(&plan).unwrap();
             check(&plan, &outcome).unwrap();

@@ -1,7 +1,7 @@
 //! Benchmarks of Gristmill against named peers, run as `cargo xtask bench NAME`.
 //!
-//! Everything that is compared is measured in one run, in turns, several times over; what is printed are
-//! medians and ratios. Absolute times depend on the machine and on what else it does; ratios much less.
+//! All candidates of a comparison are measured alternately in one run, several times; medians and ratios are printed.
+//! Absolute times depend on the machine and its load, ratios much less.
 
 mod amqp;
 mod cache;
@@ -21,13 +21,13 @@ use std::{path::PathBuf, process::ExitCode};
 
 type Benchmark = fn(&Options) -> Result<(), String>;
 
-/// How much is measured unless somebody says otherwise: repetitions, and tasks in each.
+/// Default number of repetitions, and of tasks in each.
 type Amount = (usize, u64);
 
 const POOL_AMOUNT: Amount = (9, 500_000);
 const JOBS_AMOUNT: Amount = (3, 10_000);
 
-/// What can be run, and what it shows.
+/// Benchmarks with common options: name, description, defaults and function.
 const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
     (
         "pool",
@@ -52,10 +52,10 @@ const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
     ),
 ];
 
-/// Understands its args itself.
+/// Runs a benchmark that parses its own arguments.
 type BenchmarkOfWords = fn(&[String]) -> Result<(), String>;
 
-/// Benchmarks that have args of their own, and what they show.
+/// Benchmarks with their own options: name, description and function.
 const BENCHMARKS_WITH_OPTIONS: &[(&str, &str, BenchmarkOfWords)] = &[
     (
         "dedup",
@@ -79,21 +79,21 @@ const BENCHMARKS_WITH_OPTIONS: &[(&str, &str, BenchmarkOfWords)] = &[
     ("run-one", "one run of one program; what `dedup`, `import` and `amqp` run", process::one),
 ];
 
-/// How much is measured.
+/// Common options of the pool and jobs benchmarks.
 struct Options {
     /// Repetitions of each candidate.
     reps: usize,
     /// Tasks in one measurement.
     tasks: u64,
-    /// Only candidates whose name has this in it: for a profiler.
+    /// Measures only candidates whose name contains this text, for example under a profiler.
     only: String,
-    /// Who submits at a time, where one measurement is made.
+    /// Number of producers in a single measurement.
     producers: u64,
-    /// Where databases are put for a while: a folder on the disk to be measured.
+    /// Folder for temporary databases, on the disk to be measured.
     dir: PathBuf,
-    /// Finished tasks that a queue's table holds beforehand, where one measurement is made.
+    /// Finished tasks in the table before a single measurement.
     finished: u64,
-    /// An earlier build of this program, whose gristmill is measured in turns with this one.
+    /// Earlier build of this program, whose gristmill is measured alternately with this one.
     before: Option<PathBuf>,
 }
 

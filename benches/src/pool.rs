@@ -1,5 +1,6 @@
-//! Trivial tasks: what a pool itself costs. Two workers, a queue of 1,024 where a candidate has a bound, one
-//! and four producers. Gristmill run with everything on: statistics, panic isolation, cancellation.
+//! Benchmark of pools with trivial tasks: the overhead of the pool itself. It uses two workers, a queue of 1,024 tasks
+//! where a candidate has a bound, and one and four producers. Gristmill runs with all features on: statistics, panic
+//! isolation, cancellation.
 
 use crate::{
     Options,
@@ -18,7 +19,7 @@ use std::{
 const WORKERS: usize = 2;
 const QUEUE: usize = 1_024;
 
-/// Runs `each` tasks from each of so many producers, and returns when all are done.
+/// Name of a candidate, and a function that runs `each` tasks from each of `producers` producers and waits for all.
 type Candidate = (&'static str, fn(producers: u64, each: u64));
 
 const CANDIDATES: &[Candidate] = &[
@@ -32,7 +33,7 @@ const CANDIDATES: &[Candidate] = &[
     ("tokio + semaphore", tokio_semaphore),
 ];
 
-/// The thresholds: whom each of gristmill is measured against, and how much slower it may be.
+/// Thresholds: a candidate of Gristmill, the peer it is compared with, and the maximum ratio of their times.
 const THRESHOLDS: &[(&str, &str, f64)] = &[
     ("gristmill fifo", "crossbeam", 1.3),
     ("gristmill priority", "crossbeam", 2.0),
@@ -81,8 +82,8 @@ fn print_thresholds(rows: &[Row]) {
     }
 }
 
-/// Measures one candidate once, in a new process: what the others left behind is not its doing. (In one
-/// process some figures were a fourth higher, others a third lower: see the README here.)
+/// Measures one candidate once, in a new process, so that the state left by other candidates has no effect. (In one
+/// process some times were a quarter higher and others a third lower: see benches/README.md.)
 fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
     let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
     let program = std::env::current_exe().map_err(|error| told(&error))?;
@@ -97,7 +98,7 @@ fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64,
     answer.trim().parse().map_err(|error| told(&error))
 }
 
-/// The other side of it: one candidate, once, after a warm-up; prints nanoseconds a task.
+/// Measures one candidate once in this process, after a warm-up, and prints nanoseconds per task.
 pub(crate) fn one(options: &Options) -> Result<(), String> {
     let candidate = CANDIDATES.iter().find(|(name, _)| *name == options.only).ok_or("no such candidate")?.1;
     measure(candidate, options.producers, options.tasks.min(50_000))?;
@@ -105,7 +106,7 @@ pub(crate) fn one(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds a task.
+/// Returns nanoseconds per task.
 fn measure(candidate: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, String> {
     let each = tasks / producers;
     let cost = timed(|| candidate(producers, each)) / (producers * each) as f64;
@@ -113,7 +114,7 @@ fn measure(candidate: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, S
     Ok(cost)
 }
 
-/// Runs one closure on as many threads as there are producers, and waits for them.
+/// Runs the closure on one thread for each producer and waits for all threads.
 fn produce(producers: u64, producer: impl Fn() + Sync) {
     thread::scope(|scope| (0..producers).for_each(|_| drop(scope.spawn(&producer))));
 }
@@ -132,7 +133,7 @@ fn gristmill(order: QueueOrder, producers: u64, each: u64) {
     assert!(pool.join().is_clean());
 }
 
-/// Four priorities, mix.
+/// Runs tasks of four priorities in turn.
 fn gristmill_priority(producers: u64, each: u64) {
     let pool = Pool::builder()
         .workers(WORKERS)
@@ -206,7 +207,7 @@ fn rayon_spawn(producers: u64, each: u64) {
 
 fn threadpool_execute(producers: u64, each: u64) {
     let pool = threadpool::ThreadPool::new(WORKERS);
-    // Its sender is not Sync: each producer has a handle of its own.
+    // The sender of threadpool is not Sync, so each producer gets its own handle.
     thread::scope(|scope| {
         for _ in 0..producers {
             let pool = pool.clone();
@@ -282,8 +283,8 @@ fn tokio_semaphore(producers: u64, each: u64) {
     });
 }
 
-/// How the cost of one task, and memory, grow with the number of tasks. Starting two threads and joining them
-/// costs as much as a thousand tasks, so that is measured by itself and taken off.
+/// Measures how the time per task and the memory grow with the number of tasks. Starting and joining two threads takes
+/// as long as a thousand tasks, so that time is measured separately and subtracted.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
     let orders: [fn(u64, u64); 2] =
         [|producers, each| gristmill(QueueOrder::Fifo, producers, each), gristmill_priority];
@@ -301,7 +302,7 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
         let tasks = 10u64.pow(power);
         let mut costs = [Vec::new(), Vec::new()];
         reset_peak();
-        // As many tasks in all for each size, so that small sizes are measured as well as large ones.
+        // Small sizes are repeated until they have run as many tasks as the size 10^5.
         let rounds = (10u64.pow(5) / tasks).max(1) as usize * options.reps;
         for _ in 0..rounds {
             for (nth, order) in orders.iter().enumerate() {
@@ -315,14 +316,14 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds.
+/// Returns the duration of `work` in nanoseconds.
 fn timed(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_nanos() as f64
 }
 
-/// Linux: the most memory this process has held since the last reset. Elsewhere unknown.
+/// Returns the peak memory of this process since the last reset, on Linux; elsewhere "unknown".
 fn peak_mib() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -331,6 +332,6 @@ fn peak_mib() -> String {
 }
 
 fn reset_peak() {
-    // 5 resets the peak; see proc(5). Where it cannot, the peak is that of all sizes so far.
+    // Writing 5 resets the peak; see proc(5). If that fails, the peak covers all sizes so far.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,8 +1,8 @@
-//! One run of one program: how long it took, what it used of the processor, and the most memory it held.
+//! Runs one program and measures its duration, CPU time and peak memory.
 //!
-//! Owns the measurement and the state of the system's caches before it. A small process of gristmill stands between the
-//! benchmarks and the program (`run-one`): Linux counts into a program's peak what its parent held when it was started,
-//! and the benchmarks hold whole trees' truths.
+//! Owns the measurement and the state of the system's file caches before it. The program is started by a small
+//! intermediate process (`run-one`): Linux counts the parent's memory at the time of the start into the peak of the
+//! child, and the benchmark process holds the expected results of whole trees.
 
 use std::{
     ffi::OsString,
@@ -17,31 +17,32 @@ use wait4::Wait4;
 
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// What is to be started.
+/// Program to start, its arguments and its expected exit codes.
 pub(crate) struct CommandLine {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
-    /// Exit codes that mean that all is well.
+    /// Exit codes that count as success.
     pub(crate) success_codes: &'static [i32],
 }
 
-/// What came of it.
+/// Measurements of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) seconds: f64,
     pub(crate) peak_mib: f64,
-    /// Seconds of the processor's time, those of the programs that it started and waited for among them.
+    /// CPU time in seconds, including that of child processes it waited for.
     pub(crate) cpu: f64,
 }
 
-/// Runs it: its home is in `scratch`, what it prints is put into the file `stdout` there.
+/// Runs the program with its home folder in `scratch` and its standard output in the file `stdout` there.
 pub(crate) fn run(call: &CommandLine, scratch: &Path) -> Result<Run, String> {
     let told = |error: io::Error| format!("{}: {error}", call.program.display());
     let stdout = File::create(scratch.join("stdout")).map_err(told)?;
     let report = scratch.join("report");
     let mut command = Command::new(std::env::current_exe().map_err(told)?);
     command.arg("run-one").arg(&report).arg(&call.program).args(&call.args);
-    // Settings and caches of the user would be measured along; the caches of earlier runs are cache on purpose.
+    // The user's settings and caches must not influence the result. Caches of earlier runs in `scratch` are kept on
+    // purpose.
     for (variable, folder) in [
         ("HOME", "home"),
         ("XDG_CACHE_HOME", "home/cache"),
@@ -73,7 +74,7 @@ fn read(report: &str) -> Option<(Run, i32)> {
     Some((Run { seconds, peak_mib, cpu }, args.next()?.parse().ok()?))
 }
 
-/// The process between: starts the program and writes down what it took.
+/// Runs as the intermediate process: starts the program and writes the measurements to the report file.
 pub(crate) fn one(args: &[String]) -> Result<(), String> {
     let [report, program, args @ ..] = args else {
         return Err("run-one REPORT PROGRAM [WORDS]".into());
@@ -89,7 +90,7 @@ pub(crate) fn one(args: &[String]) -> Result<(), String> {
     fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(told)
 }
 
-/// Whether this process may empty the system's caches.
+/// Returns whether this process has permission to empty the system's file caches.
 pub(crate) fn can_drop_caches() -> bool {
     OpenOptions::new().write(true).open(DROP_CACHES).is_ok()
 }
@@ -101,12 +102,12 @@ pub(crate) fn drop_caches() -> Result<(), String> {
     drop().map_err(|error| format!("{DROP_CACHES}: {error}"))
 }
 
-/// Waits until everything that was written is on the disk: what one run left to be written is not the next one's.
+/// Waits until all written data is on disk, so that one run does not slow down the next.
 pub(crate) fn sync_disks() -> Result<(), String> {
     Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
 }
 
-/// Reads every file of a tree, so that it is in the system's caches as far as it fits.
+/// Reads every file of a tree, so that the system's cache holds as much of it as fits.
 pub(crate) fn warm_caches(root: &Path) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut folders = vec![root.to_path_buf()];

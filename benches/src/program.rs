@@ -1,17 +1,17 @@
-//! Where the programs and the data of the benchmarks are, and how the one that is measured gets built.
+//! Finds the programs and the data folders of the benchmarks, and builds gristmill and the peers in Rust.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// Where a program is, if it is on the PATH.
+/// Returns the path of a program that is on the PATH.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The program `gristmill`: the one that was chosen, else built as users have it.
+/// Returns the chosen `gristmill` program, or builds one in release mode.
 pub(crate) fn gristmill_program(chosen: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(program) = chosen {
         return std::path::absolute(program).map_err(|error| format!("{}: {error}", program.display()));
@@ -25,7 +25,7 @@ pub(crate) fn gristmill_program(chosen: Option<&Path>) -> Result<PathBuf, String
     Ok(target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX)))
 }
 
-/// A program of gristmill in a workspace of its own under `peers/`, built with the versions that its lock file names.
+/// Builds the program in `peers/NAME`, a separate workspace, with the versions of its lock file.
 pub(crate) fn build_peer(name: &str) -> Result<PathBuf, String> {
     let manifest = workspace_root()?.join("benches").join("peers").join(name).join("Cargo.toml");
     let status = cargo_build(&["--locked", "--manifest-path"], &peers_target()?).arg(&manifest).status();
@@ -35,13 +35,13 @@ pub(crate) fn build_peer(name: &str) -> Result<PathBuf, String> {
     peer_path(name)
 }
 
-/// Where such a program is once it is built.
+/// Returns the path of a built peer.
 pub(crate) fn peer_path(name: &str) -> Result<PathBuf, String> {
     let program = format!("peer-{name}{}", std::env::consts::EXE_SUFFIX);
     Ok(peers_target()?.join("release").join(program))
 }
 
-/// Beside `release/`, where we are: other workspaces, other lock files, other artifacts.
+/// Separate from `release/`: the peers are other workspaces with other lock files.
 fn peers_target() -> Result<PathBuf, String> {
     Ok(target_dir()?.join("peers"))
 }
@@ -52,15 +52,15 @@ fn cargo_build(args: &[&str], target: &Path) -> Command {
     command
 }
 
-/// The workspace's root.
+/// Returns the root folder of the workspace.
 fn workspace_root() -> Result<PathBuf, String> {
-    // Cargo tells where our manifest is as it starts us; the path we were built with is second best.
+    // Cargo sets this variable at run time; the path from build time is the fallback.
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&here).parent().ok_or("the benchmarks lie in no workspace")?;
     Ok(root.to_path_buf())
 }
 
-/// The folder of what is measured over, absolute: the one that was chosen, else a lasting one beside what is built.
+/// Returns the absolute data folder: the chosen one, or `bench-data` in the target folder.
 pub(crate) fn data_dir(chosen: Option<&Path>) -> Result<PathBuf, String> {
     let chosen = match chosen {
         Some(data) => data.to_path_buf(),
@@ -69,7 +69,7 @@ pub(crate) fn data_dir(chosen: Option<&Path>) -> Result<PathBuf, String> {
     std::path::absolute(&chosen).map_err(|error| format!("{}: {error}", chosen.display()))
 }
 
-/// The target folder that we lie in.
+/// Returns the target folder that contains this program.
 fn target_dir() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let target = program.parent().and_then(Path::parent).ok_or("the program lies in no target folder")?;

@@ -1,13 +1,13 @@
-//! Numbers that look random and are the same every time: xoshiro256++, its state filled by splitmix64.
+//! Reproducible pseudorandom numbers: xoshiro256++, its state filled by splitmix64.
 //!
-//! Written out here because a tree or a folder must come out the same for as long as somebody keeps one, whatever a library's
-//! next version does. Not for secrets.
+//! Implemented here because generated trees and folders must stay the same when a library changes its generator. Not
+//! for cryptography.
 
-/// One stream of numbers.
+/// A stream of pseudorandom numbers.
 pub(crate) struct Random([u64; 4]);
 
 impl Random {
-    /// A stream of its own for every pair: with the same seed, two streams never start at the same state.
+    /// Creates the stream of this seed and stream number. With the same seed, no two streams start in the same state.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut state = mix(seed) ^ stream;
         Random(std::array::from_fn(|_| {
@@ -29,22 +29,22 @@ impl Random {
         number
     }
 
-    /// From 0 to below `end`, which is not 0. The bias is that of one part in 2^64 / `end`.
+    /// Returns a number from 0 to below `end`, which must not be 0. The bias is one part in 2^64 / `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// From `start` to below `end`.
+    /// Returns a number from `start` to below `end`.
     pub(crate) fn between(&mut self, start: usize, end: usize) -> usize {
         start + self.below(end - start)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Of the normal distribution around 0, with deviation 1.
+    /// Returns a normally distributed number with mean 0 and standard deviation 1.
     pub(crate) fn normal(&mut self) -> f64 {
         let (radius, angle) = (1.0 - self.unit(), self.unit());
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
@@ -64,7 +64,7 @@ impl Random {
     }
 }
 
-/// The last step of splitmix64: one to one, so that different numbers stay different.
+/// Applies the last step of splitmix64, a bijection: different numbers stay different.
 pub(crate) fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! A folder for databases, caches and answers, on the disk that is measured; removed afterwards.
+//! A temporary folder for databases, caches and results, on the measured disk.
 
 use std::{
     fs,
@@ -8,14 +8,14 @@ use std::{
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// A new folder, gone when this is dropped.
+/// A new folder that is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(parent: &Path) -> Result<Self, String> {
         let name = format!("gristmill-bench-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
         let path = parent.join(name);
-        // Not `create_dir_all`: a folder that somebody else made is not gristmill to remove.
+        // `create_dir_all` would accept an existing folder, which must not be removed on drop.
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Scratch(path))
     }

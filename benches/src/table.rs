@@ -1,6 +1,6 @@
-//! Medians and ratios as a Markdown table.
+//! Prints medians and ratios as a Markdown table.
 
-/// One candidate's measurements, in nanoseconds a task, by column.
+/// Measurements of one candidate in nanoseconds per task, by column.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) samples: Vec<Vec<f64>>,
@@ -13,8 +13,7 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// The middle of the ratios of measurements that were made right after each other: what the machine did
-/// meanwhile falls on both.
+/// Returns the median of the ratios of measurements made right after each other: the load of the machine affects both.
 pub(crate) fn ratio(gristmill: &[f64], theirs: &[f64]) -> f64 {
     let pairs: Vec<f64> = gristmill.iter().zip(theirs).map(|(a, b)| a / b).collect();
     median(&pairs)

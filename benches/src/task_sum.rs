@@ -1,5 +1,5 @@
-//! The answer that every candidate must get right: the sum of the numbers its tasks were given. Kept in
-//! shards, a cache line each, so that adding up costs every candidate the same few nanoseconds.
+//! The sum of the numbers of all tasks, by which every candidate's result is checked. It is kept in shards of one cache
+//! line each, so that the addition costs every candidate the same few nanoseconds.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -15,13 +15,13 @@ thread_local! {
     static SHARD: usize = THREADS.fetch_add(1, Relaxed) % SHARDS;
 }
 
-/// A trivial task's work.
+/// Adds a number; this is all that a trivial task does.
 #[inline]
 pub(crate) fn add(number: u64) {
     SHARD.with(|shard| SUMS[*shard].0.fetch_add(number, Relaxed));
 }
 
-/// Takes the sum, and checks that it is that of `0..each`, `producers` times over.
+/// Resets the sum and checks that it was that of `0..each`, once for each producer.
 pub(crate) fn check(producers: u64, each: u64) -> Result<(), String> {
     let got: u64 = SUMS.iter().map(|shard| shard.0.swap(0, Relaxed)).sum();
     let want = producers * (each * (each - 1) / 2);

@@ -1,16 +1,16 @@
-//! Thresholds: what is to be reached, and whether it was.
+//! Thresholds: the values that a benchmark must reach.
 
 use std::fmt::{self, Write};
 
-/// A value, and what it may be.
+/// A measured value and its limit.
 pub(crate) struct Threshold {
     pub(crate) what: String,
-    /// Nothing, where it could not be measured.
+    /// None if it could not be measured.
     pub(crate) value: Option<f64>,
     pub(crate) limit: Limit,
 }
 
-/// How far a value may go.
+/// Upper or lower limit of a value, inclusive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -40,7 +40,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Prints them as a Markdown table.
+/// Prints the thresholds as a Markdown table.
 pub(crate) fn print(thresholds: impl Iterator<Item = Threshold>) {
     let mut text = String::from("\n| threshold | gristmill | is to be | |\n|---|---:|---:|---|\n");
     for threshold in thresholds {

@@ -1,7 +1,8 @@
-//! One table's worth of measurements: some participants at one kind of queue, in turns, and every answer checked.
+//! Measures the runs of one table: several candidates consume one kind of queue alternately, and every result is
+//! checked.
 //!
-//! Owns the order of the runs and what lies ready before each: a queue with its messages, nothing remaining to be written.
-//! What the numbers mean is decided in `report`.
+//! Owns the order of the runs and the state before each: a queue filled with messages, and all data on disk. `report`
+//! evaluates the numbers.
 
 use std::{fs, path::Path};
 
@@ -12,48 +13,48 @@ use super::{
 };
 use crate::process::{self, Run};
 
-/// How many handlers at a time, where they take their time.
+/// Numbers of parallel handlers in the benchmark of 100 ms handlers.
 pub(super) const WORKERS: [usize; 4] = [1, 8, 32, 64];
 
-/// What such a handler takes, in milliseconds.
+/// Time that such a handler sleeps, in milliseconds.
 pub(super) const WORK_MS: u64 = 100;
 
-/// Sleeps vary little.
+/// Maximum repetitions of that benchmark: sleep times vary little.
 const MAX_WORK_REPS: usize = 3;
 
-/// One run.
+/// Measurements of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// Messages a second.
+    /// Messages per second.
     pub(super) rate: f64,
-    /// Seconds of the processor's time for 100,000 messages: of the consumer, from its start to its end.
+    /// CPU seconds of the consumer per 100,000 messages, from its start to its end.
     pub(super) cpu: f64,
-    /// And of the broker meanwhile.
+    /// CPU seconds of the broker per 100,000 messages during the run.
     pub(super) broker_cpu: f64,
     pub(super) peak_mib: f64,
 }
 
-/// One participant's measurements.
+/// Measurements of one candidate.
 pub(super) struct Row {
     pub(super) candidate: &'static Candidate,
     pub(super) samples: Vec<Sample>,
-    /// What was wrong with an answer.
+    /// Mistakes of the first wrong result.
     pub(super) mistakes: Option<String>,
-    /// Why it was given up.
+    /// Error that ended its measurements.
     pub(super) error: Option<String>,
 }
 
-/// A table.
+/// Measurements of one table.
 pub(super) struct Benchmark {
     pub(super) kind: QueueKind,
     pub(super) prefetch: u16,
-    /// 0 is as it comes.
+    /// Number of parallel handlers; 0 is the candidate's default.
     pub(super) workers: usize,
     pub(super) messages: u64,
     pub(super) rows: Vec<Row>,
 }
 
-/// Handlers that do nothing.
+/// Measures handlers that do nothing.
 pub(super) fn rate(
     environment: &mut Environment,
     participants: &[Participant],
@@ -61,7 +62,7 @@ pub(super) fn rate(
     kind: QueueKind,
     prefetch: u16,
 ) -> Result<Benchmark, String> {
-    // One message at a time is slow for everybody.
+    // With one message in flight at a time every candidate is slow.
     let messages = if prefetch == 1 { options.messages / 10 } else { options.messages };
     let takes_part =
         |one: &&Participant| one.candidate.takes_part_in_rate(prefetch, options.largest_prefetch());
@@ -70,8 +71,8 @@ pub(super) fn rate(
     measure_all(environment, &participants, benchmark, 0, options.reps)
 }
 
-/// Handlers that take a tenth of a second. What is measured is whether all workers have something to do all the time,
-/// which the kind of queue does not change: it is the one that costs the broker more.
+/// Measures handlers that take 100 ms. This shows whether all workers are busy all the time, which does not depend on
+/// the kind of queue: the quorum queue is used because it costs the broker more.
 pub(super) fn work(
     environment: &mut Environment,
     participants: &[Participant],
@@ -80,14 +81,14 @@ pub(super) fn work(
 ) -> Result<Benchmark, String> {
     let participants: Vec<_> =
         participants.iter().filter(|one| one.candidate.takes_part_in_work(workers)).collect();
-    // Gristmill's own choice: ten a worker, at most 500.
+    // Gristmill's default: ten per worker, at most 500.
     let prefetch = (workers * 10).min(500) as u16;
     let messages = workers as u64 * options.each;
     let benchmark = Benchmark { kind: QueueKind::Quorum, prefetch, workers, messages, rows: Vec::new() };
     measure_all(environment, &participants, benchmark, WORK_MS, options.reps.min(MAX_WORK_REPS))
 }
 
-/// A run of each kind of queue that nobody measures: a broker's first is slower.
+/// Runs once on each kind of queue without measuring, because the first run at a broker is slower.
 pub(super) fn warm_up(environment: &mut Environment, gristmill: &Participant) -> Result<(), String> {
     for kind in QueueKind::ALL {
         let benchmark = Benchmark { kind, prefetch: 80, workers: 0, messages: 5_000, rows: Vec::new() };
@@ -114,7 +115,7 @@ fn measure_all(
     let mut rows: Vec<Row> = participants.iter().map(row).collect();
     for turn in 0..reps {
         for nth in 0..rows.len() {
-            // Another one begins each time: nobody always has the same one before him.
+            // Each round starts with another candidate, so that no candidate always follows the same one.
             let at = (nth + turn) % rows.len();
             let row = &mut rows[at];
             if row.error.is_some() {
@@ -136,7 +137,7 @@ fn measure_all(
     Ok(benchmark)
 }
 
-/// One run, and what was wrong with its answer.
+/// Runs a participant once and returns the mistakes in its result.
 fn measure(
     environment: &mut Environment,
     participant: &Participant,
@@ -172,7 +173,7 @@ fn measure(
     Ok((sample, answer.mistakes(messages, remaining)))
 }
 
-/// What a run says of itself.
+/// Result that a run reports.
 #[derive(Debug, PartialEq)]
 struct Answer {
     seconds: f64,
@@ -193,7 +194,8 @@ fn parse_report(said: &str) -> Option<Answer> {
     Some(Answer { seconds, handled, different: args.next()?.parse().ok()? })
 }
 
-/// Of somebody who wrote down what he was sent. His connecting is counted as well; it is little beside his work.
+/// Parses the output of a candidate that prints message bodies. Its time includes connecting, which is short compared
+/// with its work.
 fn parse_bodies(said: &str, seconds: f64) -> Option<Answer> {
     let numbers = said.lines().map(|line| line.get(..20)?.parse().ok());
     let mut numbers = numbers.collect::<Option<Vec<u64>>>()?;
@@ -204,7 +206,7 @@ fn parse_bodies(said: &str, seconds: f64) -> Option<Answer> {
 }
 
 impl Answer {
-    /// Every message is to be handled, none of them twice, and all of them acknowledged.
+    /// Describes the difference from the expected result: every message handled once and acknowledged.
     fn mistakes(&self, messages: u64, remaining: u32) -> Option<String> {
         let Answer { handled, different, .. } = *self;
         let right = (handled, different, remaining) == (messages, messages, 0);
@@ -241,7 +243,7 @@ mod tests {
         assert_eq!(parse_bodies("something else\n", 2.0), None);
     }
 
-    /// Gristmill in this process, so that a broker is all it needs.
+    /// Runs Gristmill's consumer in this process, so that the test needs only a broker.
     #[test]
     fn what_is_filled_in_is_consumed_and_what_is_left_is_seen() {
         let mut environment = Environment::start().unwrap();

@@ -1,6 +1,4 @@
-//! Who takes part, and how each is called.
-//!
-//! Owns the command lines. Everybody gets the same queue with the same messages, and the same prefetch.
+//! The candidates of `amqp` and their command lines. All get the same queue, the same messages and the same prefetch.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -17,58 +15,58 @@ use crate::{
     program::{self, find_program},
 };
 
-/// One way of consuming.
+/// One client with one way of acknowledging.
 pub(super) struct Candidate {
     pub(super) name: &'static str,
     pub(super) acks: Acks,
     program: Program,
-    /// What its program is told to be.
+    /// Role that its program takes as an argument.
     role: &'static str,
-    /// It gets one in so many of the messages: rates are compared, and it is slow.
+    /// Divides the number of messages for a slow candidate; rates are compared.
     pub(super) message_divisor: u64,
 }
 
 /// How messages are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acks {
-    /// As it sees fit: when a handler is done.
+    /// By the library, when a handler is done.
     Automatic,
     Each,
-    /// Fifty at a time.
+    /// Acknowledges fifty messages at a time.
     Batch,
-    /// Not at all: the broker forgets what it sends. For information.
+    /// `no_ack`: the broker deletes a message when it sends it. For information.
     Never,
 }
 
-/// What is started for a candidate.
+/// Program that runs a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
     Gristmill,
-    /// `peers/amqp`
+    /// The program in `peers/amqp`.
     Rust,
     Python,
     /// `amqp-consume`, which starts a program for each message.
     Tool,
 }
 
-/// What is to be consumed.
+/// Describes one run of a consumer.
 pub(super) struct ConsumeTask<'a> {
     pub(super) uri: &'a str,
     pub(super) queue: &'a str,
-    /// A number, or `watch`.
+    /// Number of messages, or `watch`.
     pub(super) messages: String,
     pub(super) prefetch: u16,
-    /// What a handler waits, in milliseconds.
+    /// Time that a handler sleeps, in milliseconds.
     pub(super) work: u64,
-    /// 0 is as it comes.
+    /// Number of parallel handlers; 0 is the candidate's default.
     pub(super) workers: usize,
 }
 
-/// A candidate whose program is there.
+/// A candidate whose program was found.
 pub(super) struct Participant {
     pub(super) candidate: &'static Candidate,
     program: PathBuf,
-    /// What it needs in its env_vars.
+    /// Environment variables for the program.
     env_vars: Vec<(OsString, OsString)>,
 }
 
@@ -83,7 +81,7 @@ pub(super) static GRISTMILL: Candidate = Candidate {
 pub(super) static GRISTMILL_BLOCKING: Candidate =
     Candidate { name: "gristmill, blocking", role: "threads", ..GRISTMILL };
 
-/// Each of gristmill, and the same of an earlier build.
+/// Gristmill's candidates, each with the same candidate of an earlier build.
 pub(super) static BEFORE: [(&Candidate, Candidate); 2] = [
     (&GRISTMILL, Candidate { name: "gristmill, before", ..GRISTMILL }),
     (&GRISTMILL_BLOCKING, Candidate { name: "gristmill, blocking, before", role: "threads", ..GRISTMILL }),
@@ -108,7 +106,7 @@ pub(super) static PEERS: [Candidate; 10] = [
     },
 ];
 
-/// For `recovery` alone: lapin with its own.
+/// Used only in `recovery`: lapin with its automatic recovery.
 pub(super) static LAPIN_RECOVERING: Candidate =
     rust("lapin, enable_auto_recover", "lapin-recovering", Acks::Each);
 
@@ -121,8 +119,8 @@ const fn python(name: &'static str, acks: Acks) -> Candidate {
 }
 
 impl Candidate {
-    /// Whether it is measured with handlers that do nothing and this prefetch. Without acknowledgements there is none, so
-    /// it is measured once.
+    /// Returns whether it is measured with handlers that do nothing and this prefetch. Without acknowledgements the
+    /// prefetch has no effect, so it is measured once.
     pub(super) fn takes_part_in_rate(&self, prefetch: u16, largest: u16) -> bool {
         match self.acks {
             Acks::Batch => prefetch >= 50,
@@ -131,30 +129,30 @@ impl Candidate {
         }
     }
 
-    /// Whether it is measured with handlers that take their time.
+    /// Returns whether it is measured with handlers of 100 ms.
     pub(super) fn takes_part_in_work(&self, workers: usize) -> bool {
         match self.program {
             Program::Gristmill => true,
             Program::Rust => self.acks == Acks::Each,
-            // One handler at a time is what it has.
+            // pika runs one handler at a time.
             Program::Python => self.acks == Acks::Each && workers == 1,
             Program::Tool => false,
         }
     }
 
-    /// Whether it is looked at when the broker goes and comes back.
+    /// Returns whether it is measured when the broker is killed and restarted.
     pub(super) fn takes_part_in_recovery(&self) -> bool {
         self.name == GRISTMILL.name || (self.program == Program::Rust && self.acks == Acks::Each)
     }
 
-    /// Whether its output is what it was sent, instead of a report.
+    /// Returns whether it prints the message bodies instead of a report.
     pub(super) fn prints_bodies(&self) -> bool {
         self.program == Program::Tool
     }
 }
 
 impl Program {
-    /// Where it is, and its env_vars. Says what is missing, where it cannot take part.
+    /// Returns the path of the program and its environment variables, or an error that names what is missing.
     fn locate(self) -> Result<(PathBuf, Vec<(OsString, OsString)>), String> {
         match self {
             Program::Gristmill => {
@@ -181,7 +179,7 @@ impl Program {
 }
 
 impl Participant {
-    /// Gristmill, then those that are chosen for and there. Who is not is named.
+    /// Returns Gristmill's participants, then the selected peers that are installed. Prints the names of the others.
     pub(super) fn all(options: &Options) -> Result<Vec<Self>, String> {
         let (program, env_vars) = Program::Gristmill.locate()?;
         let gristmill = Participant { candidate: &GRISTMILL, program, env_vars };
@@ -210,12 +208,12 @@ impl Participant {
         Ok(all)
     }
 
-    /// The same program as somebody else.
+    /// Returns a participant that runs another candidate with the same program.
     pub(super) fn like(&self, candidate: &'static Candidate) -> Self {
         Participant { candidate, program: self.program.clone(), env_vars: self.env_vars.clone() }
     }
 
-    /// What is to be started. What it needs to have lies in the folder.
+    /// Returns the command line. A script that it needs is written to `folder`.
     pub(super) fn call(&self, task: &ConsumeTask<'_>, folder: &Path) -> Result<CommandLine, String> {
         let mode = match self.candidate.acks {
             Acks::Automatic => self.candidate.role,
@@ -245,7 +243,8 @@ impl Participant {
                 args.extend(common);
             }
             Program::Tool => {
-                // It waits for ever if a message is missing; `env` and `timeout` are the system's.
+                // It never ends if a message is missing, so `timeout` limits it. `env` and `timeout` come from the
+                // system.
                 program = "env".into();
                 args.extend(self.env_vars.iter().map(|(name, value)| {
                     let mut arg = name.clone();

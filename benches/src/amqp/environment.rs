@@ -1,7 +1,8 @@
-//! Where it is played: a broker of its own, its queues, and a folder.
+//! The environment of the runs: a broker, its queues and a temporary folder.
 //!
-//! Owns the broker, and what lies in its queues before a run and after it. Queues are filled by Gristmill's own publisher,
-//! for everybody alike, every message confirmed before the clock starts. One that a run remaining something in is not used again.
+//! Owns the broker and the contents of its queues before and after a run. Gristmill's publisher fills the queues for
+//! all candidates, and every message is confirmed before the measurement starts. A queue that still has messages after
+//! a run is not used again.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -11,16 +12,16 @@ use tokio::runtime::Runtime;
 
 use crate::scratch::Scratch;
 
-/// Of one message: its number in 20 digits, then something, then the end of a line.
+/// Size of a message in bytes: its number in 20 digits, padding, a newline.
 pub(super) const BYTES: usize = 100;
 
-/// How many are published at a time.
+/// Number of messages published at a time.
 const PUBLISH_BATCH: u64 = 10_000;
 
-/// How long the broker is waited for to notice that a consumer is gone.
+/// Maximum wait until the broker notices that a consumer is gone, and for a client to shut down.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A kind of queue.
+/// Kind of queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueKind {
     Classic,
@@ -45,12 +46,12 @@ impl QueueKind {
     }
 }
 
-/// The broker and what is around it.
+/// A running broker and a folder for the runs.
 pub(super) struct Environment {
     pub(super) broker: Broker,
     runtime: Runtime,
     scratch: Scratch,
-    /// How many runs remaining something behind.
+    /// Suffix of the queue names, incremented after a run that left messages in its queue.
     queue_generation: u32,
 }
 
@@ -66,12 +67,12 @@ impl Environment {
         })
     }
 
-    /// A folder for what a run writes.
+    /// Returns the folder for the files of a run.
     pub(super) fn folder(&self) -> PathBuf {
         self.scratch.path().to_path_buf()
     }
 
-    /// A queue of this kind with so many messages and nothing else in it: its name.
+    /// Fills a queue of this kind with this number of messages and returns its name.
     pub(super) fn fill(&self, kind: QueueKind, messages: u64) -> Result<String, String> {
         let name = format!("{}-{}", kind.name(), self.queue_generation);
         let filled = self.runtime.block_on(async {
@@ -89,8 +90,8 @@ impl Environment {
         filled.map(|()| name).map_err(|error| format!("filling a {} queue: {error}", kind.name()))
     }
 
-    /// How many messages are remaining in a queue once nobody consumes from it: those that were delivered and not
-    /// acknowledged are back in it then.
+    /// Returns the number of messages in a queue once it has no consumer: messages that were delivered but not
+    /// acknowledged are then back in it.
     pub(super) fn remaining(&mut self, queue: &str) -> Result<u32, String> {
         let counted = self.runtime.block_on(async {
             let client = Client::builder(self.broker.uri()).start().await?;
@@ -117,21 +118,21 @@ impl Environment {
         remaining
     }
 
-    /// The queues as they are will not be used again.
+    /// Makes the next run use new queues.
     pub(super) fn discard_queues(&mut self) {
         self.queue_generation += 1;
     }
 
-    /// Seconds of the processor's time that the broker has used so far, where the system tells.
+    /// Returns the CPU seconds that the broker has used so far, if the system reports them.
     pub(super) fn broker_cpu(&self) -> Option<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.broker.id()?)).ok()?;
         parse_cpu_seconds(&stat)
     }
 }
 
-/// From a line of Linux about a process, as proc(5) has it. Time is in hundredths of a second there, on any machine.
+/// Parses the CPU seconds from a line of /proc/PID/stat; see proc(5). The unit there is 1/100 s on any machine.
 fn parse_cpu_seconds(stat: &str) -> Option<f64> {
-    // What the process is called stands in parentheses, and may have spaces and parentheses in it.
+    // The name of the process is in parentheses and can itself contain spaces and parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<f64>().ok();
     Some((ticks()? + ticks()?) / 100.0)

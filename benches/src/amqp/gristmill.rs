@@ -1,7 +1,7 @@
-//! Gristmill as a candidate: one run in a process of its own.
+//! Gristmill's consumer: one run in its own process.
 //!
-//! It runs as anybody would start it: retries, dead letters, statistics and recovery on, the queue's dead letters
-//! declared. It acknowledges by itself, when a handler is done.
+//! It uses default settings: retries, dead letters, statistics and recovery are on, and the queue's dead letter queue
+//! is declared. The library acknowledges a message when its handler is done.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -10,11 +10,11 @@ use tokio::sync::Notify;
 
 use super::message_counter::MessageCounter;
 
-/// Longer than any run should take.
+/// Maximum duration of a run.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// `amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS`: prints seconds, and how many messages were
-/// handled, in all and different ones.
+/// Runs `amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS` and prints the seconds, the number of
+/// handled messages and the number of different ones.
 pub(crate) fn one(args: &[String]) -> Result<(), String> {
     let [uri, queue, messages, prefetch, kind, handler, workers] = args else {
         return Err("amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS".into());

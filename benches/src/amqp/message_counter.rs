@@ -1,7 +1,7 @@
-//! Which messages were handled, and how long it took from the first handler's start to the last one's end.
+//! Counts the handled messages and measures the time from the start of the first handler to the end of the last.
 //!
-//! The peers in Rust have this file too, by its path: everybody counts alike, and pays the same for it. It is for the
-//! process that consumes; what its answer is worth is judged in the one that started it.
+//! The Rust peers include this file by its path, so that counting costs all of them the same. It runs in the consuming
+//! process; the process that started it checks the result.
 
 use std::{
     sync::{
@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A message begins with its number, in so many digits.
+/// Number of digits of the message number at the start of a body.
 const DIGITS: usize = 20;
 
-/// What one process has handled.
+/// Counts the messages handled by one process.
 pub(crate) struct MessageCounter {
-    /// How often, by number. Nothing, when whoever reads our output counts.
+    /// How often each message was handled, by number. None in `watch` mode, where the reader of the output counts.
     seen: Option<Vec<AtomicU8>>,
     handled: AtomicUsize,
     started_at: OnceLock<Instant>,
@@ -24,7 +24,7 @@ pub(crate) struct MessageCounter {
 }
 
 impl MessageCounter {
-    /// Of so many messages, or, for the word `watch`, of any number: then each is told as a line, at once.
+    /// Counts up to this number of messages. With `watch` it prints a line for each message instead, without a limit.
     pub(crate) fn new(messages: &str) -> Result<Self, String> {
         let seen = match messages {
             "watch" => None,
@@ -36,12 +36,12 @@ impl MessageCounter {
         Ok(Self { seen, handled: AtomicUsize::new(0), started_at: OnceLock::new(), took: OnceLock::new() })
     }
 
-    /// A handler starts.
+    /// Records that a handler starts.
     pub(crate) fn on_start(&self) {
         self.started_at.get_or_init(Instant::now);
     }
 
-    /// It is done with this message. Whether that was the last of all.
+    /// Records that a handler is done with this message. Returns whether it was the last one.
     pub(crate) fn on_done(&self, body: &[u8]) -> bool {
         let Some(seen) = &self.seen else {
             println!("handled");
@@ -58,7 +58,7 @@ impl MessageCounter {
         last
     }
 
-    /// Seconds, how many were handled in all, and how many different ones.
+    /// Returns the seconds, the number of handled messages and the number of different ones, separated by spaces.
     pub(crate) fn report(&self) -> String {
         let seconds = self.took.get().map_or(f64::NAN, Duration::as_secs_f64);
         let different = self.seen.iter().flatten().filter(|times| times.load(Relaxed) > 0).count();

@@ -1,4 +1,4 @@
-//! What was typed after `cargo xtask bench amqp`, and what it comes to.
+//! Command-line options of `cargo xtask bench amqp`.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -31,7 +31,7 @@ Examples:
   cargo xtask bench amqp --only recovery
 ";
 
-/// What can be measured.
+/// Part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Rate,
@@ -39,20 +39,20 @@ pub(super) enum Part {
     Recovery,
 }
 
-/// How much is measured.
+/// Parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) messages: u64,
     pub(super) reps: usize,
-    /// Beginnings of names; none means every peer.
+    /// Prefixes of peer names; None selects all peers.
     pub(super) peers: Option<Vec<String>>,
     pub(super) queues: Vec<QueueKind>,
-    /// Rising.
+    /// Sorted from small to large.
     pub(super) prefetches: Vec<u16>,
     pub(super) parts: Vec<Part>,
-    /// How many messages a worker gets, where handlers take their time.
+    /// Number of messages per worker with handlers of 100 ms.
     pub(super) each: u64,
-    /// An earlier build of this program.
+    /// Earlier build of this program.
     pub(super) before: Option<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ impl Options {
     }
 }
 
-/// Understands the args. Nothing, when it is the help that is chosen for.
+/// Parses the arguments. Returns None if help is requested.
 pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let quick = args.iter().any(|arg| arg == "--quick");
     let mut options = Options {

@@ -1,7 +1,7 @@
-//! A broker that is killed in mid-flow and comes back: how long until the next message is handled.
+//! Measures how long after a broker was killed and restarted the next message is handled.
 //!
-//! For information. The clock starts when the broker answers_amqp the first bytes of AMQP again; what had been sent ahead was
-//! handled long before that.
+//! For information. The time starts when the broker answers the AMQP protocol header again; all prefetched messages
+//! were handled long before that.
 
 use std::{
     fs::{self, File},
@@ -18,31 +18,32 @@ use super::{
     environment::{Environment, QueueKind},
 };
 
-/// How long the next message is waited for.
+/// Maximum wait for the next message.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For all of them together; each handles less than a thousand a second, for some seconds.
+/// Number of messages for all candidates together; each handles fewer than a thousand per second, for a few seconds.
 const MESSAGES: u64 = 30_000;
 
-/// So many are handled before the broker is killed.
+/// Number of messages handled before the broker is killed.
 const HANDLED_BEFORE_KILL: usize = 200;
 
 const WORKERS: usize = 4;
 const WORK_MS: u64 = 5;
 
-/// What became of one.
+/// Result of one candidate.
 pub(super) struct Outcome {
     pub(super) name: &'static str,
     pub(super) told: String,
 }
 
-/// Gristmill, and those in Rust that acknowledge each message; lapin a second time with its own recovery.
+/// Measures Gristmill and the Rust peers that acknowledge each message; lapin a second time with its automatic
+/// recovery.
 pub(super) fn measure(
     environment: &mut Environment,
     participants: &[Participant],
 ) -> Result<Vec<Outcome>, String> {
     let queue = environment.fill(QueueKind::Quorum, MESSAGES)?;
-    // What lies in it is nobody else's.
+    // Other runs must not use this queue.
     environment.discard_queues();
     let mut outcomes = Vec::new();
     let players = participants.iter().filter(|one| one.candidate.takes_part_in_recovery());
@@ -85,7 +86,7 @@ fn measure_one(
     Ok(Outcome { name: participant.candidate.name, told })
 }
 
-/// How long after the broker's return something was handled.
+/// Kills and restarts the broker. Returns the time from its return to the next handled message.
 fn time_to_recover(environment: &mut Environment, consumer: &Consumer) -> Result<Option<Duration>, String> {
     for _ in 0..HANDLED_BEFORE_KILL {
         let handled = consumer.handled.recv_timeout(TIMEOUT);
@@ -112,7 +113,7 @@ fn time_to_recover(environment: &mut Environment, consumer: &Consumer) -> Result
     }
 }
 
-/// Whether somebody there speaks AMQP: it answers_amqp the client's first bytes with the start of a frame.
+/// Returns whether a broker answers the AMQP protocol header with the start of a frame.
 fn answers_amqp(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
@@ -123,7 +124,7 @@ fn answers_amqp(address: SocketAddr) -> bool {
     ask().is_ok()
 }
 
-/// A process that says a line for every message it handled. Ended when this is dropped.
+/// A process that prints a line for every handled message. It is killed on drop.
 struct Consumer {
     child: Child,
     handled: Receiver<Instant>,
@@ -134,7 +135,7 @@ impl Consumer {
         let lines = BufReader::new(child.stdout.take().ok_or("no output to read")?);
         let (sender, handled) = channel();
         thread::spawn(move || {
-            // Nobody listens any more when it is over.
+            // Ends when the receiver is dropped.
             lines.lines().map_while(Result::ok).try_for_each(|_| sender.send(Instant::now()))
         });
         Ok(Consumer { child, handled })
@@ -143,7 +144,7 @@ impl Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

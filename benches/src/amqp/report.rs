@@ -1,6 +1,6 @@
-//! What the measurements say: tables, ratios, and whether the thresholds are met.
+//! Prints tables and ratios, and checks the thresholds.
 //!
-//! Owns the thresholds. A participant whose answer was wrong, or who was given up, is nobody's measure.
+//! Owns the thresholds. A candidate with a wrong result or an error is excluded from all comparisons.
 
 use super::{
     benchmark::{Benchmark, Row, Sample, WORK_MS},
@@ -21,7 +21,7 @@ impl Row {
         self.each(|sample| sample.rate)
     }
 
-    /// Whether it did what was chosen, every time.
+    /// Returns whether it completed every run with a correct result.
     fn is_valid(&self) -> bool {
         self.error.is_none() && self.mistakes.is_none() && !self.samples.is_empty()
     }
@@ -38,7 +38,7 @@ impl Benchmark {
         self.rows.iter().find(|row| row.candidate.name == GRISTMILL.name && row.is_valid())
     }
 
-    /// The fastest peer of those that acknowledge so.
+    /// Returns the fastest candidate that acknowledges in this way.
     fn fastest(&self, acks: Acks) -> Option<&Row> {
         let those = self.rows.iter().filter(|row| row.candidate.acks == acks && row.is_valid());
         those.max_by(|a, b| median(&a.rates()).total_cmp(&median(&b.rates())))
@@ -48,7 +48,7 @@ impl Benchmark {
         format!("{}, prefetch {}", self.kind.name(), self.prefetch)
     }
 
-    /// What so many workers can do in a second, at most.
+    /// Returns the maximum number of messages per second that the workers can handle.
     fn max_rate(&self) -> f64 {
         self.workers as f64 * 1e3 / WORK_MS as f64
     }
@@ -82,7 +82,7 @@ pub(super) fn print_rate(benchmark: &Benchmark) {
     }
 }
 
-/// All workers in one table: messages a second, and their part of what is max_rate.
+/// Prints one table for all numbers of workers: messages per second, and their share of the maximum.
 pub(super) fn print_work(benchmarks: &[Benchmark]) {
     println!("\nhandlers of {WORK_MS} ms: messages/s, and their part of what the workers can do\n");
     let heads = benchmarks.iter().map(|benchmark| match benchmark.workers {
@@ -121,7 +121,7 @@ pub(super) fn print_recovery(outcomes: &[Outcome]) {
     }
 }
 
-/// Prints every threshold that these benchmarks tell about.
+/// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(rates: &[Benchmark], works: &[Benchmark]) {
     let compared = rates.iter().chain(works).flat_map(before_thresholds);
     let thresholds: Vec<Threshold> = rates
@@ -135,7 +135,7 @@ pub(super) fn print_thresholds(rates: &[Benchmark], works: &[Benchmark]) {
     }
 }
 
-/// One message at a time has no threshold: what it takes is the way to the broker and back.
+/// Prefetch 1 has no threshold: the round trip to the broker decides its rate.
 fn rate_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     if benchmark.prefetch == 1 {
         return Vec::new();
@@ -161,7 +161,7 @@ fn work_threshold(benchmark: &Benchmark) -> Threshold {
     Threshold { what, value, limit: AtLeast(0.95) }
 }
 
-/// Each rate of gristmill against the rate of the earlier build: at most 3 % slower.
+/// Compares each rate of Gristmill with the rate of the earlier build: at most 3 % slower.
 fn before_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     let row = |name: &str| benchmark.rows.iter().find(|row| row.candidate.name == name && row.is_valid());
     let compared = BEFORE
@@ -175,7 +175,7 @@ fn before_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     compared.map(threshold).collect()
 }
 
-/// Why the benchmark has failed, if it has: a wrong answer of anybody's, or none of gristmill.
+/// Returns why the benchmark failed: a wrong result of any candidate, or a missing one of Gristmill.
 pub(super) fn failure<'a>(benchmarks: impl Iterator<Item = &'a Benchmark>) -> Option<String> {
     let rows: Vec<&Row> = benchmarks.flat_map(|benchmark| &benchmark.rows).collect();
     if let Some(row) = rows.iter().find(|row| row.mistakes.is_some()) {

@@ -1,7 +1,7 @@
-//! One table's worth of measurements: some participants over one tree, in turns, and every answer checked.
+//! Measures the runs of one table: several candidates scan one tree alternately, and every result is checked.
 //!
-//! Owns the order of the runs and what lies ready before each: fresh folders or what was learned before, full caches of
-//! the system or empty ones. What the numbers mean is decided in `report`.
+//! Owns the order of the runs and the state before each: a new folder or the caches of an earlier run, warm or cold
+//! file caches of the system. `report` evaluates the numbers.
 
 use std::{
     fs,
@@ -19,16 +19,16 @@ use crate::{
     scratch::Scratch,
 };
 
-/// Somebody who is measured, with the programs it takes.
+/// A candidate with the paths of its programs.
 pub(super) enum Participant {
-    /// The program `gristmill`.
+    /// The `gristmill` program.
     Gristmill(PathBuf),
-    /// An earlier build of it.
+    /// An earlier build of `gristmill`.
     Before(PathBuf),
     Peer(&'static Candidate, PathBuf),
-    /// `walk`, in a process of its own.
+    /// The module `walk` in a separate process.
     Walk,
-    /// b3sum over the files with equals, started by xargs.
+    /// b3sum over the files that have duplicates, started by xargs.
     Sums {
         xargs: PathBuf,
         b3sum: PathBuf,
@@ -51,7 +51,7 @@ impl Participant {
         }
     }
 
-    /// Whether a second run can be quicker than the first for what it keeps.
+    /// Returns whether it stores data that can make a second run faster.
     fn keeps_cache(&self) -> bool {
         match self {
             Participant::Gristmill(_) | Participant::Before(_) => true,
@@ -61,13 +61,13 @@ impl Participant {
     }
 }
 
-/// What is done, under which conditions.
+/// Conditions of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) profile: Profile,
-    /// A second time over an unchanged tree.
+    /// Scans an unchanged tree a second time.
     pub(super) again: bool,
-    /// With the system's caches empty.
+    /// Empties the system's file caches before each run.
     pub(super) cold: bool,
 }
 
@@ -78,32 +78,32 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// One participant's measurements.
+/// Measurements of one candidate.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) runs: Vec<Run>,
-    /// What was wrong with its worst answer.
+    /// Mistakes of the last wrong result.
     pub(super) mistakes: Mistakes,
-    /// Why it was given up.
+    /// Error that ended its measurements.
     pub(super) error: Option<String>,
 }
 
-/// A table.
+/// Measurements of one table.
 pub(super) struct Benchmark {
     pub(super) setting: Setting,
-    /// In the tree.
+    /// Number of files in the tree.
     pub(super) files: u64,
     pub(super) rows: Vec<Row>,
 }
 
-/// Measures.
+/// Measures all participants alternately, `reps` times.
 pub(super) fn measure_all(
     setting: Setting,
     tree: &Tree,
     participants: &[Participant],
     reps: usize,
 ) -> Result<Benchmark, String> {
-    // Beside the tree: databases and caches are on the same disk.
+    // Beside the tree, so that databases and caches are on the same disk.
     let scratch = Scratch::new(tree.root.parent().ok_or("the tree has no parent")?)?;
     let mut rows: Vec<Row> = Vec::new();
     for (nth, participant) in participants.iter().enumerate() {
@@ -147,12 +147,12 @@ pub(super) fn measure_all(
     Ok(Benchmark { setting, files: tree.files, rows })
 }
 
-/// A participant's own folder: its home, its database, its answers.
+/// Returns the participant's own folder for its home, its database and its results.
 fn work_dir(scratch: &Scratch, nth: usize) -> PathBuf {
     scratch.path().join(nth.to_string())
 }
 
-/// One run, and what its answer was worth.
+/// Runs a participant once and compares its result with the expected groups.
 fn measure(
     participant: &Participant,
     tree: &Tree,

@@ -1,7 +1,7 @@
-//! Who takes part, how each is called, and how each writes its answer.
+//! The peers of `dedup`: their command lines and the parsers of their results.
 //!
-//! Owns the command lines and the reading of answers. Each is selected for the same: all groups of equal files of at least
-//! one byte. Nobody is selected to compare again what it compares anyway, or to leave out what makes it sure.
+//! Each peer must report all groups of equal files of at least one byte. No peer is asked to repeat a comparison that
+//! it makes anyway, or to skip a check that makes its result certain.
 
 use std::{
     collections::HashMap,
@@ -12,28 +12,28 @@ use std::{
 
 use crate::process::CommandLine;
 
-/// A group of paths, as bytes: not every program writes UTF-8.
+/// Groups of paths as bytes: not every program writes UTF-8.
 pub(super) type Groups = Vec<Vec<Vec<u8>>>;
 
-/// One way of calling one program.
+/// One program with one set of arguments.
 pub(super) struct Candidate {
     pub(super) name: &'static str,
     pub(super) program: &'static str,
-    /// Before the args with the tree and the files.
+    /// Arguments before those for the tree and the output file.
     args: &'static [&'static str],
-    /// What keeps what it keeps_cache for the next time; nothing, where it cannot.
+    /// Arguments that enable a cache for the next run; None if it has no cache.
     pub(super) cached: Option<&'static [&'static str]>,
     dialect: Dialect,
-    /// Whether it takes part where growth is told, over a million files.
+    /// Whether it is measured in the growth tables, over a million files.
     pub(super) in_growth: bool,
 }
 
-/// What comes behind the args, and what an answer looks like.
+/// Form of the last arguments and of the result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dialect {
-    /// The tree; groups with empty lines between, on standard output.
+    /// The tree is the last argument; groups separated by empty lines are printed on standard output.
     Fdupes,
-    /// The same, into a file.
+    /// As `Fdupes`, but the groups are written to a file.
     Rmlint,
     Rdfind,
     Czkawka,
@@ -56,7 +56,7 @@ pub(super) const PEERS: &[Candidate] = &[
         dialect: Dialect::Fdupes,
         in_growth: true,
     },
-    // A disk of a virtual machine calls itself a rotating one, and is then read by one thread at a time.
+    // The disk of a virtual machine reports itself as rotating, so fclones reads it with one thread.
     Candidate {
         name: "fclones, as for an SSD",
         program: "fclones",
@@ -93,7 +93,7 @@ pub(super) const PEERS: &[Candidate] = &[
         name: "czkawka blake3",
         program: "czkawka_cli",
         args: &["dup", "--minimal-file-size", "1", "--search-method", "HASH", "--hash-type", "BLAKE3"],
-        // As it comes it keeps nothing about small files.
+        // By default it caches nothing about small files.
         cached: Some(&[
             "--use-prehash-cache",
             "--minimal-prehash-cache-file-size",
@@ -120,7 +120,8 @@ pub(super) const PEERS: &[Candidate] = &[
         dialect: Dialect::Fdupes,
         in_growth: false,
     },
-    // It can keep checksums in extended attributes. That would write into the tree, and change what others look at.
+    // rmlint can store checksums in extended attributes. That would write to the tree and change it for the other
+    // peers.
     Candidate {
         name: "rmlint",
         program: "rmlint",
@@ -140,7 +141,7 @@ pub(super) const PEERS: &[Candidate] = &[
 ];
 
 impl Candidate {
-    /// The call over a tree. `again` with what it learned before, as far as it keeps that.
+    /// Returns the command line for a tree. With `again` it uses the cache of an earlier run, if the program has one.
     pub(super) fn call(&self, program: &Path, root: &Path, answer: &Path, again: bool) -> CommandLine {
         let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
         let cached = self.cached.filter(|_| again);
@@ -161,12 +162,12 @@ impl Candidate {
                 args.extend(["--directories".into(), root.into()]);
             }
         }
-        // czkawka says with its exit code that it found something.
+        // czkawka exits with 11 if it found duplicates.
         let success_codes: &[i32] = if self.dialect == Dialect::Czkawka { &[0, 11] } else { &[0] };
         CommandLine { program: program.to_path_buf(), args, success_codes }
     }
 
-    /// What it answered.
+    /// Reads the reported groups.
     pub(super) fn answer(&self, stdout: &Path, answer: &Path) -> io::Result<Groups> {
         match self.dialect {
             Dialect::Fdupes => Ok(fdupes(&fs::read(stdout)?)),
@@ -177,18 +178,19 @@ impl Candidate {
     }
 }
 
-/// The measure for what must be read: b3sum over the files that are in groups, as many at a time as a command line holds.
+/// Returns the command line of b3sum over the files that have duplicates, as many files at a time as a command line
+/// holds: the time to read what must be read.
 pub(super) fn b3sum_duplicates(xargs: PathBuf, b3sum: &Path, list: &Path) -> CommandLine {
     let args = ["--null".into(), "--arg-file".into(), list.into(), b3sum.into()];
     CommandLine { program: xargs, args: args.to_vec(), success_codes: &[0] }
 }
 
-/// One path a line, an empty line between groups.
+/// Parses one path per line, with an empty line between groups.
 pub(super) fn fdupes(text: &[u8]) -> Groups {
     parse_groups(text, |line| (!line.is_empty()).then_some(line))
 }
 
-/// Paths in quotation marks; every other line begins a new group.
+/// Parses paths in quotation marks; any other line starts a new group.
 fn czkawka(text: &[u8]) -> Groups {
     parse_groups(text, |line| line.trim_ascii().strip_prefix(b"\"")?.strip_suffix(b"\""))
 }
@@ -206,7 +208,8 @@ fn parse_groups<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>)
     groups
 }
 
-/// Seven args and a path; the second is the group's number, negative for all but its first file.
+/// Parses seven words and a path per line. The second word is the number of the group, negative for all but its first
+/// file.
 fn rdfind(text: &[u8]) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"DUPTYPE_")) {
@@ -219,7 +222,7 @@ fn rdfind(text: &[u8]) -> Groups {
     groups.into_values().collect()
 }
 
-/// A sum, two spaces and a path a line: equal sums are a group.
+/// Parses a checksum, two spaces and a path per line; paths with equal checksums form a group.
 pub(super) fn parse_sums(text: &[u8]) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n') {

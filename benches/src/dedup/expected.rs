@@ -1,28 +1,30 @@
-//! What is true of a tree: which of its files are equal. Known from how they were made, never read back from the disk.
+//! The expected groups of equal files of a tree. They follow from how the files were generated and are never read back
+//! from disk.
 //!
-//! Owns the comparison of an answer with it. How a program writes its answer is known in `candidate`.
+//! Owns the comparison of a result with them. `candidate` parses the results.
 
 use std::collections::{HashMap, HashSet};
 
-/// Groups of equal, non-empty files; paths relative to the tree, sorted, as are the groups.
+/// Groups of equal, non-empty files. Paths are relative to the tree and sorted, as are the groups.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) groups: Vec<Vec<String>>,
 }
 
-/// How a file's bytes came about. Equal makings are equal bytes; unequal ones are not, beyond a few bytes.
+/// Identifies how the bytes of a file were generated. Equal recipes give equal bytes; different recipes give different
+/// bytes, except for files of a few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Recipe(pub(super) &'static str, pub(super) [u64; 3]);
 
-/// A content, told apart from all others of its tree.
+/// Identifies a content within its tree.
 #[derive(PartialEq, Eq, Hash)]
 enum Content {
-    /// So few bytes that chance makes some of them equal: compared themselves.
+    /// So few bytes that different recipes can be equal by chance: compared by value.
     Short(Vec<u8>),
     Generated(Recipe, usize),
 }
 
-/// The expected while a tree is being made.
+/// Collects the expected groups while a tree is generated.
 #[derive(Default)]
 pub(super) struct ExpectedBuilder {
     files: HashMap<Content, Vec<String>>,
@@ -48,7 +50,7 @@ impl ExpectedBuilder {
     }
 }
 
-/// How far an answer is from the expected, in groups.
+/// Number of groups by which a result differs from the expected ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mistakes {
     pub(super) missed: usize,
@@ -77,8 +79,8 @@ impl Expected {
         self.groups.iter().flatten()
     }
 
-    /// Compares groups of absolute paths under `root` with the true ones. A group that is not exactly right counts as
-    /// false, and the true one as missed; a path from elsewhere makes its group false.
+    /// Compares groups of absolute paths under `root` with the expected ones. A group that does not match exactly
+    /// counts as false, and the expected one as missed. A path outside of `root` makes its group false.
     pub(super) fn mistakes(&self, root: &str, mut answer: Vec<Vec<Vec<u8>>>) -> Mistakes {
         answer.iter_mut().for_each(|group| group.sort());
         let mut expected: HashSet<Vec<&[u8]>> =
@@ -88,7 +90,7 @@ impl Expected {
         for group in &answer {
             let relative: Option<Vec<&[u8]>> =
                 group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
-            // Taken out, so that a group answered twice is false the second time.
+            // Removed, so that a group reported twice is false the second time.
             if !relative.is_some_and(|paths| expected.remove(&paths)) {
                 false_groups += 1;
             }
@@ -96,7 +98,7 @@ impl Expected {
         Mistakes { missed: expected.len(), false_groups }
     }
 
-    /// One path a line, an empty line behind each group.
+    /// Writes one path per line, with an empty line after each group.
     pub(super) fn to_text(&self) -> String {
         self.groups.iter().map(|group| group.join("\n") + "\n\n").collect()
     }

@@ -1,4 +1,4 @@
-//! What was typed after `cargo xtask bench dedup`, and what it comes to.
+//! Command-line options of `cargo xtask bench dedup`.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -28,14 +28,14 @@ Peers that are not there are installed, unless --quick or --peers is given: fclo
 with cargo into the folder for tools, jdupes, rmlint and rdfind with apt-get.
 ";
 
-/// How much is measured, and where.
+/// Parsed options.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) profiles: Vec<Profile>,
     pub(super) scale: f64,
     pub(super) seed: u64,
     pub(super) reps: usize,
-    /// Beginnings of names; none means every peer.
+    /// Prefixes of peer names; None selects all peers.
     pub(super) peers: Option<Vec<String>>,
     pub(super) warm: bool,
     pub(super) cold: bool,
@@ -44,7 +44,7 @@ pub(super) struct Options {
     pub(super) before: Option<PathBuf>,
 }
 
-/// Understands the args. Nothing, when it is the help that is selected for.
+/// Parses the arguments. Returns None if help is requested.
 pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let quick = args.iter().any(|arg| arg == "--quick");
     let mut options = Options {

@@ -1,6 +1,6 @@
-//! What is in the trees: four kinds of collections, each with what makes finding duplicates hard or slow in it.
+//! Contents of the generated trees: four profiles, each with cases that make finding duplicates hard or slow.
 //!
-//! Owns sizes, contents, names and places. Nothing here touches the disk; a `TreeWriter` does.
+//! Owns sizes, contents, names and folders. `TreeWriter` writes them to disk.
 
 use std::io;
 
@@ -12,17 +12,19 @@ use crate::random::Random;
 
 const MIB: usize = 1 << 20;
 
-/// A kind of tree.
+/// Kind of tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Profile {
-    /// 200,000 files of 0 to 16 KiB in 10,000 folders, 30 % of them with equals. Every size is shared by many; families
-    /// share long heads, and some members differ in one byte.
+    /// 200,000 files of 0 to 16 KiB in 10,000 folders, 30 % of them with duplicates. Every size is shared by many
+    /// files; families of files share long heads, and some members differ in one byte.
     Small,
-    /// 60 files of 20 to 200 MiB: groups, and files of one size that differ in the first, middle or last byte.
+    /// 60 files of 20 to 200 MiB: groups of duplicates, and files of one size that differ in the first, middle or last
+    /// byte.
     Big,
-    /// 20,000 files of 50 KiB to 4 MiB that begin as JPEG files of five cameras do, 20 % of them with equals.
+    /// 20,000 files of 50 KiB to 4 MiB that start like the JPEG files of five cameras, 20 % of them with duplicates.
     Photos,
-    /// 1,000,000 files of 0 to 600 bytes in 40,000 folders, 20 % of them with equals: what a file costs, and its memory.
+    /// 1,000,000 files of 0 to 600 bytes in 40,000 folders, 20 % of them with duplicates, for the time and memory per
+    /// file.
     Million,
 }
 
@@ -40,7 +42,7 @@ impl Profile {
 
     pub(super) fn write(self, spec: &TreeSpec, writer: &mut TreeWriter) -> io::Result<()> {
         let generator = ContentGenerator { seed: spec.seed };
-        // Contents have streams of their own, numbered from 0; choices have one at the other end.
+        // The streams of contents are numbered from 0 upwards, those of choices from the maximum downwards.
         let choices = Random::new(spec.seed, u64::MAX - self as u64);
         match self {
             Profile::Small => small(&generator, choices, spec.scale, writer),
@@ -51,13 +53,13 @@ impl Profile {
     }
 }
 
-/// Makes contents.
+/// Generates the contents of files.
 struct ContentGenerator {
     seed: u64,
 }
 
 impl ContentGenerator {
-    /// `size` bytes that are like no others, unless kind and number are the same.
+    /// Returns `size` bytes that are unique to this kind and number.
     fn bytes(&self, kind: u8, number: u64, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
         Random::new(self.seed, u64::from(kind) << 48 | number).fill(&mut bytes);
@@ -65,7 +67,7 @@ impl ContentGenerator {
     }
 }
 
-/// Kinds of bytes: each has numbers of its own.
+/// Kinds of bytes. Each kind numbers its contents separately.
 const OWN: u8 = 0;
 const FAMILY: u8 = 1;
 const TAIL: u8 = 2;
@@ -78,8 +80,8 @@ fn scaled(number: f64, scale: f64) -> usize {
     ((number * scale) as usize).max(1)
 }
 
-/// Nested folders, at most nine deep, each under one of the `reach` that were made last, or under any where that one is
-/// deep enough.
+/// Creates nested folders, at most nine levels deep. The parent of each is one of the `reach` newest folders, or any
+/// folder if that parent is on the ninth level.
 fn nested(count: usize, reach: usize, choices: &mut Random, writer: &TreeWriter) -> io::Result<Vec<String>> {
     let mut folders = vec![(String::new(), 0)];
     for number in 0..count {
@@ -95,11 +97,11 @@ fn nested(count: usize, reach: usize, choices: &mut Random, writer: &TreeWriter)
     Ok(folders.into_iter().skip(1).map(|(path, _)| path).collect())
 }
 
-/// The sizes of families of small files, and how many families of each there are.
+/// Sizes of families of small files, and number of families of each size.
 const FAMILY_SIZES: [usize; 8] = [700, 2_048, 4_096, 4_500, 6_000, 9_000, 12_288, 16_384];
 const FAMILIES: usize = 6;
 
-/// Sizes that a fifth of all small files have: powers of two and their neighbours, and round numbers.
+/// Sizes of a fifth of all small files: powers of two and their neighbours, and round numbers.
 const POPULAR_SIZES: [usize; 27] = [
     64, 100, 128, 256, 300, 512, 777, 1_000, 1_024, 1_500, 2_000, 2_048, 3_000, 4_000, 4_095, 4_096, 4_097,
     5_000, 6_000, 8_000, 8_192, 10_000, 12_000, 12_288, 16_000, 16_383, 16_384,
@@ -123,7 +125,7 @@ fn small(
         let (bytes, recipe) = small_content(generator, &mut choices, &families, number as u64);
         let with_equals = number < files * 3 / 10 && !bytes.is_empty();
         let copies = if with_equals { small_copies(&mut choices) } else { 1 }.min(files - number);
-        // Half of the groups have the same name everywhere, as copied folders do.
+        // In half of the groups all files have the same name, as in copied folders.
         let same_name = choices.unit() < 0.5;
         let mut used = Vec::new();
         for nth in number..number + copies {
@@ -154,7 +156,7 @@ fn small_content(
         let mut bytes = families[family].clone();
         let size = bytes.len();
         if kind < 0.12 {
-            // One byte is changed. Chance makes some of these equal, and then they are made equally.
+            // One byte is changed. Some of these files are equal by chance; they then have equal recipes.
             let anywhere = choices.below(size);
             let at = choices.pick(&[0, size / 2, size - 1, anywhere]);
             let change = choices.between(1, 256);
@@ -181,7 +183,7 @@ fn small_copies(choices: &mut Random) -> usize {
     }
 }
 
-/// Below full scale the files are smaller, above it there are more.
+/// Below scale 1 the files are smaller; above it there are more of them.
 fn big(
     generator: &ContentGenerator,
     mut choices: Random,
@@ -235,7 +237,7 @@ fn big(
     Ok(())
 }
 
-/// What the files of one camera have in common is longer than the first block of many a program.
+/// The head that files of one camera share is longer than the first block that many programs read.
 const JPEG: &[u8] = b"\xff\xd8\xff\xe1\x1c\x45Exif\0\0MM\0*\0\0\0\x08";
 const CAMERAS: u64 = 5;
 
@@ -297,7 +299,7 @@ fn million(
     let mut number = 0;
     while number < files {
         let bytes = generator.bytes(OWN, number as u64, choices.below(601));
-        // Mixed among the others, at every scale alike: of ten contents one has two or three more files.
+        // Spread over the tree alike at every scale: one content in ten has two or three files.
         let copies = if choices.unit() < 0.1 { choices.between(2, 4) } else { 1 };
         for nth in (number..files).take(copies) {
             let folder = &folders[choices.below(folders.len())];

@@ -1,6 +1,6 @@
-//! What the measurements say: tables, ratios, and whether the thresholds are met.
+//! Prints tables and ratios, and checks the thresholds.
 //!
-//! Owns the thresholds. A participant whose answer was wrong, or who was given up, is nobody's measure.
+//! Owns the thresholds. A candidate with a wrong result or an error is excluded from all comparisons.
 
 use super::{
     benchmark::{BEFORE, Benchmark, GRISTMILL, Row, SUMS, Setting, WALK},
@@ -20,7 +20,7 @@ impl Row {
         self.runs.iter().map(|run| run.peak_mib).fold(0.0, f64::max)
     }
 
-    /// Whether it did what was selected, every time.
+    /// Returns whether it completed every run with a correct result.
     fn is_valid(&self) -> bool {
         self.error.is_none() && self.mistakes.none() && !self.runs.is_empty()
     }
@@ -35,14 +35,14 @@ impl Benchmark {
         self.rows.iter().find(|row| row.name == name && row.is_valid())
     }
 
-    /// The quickest of the peers whose name begins so.
+    /// Returns the fastest peer whose name starts with `begin`.
     fn fastest(&self, begin: &str) -> Option<&Row> {
         let peers =
             self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(begin));
         peers.min_by(|a, b| median(&a.seconds()).total_cmp(&median(&b.seconds())))
     }
 
-    /// Gristmill in relation to somebody: the middle of the ratios within each repetition.
+    /// Returns the median of Gristmill's ratios to another row within each repetition.
     fn gristmill_ratio(&self, other: Option<&Row>) -> Option<f64> {
         Some(ratio(&self.row(GRISTMILL)?.seconds(), &other?.seconds()))
     }
@@ -78,7 +78,7 @@ impl Benchmark {
     }
 }
 
-/// Prints every threshold that these benchmarks tell about.
+/// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
     threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)));
 }
@@ -94,7 +94,7 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     let to_fastest = |begin: &str| benchmark.gristmill_ratio(benchmark.fastest(begin));
     let fastest = benchmark.fastest("").map_or("fastest peer", |row| row.name);
     match (profile, again, cold) {
-        // See `growth`.
+        // Million is checked in `growth`.
         (Profile::Million, _, _) => Vec::new(),
         (_, true, _) => vec![
             threshold(&format!("× {fastest}"), to_fastest(""), 0.25),
@@ -117,8 +117,8 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     }
 }
 
-/// What a file costs in larger trees in relation to the smallest, and the most memory in the largest. "Flat" leaves half
-/// as much again for what the machine does meanwhile.
+/// Compares the time per file in larger trees with the smallest tree, and checks the peak memory in the largest. The
+/// limit of 1.5 for a constant time per file leaves room for other load on the machine.
 fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
     let of = |again| {
         let benchmarks =
@@ -148,7 +148,7 @@ fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
     thresholds
 }
 
-/// Whether an answer of gristmill was wrong, or none came.
+/// Returns whether a result of Gristmill was wrong or missing.
 pub(super) fn gristmill_failed(benchmarks: &[Benchmark]) -> bool {
     benchmarks.iter().any(|benchmark| benchmark.row(GRISTMILL).is_none())
 }

@@ -1,6 +1,6 @@
-//! Trees of files to find duplicates in, each with a note beside it that says which of its files are equal.
+//! Generated trees of files, each with a metadata file that lists its equal files.
 //!
-//! Owns the files on the disk. What is in a tree is decided in `profile`; `cache` makes it once and keeps it.
+//! Owns the files on disk. `profile` decides the contents of a tree; `cache` keeps a tree for later runs.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -15,13 +15,13 @@ use super::{
 };
 use crate::cache;
 
-/// Files are as old as this, and a little younger one after the other.
+/// Modification time of the first file, in seconds since 1970; later files are slightly newer.
 const FIRST_MODIFIED: u64 = 1_600_000_000;
 
-/// The first words of a note; the number changes when the same settings would make another tree.
+/// Start of a metadata file. The number changes when the same settings generate another tree.
 const SIGNATURE: &str = "gristmill-bench tree 1";
 
-/// Which tree is spec.
+/// Describes a tree to generate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TreeSpec {
     pub(super) profile: Profile,
@@ -31,7 +31,7 @@ pub(super) struct TreeSpec {
 }
 
 impl TreeSpec {
-    /// Of the folder: a tree at full scale is called as its profile.
+    /// Returns the name of the folder: at scale 1 the name of the profile.
     fn name(&self) -> String {
         let name = self.profile.name();
         if self.scale == 1.0 { name.to_owned() } else { format!("{name}-x{}", self.scale) }
@@ -42,9 +42,9 @@ impl TreeSpec {
     }
 }
 
-/// A tree that is there, whole.
+/// A complete tree on disk.
 pub(super) struct Tree {
-    /// Absolute.
+    /// Absolute path of the tree.
     pub(super) root: PathBuf,
     pub(super) files: u64,
     pub(super) bytes: u64,
@@ -52,7 +52,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// The tree in `data`, made if it is not there.
+    /// Returns the tree in `data`, which is generated if it is missing.
     pub(super) fn get(spec: TreeSpec, data: &Path) -> Result<Tree, String> {
         let root = data.join(spec.name());
         let (files, bytes, expected) = cache::get_or_make(&root, SIGNATURE, &spec.title(), read, |root| {
@@ -70,14 +70,14 @@ impl Tree {
     }
 }
 
-/// What a note says: files, bytes and equal ones.
+/// Parses a metadata file: number of files, number of bytes and expected groups.
 fn read(note: &str) -> Option<(u64, u64, Expected)> {
     let (counts, groups) = note.split_once('\n')?;
     let (files, bytes) = counts.strip_suffix(" bytes")?.split_once(" files, ")?;
     Some((files.parse().ok()?, bytes.parse().ok()?, Expected::from_text(groups)))
 }
 
-/// Puts files into a new tree, and keeps the books.
+/// Writes files into a new tree and records the expected groups.
 pub(super) struct TreeWriter {
     root: PathBuf,
     expected: ExpectedBuilder,
@@ -90,7 +90,7 @@ impl TreeWriter {
         fs::create_dir_all(self.root.join(path))
     }
 
-    /// A new file, modified `age` seconds after the first.
+    /// Writes a new file with a modification time `age` seconds after the first.
     pub(super) fn file(&mut self, path: String, bytes: &[u8], recipe: Recipe, age: u64) -> io::Result<()> {
         let mut file: File = OpenOptions::new().write(true).create_new(true).open(self.root.join(&path))?;
         file.write_all(bytes)?;
@@ -112,7 +112,7 @@ mod tests {
     use crate::scratch::Scratch;
     use std::collections::HashMap;
 
-    /// Every file, with its bytes.
+    /// Returns every file with its bytes.
     fn contents(root: &Path) -> HashMap<String, Vec<u8>> {
         let mut found = HashMap::new();
         let mut folders = vec![root.to_path_buf()];

@@ -1,5 +1,5 @@
-//! The floor under every rescan: all folders read and all files looked at (`stat`), by as many threads as there are
-//! cores, and nothing else.
+//! Walks a tree: reads all folders and calls `stat` for all files, with one thread for each core. It is the lower bound
+//! of a rescan.
 
 use std::{
     fs, io,
@@ -7,7 +7,7 @@ use std::{
     sync::{Condvar, Mutex},
 };
 
-/// Folders that nobody has read yet, and how many threads may still find more.
+/// Folders that are not read yet, and the number of threads that can still find more.
 struct PendingFolders {
     folders: Vec<PathBuf>,
     busy: usize,
@@ -18,7 +18,7 @@ struct Walk {
     changed: Condvar,
 }
 
-/// How many files there are under `root`, and how many bytes are in them.
+/// Returns the number of files under `root` and their total size in bytes.
 pub(super) fn walk(root: &Path) -> io::Result<(u64, u64)> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     let pending = PendingFolders { folders: vec![root.to_path_buf()], busy: threads };
@@ -46,7 +46,8 @@ fn read_folders(walk: &Walk) -> io::Result<Count> {
     let mut count = Count::default();
     let mut result = Ok(());
     while let Some(folder) = next(walk) {
-        // After an error too the line is worked off, or the other threads would wait for us.
+        // After an error the remaining folders are still removed from the queue, since the other threads wait for it to
+        // empty.
         if result.is_ok() {
             result = read(&folder, walk, &mut count);
         }
@@ -54,7 +55,7 @@ fn read_folders(walk: &Walk) -> io::Result<Count> {
     result.map(|()| count)
 }
 
-/// A folder to read; none, when all are read and nobody can find another.
+/// Returns a folder to read, or None when all are read and no thread can find another.
 fn next(walk: &Walk) -> Option<PathBuf> {
     let mut pending = walk.pending.lock().expect("no panic under it");
     pending.busy -= 1;

@@ -1,7 +1,7 @@
-//! One table's worth of measurements: some participants over one folder, in turns, and every database checked.
+//! Measures the runs of one table: several candidates import one folder alternately, and every database is checked.
 //!
-//! Owns the order of the runs and what lies ready before each: the files in the system's caches, nothing left to be
-//! written, an empty folder. What the numbers mean is decided in `report`.
+//! Owns the order of the runs and the state before each: the files in the system's cache, all data on disk, an empty
+//! folder. `report` evaluates the numbers.
 
 use std::fs;
 
@@ -16,17 +16,17 @@ use crate::{
     scratch::Scratch,
 };
 
-/// One participant's measurements.
+/// Measurements of one candidate.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) runs: Vec<Run>,
-    /// What was wrong with its databases.
+    /// Mistakes in the first wrong database.
     pub(super) mistakes: Option<String>,
-    /// Why it was given up.
+    /// Error that ended its measurements.
     pub(super) error: Option<String>,
 }
 
-/// A table.
+/// Measurements of one table.
 pub(super) struct Benchmark {
     pub(super) scale: f64,
     pub(super) megabytes: f64,
@@ -34,7 +34,7 @@ pub(super) struct Benchmark {
     pub(super) rows: Vec<Row>,
 }
 
-/// Measures.
+/// Measures all participants alternately.
 pub(super) fn measure_all(
     folder: &Folder,
     participants: &[Participant],
@@ -64,10 +64,10 @@ pub(super) fn measure_all(
     Ok(Benchmark { scale: folder.scale, megabytes: folder.megabytes(), lines: folder.expected.rows(), rows })
 }
 
-/// One run, and what was wrong with its database.
+/// Runs a participant once and returns the mistakes in its database.
 fn measure(participant: &Participant, folder: &Folder) -> Result<(Run, Option<String>), String> {
     let root = &folder.root;
-    // Beside the files: the database is on the same disk.
+    // Beside the files, so that the database is on the same disk.
     let scratch = Scratch::new(root.parent().ok_or("the folder has no parent")?)?;
     let task = ImportTask { root, database: &scratch.path().join("answer.db") };
     let call = participant.call(&task)?;

@@ -1,9 +1,8 @@
-//! Who takes part, and how each is command_line.
+//! The candidates of `import` and their command lines and scripts.
 //!
-//! Owns the command lines and the scripts. Each is asked for the same: a new database with a table for each file, a
-//! column for each key, numbers as numbers, nested values as JSON. Everybody has to find the columns out but the floor
-//! and the shell, whose columns are told. Everything is one transaction where that can be said; but for gristmill and the
-//! floor, SQLite's settings are left as they come.
+//! Each candidate creates a new database with a table for each file, a column for each key, numbers as numbers and
+//! nested values as JSON. All must infer the columns, except the floor and the SQLite shell, which get them as input.
+//! All use one transaction where they can. SQLite's settings are the defaults, except for Gristmill and the floor.
 
 use std::{
     ffi::OsString,
@@ -20,26 +19,26 @@ pub(super) struct Candidate {
     pub(super) name: &'static str,
     requirement: Requirement,
     call: fn(program: &Path, task: &ImportTask<'_>) -> io::Result<CommandLine>,
-    /// The largest folder it is asked to import, and how often, unless it is named: it is slow.
+    /// Maximum scale and repetitions of a slow candidate, unless `--peers` names it.
     pub(super) most: Option<(f64, usize)>,
 }
 
 enum Requirement {
-    /// What the benchmark builds itself.
+    /// A program that the benchmark builds.
     Built,
     Program(&'static str),
-    /// A Python with these modules.
+    /// Python with these modules.
     Python(&'static str),
 }
 
-/// What is imported, and into which file.
+/// Folder to import and database to create.
 pub(super) struct ImportTask<'a> {
     pub(super) root: &'a Path,
-    /// In a folder of the candidate's own.
+    /// Path in a folder of the candidate's own.
     pub(super) database: &'a Path,
 }
 
-/// A candidate whose program is there.
+/// A candidate whose program was found.
 pub(super) struct Participant {
     pub(super) candidate: &'static Candidate,
     pub(super) program: PathBuf,
@@ -67,7 +66,7 @@ pub(super) static FLOOR: Candidate = Candidate {
     most: None,
 };
 
-/// What a threshold is measured by.
+/// Name of the peer that a threshold refers to.
 pub(super) const DUCKDB: &str = "duckdb";
 
 pub(super) static PEERS: [Candidate; 5] = [
@@ -114,7 +113,7 @@ pub(super) static PEERS: [Candidate; 5] = [
 ];
 
 impl Candidate {
-    /// Its program. Says what is missing, where it cannot take part.
+    /// Returns the path of its program, or an error that names what is missing.
     pub(super) fn locate(&self) -> Result<PathBuf, String> {
         match self.requirement {
             Requirement::Built => Err("it is built, not found".into()),
@@ -131,7 +130,7 @@ impl Candidate {
         }
     }
 
-    /// How often it is measured over a folder of this scale.
+    /// Returns the number of repetitions over a folder of this scale.
     pub(super) fn reps(&self, scale: f64, asked: usize, named: bool) -> usize {
         match self.most {
             Some((largest, _)) if !named && scale > largest => 0,
@@ -149,7 +148,7 @@ impl Participant {
 }
 
 impl ImportTask<'_> {
-    /// Puts a file beside the database.
+    /// Writes a file beside the database and returns its path.
     fn file(&self, name: &str, text: &str) -> io::Result<OsString> {
         let path = self.database.with_file_name(name);
         fs::write(&path, text)?;
@@ -166,7 +165,8 @@ fn python(program: &Path, module: &str, task: &ImportTask<'_>) -> io::Result<Com
     command_line(program, [script, module.into(), task.root.into(), task.database.into()])
 }
 
-/// For the shell of SQLite: lines go whole into a table for the moment, and from there into columns.
+/// Returns the input of the SQLite shell: each file is loaded line by line into a temporary table and from there into
+/// columns.
 fn sql(root: &Path) -> String {
     let mut sql = String::from(
         ".bail on\n.mode ascii\n.separator \"\\037\" \"\\n\"\nCREATE TEMP TABLE lines (line TEXT);\nBEGIN;\n",

@@ -1,8 +1,7 @@
-//! What a database column_type, compared with what the files say.
+//! Compares a database with the files it was imported from.
 //!
-//! Owns the reading of databases. The same is asked of everybody: every table, every row, every column, every value.
-//! What differs between programs and is no mistake is left open by `digest`; how columns are definition and in which order
-//! rows and columns come is not looked at.
+//! Owns the reading of databases. Every table, row, column and value of every candidate is compared. `digest` defines
+//! which differences between values are allowed; column types and the order of rows and columns are not compared.
 
 use std::{collections::HashSet, path::Path};
 
@@ -17,13 +16,13 @@ use super::{
     file::File,
 };
 
-/// Our own book of what was imported when.
+/// Gristmill's table of imports, which is ignored.
 const IMPORT_LOG: &str = "_imports";
 
-/// How many mistakes are told.
+/// Maximum number of reported mistakes.
 const MAX_REPORTED: usize = 3;
 
-/// What is wrong with a database, in words. Nothing, when all is right.
+/// Describes the mistakes in a database. Returns None if there are none.
 pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<String>, String> {
     let told = |error: rusqlite::Error| format!("{}: {error}", database.display());
     let open = || Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY);
@@ -31,7 +30,7 @@ pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<St
     let check = |file: &File| -> rusqlite::Result<Option<String>> {
         let connection = open()?;
         let expected = &expected.tables[file.name];
-        // Whoever keeps the text of nested values is done after the quick look.
+        // Candidates that keep the text of nested values need only this faster comparison.
         if read(&connection, file, NestedComparison::Text)? == expected.by_text {
             return Ok(None);
         }
@@ -51,7 +50,7 @@ pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<St
     Ok((!wrong.is_empty()).then(|| if more > 0 { format!("{told}; and {more} more") } else { told }))
 }
 
-/// Tables that nobody asked for.
+/// Returns the tables that belong to no file.
 fn unknown(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let known: HashSet<&str> = FILES.iter().map(|file| file.name).chain([IMPORT_LOG]).collect();
     let mut names = connection.prepare(
@@ -96,7 +95,7 @@ fn read(connection: &Connection, file: &File, comparison: NestedComparison) -> r
     Ok(digest)
 }
 
-/// Nothing for null.
+/// Returns the digest of a value, or None for null.
 fn value(value: ValueRef<'_>, nested: bool, comparison: NestedComparison) -> Option<u64> {
     match value {
         ValueRef::Null => None,
@@ -106,7 +105,7 @@ fn value(value: ValueRef<'_>, nested: bool, comparison: NestedComparison) -> Opt
             let text = String::from_utf8_lossy(bytes);
             Some(if nested { digest::of_nested(&text, comparison) } else { digest::of_text(&text) })
         }
-        // There is no such thing in JSON.
+        // No JSON value is imported as a blob.
         ValueRef::Blob(bytes) => Some(digest::of_text(&format!("a blob of {} bytes", bytes.len()))),
     }
 }
@@ -117,7 +116,7 @@ mod tests {
     use crate::{import::folder::Folder, scratch::Scratch};
     use std::fs;
 
-    /// A database with every line in its columns, by SQLite's own JSON.
+    /// Creates a database with SQLite's JSON functions.
     fn imported(folder: &Folder, database: &Path) -> Connection {
         let connection = Connection::open(database).unwrap();
         connection.execute_batch("PRAGMA synchronous = OFF; BEGIN").unwrap();
@@ -151,7 +150,7 @@ mod tests {
         assert_eq!(told(), "");
         let negated = "UPDATE races SET _key = -_key";
         let turned = "UPDATE agentTypes SET _key = 112 - _key; UPDATE agentTypes SET _key = _key - 100";
-        // What is done, how it is undone, and what is said of it.
+        // A change, the statement that reverts it, and the expected message.
         for (change, back, expected) in [
             ("UPDATE types SET name = json(name || ' ')", "", ""),
             ("CREATE TABLE _imports (file)", "", ""),
@@ -162,7 +161,7 @@ mod tests {
                 "races: other values in name",
             ),
             (negated, negated, "races: keys add up to -55 instead of 55"),
-            // Keys and values are all there, but not together.
+            // All keys and values are present, but assigned to each other wrongly.
             (turned, turned, "agentTypes: other values in name"),
             ("DELETE FROM icons WHERE _key = 3", "", "icons: 24 rows instead of 25"),
             ("DROP TABLE icons", "", &format!("{}: no such table: icons", database.display())),

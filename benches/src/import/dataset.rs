@@ -1,4 +1,4 @@
-//! The files of a folder, after the static data that a game publishes: a few are large, most are lookup tables.
+//! The files of a folder, modelled on the static data that a game publishes: a few are large, most are lookup tables.
 
 use super::{
     file::File,
@@ -18,7 +18,7 @@ const fn with_line_writer(
     File::with_line_writer(name, lines, fields, line_writer)
 }
 
-/// With their lengths at scale 1.
+/// All files with their number of lines at scale 1.
 pub(super) const FILES: [File; 57] = [
     with_line_writer("_sde", 1, line_writers::SDE, line_writers::sde),
     with_fields("agentTypes", 13, "name:str"),
@@ -190,7 +190,7 @@ pub(super) const FILES: [File; 57] = [
     with_line_writer("types", 500_000, line_writers::TYPES, line_writers::types),
 ];
 
-/// The tables as the floor is told them: a line for each, its name and then `column:column_type`, with spaces between.
+/// Returns the schema for the floor: one line per table, its name and then `column:type`, separated by spaces.
 pub(super) fn schema() -> String {
     let line = |file: &File| {
         let columns = file

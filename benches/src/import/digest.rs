@@ -1,8 +1,8 @@
-//! What a value comes to, as a number: equal values are equal numbers, however they are written.
+//! Digests of values: equal values have equal digests, however they are written.
 //!
-//! Owns what counts as equal. True is 1, 1 is 1.0, nothing is no different from null at the top of a line. Nested values
-//! are told twice: as `written`, byte for byte, which is quick, and as `meant`, whatever the order of an object's keys,
-//! the spaces and the escapes.
+//! Owns the definition of equality. True equals 1, 1 equals 1.0, and at the top level of a line a missing value equals
+//! null. Nested values have two digests: of their text, byte for byte, which is fast, and of their value, which ignores
+//! the order of keys, spaces and escapes.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -21,9 +21,9 @@ pub(super) fn of_integer(number: i64) -> u64 {
     mix(number.cast_unsigned() ^ 0x11)
 }
 
-/// A real number without a fraction is that integer.
+/// A real number without a fraction has the digest of the integer.
 pub(super) fn of_real(number: f64) -> u64 {
-    // Beyond this there is no integer of SQLite's to be the same as.
+    // Beyond this range SQLite has no equal integer.
     let whole = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
     if whole { of_integer(number as i64) } else { mix(number.to_bits() ^ 0x22) }
 }
@@ -32,16 +32,16 @@ pub(super) fn of_text(text: &str) -> u64 {
     of_bytes(text.as_bytes(), 0x33)
 }
 
-/// A nested value's JSON.
+/// Returns the digest of a nested value's JSON.
 pub(super) fn of_nested(json: &str, comparison: NestedComparison) -> u64 {
     match comparison {
         NestedComparison::Text => of_bytes(json.as_bytes(), 0x44),
-        // What is no JSON is equal to nothing that was in a file.
+        // Text that is not JSON differs from every value in the files.
         NestedComparison::Value => value_digest(json).unwrap_or_else(|_| of_bytes(json.as_bytes(), 0x55)),
     }
 }
 
-/// Any value's JSON, at the top of a line. Nothing for null.
+/// Returns the digest of any JSON value at the top level of a line, or None for null.
 pub(super) fn of_json(json: &str, comparison: NestedComparison) -> Result<Option<u64>, serde_json::Error> {
     Ok(match json.as_bytes() {
         b"null" => None,
@@ -52,14 +52,14 @@ pub(super) fn of_json(json: &str, comparison: NestedComparison) -> Result<Option
     })
 }
 
-/// Texts are parsed one level at a time, and numbers exactly: Rust's own parser rounds right, serde_json's need not.
+/// Parses one level at a time, and numbers exactly: Rust's parser rounds correctly, that of serde_json does not always.
 fn value_digest(json: &str) -> Result<u64, serde_json::Error> {
     Ok(match json.trim_start().as_bytes() {
         [b'{', ..] => {
             let object: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(json)?;
             let mut sum: u64 = 0x66;
             for (key, value) in object {
-                // Added up, so that the order does not count.
+                // A sum does not depend on the order of the keys.
                 sum = sum.wrapping_add(mix(of_text(&key) ^ mix(value_digest(value.get())?)));
             }
             mix(sum)
@@ -78,7 +78,7 @@ fn value_digest(json: &str) -> Result<u64, serde_json::Error> {
             (_, Ok(real)) => of_real(real),
             _ => of_bytes(json.as_bytes(), 0x88),
         },
-        // true, false and null: inside of a nested value they are themselves.
+        // Inside a nested value true, false and null equal only themselves.
         other => of_bytes(other, 0x99),
     })
 }

@@ -1,7 +1,7 @@
-//! What is true of a folder: for every table how many rows, which keys, and what is in each column.
+//! The expected contents of a database: for every table the number of rows, the keys and the values of each column.
 //!
-//! Owns the digests of tables and the comparison of two. A column's digest binds each value to its row's key, so that a
-//! wrong column can be named. Read from the files once, then cache beside them.
+//! Owns the digests of tables and their comparison. The digest of a column binds each value to the key of its row, so
+//! that a wrong column can be named. It is computed from the files once and stored beside them.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write, fs, io, path::Path};
 
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::random::mix;
 
-/// What a table comes to, under one comparison.
+/// Digest of a table under one comparison of nested values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Digest {
     pub(super) rows: u64,
-    /// Of the integer keys.
+    /// Sum of the integer keys.
     pub(super) key_sum: i64,
     pub(super) columns: BTreeMap<String, u64>,
 }
 
 impl Digest {
-    /// One row's values, null ones left out.
+    /// Adds the values of one row, without those that are null.
     pub(super) fn row<'a>(
         &mut self,
         key: u64,
@@ -52,7 +52,7 @@ impl Digest {
         self
     }
 
-    /// What is wrong with it, in words. Nothing, when it is the true one.
+    /// Describes the first difference from the expected digest. Returns None if they are equal.
     pub(super) fn mistake(&self, expected: &Digest) -> Option<String> {
         if self.rows != expected.rows {
             return Some(format!("{} rows instead of {}", self.rows, expected.rows));
@@ -71,24 +71,24 @@ impl Digest {
     }
 }
 
-/// A table's digests.
+/// Digests of one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) by_text: Digest,
     pub(super) by_value: Digest,
 }
 
-/// By table.
+/// Expected digests by table name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) tables: BTreeMap<String, Table>,
 }
 
-/// How much of a file is read at a time.
+/// Minimum size of a block of lines that one thread digests.
 const BLOCK_BYTES: usize = 8 << 20;
 
 impl Expected {
-    /// What the files of a folder say.
+    /// Computes the digests of the files in a folder.
     pub(super) fn read(root: &Path) -> io::Result<Expected> {
         let mut expected = Expected::default();
         for file in &FILES {
@@ -106,7 +106,7 @@ impl Expected {
         self.tables.values().map(|table| table.by_text.rows).sum()
     }
 
-    /// A line for each table, with rows and keys, and behind it one for each of its columns.
+    /// Writes a line for each table with rows and keys, followed by a line for each of its columns.
     pub(super) fn to_text(&self) -> String {
         let mut text = String::new();
         for (name, Table { by_text, by_value }) in &self.tables {
@@ -143,7 +143,7 @@ impl Expected {
     }
 }
 
-/// Cut at ends of lines.
+/// Splits the text at line ends.
 fn blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut rest = text;

@@ -1,14 +1,14 @@
-//! Columns, and the values of a simple table's fields.
+//! Columns, and the fields of simple tables.
 //!
-//! Owns the kinds of fields and the blocks of JSON that all tables are written with. Tables whose lines hang together
-//! in other ways are written in `shape`.
+//! Owns the kinds of fields and the functions that write JSON values. Tables with dependencies between fields or lines
+//! are written in `line_writers`.
 
 use std::io::Write;
 
 use super::phrases::{ENGLISH, LANGUAGES, PhrasePools};
 use crate::random::Random;
 
-/// What a column column_type.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnType {
     /// Integers, or true and false.
@@ -38,7 +38,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// As it is definition in SQL.
+    /// Returns the column definition in SQL.
     pub(super) fn definition(&self) -> String {
         let (kind, key) = match self.column_type {
             ColumnType::Integer => ("INTEGER", self.name == "_key"),
@@ -50,7 +50,7 @@ impl Column {
     }
 }
 
-/// A field as it is described: `iconID:int?` is an integer, null, or missing.
+/// A field, parsed from a description: `iconID:int?` is an integer, null, or missing.
 #[derive(Clone, Copy)]
 pub(super) struct Field {
     name: &'static str,
@@ -59,7 +59,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Descriptions with spaces between.
+    /// Parses descriptions that are separated by spaces.
     pub(super) fn all(described: &'static str) -> Vec<Field> {
         let field = |word: &'static str| {
             let (name, kind) = word.split_once(':').unwrap_or((word, ""));
@@ -79,17 +79,17 @@ impl Field {
     }
 }
 
-/// Writes a line; what it draws comes from its file's own stream.
+/// Writes one line, with random numbers from the stream of its file.
 pub(super) struct Line<'a> {
     pub(super) out: &'a mut Vec<u8>,
     pub(super) random: &'a mut Random,
     pub(super) pools: &'a PhrasePools,
 }
 
-/// Formatted text behind what is there; memory does not fail.
+/// Appends formatted text to a line; writing to memory does not fail.
 macro_rules! put {
     ($line:expr, $($words:tt)*) => {
-        // Not `write!`: what is drawn for the words must be drawn before the line is borrowed.
+        // Not `write!`: the arguments draw random numbers from the line, which must end before `out` is borrowed.
         match format_args!($($words)*) {
             words => { let _ = $line.out.write_fmt(words); }
         }
@@ -102,13 +102,13 @@ impl Line<'_> {
         self.random.between(start, end)
     }
 
-    /// With this probability.
+    /// Returns true with this probability.
     pub(super) fn chance(&mut self, probability: f64) -> bool {
         self.random.unit() < probability
     }
 
-    /// A real number as text: two digits behind the point, or all seventeen; a few with an exponent, a few a negative
-    /// zero.
+    /// Returns a real number as text: with two or with all digits after the point; a few have an exponent, a few are a
+    /// negative zero.
     pub(super) fn real(&mut self, magnitude: usize) -> String {
         let kind = self.random.unit();
         if kind < 0.02 {
@@ -144,7 +144,7 @@ impl Line<'_> {
         });
     }
 
-    /// All languages mostly, English always.
+    /// Writes an object with a text for each language: mostly all languages, English always.
     fn translated(&mut self, mut write: impl FnMut(&mut Self, usize)) {
         let full = self.chance(0.9);
         let mut before = b'{';
@@ -165,7 +165,7 @@ impl Line<'_> {
         put!(self, "{{\"x\":{x},\"y\":{y},\"z\":{z}}}");
     }
 
-    /// `count` values in brackets.
+    /// Writes `count` values in brackets.
     pub(super) fn array(&mut self, count: usize, mut write: impl FnMut(&mut Self, usize)) {
         self.out.push(b'[');
         for nth in 0..count {
@@ -177,7 +177,7 @@ impl Line<'_> {
         self.out.push(b']');
     }
 
-    /// A comma, a name and, mostly, a value of its kind.
+    /// Writes a comma, the name and a value of the field's kind. An optional field is sometimes null or missing.
     pub(super) fn field(&mut self, field: &Field) {
         if field.optional {
             let kind = self.random.unit();
@@ -196,7 +196,7 @@ impl Line<'_> {
     fn value(&mut self, kind: &str) {
         match kind {
             "int" => put!(self, "{}", self.number(0, 1_000_000)),
-            // Doubles cannot hold all of these.
+            // A double cannot represent all of these.
             "big" => put!(self, "{}", (1usize << 53) + self.number(0, 1 << 40)),
             "real" => put!(self, "{}", self.real(9)),
             "bool" => put!(self, "{}", self.boolean(0.5)),

@@ -1,6 +1,6 @@
-//! One file of a folder: how long it is, which columns it has, and how its lines get written.
+//! One file of a folder: its length, its columns, and how its lines are written.
 //!
-//! Which files there are is known in `dataset`, what a line looks like in `line_writer` and `field`.
+//! `dataset` lists the files; `line_writers` and `field` write the lines.
 
 use std::io::{self, Write};
 
@@ -11,25 +11,25 @@ use super::{
 };
 use crate::random::Random;
 
-/// One file, and the table that it becomes.
+/// A file and the table it is imported into.
 pub(super) struct File {
-    /// Without `.jsonl`.
+    /// Name without `.jsonl`.
     pub(super) name: &'static str,
-    /// At scale 1.
+    /// Number of lines at scale 1.
     lines: usize,
-    /// The fields: behind the key, where there is no line_writer.
+    /// Descriptions of the fields; without a line writer the key comes before them.
     fields: &'static str,
     line_writer: Option<LineWriter>,
 }
 
-/// Files of fewer lines are lookup tables, as long at any scale.
+/// Files with fewer lines are lookup tables, whose length does not depend on the scale.
 const SMALL: usize = 1_000;
 
-/// Written in blocks of about this many bytes.
+/// Approximate number of bytes written at a time.
 const BLOCK_BYTES: usize = 1 << 18;
 
 impl File {
-    /// A key, and fields that do not hang together.
+    /// A file with a key and independent fields.
     pub(super) const fn with_fields(name: &'static str, lines: usize, fields: &'static str) -> File {
         File { name, lines, fields, line_writer: None }
     }
@@ -47,13 +47,13 @@ impl File {
         if self.lines < SMALL { self.lines } else { ((self.lines as f64 * scale) as usize).max(1) }
     }
 
-    /// In the order in which a line has them.
+    /// Returns the columns in the order of a line.
     pub(super) fn columns(&self) -> Vec<Column> {
         let key = if self.line_writer.is_none() { "_key:int" } else { "" };
         Field::all(key).iter().chain(&Field::all(self.fields)).map(Field::column).collect()
     }
 
-    /// The same bytes for the same scale and seed, whatever other files are written.
+    /// Writes the file. The bytes depend only on the scale and the seed.
     pub(super) fn write(
         &self,
         scale: f64,
@@ -131,7 +131,7 @@ mod tests {
                     seen[column.unwrap_or_else(|| panic!("{}.{key}", file.name))] = true;
                 }
             }
-            // A table of five lines need not have every field.
+            // A small table does not necessarily have every field.
             assert!(file.lines < SMALL || seen.iter().all(|seen| *seen), "{}: {seen:?}", file.name);
         }
     }

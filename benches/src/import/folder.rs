@@ -1,4 +1,5 @@
-//! A folder of JSONL files, with what is true of it. The files come from `dataset`, `cache` makes them once.
+//! A generated folder of JSONL files with the expected contents of its database. `dataset` lists the files; `cache`
+//! keeps the folder for later runs.
 
 use std::{
     fs, io,
@@ -10,12 +11,12 @@ use rayon::prelude::*;
 use super::{dataset::FILES, expected::Expected, phrases::PhrasePools};
 use crate::cache;
 
-/// The first words of a note; the number changes when the same settings would make another folder, or another note.
+/// Start of a metadata file. The number changes when the same settings generate another folder or other metadata.
 const SIGNATURE: &str = "gristmill-bench jsonl 1";
 
-/// A folder that is there, whole.
+/// A complete folder on disk.
 pub(super) struct Folder {
-    /// Absolute.
+    /// Absolute path of the folder.
     pub(super) root: PathBuf,
     pub(super) scale: f64,
     pub(super) bytes: u64,
@@ -23,7 +24,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// The folder in `data`, made if it is not there.
+    /// Returns the folder in `data`, which is generated if it is missing.
     pub(super) fn get(scale: f64, seed: u64, data: &Path) -> Result<Folder, String> {
         let root = data.join(format!("jsonl-x{scale}"));
         let title = format!("{SIGNATURE}: scale {scale}, seed {seed}");
@@ -39,13 +40,13 @@ impl Folder {
     }
 }
 
-/// What a note says.
+/// Parses a metadata file: number of bytes and expected digests.
 fn read(note: &str) -> Option<(u64, Expected)> {
     let (bytes, expected) = note.split_once(" bytes\n")?;
     Some((bytes.parse().ok()?, Expected::from_text(expected)?))
 }
 
-/// Writes the files, and says how many bytes they have.
+/// Writes the files and returns their total size in bytes.
 fn write(scale: f64, seed: u64, root: &Path) -> io::Result<u64> {
     let pools = PhrasePools::new(seed);
     let write = |file: &super::file::File| {
@@ -53,6 +54,6 @@ fn write(scale: f64, seed: u64, root: &Path) -> io::Result<u64> {
         file.write(scale, seed, &pools, &mut fs::File::create_new(&path)?)?;
         Ok(fs::metadata(&path)?.len())
     };
-    // One by one as threads come free: the large files are at the end, and not all in one thread's half.
+    // One file at a time: the large files are at the end and must not all go to one thread.
     FILES.par_iter().with_max_len(1).map(write).sum()
 }

@@ -1,6 +1,6 @@
-//! Lines of the tables that are more than a list of fields.
+//! Writes lines of tables whose fields or lines depend on each other.
 //!
-//! Here are the traps for whoever guesses a column's type from the first lines; see `types`.
+//! These tables mislead importers that infer a column's type from the first lines; see `types`.
 
 use std::io::Write;
 
@@ -16,7 +16,7 @@ pub(super) const TYPES: &str = "_key:int basePrice:real capacity:real descriptio
     groupID:int iconID:int marketGroupID:int mass:real metaGroupID:int name:name portionSize:int published:bool \
     raceID:int radius:real soundID:int sofMaterialSetID:int variationParentTypeID:int volume:real";
 
-/// `radius` is an integer in the first tenth and real afterwards; `sofMaterialSetID` is first seen in the last
+/// `radius` is an integer in the first tenth and real afterwards; `sofMaterialSetID` first occurs in the last
 /// hundredth; `basePrice` is missing, null, an integer or real.
 pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
     put!(line, "{{\"_key\":{nth}");
@@ -60,7 +60,7 @@ pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
     put!(line, ",\"volume\":{}}}", line.real(7));
 }
 
-/// An integer, with this probability.
+/// Writes an integer with this probability.
 fn maybe_integer(line: &mut Line<'_>, probability: f64, name: &str, start: usize, end: usize) {
     if line.chance(probability) {
         put!(line, ",\"{name}\":{}", line.number(start, end));
@@ -216,7 +216,7 @@ pub(super) fn gate(line: &mut Line<'_>, nth: usize, count: usize) {
 
 pub(super) const LANGUAGE: &str = "_key:str name:str";
 
-/// Its key is text, as it is in `_sde`; everywhere else it is an integer.
+/// Its key is text, as in `_sde`; in all other tables it is an integer.
 pub(super) fn language(line: &mut Line<'_>, nth: usize, _: usize) {
     let name = line.pools.name(ENGLISH, line.random);
     put!(line, "{{\"_key\":\"{}\",\"name\":\"{name}\"}}", LANGUAGES[nth % LANGUAGES.len()].code);

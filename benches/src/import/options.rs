@@ -1,4 +1,4 @@
-//! What was typed after `cargo xtask bench import`, and what it comes to.
+//! Command-line options of `cargo xtask bench import`.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -24,13 +24,13 @@ Peers that are not there are installed, unless --quick or --peers is given: Duck
 the folder for tools, sqlite3 with apt-get.
 ";
 
-/// How much is measured, and where.
+/// Parsed options.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) scales: Vec<f64>,
     pub(super) seed: u64,
     pub(super) reps: usize,
-    /// Beginnings of names; none means every peer.
+    /// Prefixes of peer names; None selects all peers.
     pub(super) peers: Option<Vec<String>>,
     pub(super) data: Option<PathBuf>,
     pub(super) gristmill: Option<PathBuf>,
@@ -47,7 +47,7 @@ impl Options {
     }
 }
 
-/// Understands the args. Nothing, when it is the help that is asked for.
+/// Parses the arguments. Returns None if help is requested.
 pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let quick = args.iter().any(|arg| arg == "--quick");
     let mut options = Options {

@@ -1,8 +1,8 @@
-//! What is written in the folders: words of eight languages, and the sentences and names made of them.
+//! Texts of the generated files: words in eight languages, and sentences and names made of them.
 
 use crate::random::Random;
 
-/// A language: its code, what stands between its words, and some of them.
+/// A language: its code, the separator of its words, and some words.
 pub(super) struct Language {
     pub(super) code: &'static str,
     between: &'static str,
@@ -212,10 +212,10 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
 ];
 
-/// Which of the languages stands alone where a text is not given in all.
+/// Index of the language used where a text has only one.
 pub(super) const ENGLISH: usize = 1;
 
-/// Ends of sentences, escaped as they stand in JSON: more than half must be unescaped, as in the real data.
+/// Ends of sentences, escaped as in JSON. More than half need unescaping, as in the real data.
 const TAILS: [&str; 12] = [
     ".",
     ".",
@@ -233,7 +233,7 @@ const TAILS: [&str; 12] = [
 
 const POOL_SIZE: usize = 3_000;
 
-/// Sentences and names in every language, escaped; all files of a folder draw from them.
+/// Sentences and names in every language, escaped. All files of a folder use them.
 pub(super) struct PhrasePools {
     sentences: [Vec<String>; LANGUAGES.len()],
     names: [Vec<String>; LANGUAGES.len()],

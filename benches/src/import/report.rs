@@ -1,6 +1,6 @@
-//! What the measurements say: tables, ratios, and whether the thresholds are met.
+//! Prints tables and ratios, and checks the thresholds.
 //!
-//! Owns the thresholds. A participant whose database was wrong, or who was given up, is nobody's measure.
+//! Owns the thresholds. A candidate with a wrong database or an error is excluded from all comparisons.
 
 use super::{
     benchmark::{Benchmark, Row},
@@ -20,7 +20,7 @@ impl Row {
         self.runs.iter().map(|run| run.peak_mib).fold(0.0, f64::max)
     }
 
-    /// Whether it did what was asked, every time.
+    /// Returns whether it completed every run with a correct database.
     fn is_valid(&self) -> bool {
         self.error.is_none() && self.mistakes.is_none() && !self.runs.is_empty()
     }
@@ -37,7 +37,7 @@ impl Benchmark {
         self.rows.iter().find(|row| row.name == name && row.is_valid())
     }
 
-    /// Gristmill in relation to somebody: the middle of the ratios within each repetition.
+    /// Returns the median of Gristmill's ratios to another candidate within each repetition.
     fn gristmill_ratio(&self, name: &str) -> Option<f64> {
         Some(ratio(&self.row(GRISTMILL.name)?.seconds(), &self.row(name)?.seconds()))
     }
@@ -71,7 +71,7 @@ impl Benchmark {
     }
 }
 
-/// Prints every threshold that these benchmarks tell about.
+/// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
     threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)));
 }
@@ -91,7 +91,8 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     ]
 }
 
-/// What a megabyte costs in the largest folder in relation to the smallest. Nine tenths of the throughput are growth.
+/// Compares the time per megabyte in the largest folder with the smallest. The limit of 1.11 allows nine tenths of the
+/// throughput.
 fn growth(benchmarks: &[Benchmark]) -> Option<Threshold> {
     let by_size = |a: &&Benchmark, b: &&Benchmark| a.megabytes.total_cmp(&b.megabytes);
     let (small, large) = (benchmarks.iter().min_by(by_size)?, benchmarks.iter().max_by(by_size)?);
@@ -103,7 +104,7 @@ fn growth(benchmarks: &[Benchmark]) -> Option<Threshold> {
     (large.megabytes > small.megabytes).then_some(Threshold { what, value, limit: AtMost(1.11) })
 }
 
-/// Why the benchmark has failed, if it has: a wrong database of anybody's, or none of gristmill or the floor's.
+/// Returns why the benchmark failed: a wrong database of any candidate, or a missing one of Gristmill or the floor.
 pub(super) fn failure(benchmarks: &[Benchmark]) -> Option<String> {
     let rows = || benchmarks.iter().flat_map(|benchmark| &benchmark.rows);
     if let Some(row) = rows().find(|row| row.mistakes.is_some()) {

@@ -1,4 +1,4 @@
-//! The disk that is measured: a folder on it that is removed afterwards, and how long it takes to sync.
+//! The measured disk: a temporary folder on it, and the duration of a sync.
 
 use std::{
     fs::{self, File},
@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A new folder, gone when this is dropped.
+/// A new folder that is removed on drop.
 pub(super) struct TempFolder(PathBuf);
 
 impl TempFolder {
     pub(super) fn new(parent: &Path) -> Result<Self, String> {
         let path = parent.join(format!("gristmill-bench-{}", std::process::id()));
-        // Not `create_dir_all`: a folder that somebody else made is not gristmill to remove.
+        // `create_dir_all` would accept an existing folder, which must not be removed on drop.
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(TempFolder(path))
     }
@@ -31,8 +31,8 @@ impl Drop for TempFolder {
     }
 }
 
-/// 4 KiB at the end of a file, and on the disk: the median of 200. It tells what kind of disk this is and how busy.
-/// It is no lower bound: commits with FULL were measured below it.
+/// Returns the median time of 200 appends of 4 KiB with a sync. It describes the kind of disk and its load. It is not a
+/// lower bound: commits with FULL were measured below it.
 pub(super) fn median_sync_time(parent: &Path) -> Result<Duration, String> {
     let folder = TempFolder::new(parent)?;
     let path = folder.path().join("synced");

@@ -1,6 +1,5 @@
-//! Gristmill's own queue, with FULL: put in one by one from 64 threads at a time, whose commits are made
-//! together, and put in 100 at a time. Both are drained by a runner as anybody would start it: leases,
-//! heartbeats, retries and statistics on.
+//! Gristmill's queue, with FULL: tasks are enqueued one by one from 64 threads, whose commits are grouped, or 100 at a
+//! time. Both are drained by a runner with default settings: leases, heartbeats, retries and statistics are on.
 
 use super::{BATCH, BoxError, Candidate, Outcome, Plan, UNLIMITED};
 use gristmill_jobs::{Runner, TaskKind};
@@ -35,7 +34,7 @@ pub(super) const CANDIDATES: &[Candidate] = &[
 /// Counts the completed rows.
 const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'completed'";
 
-/// Each thread puts in every 64th number, and has it on the disk before it puts in the next.
+/// Each thread enqueues every 64th number and waits until it is on disk before the next.
 fn from_threads(plan: &Plan) -> Result<Outcome, BoxError> {
     measure(plan, |queue| {
         thread::scope(|scope| {
@@ -68,8 +67,8 @@ fn measure(plan: &Plan, enqueue: impl FnOnce(&Queue) -> Result<(), String>) -> R
     Ok(Outcome { enqueue: enqueued, drain: start.elapsed(), sum, completed: COMPLETED })
 }
 
-/// Finished rows in the queue's own schema, by one INSERT from a recursive query (as in `hand`), on a
-/// connection that is closed before anything is measured.
+/// Inserts finished rows in the queue's schema with one INSERT from a recursive query (as in `handwritten`), on a
+/// connection that is closed before the measurement.
 fn prefill(database: &Path, finished: u64) -> Result<(), String> {
     drop(Store::open(database).map_err(text)?);
     if finished == 0 {
@@ -91,7 +90,7 @@ fn text(error: impl std::fmt::Display) -> String {
 
 const KIND: &str = "add";
 
-/// The queue as the measurements need it.
+/// The queue with the operations that are measured.
 struct Queue(Store);
 
 impl Queue {
@@ -99,18 +98,18 @@ impl Queue {
         Store::open(database).map(Queue).map_err(text)
     }
 
-    /// One task, on the disk when this returns.
+    /// Enqueues one task, which is on disk when this returns.
     fn enqueue(&self, number: u64) -> Result<(), String> {
         self.0.tasks().enqueue(NewTask::new(KIND, number.to_string())).map(drop).map_err(text)
     }
 
-    /// Several in one transaction.
+    /// Enqueues several tasks in one transaction.
     fn enqueue_all(&self, numbers: std::ops::Range<u64>) -> Result<(), String> {
         let tasks = numbers.map(|number| NewTask::new(KIND, number.to_string())).collect();
         self.0.tasks().enqueue_many(tasks).map(drop).map_err(text)
     }
 
-    /// Runs everything that waits; returns the sum once the last task is finished in the table.
+    /// Runs all waiting tasks and returns the sum once the last task is finished in the table.
     fn drain(&self) -> Result<u64, String> {
         let sum = Arc::new(AtomicU64::new(0));
         let total = sum.clone();

@@ -1,7 +1,6 @@
-//! What one would write by hand instead of taking a library: a table, a partial index, a loop. One thread,
-//! since SQLite has one writer, and nothing that makes it safe beside other workers or after a crash: no
-//! leases, no retries, no priorities. As strong as we could make it, because it is what the others are
-//! measured against.
+//! A queue written by hand instead of with a library: a table, a partial index, a loop. It uses one thread, since
+//! SQLite has one writer. It has no leases, retries or priorities, so it is safe neither beside other workers nor after
+//! a crash. It is as fast as we could make it, because the others are compared with it.
 
 use super::{BATCH, BoxError, Outcome, Plan};
 use rusqlite::{Connection, params};
@@ -10,15 +9,16 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// When a commit counts as done: with FULL once it is on the disk, with NORMAL once the system has it, so
-/// that a power cut loses the last commits.
+/// When a commit counts as done: with FULL once it is on disk, with NORMAL once the operating system has it, so that a
+/// power failure loses the last commits.
 #[derive(Clone, Copy)]
 pub(super) enum Synchronous {
     Full,
     Normal,
 }
 
-/// `tasks_ready` holds only what waits, so claiming costs the same however many rows are finished.
+/// The index `tasks_ready` holds only waiting tasks, so the cost of a claim does not depend on the number of finished
+/// rows.
 const SCHEMA: &str = "
     CREATE TABLE tasks (
         id          INTEGER PRIMARY KEY,
@@ -50,15 +50,15 @@ const PREFILL: &str = "
 
 const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'done'";
 
-/// A task in hand: its row, and the number it was given.
+/// Row id and number of a claimed task.
 type Claimed = (i64, u64);
 
-/// A transaction for each insert, each claim and each finish.
+/// Uses one transaction for each insert, each claim and each finish.
 pub(super) fn one_by_one(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, BoxError> {
     measure(plan, synchronous, 1, drain_one_by_one)
 }
 
-/// A transaction for 100 inserts; then one that finishes the last 100 and claims the next.
+/// Uses one transaction for 100 inserts, then one that finishes the last 100 tasks and claims the next.
 pub(super) fn batches(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, BoxError> {
     measure(plan, synchronous, BATCH, drain_in_batches)
 }
@@ -90,8 +90,8 @@ fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, rusqlite::E
     Ok(connection)
 }
 
-/// The table, and finished rows in it. On a connection of its own: closing it writes the log back and empties
-/// it, which is not the measured tasks' doing.
+/// Creates the table with its finished rows on a separate connection. Closing it checkpoints and empties the WAL, which
+/// must not count in the measurement.
 fn prefill(path: &Path, finished: u64) -> Result<(), rusqlite::Error> {
     let connection = open(path, Synchronous::Full)?;
     connection.execute_batch(SCHEMA)?;
@@ -117,7 +117,7 @@ fn enqueue(connection: &mut Connection, tasks: u64, batch: u64) -> Result<(), ru
 
 fn drain_one_by_one(connection: &mut Connection) -> Result<u64, rusqlite::Error> {
     let mut sum = 0;
-    // Outside of a transaction each statement is one of its own.
+    // Outside a transaction, each statement is its own transaction.
     while let Some((id, number)) = claim(connection, 1)?.pop() {
         sum += number;
         finish(connection, &[(id, number)])?;
@@ -157,7 +157,7 @@ fn finish(connection: &Connection, claimed: &[Claimed]) -> Result<(), rusqlite::
     Ok(())
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_millis() as i64

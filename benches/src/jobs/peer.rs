@@ -1,8 +1,8 @@
-//! Libraries that need another SQLite than gristmill. A program can link only one, so each is a program in a
-//! workspace of its own under `peers/`, built here and started once for each measurement. It prints the
-//! seconds for enqueueing, the seconds for draining and the sum; the answer is checked where all answers are.
+//! Libraries that need another SQLite than Gristmill. A program can link only one SQLite, so each library has its own
+//! program in a separate workspace under `peers/`, built here and started once for each measurement. It prints the
+//! seconds for enqueueing, the seconds for draining and the sum; the sum is checked in `jobs`.
 //!
-//! Each takes part twice: as it comes, and with the one thing set right that holds it back max_tasks.
+//! Each is measured twice: with its default settings, and with the one change that removes its largest bottleneck.
 
 use super::{BoxError, Candidate, Outcome, Plan, SLOW_MAX_TASKS, UNLIMITED, numbers};
 use crate::program;
@@ -21,7 +21,7 @@ pub(super) const CANDIDATES: &[Candidate] = &[
         max_tasks: UNLIMITED,
         in_growth: false,
     },
-    // Its cost in_growth with the square of the tasks: 10,000 take half a minute.
+    // Its time grows with the square of the number of tasks: 10,000 take half a minute.
     Candidate { name: "apalis (OFF and FULL)", measure: apalis, max_tasks: SLOW_MAX_TASKS, in_growth: false },
     Candidate {
         name: "apalis, without LIdx (OFF and FULL)",
@@ -37,17 +37,17 @@ pub(super) fn is_peer(candidate: &Candidate) -> bool {
     CANDIDATES.iter().any(|peer| peer.name == candidate.name)
 }
 
-/// Builds them all. The first time takes minutes.
+/// Builds all peers, which takes minutes the first time.
 pub(super) fn build() -> Result<(), String> {
     PROGRAMS.iter().try_for_each(|name| program::build_peer(name).map(drop))
 }
 
-/// It means to set WAL, but asks for a pragma that does not exist: SQLite's rollback journal it is.
+/// effectum intends to set WAL, but uses a pragma that does not exist; SQLite keeps the rollback journal.
 fn effectum(plan: &Plan) -> Result<Outcome, BoxError> {
     start("effectum", plan, None, "SELECT count(*) FROM jobs WHERE status = 'succeeded'")
 }
 
-/// WAL is a property of the file: set beforehand, it stays.
+/// WAL is a property of the database file, so effectum keeps it when it is set before.
 fn effectum_wal(plan: &Plan) -> Result<Outcome, BoxError> {
     rusqlite::Connection::open(&plan.database)?.pragma_update(None, "journal_mode", "WAL")?;
     effectum(plan)
@@ -57,7 +57,7 @@ fn apalis(plan: &Plan) -> Result<Outcome, BoxError> {
     start("apalis", plan, None, "SELECT count(*) FROM Jobs WHERE status = 'Done'")
 }
 
-/// Its index on the worker leads SQLite to read all that the worker ever did, for each batch of results.
+/// Because of its index on the worker, SQLite reads all earlier tasks of the worker for each batch of results.
 fn apalis_lighter(plan: &Plan) -> Result<Outcome, BoxError> {
     start("apalis", plan, Some("lighter"), "SELECT count(*) FROM Jobs WHERE status = 'Done'")
 }

@@ -1,4 +1,4 @@
-//! amqprs, with its channel of messages.
+//! Consumes with amqprs and its channel of messages.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{BoxError, CLOSE_DELAY, Mode, Plan};
 
 pub(crate) async fn run(plan: &Plan) -> Result<(), BoxError> {
     let mut arguments = OpenConnectionArguments::try_from(plan.uri.as_str())?;
-    // It does not decode the `%2f` of a URI.
+    // amqprs does not decode the `%2f` of a URI.
     arguments.virtual_host("/");
     let connection = Connection::open(&arguments).await?;
     let channel = connection.open_channel(None).await?;
@@ -31,7 +31,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A message's number in its channel, and its body.
+/// Returns the delivery tag and the body of a message.
 fn parts(message: ConsumerMessage) -> Result<(u64, Vec<u8>), BoxError> {
     let tag = message.deliver.ok_or("a message that was not delivered")?.delivery_tag();
     Ok((tag, message.content.ok_or("a message without a body")?))

@@ -1,4 +1,4 @@
-//! lapin: as it comes, and with its own recovery.
+//! Consumes with lapin, with or without its automatic recovery.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! lapin and amqprs as contenders: `peer-amqp CLIENT URI QUEUE MESSAGES PREFETCH MODE HANDLER-MS WORKERS` prints the
-//! seconds from the first handler's start to the last one's end, and how many messages were handled, in all and
-//! different ones. Who calls it checks the answer.
+//! lapin and amqprs as peers: `peer-amqp CLIENT URI QUEUE MESSAGES PREFETCH MODE HANDLER-MS WORKERS` prints the seconds
+//! from the start of the first handler to the end of the last, the number of handled messages and the number of
+//! different ones. The calling process checks the result.
 //!
-//! Each is used as its own documentation shows. A handler that does nothing is called where messages received in; one that
-//! waits runs in a task of its own, a semaphore holding them to so many at a time, and is acknowledged there: what one
-//! writes by hand. With `watch` for the number of messages it never ends, and every message handled is a line.
+//! Each client is used as its documentation shows. A handler that does nothing is called in the receive loop. A handler
+//! that sleeps runs in its own task, limited by a semaphore, and acknowledges there, as one would write it by hand.
+//! With `watch` as the number of messages it never ends, and prints a line for each handled message.
 
 mod amqprs_client;
 mod lapin_client;
@@ -21,15 +21,15 @@ type BoxError = Box<dyn Error + Send + Sync>;
 const USAGE: &str = "usage: peer-amqp lapin|lapin-recovering|amqprs URI QUEUE MESSAGES|watch PREFETCH each|batch|none \
                      HANDLER-MS WORKERS";
 
-/// How many messages one acknowledgement is for, in batches.
+/// Number of messages per acknowledgement in batch mode.
 const ACK_BATCH: usize = 50;
 
-/// Longer than any run should take.
+/// Maximum duration of a run.
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long a channel stays open behind its last acknowledgement, when the clock has stopped. Of many single ones for a
-/// quorum queue some are lost if the channel closes at once, and their messages are in the queue again. (Not so with a
-/// classic queue: it seems that the broker has them and forgets them.)
+/// Time that a channel stays open after its last acknowledgement, when the measurement has ended. If a channel is
+/// closed at once after many single acknowledgements, a quorum queue loses some of them and their messages return to
+/// the queue. (A classic queue does not: the broker seems to process the acknowledgements and delete the messages.)
 const CLOSE_DELAY: Duration = Duration::from_millis(500);
 
 /// How messages are acknowledged.
@@ -40,11 +40,11 @@ enum Mode {
     None,
 }
 
-/// What is to be done.
+/// Parsed arguments.
 struct Plan {
     uri: String,
     queue: String,
-    /// More than ever received, when it is to watch.
+    /// `usize::MAX` in `watch` mode.
     messages: usize,
     prefetch: u16,
     mode: Mode,
@@ -80,12 +80,12 @@ impl Plan {
         })
     }
 
-    /// Whether all that are handled up to this one, the `nth`, are to be acknowledged with it.
+    /// Returns whether the acknowledgement of the `nth` message ends a batch.
     fn ends_batch(&self, nth: usize) -> bool {
         nth.is_multiple_of(ACK_BATCH) || nth == self.messages
     }
 
-    /// As many as may work at a time.
+    /// Returns a semaphore with one permit per worker.
     fn permits(&self) -> Arc<Semaphore> {
         Arc::new(Semaphore::new(self.workers))
     }

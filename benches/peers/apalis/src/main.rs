@@ -1,14 +1,12 @@
-//! apalis with its SQLite storage as a contender: `peer-apalis DATABASE TASKS [lighter]` prints the seconds
-//! for enqueueing, the seconds for draining and the sum of the numbers its tasks were given. Who calls it
-//! checks the answer.
+//! apalis with its SQLite storage as a peer: `peer-apalis DATABASE TASKS [lighter]` prints the seconds for enqueueing,
+//! the seconds for draining and the sum of the numbers of its tasks. The calling process checks the sum.
 //!
-//! Tasks are pushed 100 at a time with its batch call; its worker fetches 100 at a time. Durability as it
-//! comes: its `setup` sets WAL, and synchronous OFF on the one connection that runs it. The others that its
-//! pool opens, two or three here, have SQLite's default, FULL: about half of the commits are synced.
+//! Tasks are pushed 100 at a time with its batch call; its worker fetches 100 at a time. Durability is the default: its
+//! `setup` sets WAL, and synchronous OFF on the one connection that runs it. The other connections of its pool, two or
+//! three here, have SQLite's default, FULL: about half of the commits are synced.
 //!
-//! As it comes, SQLite finds the finished tasks by the worker that had them (index `LIdx`), so each batch of
-//! results reads all that this worker ever did. With `lighter` that index is dropped, and they are found by
-//! their id.
+//! By default SQLite finds the finished tasks by their worker (index `LIdx`), so each batch of results reads all
+//! earlier tasks of this worker. With `lighter` that index is dropped, and SQLite finds them by their id.
 
 use apalis::prelude::*;
 use apalis_sqlite::{Config, SqliteConnectOptions, SqlitePool, SqliteStorage};
@@ -24,7 +22,7 @@ use std::{
 
 const BATCH: u64 = 100;
 
-/// What the tasks share: their sum, and how many are left.
+/// State shared by the tasks: their sum, and the number of tasks left.
 #[derive(Clone)]
 struct Tally {
     sum: Arc<AtomicU64>,
@@ -81,7 +79,7 @@ async fn measure(database: &Path, tasks: u64, lighter: bool) -> Result<(), BoxDy
     Ok(())
 }
 
-/// The last task stops the worker, which writes down what is finished before it returns.
+/// The last task stops the worker, which stores the finished tasks before it returns.
 async fn add(number: u64, tally: Data<Tally>, worker: WorkerContext) -> Result<(), BoxDynError> {
     tally.sum.fetch_add(number, Relaxed);
     if tally.left.fetch_sub(1, Relaxed) == 1 {

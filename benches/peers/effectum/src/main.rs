@@ -1,12 +1,11 @@
-//! effectum as a contender: `peer-effectum DATABASE TASKS` prints the seconds for enqueueing, the seconds for
-//! draining and the sum of the numbers its tasks were given. Who calls it checks the answer.
+//! effectum as a peer: `peer-effectum DATABASE TASKS` prints the seconds for enqueueing, the seconds for draining and
+//! the sum of the numbers of its tasks. The calling process checks the sum.
 //!
-//! Jobs are added 100 at a time with its batch call. Its worker runs up to 1,000 jobs at a time (a little
-//! faster than 100) and fetches more when half are done; its writer puts up to 50 operations into one
-//! transaction.
+//! Jobs are added 100 at a time with its batch call. Its worker runs up to 1,000 jobs at a time (a little faster than
+//! 100) and fetches more when half are done; its writer puts up to 50 operations into one transaction.
 //!
-//! Durability as it comes: synchronous NORMAL, journal as the file has it. (It asks for `PRAGMA journal =
-//! wal`, which does not exist, so a new file has a rollback journal.)
+//! Durability is the default: synchronous NORMAL, and the journal mode of the file. (It uses `PRAGMA journal = wal`,
+//! which does not exist, so a new file has a rollback journal.)
 
 use effectum::{Job, JobRunner, Queue, RunningJob, Worker};
 use std::{
@@ -63,7 +62,7 @@ async fn measure(database: &Path, tasks: u64) -> Result<(), Box<dyn Error>> {
         .max_concurrency(MAX_CONCURRENCY)
         .build()
         .await?;
-    // It counts a job as finished once that is committed, and has no way to wait for it.
+    // It counts a job as finished once that is committed, and has no call that waits for it.
     while worker.counts().finished < tasks {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -1,4 +1,4 @@
-//! Blocks of whole lines, in the order of the files, and the rows that are in each.
+//! Blocks of complete lines in the order of the files, and their parsed rows.
 
 use std::{fs::File, io::Read, path::PathBuf, sync::Arc};
 
@@ -8,16 +8,16 @@ use crate::schema::Table;
 
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Reads the files one behind the other.
+/// Reads the files one after the other.
 pub struct Source {
     folder: PathBuf,
     tables: std::vec::IntoIter<Arc<Table>>,
     open: Option<(Arc<Table>, File)>,
-    /// The begin of a line whose end was not in the block before.
+    /// Start of a line whose end was not in the previous block.
     rest: Vec<u8>,
 }
 
-/// Integer lines of one table.
+/// Complete lines of one table.
 pub struct Block {
     pub table: Arc<Table>,
     pub lines: Vec<u8>,
@@ -28,7 +28,7 @@ impl Source {
         Source { folder, tables: tables.into_iter(), open: None, rest: Vec::new() }
     }
 
-    /// The next block, in a buffer that was used before.
+    /// Returns the next block in a reused buffer.
     pub fn next(&mut self, mut lines: Vec<u8>) -> Option<Block> {
         loop {
             if self.open.is_none() {
@@ -75,7 +75,7 @@ pub enum Cell {
     Unescaped(usize, usize),
 }
 
-/// A block's rows: as many cells for each as the table has columns.
+/// Rows of a block, each with one cell per column of the table.
 pub struct Rows {
     pub block: Block,
     pub cells: Vec<Cell>,
@@ -97,7 +97,7 @@ impl Rows {
             let mut expected = 0;
             for field in sonic_rs::to_object_iter(line) {
                 let (key, value) = field.expect("a good line");
-                // Lines have their keys in the order of the columns, some left out.
+                // Lines have their keys in the order of the columns; some are missing.
                 let column = (expected..columns.len())
                     .chain(0..expected)
                     .find(|nth| columns[*nth].name == *key)
@@ -109,7 +109,7 @@ impl Rows {
         Rows { block, cells, unescaped }
     }
 
-    /// For the next block.
+    /// Returns the buffer for the next block.
     pub fn into_buffer(self) -> Vec<u8> {
         self.block.lines
     }

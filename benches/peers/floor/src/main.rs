@@ -1,12 +1,12 @@
-//! JSONL into SQLite by hand: what is left when everything but the work is taken away, and so the measure of
-//! `cargo xtask bench import`. Its columns are told beforehand; it guesses nothing, reports nothing, and a bad line
-//! is a panic.
+//! Imports JSONL into SQLite with a minimal hand-written pipeline: the lower bound of `cargo xtask bench import`. Its
+//! columns are given as input; it infers nothing, reports nothing, and panics on a bad line.
 //!
-//! `peer-floor FOLDER DATABASE SCHEMA`: one thread for each core but one cuts blocks at line ends and parses them, the
-//! last one writes them in their order. Memory is that of the blocks on the way.
+//! `peer-floor FOLDER DATABASE SCHEMA`: one thread fewer than there are cores cuts blocks at line ends and parses them;
+//! the main thread writes them in order. Memory is limited to the blocks in flight.
 //!
-//! Tried and left out: binding without a copy (SQLITE_STATIC, unsafe code; no difference), a larger cache of pages
-//! (slower), no journal (no difference), a parser for every core (slower with two), syncing beside the work (5 %).
+//! Tried and rejected: binding without a copy (SQLITE_STATIC, unsafe code; no difference), a larger page cache
+//! (slower), no journal (no difference), a parser for every core (slower with two), syncing in parallel with the work
+//! (5 %).
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use schema::Table;
 use writer::Writer;
 
-/// Blocks that may be on the way to the writer.
+/// Maximum number of blocks between the parsers and the writer.
 const MAX_BLOCKS_IN_FLIGHT: usize = 16;
 
 fn main() {
@@ -50,14 +50,14 @@ fn main() {
         while let Ok(parsed) = in_order.recv() {
             let rows = parsed.recv().expect("a parser's rows");
             writer.write(&rows);
-            // With enough buffers on their way back, one more is not needed.
+            // A full channel has enough buffers; this one is dropped.
             let _ = used.try_send(rows.into_buffer());
         }
         writer.finish();
     });
 }
 
-/// Takes a block, and with it a place in the order, until there are no more.
+/// Takes blocks until there are no more. The lock is held until the place of the block in the order is reserved.
 fn parse(source: &Mutex<Source>, order: &Sender<Receiver<Rows>>, unused: &Receiver<Vec<u8>>) {
     loop {
         let buffer = unused.try_recv().unwrap_or_default();

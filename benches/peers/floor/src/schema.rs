@@ -1,4 +1,4 @@
-//! The tables, known beforehand: one line each, the name and then `column:column_type` with spaces between.
+//! The tables, given as input: one line each, the name and then `column:type`, separated by spaces.
 
 /// A table, and the file of the same name.
 pub struct Table {
@@ -8,7 +8,7 @@ pub struct Table {
 
 pub struct Column {
     pub name: String,
-    /// Its type in SQL.
+    /// Type of the column in SQL.
     sql_type: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! One connection to a new file, one transaction for each table; on disk and under its name at the end.
+//! Writes to a new file with one connection and one transaction per table. At the end the file is synced and renamed.
 
 use std::{
     ffi::OsString,
@@ -13,7 +13,7 @@ use rusqlite::{
 
 use crate::block::{Cell, Rows};
 
-/// Exclusive, and nothing is synced on the way: until it has its name, nobody reads the file.
+/// Exclusive and without syncs: no other process reads the file before it is renamed.
 const SETTINGS: &str = "PRAGMA page_size = 16384; PRAGMA locking_mode = EXCLUSIVE; \
     PRAGMA journal_mode = DELETE; PRAGMA synchronous = OFF;";
 
@@ -21,7 +21,7 @@ pub struct Writer {
     connection: Connection,
     database: PathBuf,
     part: PathBuf,
-    /// Whose transaction is open.
+    /// Table of the open transaction.
     table: String,
 }
 
@@ -81,7 +81,7 @@ impl Writer {
     }
 }
 
-/// The parser has looked already whether it is UTF-8.
+/// Binds text without a check: the parser has validated the UTF-8.
 fn unchecked(text: &[u8]) -> ToSqlOutput<'_> {
     ToSqlOutput::Borrowed(ValueRef::Text(text))
 }
