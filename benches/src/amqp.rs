@@ -17,7 +17,7 @@ mod report;
 
 use candidate::Participant;
 use environment::Environment;
-pub(crate) use gristmill::one;
+pub(crate) use gristmill::run_one;
 use options::Part;
 
 /// Runs the benchmark.
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let participants = Participant::all(&options)?;
     let mut environment = Environment::start()?;
     println!(
-        "{} messages of {} bytes, {} repetitions in turns",
+        "{} messages of {} bytes, {} repetitions, alternating",
         options.messages,
         environment::BYTES,
         options.reps

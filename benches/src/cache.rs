@@ -20,37 +20,41 @@ pub(crate) fn get_or_make<T>(
     read: impl Fn(&str) -> Option<T>,
     make: impl FnOnce(&Path) -> io::Result<String>,
 ) -> Result<T, String> {
-    let told = |error: io::Error| format!("{}: {error}", root.display());
-    let note = note(root);
-    let found = match fs::read_to_string(&note) {
+    let with_context = |error: io::Error| format!("{}: {error}", root.display());
+    let metadata = metadata_path(root);
+    let found = match fs::read_to_string(&metadata) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(format!("{}: {error}", note.display())),
+        Err(error) => return Err(format!("{}: {error}", metadata.display())),
     };
     let whole = |text: &str| read(text.strip_prefix(title)?.strip_prefix("\nwhole: ")?);
     if let Some(known) = found.as_deref().and_then(whole) {
         return Ok(known);
     }
-    let gristmill = found.is_some_and(|text| text.starts_with(signature));
-    if root.try_exists().map_err(told)? {
-        if !gristmill {
+    let made_here = found.is_some_and(|text| text.starts_with(signature));
+    if root.try_exists().map_err(with_context)? {
+        if !made_here {
             let root = root.display();
-            return Err(format!("{root} is there and was not made by this benchmark; choose another --data"));
+            return Err(format!(
+                "{root} exists and was not made by this benchmark; choose another folder with --data"
+            ));
         }
-        fs::remove_dir_all(root).map_err(told)?;
+        fs::remove_dir_all(root).map_err(with_context)?;
     }
-    eprintln!("making {}", root.display());
-    let data = root.parent().ok_or_else(|| format!("{} is in no folder", root.display()))?;
+    eprintln!("generating {}", root.display());
+    let data = root.parent().ok_or_else(|| format!("{} has no parent folder", root.display()))?;
     // The title is written first, so that an incomplete folder is known to be ours; the data is added when it is
     // complete.
-    fs::create_dir_all(data).and_then(|()| fs::write(&note, format!("{title}\n"))).map_err(told)?;
-    fs::create_dir(root).map_err(told)?;
-    let text = format!("{title}\nwhole: {}", make(root).map_err(told)?);
-    fs::write(&note, &text).map_err(told)?;
-    whole(&text).ok_or_else(|| format!("{} cannot be read back", note.display()))
+    fs::create_dir_all(data)
+        .and_then(|()| fs::write(&metadata, format!("{title}\n")))
+        .map_err(with_context)?;
+    fs::create_dir(root).map_err(with_context)?;
+    let text = format!("{title}\nwhole: {}", make(root).map_err(with_context)?);
+    fs::write(&metadata, &text).map_err(with_context)?;
+    whole(&text).ok_or_else(|| format!("{} is invalid", metadata.display()))
 }
 
-fn note(root: &Path) -> PathBuf {
+fn metadata_path(root: &Path) -> PathBuf {
     let mut name = OsString::from(root);
     name.push(".truth");
     name.into()

@@ -38,14 +38,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let gristmill = gristmill_program(options.gristmill.as_deref())?;
     let cold = options.cold && process::can_drop_caches();
     if options.cold && !cold {
-        println!("cold: NOT MEASURED, this process may not empty the system's caches (root may)");
+        println!("cold: NOT MEASURED, only root can empty the file caches of the system");
     }
     let temperatures: Vec<bool> = [(options.warm, false), (cold, true)]
         .iter()
         .filter(|(selected, _)| *selected)
         .map(|(_, cold)| *cold)
         .collect();
-    println!("scale {}, seed {}, {} repetitions in turns", options.scale, options.seed, options.reps);
+    println!("scale {}, seed {}, {} repetitions, alternating", options.scale, options.seed, options.reps);
     let mut benchmarks = Vec::new();
     for &profile in &options.profiles {
         let parts: &[f64] = if profile == Profile::Million { &GROWTH } else { &[1.0] };
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     report::print_thresholds(&benchmarks);
     if report::gristmill_failed(&benchmarks) {
-        Err("gristmill's answer was wrong, or none came".into())
+        Err("a result of gristmill was wrong or missing".into())
     } else {
         Ok(())
     }
@@ -89,7 +89,7 @@ fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Pa
         }
         match find_program(candidate.program) {
             Some(program) => all.push(Participant::Peer(candidate, program)),
-            None => println!("{}: not measured, {} is not there", candidate.name, candidate.program),
+            None => println!("{}: not measured, {} is not installed", candidate.name, candidate.program),
         }
     }
     if setting.again {
@@ -124,7 +124,7 @@ pub(crate) fn trees(args: &[String]) -> Result<(), String> {
 /// Runs the walk that is the lower bound of a rescan, in this process.
 pub(crate) fn walk(args: &[String]) -> Result<(), String> {
     let [root] = args else {
-        return Err("dedup-walk FOLDER".into());
+        return Err("usage: dedup-walk FOLDER".into());
     };
     let (files, bytes) = walk::walk(Path::new(root)).map_err(|error| format!("{root}: {error}"))?;
     println!("{files} files, {bytes} bytes");

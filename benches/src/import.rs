@@ -33,7 +33,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     };
     let data = program::data_dir(options.data.as_deref())?;
     let participants = participants(&options)?;
-    println!("seed {}, {} repetitions in turns", options.seed, options.reps);
+    println!("seed {}, {} repetitions, alternating", options.seed, options.reps);
     let mut benchmarks = Vec::new();
     for &scale in &options.scales {
         let folder = Folder::get(scale, options.seed, &data)?;
@@ -54,7 +54,7 @@ fn participants(options: &Options) -> Result<Vec<Participant>, String> {
     for candidate in PEERS.iter().filter(|candidate| options.includes_peer(candidate.name)) {
         match candidate.locate() {
             Ok(program) => all.push(Participant { candidate, program }),
-            Err(why) => println!("{}: not measured, {why}", candidate.name),
+            Err(reason) => println!("{}: not measured, {reason}", candidate.name),
         }
     }
     Ok(all)

@@ -141,8 +141,8 @@ impl Entry<'_> {
 
 /// Returns the candidate and, if it is one of Gristmill's, right after it the same candidate of the earlier build.
 fn entries<'a>(candidate: &'static Candidate, options: &'a Options) -> impl Iterator<Item = Entry<'a>> {
-    let is_ours = gristmill::CANDIDATES.iter().any(|gristmill| gristmill.name == candidate.name);
-    let before = options.before.as_deref().filter(|_| is_ours);
+    let is_gristmill = gristmill::CANDIDATES.iter().any(|gristmill| gristmill.name == candidate.name);
+    let before = options.before.as_deref().filter(|_| is_gristmill);
     let earlier = before.map(|program| Entry { candidate, before: Some(program) });
     std::iter::once(Entry { candidate, before: None }).chain(earlier)
 }
@@ -186,7 +186,7 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
     let chosen: Vec<_> = chosen.collect();
     println!("{} tasks, {} repetitions\n", options.tasks, options.reps);
     let heads = chosen.iter().map(|candidate| format!(" {0}, enqueue/s | {0}, drain/s |", candidate.name));
-    println!("| finished before |{}", heads.collect::<String>());
+    println!("| finished tasks |{}", heads.collect::<String>());
     println!("|---:|{}", "---:|---:|".repeat(chosen.len()));
     for finished in [0, 10_000, 100_000, 1_000_000] {
         let mut samples = vec![[Vec::new(), Vec::new()]; chosen.len()];
@@ -205,26 +205,27 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
 
 /// Measures one candidate once, in a new process and a new database. Returns tasks enqueued and drained per second.
 fn measure_in_new_process(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
-    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
+    let with_context = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
     let program = match entry.before {
         Some(program) => program.to_owned(),
-        None => std::env::current_exe().map_err(|error| told(&error))?,
+        None => std::env::current_exe().map_err(|error| with_context(&error))?,
     };
     let mut command = Command::new(program);
     command.args(["jobs-one", "--only", entry.candidate.name, "--tasks", &options.tasks.to_string()]);
     command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
-    let output = command.output().map_err(|error| told(&error))?;
+    let output = command.output().map_err(|error| with_context(&error))?;
     if !output.status.success() {
-        return Err(told(&String::from_utf8_lossy(&output.stderr)));
+        return Err(with_context(&String::from_utf8_lossy(&output.stderr)));
     }
-    let answer = String::from_utf8_lossy(&output.stdout);
-    numbers(&answer).ok_or_else(|| told(&format!("answered {answer:?} instead of two rates")))
+    let text = String::from_utf8_lossy(&output.stdout);
+    numbers(&text).ok_or_else(|| with_context(&format!("printed {text:?} instead of two rates")))
 }
 
 /// Runs one measurement in this process and prints tasks enqueued and drained per second.
-pub(crate) fn one(options: &Options) -> Result<(), String> {
-    let candidate =
-        candidates().find(|candidate| candidate.name == options.only).ok_or("no such candidate")?;
+pub(crate) fn run_one(options: &Options) -> Result<(), String> {
+    let candidate = candidates()
+        .find(|candidate| candidate.name == options.only)
+        .ok_or("no such candidate; --only takes its full name")?;
     let folder = TempFolder::new(&options.dir)?;
     let plan = Plan {
         database: folder.path().join("queue.db"),
@@ -242,14 +243,14 @@ pub(crate) fn one(options: &Options) -> Result<(), String> {
 fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     let want = plan.tasks * (plan.tasks - 1) / 2;
     if outcome.sum != want {
-        return Err(format!("wrong answer: {} instead of {want}", outcome.sum));
+        return Err(format!("wrong sum: {} instead of {want}", outcome.sum));
     }
     let count = || -> Result<i64, rusqlite::Error> {
         rusqlite::Connection::open(&plan.database)?.query_row(outcome.completed, [], |row| row.get(0))
     };
-    let got = count().map_err(|error| format!("counting the completed rows: {error}"))?;
+    let got = count().map_err(|error| format!("cannot count the completed rows: {error}"))?;
     let want = (plan.tasks + plan.finished) as i64;
-    if got == want { Ok(()) } else { Err(format!("{got} rows are completed instead of {want}")) }
+    if got == want { Ok(()) } else { Err(format!("{got} completed rows instead of {want}")) }
 }
 
 /// Parses a line of exactly `N` numbers.
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contenders_answer_right_and_wrong_answers_are_seen() {
+    fn check_accepts_every_candidate_and_rejects_wrong_sums_and_counts() {
         let folder = TempFolder::new(&std::env::temp_dir()).unwrap();
         for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate)).enumerate() {
             let database = folder.path().join(nth.to_string());
@@ -287,7 +288,7 @@ mod tests {
             let more = Plan { database: plan.database.clone(), finished: plan.finished + 1, ..plan };
             assert!(check(&more, &outcome).unwrap_err().contains("rows"), "{}", candidate.name);
             outcome.sum += 1;
-            assert!(check(&plan, &outcome).unwrap_err().contains("wrong answer"), "{}", candidate.name);
+            assert!(check(&plan, &outcome).unwrap_err().contains("wrong sum"), "{}", candidate.name);
         }
     }
 
@@ -305,16 +306,16 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_grouped() {
-        for (number, told) in
+    fn thousands_puts_a_comma_between_groups() {
+        for (number, expected) in
             [(0.0, "0"), (999.4, "999"), (1_000.0, "1,000"), (123_456.0, "123,456"), (1e6, "1,000,000")]
         {
-            assert_eq!(thousands(number), told);
+            assert_eq!(thousands(number), expected);
         }
     }
 
     #[test]
-    fn numbers_are_all_or_nothing() {
+    fn numbers_rejects_lines_with_another_count_or_text() {
         assert_eq!(numbers("1 2.5\n"), Some([1.0, 2.5]));
         assert_eq!(numbers::<2>("1"), None);
         assert_eq!(numbers::<2>("1 2 3"), None);

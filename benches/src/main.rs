@@ -19,7 +19,7 @@ mod threshold;
 
 use std::{path::PathBuf, process::ExitCode};
 
-type Benchmark = fn(&Options) -> Result<(), String>;
+type CommonBenchmark = fn(&Options) -> Result<(), String>;
 
 /// Default number of repetitions, and of tasks in each.
 type Amount = (usize, u64);
@@ -28,55 +28,55 @@ const POOL_AMOUNT: Amount = (9, 500_000);
 const JOBS_AMOUNT: Amount = (3, 10_000);
 
 /// Benchmarks with common options: name, description, defaults and function.
-const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
+const BENCHMARKS: &[(&str, &str, Amount, CommonBenchmark)] = &[
     (
         "pool",
         "trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others",
         POOL_AMOUNT,
         pool::run,
     ),
-    ("pool-one", "one candidate of `pool`, once; what `pool` runs", POOL_AMOUNT, pool::one),
-    ("pool-growth", "cost of one task and memory from 10^3 to 10^7 tasks", POOL_AMOUNT, pool::growth),
+    ("pool-one", "measure one candidate of `pool` once; started by `pool`", POOL_AMOUNT, pool::run_one),
+    ("pool-growth", "time per task and memory from 10^3 to 10^7 tasks", POOL_AMOUNT, pool::growth),
     (
         "jobs",
-        "tasks through a durable queue on SQLite, against rusqlite by hand, effectum and apalis",
+        "tasks through a durable queue on SQLite, against handwritten rusqlite, effectum and apalis",
         JOBS_AMOUNT,
         jobs::run,
     ),
-    ("jobs-one", "one candidate of `jobs`, once; what `jobs` runs", JOBS_AMOUNT, jobs::one),
+    ("jobs-one", "measure one candidate of `jobs` once; started by `jobs`", JOBS_AMOUNT, jobs::run_one),
     (
         "jobs-growth",
-        "the same with 10^4 to 10^6 finished tasks already in the table",
+        "rates of `jobs` with 10^4 to 10^6 finished tasks in the table",
         JOBS_AMOUNT,
         jobs::growth,
     ),
 ];
 
 /// Runs a benchmark that parses its own arguments.
-type BenchmarkOfWords = fn(&[String]) -> Result<(), String>;
+type BenchmarkWithOptions = fn(&[String]) -> Result<(), String>;
 
 /// Benchmarks with their own options: name, description and function.
-const BENCHMARKS_WITH_OPTIONS: &[(&str, &str, BenchmarkOfWords)] = &[
+const BENCHMARKS_WITH_OPTIONS: &[(&str, &str, BenchmarkWithOptions)] = &[
     (
         "dedup",
         "finding duplicates: first scan, rescan, growth and memory, against fclones, yadf, czkawka and others",
         dedup::run,
     ),
-    ("dedup-walk", "reads all folders and looks at all files: the floor of `dedup`", dedup::walk),
-    ("dedup-trees", "makes the trees of `dedup`, and nothing else", dedup::trees),
+    ("dedup-walk", "read all folders and stat all files: the lower bound of a rescan", dedup::walk),
+    ("dedup-trees", "generate the trees of `dedup` only", dedup::trees),
     (
         "import",
-        "JSONL into SQLite: time, memory and growth, against a pipeline by hand, DuckDB, sqlite-utils and others",
+        "JSONL into SQLite: time, memory and growth, against a handwritten pipeline, DuckDB, sqlite-utils and others",
         import::run,
     ),
-    ("import-data", "makes the folders of `import`, and nothing else", import::data),
+    ("import-data", "generate the folders of `import` only", import::data),
     (
         "amqp",
-        "consumers of a RabbitMQ queue: messages a second, against lapin, amqprs, pika and amqp-consume",
+        "consumers of a RabbitMQ queue: messages per second, against lapin, amqprs, pika and amqp-consume",
         amqp::run,
     ),
-    ("amqp-one", "gristmill in `amqp`, once; what `amqp` runs", amqp::one),
-    ("run-one", "one run of one program; what `dedup`, `import` and `amqp` run", process::one),
+    ("amqp-one", "run the consumer of gristmill once; started by `amqp`", amqp::run_one),
+    ("run-one", "run and measure one program; started by `dedup`, `import` and `amqp`", process::run_one),
 ];
 
 /// Common options of the pool and jobs benchmarks.
@@ -119,7 +119,7 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
     }
     let known = BENCHMARKS.iter().find(|(known, _, _, _)| *known == name);
     let (_, _, (reps, tasks), run) =
-        known.ok_or_else(|| format!("no benchmark `{name}`; --list shows what there is"))?;
+        known.ok_or_else(|| format!("no benchmark `{name}`; --list shows all benchmarks"))?;
     let mut options = Options {
         reps: *reps,
         tasks: *tasks,
@@ -142,8 +142,9 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             ("--before", _) if name == "jobs" && !value.is_empty() => options.before = Some(value.into()),
             _ => {
                 return Err(format!(
-                    "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N, --finished N, \
-                     --dir FOLDER, --only PART-OF-A-NAME and, for jobs, --before FILE (an earlier gristmill-benches)"
+                    "invalid option `{flag} {value}`; expected: --reps N, --tasks N (4 or more), --producers N, \
+                     --finished N, --dir FOLDER, --only PART-OF-A-NAME and, for jobs, --before FILE (an earlier build of \
+                     gristmill-benches)"
                 ));
             }
         }

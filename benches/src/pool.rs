@@ -63,21 +63,22 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 }
 
 fn print_thresholds(rows: &[Row]) {
-    let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a candidate");
+    let find =
+        |name: &str| rows.iter().find(|row| row.name == name).expect("every threshold names a candidate");
     for (gristmill, peer, threshold) in THRESHOLDS {
         let ratios = (0..PRODUCERS.len())
             .map(|column| table::ratio(&find(gristmill).samples[column], &find(peer).samples[column]));
         let ratios: Vec<f64> = ratios.collect();
         let met = if ratios.iter().all(|ratio| ratio <= threshold) { "met" } else { "MISSED" };
-        let told: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        println!("{gristmill} against {peer}: {} (threshold {threshold}): {met}", told.join(" and "));
+        let ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        println!("{gristmill} / {peer}: {} (threshold {threshold}): {met}", ratios.join(" and "));
     }
     for gristmill in THRESHOLDS.iter().map(|(gristmill, _, _)| gristmill) {
         for peer in ["rayon spawn", "threadpool", "tokio + semaphore"] {
             let ahead = (0..PRODUCERS.len()).all(|column| {
                 table::ratio(&find(gristmill).samples[column], &find(peer).samples[column]) < 1.0
             });
-            println!("{gristmill} ahead of {peer}: {}", if ahead { "met" } else { "MISSED" });
+            println!("{gristmill} faster than {peer}: {}", if ahead { "met" } else { "MISSED" });
         }
     }
 }
@@ -85,22 +86,26 @@ fn print_thresholds(rows: &[Row]) {
 /// Measures one candidate once, in a new process, so that the state left by other candidates has no effect. (In one
 /// process some times were a quarter higher and others a third lower: see benches/README.md.)
 fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
-    let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
-    let program = std::env::current_exe().map_err(|error| told(&error))?;
+    let with_context = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+    let program = std::env::current_exe().map_err(|error| with_context(&error))?;
     let arguments =
         ["pool-one", "--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()];
     let output =
-        std::process::Command::new(program).args(arguments).output().map_err(|error| told(&error))?;
+        std::process::Command::new(program).args(arguments).output().map_err(|error| with_context(&error))?;
     if !output.status.success() {
-        return Err(told(&String::from_utf8_lossy(&output.stderr)));
+        return Err(with_context(&String::from_utf8_lossy(&output.stderr)));
     }
-    let answer = String::from_utf8_lossy(&output.stdout);
-    answer.trim().parse().map_err(|error| told(&error))
+    let output = String::from_utf8_lossy(&output.stdout);
+    output.trim().parse().map_err(|error| with_context(&error))
 }
 
 /// Measures one candidate once in this process, after a warm-up, and prints nanoseconds per task.
-pub(crate) fn one(options: &Options) -> Result<(), String> {
-    let candidate = CANDIDATES.iter().find(|(name, _)| *name == options.only).ok_or("no such candidate")?.1;
+pub(crate) fn run_one(options: &Options) -> Result<(), String> {
+    let candidate = CANDIDATES
+        .iter()
+        .find(|(name, _)| *name == options.only)
+        .ok_or("no such candidate; --only takes its full name")?
+        .1;
     measure(candidate, options.producers, options.tasks.min(50_000))?;
     println!("{}", measure(candidate, options.producers, options.tasks)?);
     Ok(())
@@ -120,14 +125,19 @@ fn produce(producers: u64, producer: impl Fn() + Sync) {
 }
 
 fn gristmill(order: QueueOrder, producers: u64, each: u64) {
-    let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("a pool");
+    let pool = Pool::builder()
+        .workers(WORKERS)
+        .queue_capacity(QUEUE)
+        .order(order)
+        .build()
+        .expect("the pool options are valid");
     produce(producers, || {
         for number in 0..each {
             pool.submit(move |_| {
                 add(number);
                 Ok(())
             })
-            .expect("open");
+            .expect("the queue is open");
         }
     });
     assert!(pool.join().is_clean());
@@ -140,14 +150,14 @@ fn gristmill_priority(producers: u64, each: u64) {
         .queue_capacity(QUEUE)
         .order(QueueOrder::Priority)
         .build()
-        .expect("a pool");
+        .expect("the pool options are valid");
     produce(producers, || {
         for number in 0..each {
             let task = Task::new(move |_| {
                 add(number);
                 Ok(())
             });
-            pool.submit_task(task.priority(Priority(64 * (number % 4) as u8))).expect("open");
+            pool.submit_task(task.priority(Priority(64 * (number % 4) as u8))).expect("the queue is open");
         }
     });
     assert!(pool.join().is_clean());
@@ -155,7 +165,11 @@ fn gristmill_priority(producers: u64, each: u64) {
 
 fn gristmill_async(producers: u64, each: u64) {
     on_tokio(async move {
-        let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).build_async().expect("a pool");
+        let pool = Pool::builder()
+            .workers(WORKERS)
+            .queue_capacity(QUEUE)
+            .build_async()
+            .expect("the pool options are valid");
         let producer = || {
             let pool = pool.clone();
             async move {
@@ -164,7 +178,7 @@ fn gristmill_async(producers: u64, each: u64) {
                         add(number);
                         Ok(())
                     };
-                    pool.submit(body).await.expect("open");
+                    pool.submit(body).await.expect("the queue is open");
                 }
             }
         };
@@ -180,22 +194,23 @@ fn crossbeam(producers: u64, each: u64) {
             let receiver = receiver.clone();
             thread::spawn(move || {
                 for task in receiver {
-                    catch_unwind(AssertUnwindSafe(task)).expect("no panic");
+                    catch_unwind(AssertUnwindSafe(task)).expect("tasks do not panic");
                 }
             })
         })
         .collect();
     produce(producers, || {
         for number in 0..each {
-            sender.send(Box::new(move || add(number))).expect("open");
+            sender.send(Box::new(move || add(number))).expect("the queue is open");
         }
     });
     drop(sender);
-    workers.into_iter().for_each(|worker| worker.join().expect("a worker"));
+    workers.into_iter().for_each(|worker| worker.join().expect("workers do not panic"));
 }
 
 fn rayon_spawn(producers: u64, each: u64) {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(WORKERS).build().expect("a pool");
+    let pool =
+        rayon::ThreadPoolBuilder::new().num_threads(WORKERS).build().expect("the pool options are valid");
     pool.in_place_scope(|scope| {
         produce(producers, || {
             for number in 0..each {
@@ -218,9 +233,11 @@ fn threadpool_execute(producers: u64, each: u64) {
 }
 
 fn on_tokio(work: impl Future<Output = ()> + Send + 'static) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build().expect("a runtime");
-    runtime.block_on(runtime.spawn(work)).expect("no panic");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .build()
+        .expect("tokio can start its threads");
+    runtime.block_on(runtime.spawn(work)).expect("tasks do not panic");
 }
 
 async fn produce_async<F>(producers: u64, producer: impl Fn() -> F)
@@ -229,7 +246,7 @@ where
 {
     let running: Vec<_> = (0..producers).map(|_| tokio::spawn(producer())).collect();
     for producer in running {
-        producer.await.expect("no panic");
+        producer.await.expect("tasks do not panic");
     }
 }
 
@@ -251,14 +268,14 @@ fn async_channel(producers: u64, each: u64) {
             let sender = sender.clone();
             async move {
                 for number in 0..each {
-                    sender.send(Box::pin(async move { add(number) })).await.expect("open");
+                    sender.send(Box::pin(async move { add(number) })).await.expect("the queue is open");
                 }
             }
         };
         produce_async(producers, producer).await;
         sender.close();
         for worker in workers {
-            worker.await.expect("no panic");
+            worker.await.expect("tasks do not panic");
         }
     });
 }
@@ -270,7 +287,7 @@ fn tokio_semaphore(producers: u64, each: u64) {
             let permits = Arc::clone(&permits);
             async move {
                 for number in 0..each {
-                    let permit = Arc::clone(&permits).acquire_owned().await.expect("open");
+                    let permit = Arc::clone(&permits).acquire_owned().await.expect("the queue is open");
                     tokio::spawn(async move {
                         add(number);
                         drop(permit);
@@ -279,7 +296,7 @@ fn tokio_semaphore(producers: u64, each: u64) {
             }
         };
         produce_async(producers, producer).await;
-        let _all = permits.acquire_many(QUEUE as u32).await.expect("open");
+        let _all = permits.acquire_many(QUEUE as u32).await.expect("the queue is open");
     });
 }
 
@@ -296,7 +313,7 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
         "{WORKERS} workers, queue {QUEUE}, 1 producer; starting and joining a pool: {:.0} us\n",
         empty[0] / 1e3
     );
-    println!("| tasks | fifo, ns a task | priority, ns a task | memory at its peak, MiB |");
+    println!("| tasks | fifo, ns per task | priority, ns per task | peak memory, MiB |");
     println!("|---:|---:|---:|---:|");
     for power in 3..=7 {
         let tasks = 10u64.pow(power);

@@ -35,12 +35,12 @@ pub(crate) struct Run {
 }
 
 /// Runs the program with its home folder in `scratch` and its standard output in the file `stdout` there.
-pub(crate) fn run(call: &CommandLine, scratch: &Path) -> Result<Run, String> {
-    let told = |error: io::Error| format!("{}: {error}", call.program.display());
-    let stdout = File::create(scratch.join("stdout")).map_err(told)?;
+pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, String> {
+    let with_context = |error: io::Error| format!("{}: {error}", command_line.program.display());
+    let stdout = File::create(scratch.join("stdout")).map_err(with_context)?;
     let report = scratch.join("report");
-    let mut command = Command::new(std::env::current_exe().map_err(told)?);
-    command.arg("run-one").arg(&report).arg(&call.program).args(&call.args);
+    let mut command = Command::new(std::env::current_exe().map_err(with_context)?);
+    command.arg("run-one").arg(&report).arg(&command_line.program).args(&command_line.args);
     // The user's settings and caches must not influence the result. Caches of earlier runs in `scratch` are kept on
     // purpose.
     for (variable, folder) in [
@@ -49,20 +49,21 @@ pub(crate) fn run(call: &CommandLine, scratch: &Path) -> Result<Run, String> {
         ("XDG_CONFIG_HOME", "home/config"),
         ("XDG_DATA_HOME", "home/data"),
     ] {
-        fs::create_dir_all(scratch.join(folder)).map_err(told)?;
+        fs::create_dir_all(scratch.join(folder)).map_err(with_context)?;
         command.env(variable, scratch.join(folder));
     }
-    let gristmill = std::env::vars_os().map(|(name, _)| name);
-    gristmill.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    variables.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
         command.env_remove(name);
     });
     let output = command.current_dir(scratch).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
-    let output = output.spawn().and_then(std::process::Child::wait_with_output).map_err(told)?;
-    let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let report = fs::read_to_string(&report).map_err(|error| format!("{} {}", told(error), said()))?;
-    let (run, code) = read(&report).ok_or_else(|| format!("`{report}` is no report; {}", said()))?;
-    if !call.success_codes.contains(&code) {
-        return Err(format!("{} ended with {code}: {}", call.program.display(), said()));
+    let output = output.spawn().and_then(std::process::Child::wait_with_output).map_err(with_context)?;
+    let stderr = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let report =
+        fs::read_to_string(&report).map_err(|error| format!("{} {}", with_context(error), stderr()))?;
+    let (run, code) = read(&report).ok_or_else(|| format!("invalid report `{report}`: {}", stderr()))?;
+    if !command_line.success_codes.contains(&code) {
+        return Err(format!("{} exited with status {code}: {}", command_line.program.display(), stderr()));
     }
     Ok(run)
 }
@@ -75,19 +76,19 @@ fn read(report: &str) -> Option<(Run, i32)> {
 }
 
 /// Runs as the intermediate process: starts the program and writes the measurements to the report file.
-pub(crate) fn one(args: &[String]) -> Result<(), String> {
+pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
     let [report, program, args @ ..] = args else {
-        return Err("run-one REPORT PROGRAM [WORDS]".into());
+        return Err("usage: run-one REPORT PROGRAM [ARGS]".into());
     };
-    let told = |error: io::Error| format!("{program}: {error}");
+    let with_context = |error: io::Error| format!("{program}: {error}");
     let start = Instant::now();
-    let mut child = Command::new(program).args(args).spawn().map_err(told)?;
-    let used = child.wait4().map_err(told)?;
+    let mut child = Command::new(program).args(args).spawn().map_err(with_context)?;
+    let used = child.wait4().map_err(with_context)?;
     let seconds = start.elapsed().as_secs_f64();
     let peak_mib = used.rusage.maxrss as f64 / f64::from(1 << 20);
     let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
     let code = used.status.code().unwrap_or(-1);
-    fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(told)
+    fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(with_context)
 }
 
 /// Returns whether this process has permission to empty the system's file caches.

@@ -19,8 +19,8 @@ pub(crate) fn gristmill_program(chosen: Option<&Path>) -> Result<PathBuf, String
     let root = workspace_root()?;
     let target = target_dir()?;
     let status = cargo_build(&["-p", "gristmill", "--bin", "gristmill"], &target).current_dir(root).status();
-    if !status.map_err(|error| format!("cargo: {error}"))?.success() {
-        return Err("gristmill does not build".into());
+    if !status.map_err(|error| format!("cannot run cargo: {error}"))?.success() {
+        return Err("cannot build gristmill; see the output of cargo".into());
     }
     Ok(target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX)))
 }
@@ -29,8 +29,8 @@ pub(crate) fn gristmill_program(chosen: Option<&Path>) -> Result<PathBuf, String
 pub(crate) fn build_peer(name: &str) -> Result<PathBuf, String> {
     let manifest = workspace_root()?.join("benches").join("peers").join(name).join("Cargo.toml");
     let status = cargo_build(&["--locked", "--manifest-path"], &peers_target()?).arg(&manifest).status();
-    if !status.map_err(|error| format!("cargo: {error}"))?.success() {
-        return Err(format!("{} does not build", manifest.display()));
+    if !status.map_err(|error| format!("cannot run cargo: {error}"))?.success() {
+        return Err(format!("cannot build {}; see the output of cargo", manifest.display()));
     }
     peer_path(name)
 }
@@ -55,8 +55,10 @@ fn cargo_build(args: &[&str], target: &Path) -> Command {
 /// Returns the root folder of the workspace.
 fn workspace_root() -> Result<PathBuf, String> {
     // Cargo sets this variable at run time; the path from build time is the fallback.
-    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&here).parent().ok_or("the benchmarks lie in no workspace")?;
+    let manifest_dir =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root =
+        Path::new(&manifest_dir).parent().ok_or("the manifest of the benchmarks has no parent folder")?;
     Ok(root.to_path_buf())
 }
 
@@ -72,6 +74,6 @@ pub(crate) fn data_dir(chosen: Option<&Path>) -> Result<PathBuf, String> {
 /// Returns the target folder that contains this program.
 fn target_dir() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = program.parent().and_then(Path::parent).ok_or("the program lies in no target folder")?;
+    let target = program.parent().and_then(Path::parent).ok_or("the program is not in a target folder")?;
     Ok(target.to_path_buf())
 }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_repeat_themselves_and_differ_from_each_other() {
+    fn streams_are_reproducible_and_differ_from_each_other() {
         let bytes = |seed, stream| {
             let mut bytes = [0; 37];
             Random::new(seed, stream).fill(&mut bytes);
@@ -85,11 +85,11 @@ mod tests {
         assert_eq!(bytes(1, 2), bytes(1, 2));
         assert_ne!(bytes(1, 2), bytes(1, 3));
         assert_ne!(bytes(1, 2), bytes(2, 2));
-        assert_ne!(bytes(1, 2)[32..], [0; 5], "the rest behind the last whole word is filled as well");
+        assert_ne!(bytes(1, 2)[32..], [0; 5], "the bytes after the last complete word are filled as well");
     }
 
     #[test]
-    fn numbers_stay_in_their_bounds_and_reach_them() {
+    fn numbers_stay_within_their_bounds_and_reach_them() {
         let mut random = Random::new(7, 0);
         let mut seen = [false; 5];
         for _ in 0..1_000 {

@@ -14,8 +14,8 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
 }
 
 /// Returns the median of the ratios of measurements made right after each other: the load of the machine affects both.
-pub(crate) fn ratio(gristmill: &[f64], theirs: &[f64]) -> f64 {
-    let pairs: Vec<f64> = gristmill.iter().zip(theirs).map(|(a, b)| a / b).collect();
+pub(crate) fn ratio(samples: &[f64], base: &[f64]) -> f64 {
+    let pairs: Vec<f64> = samples.iter().zip(base).map(|(a, b)| a / b).collect();
     median(&pairs)
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn ratio(gristmill: &[f64], theirs: &[f64]) -> f64 {
 pub(crate) fn print(columns: &[&str], rows: &[Row], base: &str) {
     let reference = rows.iter().find(|row| row.name == base);
     let heads: Vec<String> = columns.iter().map(|column| format!(" {column} | × {base} |")).collect();
-    println!("| ns a task |{}", heads.concat());
+    println!("| ns per task |{}", heads.concat());
     println!("|---|{}", "---:|---:|".repeat(columns.len()));
     for row in rows {
         let cells = row.samples.iter().enumerate().map(|(column, samples)| {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_ratios() {
+    fn median_and_ratio_use_the_middle_value() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(ratio(&[2.0, 30.0, 2.0], &[1.0, 10.0, 2.0]), 2.0);

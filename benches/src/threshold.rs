@@ -42,7 +42,7 @@ impl fmt::Display for Limit {
 
 /// Prints the thresholds as a Markdown table.
 pub(crate) fn print(thresholds: impl Iterator<Item = Threshold>) {
-    let mut text = String::from("\n| threshold | gristmill | is to be | |\n|---|---:|---:|---|\n");
+    let mut text = String::from("\n| threshold | gristmill | expected | |\n|---|---:|---:|---|\n");
     for threshold in thresholds {
         let value = threshold.value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
         let _ =
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_from_either_side_and_may_be_reached() {
+    fn limits_are_inclusive_and_nan_is_not_met() {
         for (value, limit, status) in [
             (1.0, Limit::AtMost(1.0), "met"),
             (1.1, Limit::AtMost(1.0), "NOT MET"),

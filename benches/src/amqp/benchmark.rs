@@ -64,8 +64,9 @@ pub(super) fn rate(
 ) -> Result<Benchmark, String> {
     // With one message in flight at a time every candidate is slow.
     let messages = if prefetch == 1 { options.messages / 10 } else { options.messages };
-    let takes_part =
-        |one: &&Participant| one.candidate.takes_part_in_rate(prefetch, options.largest_prefetch());
+    let takes_part = |participant: &&Participant| {
+        participant.candidate.takes_part_in_rate(prefetch, options.largest_prefetch())
+    };
     let participants: Vec<_> = participants.iter().filter(takes_part).collect();
     let benchmark = Benchmark { kind, prefetch, workers: 0, messages, rows: Vec::new() };
     measure_all(environment, &participants, benchmark, 0, options.reps)
@@ -80,7 +81,7 @@ pub(super) fn work(
     workers: usize,
 ) -> Result<Benchmark, String> {
     let participants: Vec<_> =
-        participants.iter().filter(|one| one.candidate.takes_part_in_work(workers)).collect();
+        participants.iter().filter(|participant| participant.candidate.takes_part_in_work(workers)).collect();
     // Gristmill's default: ten per worker, at most 500.
     let prefetch = (workers * 10).min(500) as u16;
     let messages = workers as u64 * options.each;
@@ -106,8 +107,8 @@ fn measure_all(
     work: u64,
     reps: usize,
 ) -> Result<Benchmark, String> {
-    let row = |one: &&Participant| Row {
-        candidate: one.candidate,
+    let row = |participant: &&Participant| Row {
+        candidate: participant.candidate,
         samples: Vec::new(),
         mistakes: None,
         error: None,
@@ -156,63 +157,62 @@ fn measure(
         workers: benchmark.workers,
     };
     let folder = environment.folder();
-    let call = participant.call(&task, &folder)?;
+    let command_line = participant.command_line(&task, &folder)?;
     process::sync_disks()?;
     let before = environment.broker_cpu();
-    let run = process::run(&call, &folder)?;
+    let run = process::run(&command_line, &folder)?;
     let broker_cpu = environment.broker_cpu().zip(before).map_or(f64::NAN, |(after, before)| after - before);
-    let answer = read(candidate, &folder, run)?;
+    let result = read(candidate, &folder, run)?;
     let remaining = environment.remaining(&queue)?;
     let per_100_000 = |seconds: f64| seconds * 1e5 / messages as f64;
     let sample = Sample {
-        rate: messages as f64 / answer.seconds,
+        rate: messages as f64 / result.seconds,
         cpu: per_100_000(run.cpu),
         broker_cpu: per_100_000(broker_cpu),
         peak_mib: run.peak_mib,
     };
-    Ok((sample, answer.mistakes(messages, remaining)))
+    Ok((sample, result.mistakes(messages, remaining)))
 }
 
 /// Result that a run reports.
 #[derive(Debug, PartialEq)]
-struct Answer {
+struct RunResult {
     seconds: f64,
     handled: u64,
     different: u64,
 }
 
-fn read(candidate: &Candidate, folder: &Path, run: Run) -> Result<Answer, String> {
-    let said = fs::read_to_string(folder.join("stdout")).map_err(|error| error.to_string())?;
-    let answer =
-        if candidate.prints_bodies() { parse_bodies(&said, run.seconds) } else { parse_report(&said) };
-    answer.ok_or_else(|| format!("answered {:?}", said.chars().take(200).collect::<String>()))
+fn read(candidate: &Candidate, folder: &Path, run: Run) -> Result<RunResult, String> {
+    let output = fs::read_to_string(folder.join("stdout")).map_err(|error| error.to_string())?;
+    let result =
+        if candidate.prints_bodies() { parse_bodies(&output, run.seconds) } else { parse_report(&output) };
+    result.ok_or_else(|| format!("unexpected output {:?}", output.chars().take(200).collect::<String>()))
 }
 
-fn parse_report(said: &str) -> Option<Answer> {
-    let mut args = said.split_whitespace();
-    let (seconds, handled) = (args.next()?.parse().ok()?, args.next()?.parse().ok()?);
-    Some(Answer { seconds, handled, different: args.next()?.parse().ok()? })
+fn parse_report(output: &str) -> Option<RunResult> {
+    let mut words = output.split_whitespace();
+    let (seconds, handled) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some(RunResult { seconds, handled, different: words.next()?.parse().ok()? })
 }
 
 /// Parses the output of a candidate that prints message bodies. Its time includes connecting, which is short compared
 /// with its work.
-fn parse_bodies(said: &str, seconds: f64) -> Option<Answer> {
-    let numbers = said.lines().map(|line| line.get(..20)?.parse().ok());
+fn parse_bodies(output: &str, seconds: f64) -> Option<RunResult> {
+    let numbers = output.lines().map(|line| line.get(..20)?.parse().ok());
     let mut numbers = numbers.collect::<Option<Vec<u64>>>()?;
     let handled = numbers.len() as u64;
     numbers.sort_unstable();
     numbers.dedup();
-    Some(Answer { seconds, handled, different: numbers.len() as u64 })
+    Some(RunResult { seconds, handled, different: numbers.len() as u64 })
 }
 
-impl Answer {
+impl RunResult {
     /// Describes the difference from the expected result: every message handled once and acknowledged.
     fn mistakes(&self, messages: u64, remaining: u32) -> Option<String> {
-        let Answer { handled, different, .. } = *self;
+        let RunResult { handled, different, .. } = *self;
         let right = (handled, different, remaining) == (messages, messages, 0);
-        (!right).then(|| {
-            format!("{handled} handled, {different} different ones of {messages}, {remaining} remaining")
-        })
+        (!right)
+            .then(|| format!("{handled} handled, {different} different of {messages}, {remaining} remaining"))
     }
 }
 
@@ -221,44 +221,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_and_judged() {
-        let answer = parse_report("0.5 3 3\n").unwrap();
-        assert_eq!(answer, Answer { seconds: 0.5, handled: 3, different: 3 });
-        assert_eq!(answer.mistakes(3, 0), None);
-        for (said, messages, remaining) in
+    fn mistakes_are_found_when_counts_differ() {
+        let result = parse_report("0.5 3 3\n").unwrap();
+        assert_eq!(result, RunResult { seconds: 0.5, handled: 3, different: 3 });
+        assert_eq!(result.mistakes(3, 0), None);
+        for (output, messages, remaining) in
             [("1 3 2", 3, 0), ("1 4 3", 3, 0), ("1 3 3", 4, 0), ("1 3 3", 3, 1)]
         {
-            let mistakes = parse_report(said).unwrap().mistakes(messages, remaining);
-            assert!(mistakes.is_some(), "{said} {messages} {remaining}");
+            let mistakes = parse_report(output).unwrap().mistakes(messages, remaining);
+            assert!(mistakes.is_some(), "{output} {messages} {remaining}");
         }
         assert_eq!(parse_report("1 3"), None);
-        assert_eq!(parse_report("amqp-one: no such thing"), None);
+        assert_eq!(parse_report("amqp-one: no such queue"), None);
     }
 
     #[test]
-    fn echoes_are_counted() {
+    fn parse_bodies_counts_repeated_messages_once() {
         let line = |number: u64| format!("{number:020}xxx\n");
-        let said: String = [2, 0, 1, 1].map(line).concat();
-        assert_eq!(parse_bodies(&said, 2.0), Some(Answer { seconds: 2.0, handled: 4, different: 3 }));
+        let output: String = [2, 0, 1, 1].map(line).concat();
+        assert_eq!(parse_bodies(&output, 2.0), Some(RunResult { seconds: 2.0, handled: 4, different: 3 }));
         assert_eq!(parse_bodies("something else\n", 2.0), None);
     }
 
     /// Runs Gristmill's consumer in this process, so that the test needs only a broker.
     #[test]
-    fn what_is_filled_in_is_consumed_and_what_is_left_is_seen() {
+    fn remaining_counts_messages_that_were_not_consumed() {
         let mut environment = Environment::start().unwrap();
         for kind in QueueKind::ALL {
             let queue = environment.fill(kind, 250).unwrap();
             let uri = environment.broker.uri();
             let args = [uri.as_str(), &queue, "250", "20", "tasks", "0", "2"].map(str::to_owned);
-            crate::amqp::one(&args).unwrap();
+            crate::amqp::run_one(&args).unwrap();
             assert_eq!(environment.remaining(&queue), Ok(0));
             let queue = environment.fill(kind, 3).unwrap();
             assert_eq!(environment.remaining(&queue), Ok(3));
             assert_ne!(
                 environment.fill(kind, 1).unwrap(),
                 queue,
-                "what a run remaining something in is not used again"
+                "a queue with remaining messages is not used again"
             );
         }
     }

@@ -160,16 +160,16 @@ impl Program {
             }
             Program::Rust => Ok((program::build_peer("amqp")?, Vec::new())),
             Program::Python => {
-                let python = find_program("python3").ok_or("python3 is not there")?;
+                let python = find_program("python3").ok_or("python3 is not installed")?;
                 let import = Command::new(&python).args(["-c", "import pika"]).stderr(Stdio::null()).status();
                 match import {
                     Ok(status) if status.success() => Ok((python, Vec::new())),
-                    _ => Err(format!("{} has no pika", python.display())),
+                    _ => Err(format!("{} has no module pika", python.display())),
                 }
             }
             Program::Tool => {
                 let installation = Installation::find().map_err(|fault| fault.to_string())?;
-                let tool = installation.tool("amqp-consume").ok_or("amqp-consume is not there")?;
+                let tool = installation.tool("amqp-consume").ok_or("amqp-consume is not installed")?;
                 let set =
                     |(name, value): (&OsStr, Option<&OsStr>)| Some((name.to_owned(), value?.to_owned()));
                 Ok((tool.get_program().into(), tool.get_envs().filter_map(set).collect()))
@@ -202,7 +202,9 @@ impl Participant {
                     let first = Participant { candidate: first, program, env_vars };
                     all.extend(chosen.into_iter().map(|peer| first.like(peer)));
                 }
-                Err(why) => chosen.iter().for_each(|peer| println!("{}: not measured, {why}", peer.name)),
+                Err(reason) => {
+                    chosen.iter().for_each(|peer| println!("{}: not measured, {reason}", peer.name))
+                }
             }
         }
         Ok(all)
@@ -214,7 +216,7 @@ impl Participant {
     }
 
     /// Returns the command line. A script that it needs is written to `folder`.
-    pub(super) fn call(&self, task: &ConsumeTask<'_>, folder: &Path) -> Result<CommandLine, String> {
+    pub(super) fn command_line(&self, task: &ConsumeTask<'_>, folder: &Path) -> Result<CommandLine, String> {
         let mode = match self.candidate.acks {
             Acks::Automatic => self.candidate.role,
             Acks::Each => "each",
@@ -254,8 +256,8 @@ impl Participant {
                 }));
                 args.extend(["timeout", "600"].map(OsString::from));
                 args.push(self.program.clone().into());
-                let told = ["-u", task.uri, "-q", task.queue, "-p", &prefetch, "-c", &task.messages];
-                args.extend(told.map(OsString::from));
+                let tool_args = ["-u", task.uri, "-q", task.queue, "-p", &prefetch, "-c", &task.messages];
+                args.extend(tool_args.map(OsString::from));
                 args.push(self.candidate.role.into());
             }
         }
@@ -278,13 +280,13 @@ mod tests {
             work: 0,
             workers: 0,
         };
-        let call = participant.call(&task, &std::env::temp_dir()).unwrap();
-        let args = call.args.iter().map(|arg| arg.to_string_lossy().into_owned());
-        format!("{} {}", call.program.display(), args.collect::<Vec<_>>().join(" "))
+        let command_line = participant.command_line(&task, &std::env::temp_dir()).unwrap();
+        let args = command_line.args.iter().map(|arg| arg.to_string_lossy().into_owned());
+        format!("{} {}", command_line.program.display(), args.collect::<Vec<_>>().join(" "))
     }
 
     #[test]
-    fn who_is_called_how() {
+    fn command_lines_match_each_program() {
         assert_eq!(line(&GRISTMILL), "program amqp-one amqp:// q 9 80 tasks 0 0");
         assert_eq!(line(&GRISTMILL_BLOCKING), "program amqp-one amqp:// q 9 80 threads 0 0");
         assert_eq!(line(&PEERS[2]), "program lapin amqp:// q 9 80 batch 0 1");
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_measured_where() {
+    fn candidates_are_selected_by_ack_mode_and_workers() {
         let rate = |prefetch| PEERS.iter().filter(move |peer| peer.takes_part_in_rate(prefetch, 500)).count();
         assert_eq!((rate(1), rate(80), rate(500)), (4, 7, 10));
         let work = |workers| PEERS.iter().filter(move |peer| peer.takes_part_in_work(workers)).count();

@@ -79,15 +79,15 @@ impl Environment {
             let client = Client::builder(self.broker.uri()).queue(kind.queue(&name)).start().await?;
             let publisher = client.publisher();
             for first in (0..messages).step_by(PUBLISH_BATCH as usize) {
-                let some = first..(first + PUBLISH_BATCH).min(messages);
+                let batch = first..(first + PUBLISH_BATCH).min(messages);
                 let results =
-                    publisher.publish_all(some.map(|nth| Message::to_queue(&name, body(nth)))).await;
+                    publisher.publish_all(batch.map(|nth| Message::to_queue(&name, body(nth)))).await;
                 results.into_iter().collect::<Result<(), _>>()?;
             }
             client.shutdown(BROKER_TIMEOUT).await;
             Ok::<(), Error>(())
         });
-        filled.map(|()| name).map_err(|error| format!("filling a {} queue: {error}", kind.name()))
+        filled.map(|()| name).map_err(|error| format!("cannot fill a {} queue: {error}", kind.name()))
     }
 
     /// Returns the number of messages in a queue once it has no consumer: messages that were delivered but not
@@ -147,14 +147,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_a_line_with_a_number_in_front() {
+    fn body_is_a_line_that_starts_with_its_number() {
         let body = body(17);
         assert_eq!(body.len(), BYTES);
         assert!(body.starts_with("00000000000000000017x") && body.ends_with("xx\n"), "{body}");
     }
 
     #[test]
-    fn the_time_of_a_process_is_read_past_its_name() {
+    fn cpu_seconds_are_parsed_when_the_process_name_has_parentheses() {
         let stat = "4711 (a (very) odd name) S 1 2 3 0 -1 4 5 6 7 8 150 25 0 0 20 0 9 0";
         assert_eq!(parse_cpu_seconds(stat), Some(1.75));
         assert_eq!(parse_cpu_seconds("4711 (short) S 1"), None);

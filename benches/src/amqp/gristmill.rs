@@ -15,9 +15,9 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs `amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS` and prints the seconds, the number of
 /// handled messages and the number of different ones.
-pub(crate) fn one(args: &[String]) -> Result<(), String> {
+pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
     let [uri, queue, messages, prefetch, kind, handler, workers] = args else {
-        return Err("amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS".into());
+        return Err("usage: amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS".into());
     };
     let number = |arg: &String| arg.parse::<usize>().map_err(|error| format!("{arg}: {error}"));
     let counter = Arc::new(MessageCounter::new(messages)?);
@@ -27,7 +27,7 @@ pub(crate) fn one(args: &[String]) -> Result<(), String> {
     let consumer = match kind.as_str() {
         "tasks" => tasks(consumer, &counter, &done, work),
         "threads" => threads(consumer, &counter, &done, work),
-        _ => return Err(format!("{kind}: there are tasks and threads")),
+        _ => return Err(format!("unknown mode `{kind}`; expected: tasks or threads")),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
@@ -67,7 +67,7 @@ fn threads(
     consumer.handle_blocking(move |delivery| {
         counter.on_start();
         if !work.is_zero() {
-            #[expect(clippy::disallowed_methods, reason = "to wait is the work that is measured")]
+            #[expect(clippy::disallowed_methods, reason = "the measured work is a sleep")]
             thread::sleep(work);
         }
         if counter.on_done(delivery.body()) {

@@ -29,7 +29,9 @@ impl MessageCounter {
         let seen = match messages {
             "watch" => None,
             number => {
-                let number = number.parse().map_err(|error| format!("{messages} messages: {error}"))?;
+                let number = number
+                    .parse()
+                    .map_err(|error| format!("invalid number of messages `{messages}`: {error}"))?;
                 Some(std::iter::repeat_with(|| AtomicU8::new(0)).take(number).collect())
             }
         };
@@ -85,21 +87,21 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ends_it_and_others_are_counted() {
+    fn on_done_returns_true_at_the_expected_count() {
         let (last, all) = report(&[2, 0, 1]);
         assert!(last && all.ends_with(" 3 3"), "{all}");
-        let (last, some) = report(&[1, 0]);
-        assert!(!last && some == "NaN 2 2", "{some}");
+        let (last, two) = report(&[1, 0]);
+        assert!(!last && two == "NaN 2 2", "{two}");
         for (numbers, ends) in [(&[0, 1, 1][..], " 3 2"), (&[0, 1, 3], " 3 2"), (&[0, 1, 2, 2], " 4 3")] {
-            let (last, told) = report(numbers);
-            assert!(last && told.ends_with(ends), "{numbers:?}: {told}");
+            let (last, text) = report(numbers);
+            assert!(last && text.ends_with(ends), "{numbers:?}: {text}");
         }
     }
 
     #[test]
-    fn bodies_of_others_have_no_number() {
+    fn number_is_none_for_other_bodies() {
         assert_eq!(number(b"00000000000000000017 and the rest"), Some(17));
         assert_eq!(number(b"17"), None);
-        assert_eq!(number(b"a letter that somebody wrote"), None);
+        assert_eq!(number(b"another message without digits"), None);
     }
 }

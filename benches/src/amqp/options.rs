@@ -5,25 +5,25 @@ use std::{path::PathBuf, str::FromStr};
 use super::environment::QueueKind;
 
 pub(super) const HELP: &str = "\
-Consumers of a RabbitMQ queue: gristmill and its peers at one broker, every answer checked.
+Measure consumers of a RabbitMQ queue: gristmill and its peers at one broker, every result checked.
 
 Usage: cargo xtask bench amqp [OPTIONS]
 
 Options:
-  --messages N     in one run; 50000 without it. A tenth of them with prefetch 1, and fewer for the slow
-  --reps N         repetitions, in turns; 5 without it
-  --peers NAMES    peers whose name begins so, with commas; all without it, none with `none`
-  --queues KINDS   classic, quorum or both with a comma; both without it
-  --prefetch NS    how many messages are sent ahead, with commas, from 1 to 1000; 1,80,500 without it
-  --recovery       also: how long after a broker's return the next message is handled
-  --only PARTS     with commas: rate (handlers that do nothing), work (handlers of 100 ms), recovery;
-                   rate,work without it
-  --before FILE    an earlier build of gristmill-benches, whose gristmill is measured in turns with this one
-  --quick          a look whether all works: 2000 messages, once, peers that are there
-  -h, --help       this text
+  --messages N     Messages in one run; a tenth of them with prefetch 1, and fewer for slow peers [default: 50000]
+  --reps N         Repetitions, alternating [default: 5]
+  --peers NAMES    Prefixes of peer names, separated by commas; `none` for no peer [default: all]
+  --queues KINDS   Kinds of queues, separated by commas: classic, quorum [default: both]
+  --prefetch NS    Prefetch counts from 1 to 1000, separated by commas [default: 1,80,500]
+  --recovery       Also measure how long after a restart of the broker the next message is handled
+  --only PARTS     Parts, separated by commas: rate (handlers that do nothing), work (handlers of 100 ms), recovery
+                   [default: rate,work]
+  --before FILE    Also measure the gristmill of an earlier build of gristmill-benches, alternating with this one
+  --quick          Check that everything works: 2000 messages, one repetition, only installed peers
+  -h, --help       Print help
 
-The broker is started for this and ended with it. RabbitMQ is got if it is not there, as for the tests. Peers that are not
-there are installed, unless --quick or --peers is given: pika with pip into the folder for tools.
+The broker is started for the benchmark and stopped at its end. RabbitMQ is downloaded if it is missing, as for
+the tests. Missing peers are installed, unless --quick or --peers is given: pika with pip into the folder for tools.
 
 Examples:
   cargo xtask bench amqp
@@ -83,25 +83,25 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let mut recovery = false;
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value; --help shows which"));
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; see --help"));
         match arg.as_str() {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
             "--recovery" => recovery = true,
             "--before" => options.before = Some(value()?.into()),
             "--messages" => {
-                options.messages = number(arg, value()?, "from 100 on", |messages| *messages >= 100)?;
+                options.messages = number(arg, value()?, "100 or more", |messages| *messages >= 100)?;
             }
-            "--reps" => options.reps = number(arg, value()?, "from 1 on", |reps| *reps >= 1)?,
+            "--reps" => options.reps = number(arg, value()?, "1 or more", |reps| *reps >= 1)?,
             "--peers" => options.peers = Some(value()?.split(',').map(str::to_owned).collect()),
             "--queues" => options.queues = value()?.split(',').map(kind).collect::<Result<_, _>>()?,
             "--only" => options.parts = value()?.split(',').map(part).collect::<Result<_, _>>()?,
             "--prefetch" => {
-                let one = |one| number(arg, one, "from 1 to 1000", |ahead| (1..=1000).contains(ahead));
-                options.prefetches = value()?.split(',').map(one).collect::<Result<_, _>>()?;
+                let prefetch = |text| number(arg, text, "from 1 to 1000", |count| (1..=1000).contains(count));
+                options.prefetches = value()?.split(',').map(prefetch).collect::<Result<_, _>>()?;
                 options.prefetches.sort_unstable();
             }
-            _ => return Err(format!("`{arg}` is not understood; --help shows what is")),
+            _ => return Err(format!("unknown option `{arg}`; see --help")),
         }
     }
     if recovery && !options.parts.contains(&Part::Recovery) {
@@ -112,7 +112,7 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
 
 fn kind(arg: &str) -> Result<QueueKind, String> {
     let known = QueueKind::ALL.into_iter().find(|kind| kind.name() == arg);
-    known.ok_or_else(|| format!("no kind of queue `{arg}`; there are classic and quorum"))
+    known.ok_or_else(|| format!("no kind of queue `{arg}`; expected: classic or quorum"))
 }
 
 fn part(arg: &str) -> Result<Part, String> {
@@ -120,13 +120,13 @@ fn part(arg: &str) -> Result<Part, String> {
         "rate" => Ok(Part::Rate),
         "work" => Ok(Part::Work),
         "recovery" => Ok(Part::Recovery),
-        _ => Err(format!("no part `{arg}`; there are rate, work and recovery")),
+        _ => Err(format!("no part `{arg}`; expected: rate, work or recovery")),
     }
 }
 
 fn number<T: FromStr>(flag: &str, arg: &str, expected: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
     let number = arg.replace('_', "").parse().ok().filter(fits);
-    number.ok_or_else(|| format!("{flag} wants a number {expected}, not `{arg}`"))
+    number.ok_or_else(|| format!("{flag} needs a number, {expected}, not `{arg}`"))
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_understood() {
+    fn parse_accepts_valid_options_and_applies_defaults() {
         let all = parsed("").unwrap().unwrap();
         assert_eq!((all.messages, all.reps, all.prefetches.as_slice()), (50_000, 5, &[1, 80, 500][..]));
         assert_eq!(
@@ -149,35 +149,35 @@ mod tests {
         let quick = parsed("--messages 5_000 --quick --recovery").unwrap().unwrap();
         assert_eq!((quick.messages, quick.reps), (5_000, 1));
         assert_eq!(quick.parts, [Part::Rate, Part::Work, Part::Recovery]);
-        let some =
+        let selected =
             parsed("--peers lapin,amqp-c --queues quorum --prefetch 500,80 --only recovery --recovery");
-        let some = some.unwrap().unwrap();
+        let selected = selected.unwrap().unwrap();
         assert!(
-            some.includes_peer("lapin, each")
-                && some.includes_peer("amqp-consume")
-                && !some.includes_peer("amqprs, each")
+            selected.includes_peer("lapin, each")
+                && selected.includes_peer("amqp-consume")
+                && !selected.includes_peer("amqprs, each")
         );
         assert_eq!(
-            (some.queues.as_slice(), some.parts.as_slice()),
+            (selected.queues.as_slice(), selected.parts.as_slice()),
             (&[QueueKind::Quorum][..], &[Part::Recovery][..])
         );
-        assert_eq!((some.prefetches.as_slice(), some.largest_prefetch()), (&[80, 500][..], 500));
+        assert_eq!((selected.prefetches.as_slice(), selected.largest_prefetch()), (&[80, 500][..], 500));
         assert!(!parsed("--peers none").unwrap().unwrap().includes_peer("pika, each"));
         assert_eq!(parsed("--reps 2 --help"), Ok(None));
     }
 
     #[test]
-    fn lines_that_are_not_name_what_is() {
-        for (line, told) in [
-            ("--reps 0", "from 1 on"),
-            ("--messages 99", "from 100 on"),
+    fn parse_errors_name_the_expected_values() {
+        for (line, expected) in [
+            ("--reps 0", "1 or more"),
+            ("--messages 99", "100 or more"),
             ("--prefetch 80,0", "from 1 to 1000"),
-            ("--queues stream", "classic and quorum"),
-            ("--only speed", "rate, work and recovery"),
-            ("--prefetch", "wants a value"),
+            ("--queues stream", "classic or quorum"),
+            ("--only speed", "rate, work or recovery"),
+            ("--prefetch", "needs a value"),
             ("--fast", "--help"),
         ] {
-            assert!(parsed(line).unwrap_err().contains(told), "{line}");
+            assert!(parsed(line).unwrap_err().contains(expected), "{line}");
         }
     }
 }

@@ -33,7 +33,7 @@ const WORK_MS: u64 = 5;
 /// Result of one candidate.
 pub(super) struct Outcome {
     pub(super) name: &'static str,
-    pub(super) told: String,
+    pub(super) result: String,
 }
 
 /// Measures Gristmill and the Rust peers that acknowledge each message; lapin a second time with its automatic
@@ -46,8 +46,8 @@ pub(super) fn measure(
     // Other runs must not use this queue.
     environment.discard_queues();
     let mut outcomes = Vec::new();
-    let players = participants.iter().filter(|one| one.candidate.takes_part_in_recovery());
-    for participant in players {
+    let selected = participants.iter().filter(|participant| participant.candidate.takes_part_in_recovery());
+    for participant in selected {
         outcomes.push(measure_one(environment, participant, &queue)?);
         if participant.candidate.name.starts_with("lapin") {
             outcomes.push(measure_one(environment, &participant.like(&LAPIN_RECOVERING), &queue)?);
@@ -66,31 +66,31 @@ fn measure_one(
     let messages = "watch".to_owned();
     let task = ConsumeTask { uri: &uri, queue, messages, prefetch: 40, work: WORK_MS, workers: WORKERS };
     let folder = environment.folder();
-    let call = participant.call(&task, &folder)?;
+    let command_line = participant.command_line(&task, &folder)?;
     let errors = folder.join("errors");
     let file = File::create(&errors).map_err(|error| format!("{}: {error}", errors.display()))?;
-    let mut command = Command::new(&call.program);
-    command.args(&call.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-    let child = command.spawn().map_err(|error| format!("{}: {error}", call.program.display()))?;
+    let mut command = Command::new(&command_line.program);
+    command.args(&command_line.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+    let child = command.spawn().map_err(|error| format!("{}: {error}", command_line.program.display()))?;
     let mut consumer = Consumer::new(child)?;
-    let told = time_to_recover(environment, &consumer)?;
+    let recovery_time = time_to_recover(environment, &consumer)?;
     let ended = consumer.child.try_wait().ok().flatten();
     drop(consumer);
     let last_error = fs::read_to_string(&errors).unwrap_or_default();
     let last_error = last_error.lines().last().unwrap_or_default();
-    let told = match (told, ended) {
+    let result = match (recovery_time, ended) {
         (Some(took), _) => format!("{:.2} s", took.as_secs_f64()),
-        (None, Some(status)) => format!("never: it ended ({status}) {last_error}"),
-        (None, None) => format!("not within {} s; it still runs {last_error}", TIMEOUT.as_secs()),
+        (None, Some(status)) => format!("never: consumer exited ({status}) {last_error}"),
+        (None, None) => format!("not within {} s; consumer still runs {last_error}", TIMEOUT.as_secs()),
     };
-    Ok(Outcome { name: participant.candidate.name, told })
+    Ok(Outcome { name: participant.candidate.name, result })
 }
 
 /// Kills and restarts the broker. Returns the time from its return to the next handled message.
 fn time_to_recover(environment: &mut Environment, consumer: &Consumer) -> Result<Option<Duration>, String> {
     for _ in 0..HANDLED_BEFORE_KILL {
         let handled = consumer.handled.recv_timeout(TIMEOUT);
-        handled.map_err(|error| format!("nothing is handled, before anything happened: {error}"))?;
+        handled.map_err(|error| format!("no message was handled before the broker was killed: {error}"))?;
     }
     environment.broker.kill();
     let address = environment.broker.address();
@@ -102,7 +102,7 @@ fn time_to_recover(environment: &mut Environment, consumer: &Consumer) -> Result
         }
         (Instant::now(), restarting.join())
     });
-    restarted.map_err(|_| "a panic")?.map_err(|fault| fault.to_string())?;
+    restarted.map_err(|_| "the restart of the broker panicked")?.map_err(|fault| fault.to_string())?;
     let end = returned + TIMEOUT;
     loop {
         match consumer.handled.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -132,7 +132,7 @@ struct Consumer {
 
 impl Consumer {
     fn new(mut child: Child) -> Result<Self, String> {
-        let lines = BufReader::new(child.stdout.take().ok_or("no output to read")?);
+        let lines = BufReader::new(child.stdout.take().ok_or("the consumer has no standard output")?);
         let (sender, handled) = channel();
         thread::spawn(move || {
             // Ends when the receiver is dropped.

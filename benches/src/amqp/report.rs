@@ -26,10 +26,10 @@ impl Row {
         self.error.is_none() && self.mistakes.is_none() && !self.samples.is_empty()
     }
 
-    fn answer(&self) -> String {
+    fn result(&self) -> String {
         let mistakes = self.mistakes.as_ref().map(|mistakes| format!("WRONG: {mistakes}"));
-        let answer = self.error.clone().or(mistakes).unwrap_or_else(|| "right".into());
-        answer.replace(['\n', '|'], " ")
+        let result = self.error.clone().or(mistakes).unwrap_or_else(|| "correct".into());
+        result.replace(['\n', '|'], " ")
     }
 }
 
@@ -40,8 +40,8 @@ impl Benchmark {
 
     /// Returns the fastest candidate that acknowledges in this way.
     fn fastest(&self, acks: Acks) -> Option<&Row> {
-        let those = self.rows.iter().filter(|row| row.candidate.acks == acks && row.is_valid());
-        those.max_by(|a, b| median(&a.rates()).total_cmp(&median(&b.rates())))
+        let candidates = self.rows.iter().filter(|row| row.candidate.acks == acks && row.is_valid());
+        candidates.max_by(|a, b| median(&a.rates()).total_cmp(&median(&b.rates())))
     }
 
     fn name(&self) -> String {
@@ -57,13 +57,13 @@ impl Benchmark {
 pub(super) fn print_rate(benchmark: &Benchmark) {
     println!("\n{}: {} messages, handlers that do nothing\n", benchmark.name(), benchmark.messages);
     println!(
-        "| | messages/s | least | most | gristmill × | CPU s for 100,000 | the broker's | peak MiB | answer |"
+        "| | messages/s | minimum | maximum | gristmill × | CPU s per 100,000 | broker CPU s | peak MiB | result |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---|");
     let gristmill = benchmark.gristmill().map(Row::rates);
     for row in &benchmark.rows {
         if row.samples.is_empty() {
-            println!("| {} | | | | | | | | {} |", row.candidate.name, row.answer());
+            println!("| {} | | | | | | | | {} |", row.candidate.name, row.result());
             continue;
         }
         let rates = row.rates();
@@ -77,14 +77,14 @@ pub(super) fn print_rate(benchmark: &Benchmark) {
             median(&row.each(|sample| sample.cpu)),
             median(&row.each(|sample| sample.broker_cpu)),
             row.each(|sample| sample.peak_mib).into_iter().fold(0.0, f64::max),
-            row.answer(),
+            row.result(),
         );
     }
 }
 
 /// Prints one table for all numbers of workers: messages per second, and their share of the maximum.
 pub(super) fn print_work(benchmarks: &[Benchmark]) {
-    println!("\nhandlers of {WORK_MS} ms: messages/s, and their part of what the workers can do\n");
+    println!("\nhandlers of {WORK_MS} ms: messages/s, and their share of the maximum of the workers\n");
     let heads = benchmarks.iter().map(|benchmark| match benchmark.workers {
         1 => " 1 worker |".to_owned(),
         workers => format!(" {workers} workers |"),
@@ -107,17 +107,17 @@ pub(super) fn print_work(benchmarks: &[Benchmark]) {
 
 fn work_cell(benchmark: &Benchmark, row: &Row) -> String {
     if !row.is_valid() {
-        return row.answer();
+        return row.result();
     }
     let rate = median(&row.rates());
     format!("{rate:.1} ({:.3})", rate / benchmark.max_rate())
 }
 
 pub(super) fn print_recovery(outcomes: &[Outcome]) {
-    println!("\na broker that is killed: the next message is handled after its return\n");
+    println!("\nkilled broker: time from its return to the next handled message\n");
     println!("| | |\n|---|---|");
-    for Outcome { name, told } in outcomes {
-        println!("| {name} | {} |", told.replace('|', " "));
+    for Outcome { name, result } in outcomes {
+        println!("| {name} | {} |", result.replace('|', " "));
     }
 }
 
@@ -140,14 +140,18 @@ fn rate_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     if benchmark.prefetch == 1 {
         return Vec::new();
     }
-    let threshold = |what: &str, acks, least| {
+    let threshold = |what: &str, acks, min_ratio| {
         let fastest = benchmark.fastest(acks);
         let value = benchmark
             .gristmill()
             .zip(fastest)
             .map(|(gristmill, peer)| ratio(&gristmill.rates(), &peer.rates()));
-        let who = fastest.map_or("nobody", |peer| peer.candidate.name);
-        Threshold { what: format!("{}: × {what} ({who})", benchmark.name()), value, limit: AtLeast(least) }
+        let peer = fastest.map_or("no peer", |peer| peer.candidate.name);
+        Threshold {
+            what: format!("{}: × {what} ({peer})", benchmark.name()),
+            value,
+            limit: AtLeast(min_ratio),
+        }
     };
     vec![
         threshold("the fastest that acknowledges each", Acks::Each, 1.0),
@@ -157,7 +161,7 @@ fn rate_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 
 fn work_threshold(benchmark: &Benchmark) -> Threshold {
     let value = benchmark.gristmill().map(|row| median(&row.rates()) / benchmark.max_rate());
-    let what = format!("{WORK_MS} ms, workers {}: × what they can do", benchmark.workers);
+    let what = format!("{WORK_MS} ms, workers {}: × their maximum", benchmark.workers);
     Threshold { what, value, limit: AtLeast(0.95) }
 }
 
@@ -179,10 +183,10 @@ fn before_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 pub(super) fn failure<'a>(benchmarks: impl Iterator<Item = &'a Benchmark>) -> Option<String> {
     let rows: Vec<&Row> = benchmarks.flat_map(|benchmark| &benchmark.rows).collect();
     if let Some(row) = rows.iter().find(|row| row.mistakes.is_some()) {
-        return Some(format!("{}'s answer was wrong", row.candidate.name));
+        return Some(format!("the result of {} was wrong", row.candidate.name));
     }
     let row = rows.iter().find(|row| row.candidate.acks == Acks::Automatic && !row.is_valid())?;
-    Some(format!("{} gave no answer: {}", row.candidate.name, row.answer()))
+    Some(format!("{} has no result: {}", row.candidate.name, row.result()))
 }
 
 #[cfg(test)]
@@ -219,33 +223,37 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_measured_by_the_fastest_of_each_way() {
+    fn thresholds_use_the_fastest_peer_of_each_ack_mode() {
         assert_eq!(statuses(&rate_thresholds(&benchmark(80, 0, rows()))), [(0.9, "NOT MET"), (0.9, "met")]);
         assert!(rate_thresholds(&benchmark(1, 0, rows())).is_empty());
-        let one = |rate| work_threshold(&benchmark(80, 8, vec![row("gristmill", rate)])).status();
-        assert_eq!((one(76.0), one(75.0)), ("met", "NOT MET"));
+        let status = |rate| work_threshold(&benchmark(80, 8, vec![row("gristmill", rate)])).status();
+        assert_eq!((status(76.0), status(75.0)), ("met", "NOT MET"));
     }
 
     #[test]
     fn each_rate_is_compared_with_the_earlier_build() {
-        let mut both = rows();
+        let mut rows_with_before = rows();
         assert!(before_thresholds(&benchmark(80, 0, rows())).is_empty());
-        both.push(row("gristmill, before", 1_000.0));
-        assert_eq!(statuses(&before_thresholds(&benchmark(80, 0, both))), [(0.9, "NOT MET")]);
+        rows_with_before.push(row("gristmill, before", 1_000.0));
+        assert_eq!(statuses(&before_thresholds(&benchmark(80, 0, rows_with_before))), [(0.9, "NOT MET")]);
     }
 
     #[test]
-    fn wrong_answers_are_nobodys_measure_and_fail_the_run() {
+    fn wrong_results_are_excluded_and_fail_the_run() {
         let mut wrong = rows();
         wrong[2].mistakes = Some("99 handled".into());
         let wrong = benchmark(80, 0, wrong);
         assert_eq!(statuses(&rate_thresholds(&wrong))[0], (1.125, "met"));
         assert!(failure([&wrong].into_iter()).unwrap().contains("amqprs"));
-        let mut troubled = rows();
-        troubled[2].error = Some("it is not well".into());
-        assert_eq!(failure([&benchmark(80, 0, troubled)].into_iter()), None, "a peer's error is its own");
-        let mut troubled = rows();
-        troubled[0].error = Some("it is not well".into());
-        assert!(failure([&benchmark(80, 0, troubled)].into_iter()).unwrap().contains("gristmill"));
+        let mut failed = rows();
+        failed[2].error = Some("connection refused".into());
+        assert_eq!(
+            failure([&benchmark(80, 0, failed)].into_iter()),
+            None,
+            "an error of a peer does not fail the run"
+        );
+        let mut failed = rows();
+        failed[0].error = Some("connection refused".into());
+        assert!(failure([&benchmark(80, 0, failed)].into_iter()).unwrap().contains("gristmill"));
     }
 }

@@ -159,12 +159,12 @@ fn measure(
     work_dir: &Path,
     again: bool,
 ) -> Result<(Run, Mistakes), String> {
-    let (stdout, answer) = (work_dir.join("stdout"), work_dir.join("answer"));
+    let (stdout, result) = (work_dir.join("stdout"), work_dir.join("result"));
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
         Participant::Gristmill(program) | Participant::Before(program) => {
             let database = work_dir.join("gristmill.db");
-            let call = |args: &[&str]| CommandLine {
+            let command_line = |args: &[&str]| CommandLine {
                 program: program.clone(),
                 args: ["--db".into(), database.clone().into()]
                     .into_iter()
@@ -173,14 +173,14 @@ fn measure(
                 success_codes: &[0],
             };
             let root = tree.root.to_str().ok_or("the tree's path is not UTF-8")?;
-            let run = process::run(&call(&["scan", root, "--yes", "--quiet", "--json"]), work_dir)?;
-            process::run(&call(&["dupes", "--fdupes"]), work_dir)?;
+            let run = process::run(&command_line(&["scan", root, "--yes", "--quiet", "--json"]), work_dir)?;
+            process::run(&command_line(&["dupes", "--fdupes"]), work_dir)?;
             (run, candidate::fdupes(&read(&stdout)?))
         }
         Participant::Peer(candidate, program) => {
-            let run = process::run(&candidate.call(program, &tree.root, &answer, again), work_dir)?;
-            let groups = candidate.answer(&stdout, &answer);
-            (run, groups.map_err(|error| format!("{}'s answer: {error}", candidate.name))?)
+            let run = process::run(&candidate.command_line(program, &tree.root, &result, again), work_dir)?;
+            let groups = candidate.read_groups(&stdout, &result);
+            (run, groups.map_err(|error| format!("cannot read the result of {}: {error}", candidate.name))?)
         }
         Participant::Walk => return measure_walk(tree, work_dir),
         Participant::Sums { xargs, b3sum } => {
@@ -199,11 +199,11 @@ fn measure_walk(tree: &Tree, work_dir: &Path) -> Result<(Run, Mistakes), String>
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let args = vec!["dedup-walk".into(), tree.root.clone().into()];
     let run = process::run(&CommandLine { program, args, success_codes: &[0] }, work_dir)?;
-    let told = fs::read_to_string(work_dir.join("stdout")).map_err(|error| error.to_string())?;
+    let output = fs::read_to_string(work_dir.join("stdout")).map_err(|error| error.to_string())?;
     let want = format!("{} files, {} bytes", tree.files, tree.bytes);
-    if told.trim() == want {
+    if output.trim() == want {
         Ok((run, Mistakes::default()))
     } else {
-        Err(format!("measure_walk {told}, not {want}"))
+        Err(format!("walk counted {output}, not {want}"))
     }
 }

@@ -142,7 +142,13 @@ pub(super) const PEERS: &[Candidate] = &[
 
 impl Candidate {
     /// Returns the command line for a tree. With `again` it uses the cache of an earlier run, if the program has one.
-    pub(super) fn call(&self, program: &Path, root: &Path, answer: &Path, again: bool) -> CommandLine {
+    pub(super) fn command_line(
+        &self,
+        program: &Path,
+        root: &Path,
+        result: &Path,
+        again: bool,
+    ) -> CommandLine {
         let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
         let cached = self.cached.filter(|_| again);
         args.extend(cached.unwrap_or_default().iter().map(OsString::from));
@@ -150,15 +156,15 @@ impl Candidate {
             Dialect::Fdupes => args.push(root.into()),
             Dialect::Rmlint => {
                 let mut output = OsString::from("fdupes:");
-                output.push(answer);
+                output.push(result);
                 args.extend(["--output".into(), output, root.into()]);
             }
-            Dialect::Rdfind => args.extend(["-outputname".into(), answer.into(), root.into()]),
+            Dialect::Rdfind => args.extend(["-outputname".into(), result.into(), root.into()]),
             Dialect::Czkawka => {
                 if cached.is_none() {
                     args.push("--disable-cache".into());
                 }
-                args.extend(["--do-not-print-results".into(), "--file-to-save".into(), answer.into()]);
+                args.extend(["--do-not-print-results".into(), "--file-to-save".into(), result.into()]);
                 args.extend(["--directories".into(), root.into()]);
             }
         }
@@ -168,12 +174,12 @@ impl Candidate {
     }
 
     /// Reads the reported groups.
-    pub(super) fn answer(&self, stdout: &Path, answer: &Path) -> io::Result<Groups> {
+    pub(super) fn read_groups(&self, stdout: &Path, result: &Path) -> io::Result<Groups> {
         match self.dialect {
             Dialect::Fdupes => Ok(fdupes(&fs::read(stdout)?)),
-            Dialect::Rmlint => Ok(fdupes(&fs::read(answer)?)),
-            Dialect::Rdfind => Ok(rdfind(&fs::read(answer)?)),
-            Dialect::Czkawka => Ok(czkawka(&fs::read(answer)?)),
+            Dialect::Rmlint => Ok(fdupes(&fs::read(result)?)),
+            Dialect::Rdfind => Ok(rdfind(&fs::read(result)?)),
+            Dialect::Czkawka => Ok(czkawka(&fs::read(result)?)),
         }
     }
 }
@@ -213,8 +219,8 @@ fn parse_groups<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>)
 fn rdfind(text: &[u8]) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"DUPTYPE_")) {
-        let args: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
-        if let [_, number, _, _, _, _, _, path] = args[..] {
+        let words: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
+        if let [_, number, _, _, _, _, _, path] = words[..] {
             let number = number.strip_prefix(b"-").unwrap_or(number);
             groups.entry(number).or_default().push(path.to_vec());
         }
@@ -241,13 +247,13 @@ mod tests {
     fn check(mut groups: Groups) {
         groups.iter_mut().for_each(|group| group.sort());
         groups.sort();
-        let told: Vec<String> =
+        let joined: Vec<String> =
             groups.iter().map(|group| String::from_utf8(group.join(&b'|')).unwrap()).collect();
-        assert_eq!(told, ["/t/a|/t/b c", "/t/d|/t/e|/t/f"]);
+        assert_eq!(joined, ["/t/a|/t/b c", "/t/d|/t/e|/t/f"]);
     }
 
     #[test]
-    fn answers_are_read_in_every_dialect() {
+    fn groups_are_parsed_in_every_dialect() {
         check(fdupes(b"/t/a\n/t/b c\n\n/t/d\n/t/e\n/t/f\n"));
         check(fdupes(b"\n/t/a\n/t/b c\n\n\n/t/f\n/t/d\n/t/e\n\n"));
         check(czkawka(

@@ -66,7 +66,7 @@ impl Mistakes {
 impl std::fmt::Display for Mistakes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Mistakes { missed: 0, false_groups: 0 } => f.write_str("right"),
+            Mistakes { missed: 0, false_groups: 0 } => f.write_str("correct"),
             Mistakes { missed, false_groups } => {
                 write!(f, "WRONG: missed {missed} groups, {false_groups} false")
             }
@@ -81,13 +81,13 @@ impl Expected {
 
     /// Compares groups of absolute paths under `root` with the expected ones. A group that does not match exactly
     /// counts as false, and the expected one as missed. A path outside of `root` makes its group false.
-    pub(super) fn mistakes(&self, root: &str, mut answer: Vec<Vec<Vec<u8>>>) -> Mistakes {
-        answer.iter_mut().for_each(|group| group.sort());
+    pub(super) fn mistakes(&self, root: &str, mut result: Vec<Vec<Vec<u8>>>) -> Mistakes {
+        result.iter_mut().for_each(|group| group.sort());
         let mut expected: HashSet<Vec<&[u8]>> =
             self.groups.iter().map(|paths| paths.iter().map(String::as_bytes).collect()).collect();
         let mut false_groups = 0;
         let inside = [root.as_bytes(), b"/"].concat();
-        for group in &answer {
+        for group in &result {
             let relative: Option<Vec<&[u8]>> =
                 group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
             // Removed, so that a group reported twice is false the second time.
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(answer: &[&[&str]], missed: usize, false_groups: usize) {
-        let answer = answer.iter().map(|group| group.iter().map(|path| path.as_bytes().to_vec()).collect());
-        assert_eq!(expected().mistakes("/t", answer.collect()), Mistakes { missed, false_groups });
+    fn check(result: &[&[&str]], missed: usize, false_groups: usize) {
+        let result = result.iter().map(|group| group.iter().map(|path| path.as_bytes().to_vec()).collect());
+        assert_eq!(expected().mistakes("/t", result.collect()), Mistakes { missed, false_groups });
     }
 
     #[test]
-    fn answers_are_compared_group_by_group() {
+    fn mistakes_are_counted_by_group() {
         let few: &[&str] = &["/t/other recipe, same few bytes", "/t/x y"];
         check(&[&["/t/b", "/t/a"], few], 0, 0);
         check(&[few], 1, 0);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_survives_its_file() {
+    fn expected_groups_survive_a_round_trip_as_text() {
         assert_eq!(Expected::from_text(&expected().to_text()), expected());
         assert_eq!(Expected::from_text(""), Expected::default());
     }

@@ -5,27 +5,27 @@ use std::{path::PathBuf, str::FromStr};
 use super::profile::Profile;
 
 pub(super) const HELP: &str = "\
-Finding duplicates: gristmill and its peers over the same trees, every answer checked.
+Measure duplicate finders: gristmill and its peers over the same trees, every result checked.
 
 Usage: cargo xtask bench dedup [OPTIONS]
 
 Options:
-  --only NAMES    profiles, with commas: small, big, photos, million; all without it
-  --scale X       of the trees, from 0.001 on; 1 without it
-  --seed N        of the trees; 1 without it
-  --reps N        repetitions, in turns; 3 without it
-  --peers NAMES   peers whose name begins so, with commas; all without it, none with `none`
-  --cold          only with empty caches of the system (needs root)
-  --warm          only with full ones
-  --data DIR      where the trees are made and cache: 14 GB and a million files at scale 1, on the disk to be
-                  measured; bench-data in the target folder without it
-  --gristmill FILE   a program built already, instead of building it
-  --before FILE   an earlier build of gristmill, measured in turns with this one
-  --quick         a look whether all works: scale 0.02, once, warm, peers that are there
-  -h, --help      this text
+  --only NAMES       Profiles, separated by commas: small, big, photos, million [default: all]
+  --scale X          Scale of the trees, 0.001 or more [default: 1]
+  --seed N           Seed of the trees [default: 1]
+  --reps N           Repetitions, alternating [default: 3]
+  --peers NAMES      Prefixes of peer names, separated by commas; `none` for no peer [default: all]
+  --cold             Measure only with cold file caches (needs root)
+  --warm             Measure only with warm file caches
+  --data DIR         Folder for the generated trees, on the disk to be measured: 14 GB and a million files at
+                     scale 1 [default: bench-data in the target folder]
+  --gristmill FILE   Measure this program instead of building one
+  --before FILE      Also measure an earlier build of gristmill, alternating with this one
+  --quick            Check that everything works: scale 0.02, one repetition, warm, only installed peers
+  -h, --help         Print help
 
-Peers that are not there are installed, unless --quick or --peers is given: fclones, yadf, czkawka_cli and b3sum
-with cargo into the folder for tools, jdupes, rmlint and rdfind with apt-get.
+Missing peers are installed, unless --quick or --peers is given: fclones, yadf, czkawka_cli and b3sum with cargo
+into the folder for tools, jdupes, rmlint and rdfind with apt-get.
 ";
 
 /// Parsed options.
@@ -61,7 +61,7 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value; --help shows which"));
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; see --help"));
         match arg.as_str() {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
@@ -69,13 +69,13 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
             "--warm" => (options.warm, options.cold) = (true, false),
             "--only" => options.profiles = value()?.split(',').map(profile).collect::<Result<_, _>>()?,
             "--peers" => options.peers = Some(value()?.split(',').map(str::to_owned).collect()),
-            "--scale" => options.scale = number(arg, value()?, "from 0.001 on", |scale| *scale >= 0.001)?,
-            "--seed" => options.seed = number(arg, value()?, "from 0 on", |_| true)?,
-            "--reps" => options.reps = number(arg, value()?, "from 1 on", |reps| *reps >= 1)?,
+            "--scale" => options.scale = number(arg, value()?, "0.001 or more", |scale| *scale >= 0.001)?,
+            "--seed" => options.seed = number(arg, value()?, "0 or more", |_| true)?,
+            "--reps" => options.reps = number(arg, value()?, "1 or more", |reps| *reps >= 1)?,
             "--data" => options.data = Some(value()?.into()),
             "--gristmill" => options.gristmill = Some(value()?.into()),
             "--before" => options.before = Some(value()?.into()),
-            _ => return Err(format!("`{arg}` is not understood; --help shows what is")),
+            _ => return Err(format!("unknown option `{arg}`; see --help")),
         }
     }
     Ok(Some(options))
@@ -83,12 +83,12 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
 
 fn profile(name: &str) -> Result<Profile, String> {
     let known = Profile::ALL.into_iter().find(|profile| profile.name() == name);
-    known.ok_or_else(|| format!("no profile `{name}`; there are small, big, photos and million"))
+    known.ok_or_else(|| format!("no profile `{name}`; expected: small, big, photos or million"))
 }
 
 fn number<T: FromStr>(flag: &str, arg: &str, expected: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
     let number = arg.replace('_', "").parse().ok().filter(fits);
-    number.ok_or_else(|| format!("{flag} wants a number {expected}, not `{arg}`"))
+    number.ok_or_else(|| format!("{flag} needs a number, {expected}, not `{arg}`"))
 }
 
 #[cfg(test)]
@@ -100,28 +100,28 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_understood() {
+    fn parse_accepts_valid_options_and_applies_defaults() {
         let all = parsed("").unwrap().unwrap();
         assert_eq!((all.profiles.len(), all.scale, all.reps, all.warm, all.cold), (4, 1.0, 3, true, true));
         let quick = parsed("--reps 2 --quick --cold").unwrap().unwrap();
         assert_eq!((quick.scale, quick.reps, quick.warm, quick.cold), (0.02, 2, false, true));
-        let some = parsed("--only big,small --peers fclones,yadf --data /d --seed 7").unwrap().unwrap();
-        assert_eq!(some.profiles, [Profile::Big, Profile::Small]);
-        assert_eq!(some.peers.unwrap(), ["fclones", "yadf"]);
-        assert_eq!((some.data, some.seed), (Some("/d".into()), 7));
+        let selected = parsed("--only big,small --peers fclones,yadf --data /d --seed 7").unwrap().unwrap();
+        assert_eq!(selected.profiles, [Profile::Big, Profile::Small]);
+        assert_eq!(selected.peers.unwrap(), ["fclones", "yadf"]);
+        assert_eq!((selected.data, selected.seed), (Some("/d".into()), 7));
         assert_eq!(parsed("--reps 2 --help"), Ok(None));
     }
 
     #[test]
-    fn lines_that_are_not_name_what_is() {
-        for (line, told) in [
+    fn parse_errors_name_the_expected_values() {
+        for (line, expected) in [
             ("--only large", "small, big"),
-            ("--reps 0", "from 1 on"),
-            ("--scale none", "from 0.001 on"),
-            ("--scale", "wants a value"),
+            ("--reps 0", "1 or more"),
+            ("--scale none", "0.001 or more"),
+            ("--scale", "needs a value"),
             ("--fast", "--help"),
         ] {
-            assert!(parsed(line).unwrap_err().contains(told), "{line}");
+            assert!(parsed(line).unwrap_err().contains(expected), "{line}");
         }
     }
 }

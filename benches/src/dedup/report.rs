@@ -53,22 +53,22 @@ impl Benchmark {
 
     pub(super) fn print(&self) {
         println!("\n{} ({} files)\n", self.setting, self.files);
-        println!("| | median s | least s | × fastest peer | µs a file | peak MiB | answer |");
+        println!("| | median s | minimum s | × fastest peer | µs per file | peak MiB | result |");
         println!("|---|---:|---:|---:|---:|---:|---|");
         let fastest = self.fastest("").map(Row::seconds);
         for row in &self.rows {
-            let answer = row.error.clone().unwrap_or_else(|| row.mistakes.to_string());
-            let answer = answer.replace(['\n', '|'], " ");
+            let result = row.error.clone().unwrap_or_else(|| row.mistakes.to_string());
+            let result = result.replace(['\n', '|'], " ");
             if row.runs.is_empty() {
-                println!("| {} | | | | | | {answer} |", row.name);
+                println!("| {} | | | | | | {result} |", row.name);
                 continue;
             }
             let seconds = row.seconds();
-            let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+            let minimum = seconds.iter().copied().fold(f64::INFINITY, f64::min);
             let times =
                 fastest.as_ref().map_or(String::new(), |fastest| format!("{:.2}", ratio(&seconds, fastest)));
             println!(
-                "| {} | {:.3} | {least:.3} | {times} | {:.1} | {:.0} | {answer} |",
+                "| {} | {:.3} | {minimum:.3} | {times} | {:.1} | {:.0} | {result} |",
                 row.name,
                 median(&seconds),
                 self.cost_per_file(row),
@@ -85,10 +85,10 @@ pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
 
 fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     let Setting { profile, again, cold } = benchmark.setting;
-    let threshold = |what: &str, value, most| Threshold {
+    let threshold = |what: &str, value, max_ratio| Threshold {
         what: format!("{}: {what}", benchmark.setting),
         value,
-        limit: AtMost(most),
+        limit: AtMost(max_ratio),
     };
     let to = |name: &str| benchmark.gristmill_ratio(benchmark.row(name));
     let to_fastest = |begin: &str| benchmark.gristmill_ratio(benchmark.fastest(begin));
@@ -101,15 +101,17 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
             threshold(&format!("goal, × {WALK}"), to(WALK), 2.0),
         ],
         (Profile::Big | Profile::Photos, false, false) => vec![
-            threshold("× the faster fclones with blake3", to_fastest("fclones blake3"), 1.0),
+            threshold("× the faster fclones with BLAKE3", to_fastest("fclones blake3"), 1.0),
             threshold(&format!("goal, × {SUMS}"), to(SUMS), 1.2),
         ],
         (_, false, _) => {
             let mut thresholds = vec![threshold(&format!("× {fastest}"), to_fastest(""), 1.0)];
             if profile == Profile::Small {
-                let theirs = benchmark.row("fclones").map(Row::peak);
-                let value =
-                    benchmark.row(GRISTMILL).zip(theirs).map(|(gristmill, theirs)| gristmill.peak() / theirs);
+                let fclones_peak = benchmark.row("fclones").map(Row::peak);
+                let value = benchmark
+                    .row(GRISTMILL)
+                    .zip(fclones_peak)
+                    .map(|(gristmill, fclones_peak)| gristmill.peak() / fclones_peak);
                 thresholds.push(threshold("peak memory × fclones", value, 1.5));
             }
             thresholds
@@ -132,7 +134,7 @@ fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
             let cost =
                 |benchmark: &Benchmark| benchmark.row(GRISTMILL).map(|row| benchmark.cost_per_file(row));
             let what =
-                format!("{}: cost of a file, {} × {} files", benchmark.setting, benchmark.files, first.files);
+                format!("{}: time per file, {} × {} files", benchmark.setting, benchmark.files, first.files);
             let value = cost(benchmark).zip(cost(first)).map(|(large, small)| large / small);
             thresholds.push(Threshold { what, value, limit: AtMost(1.5) });
         }
@@ -171,16 +173,16 @@ mod tests {
     #[track_caller]
     fn check(benchmark: &Benchmark, expected: &[(f64, &str)]) {
         let thresholds = thresholds(benchmark);
-        let told: Vec<_> = thresholds
+        let statuses: Vec<_> = thresholds
             .iter()
             .map(|threshold| (threshold.value.unwrap_or(-1.0), threshold.status()))
             .collect();
-        assert_eq!(told, expected, "{}", benchmark.setting);
+        assert_eq!(statuses, expected, "{}", benchmark.setting);
     }
 
     #[test]
-    fn wrong_answers_are_nobodys_measure() {
-        let rows = || vec![row(GRISTMILL, 3.0, 0), row("fclones", 4.0, 0), row("hasty", 1.0, 7)];
+    fn wrong_results_are_excluded() {
+        let rows = || vec![row(GRISTMILL, 3.0, 0), row("fclones", 4.0, 0), row("wrong", 1.0, 7)];
         check(&benchmark(Profile::Small, false, false, 1, rows()), &[(0.75, "met"), (0.75, "met")]);
         let mut rows = rows();
         rows[0].mistakes.missed = 1;
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_has_its_own_measure() {
+    fn each_setting_has_its_own_thresholds() {
         let rows = || {
             let peers =
                 [row("yadf", 1.0, 0), row("fclones blake3", 8.0, 0), row("fclones blake3, tuned", 4.0, 0)];
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_from_the_smallest_tree() {
+    fn growth_is_relative_to_the_smallest_tree() {
         let sizes = [(1_000, 1.0), (10_000, 10.0), (100_000, 200.0)];
         let benchmarks = sizes.map(|(files, seconds)| {
             benchmark(Profile::Million, false, false, files, vec![row(GRISTMILL, seconds, 0)])

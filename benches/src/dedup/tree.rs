@@ -71,8 +71,8 @@ impl Tree {
 }
 
 /// Parses a metadata file: number of files, number of bytes and expected groups.
-fn read(note: &str) -> Option<(u64, u64, Expected)> {
-    let (counts, groups) = note.split_once('\n')?;
+fn read(metadata: &str) -> Option<(u64, u64, Expected)> {
+    let (counts, groups) = metadata.split_once('\n')?;
     let (files, bytes) = counts.strip_suffix(" bytes")?.split_once(" files, ")?;
     Some((files.parse().ok()?, bytes.parse().ok()?, Expected::from_text(groups)))
 }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_is_what_the_bytes_say() {
+    fn expected_groups_match_the_bytes_on_disk() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
         for (profile, scale) in [
             (Profile::Small, 0.02),
@@ -156,27 +156,27 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_used_again_only_while_it_is_what_is_asked_for() {
+    fn tree_is_reused_only_with_the_same_seed() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
         let get =
             |seed| Tree::get(TreeSpec { profile: Profile::Million, scale: 0.001, seed }, scratch.path());
         let first = get(1).unwrap();
-        let witness = first.root.join("witness");
-        fs::write(&witness, "").unwrap();
+        let marker = first.root.join("marker");
+        fs::write(&marker, "").unwrap();
         assert_eq!(get(1).unwrap().expected, first.expected);
-        assert!(witness.exists(), "the tree was made again");
+        assert!(marker.exists(), "the tree was generated again");
         assert_ne!(get(2).unwrap().expected, first.expected);
-        assert!(!witness.exists(), "the tree of another seed was left");
+        assert!(!marker.exists(), "the tree of another seed was kept");
     }
 
     #[test]
-    fn a_folder_of_somebody_else_is_left_alone() {
+    fn folder_without_metadata_is_not_removed() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
-        let theirs = scratch.path().join("photos");
-        fs::create_dir(&theirs).unwrap();
-        let told =
+        let foreign = scratch.path().join("photos");
+        fs::create_dir(&foreign).unwrap();
+        let error =
             Tree::get(TreeSpec { profile: Profile::Photos, scale: 1.0, seed: 1 }, scratch.path()).err();
-        assert!(told.unwrap().contains("choose another --data"));
-        assert!(theirs.exists());
+        assert!(error.unwrap().contains("choose another folder"));
+        assert!(foreign.exists());
     }
 }

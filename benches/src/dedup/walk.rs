@@ -25,7 +25,7 @@ pub(super) fn walk(root: &Path) -> io::Result<(u64, u64)> {
     let walk = Walk { pending: Mutex::new(pending), changed: Condvar::new() };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| read_folders(&walk))).collect();
-        let counts = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        let counts = threads.into_iter().map(|thread| thread.join().expect("the walk does not panic"));
         counts.sum::<io::Result<Count>>().map(|count| (count.files, count.bytes))
     })
 }
@@ -57,7 +57,7 @@ fn read_folders(walk: &Walk) -> io::Result<Count> {
 
 /// Returns a folder to read, or None when all are read and no thread can find another.
 fn next(walk: &Walk) -> Option<PathBuf> {
-    let mut pending = walk.pending.lock().expect("no panic under it");
+    let mut pending = walk.pending.lock().expect("no thread panics while it holds the lock");
     pending.busy -= 1;
     loop {
         if let Some(folder) = pending.folders.pop() {
@@ -68,7 +68,7 @@ fn next(walk: &Walk) -> Option<PathBuf> {
             walk.changed.notify_all();
             return None;
         }
-        pending = walk.changed.wait(pending).expect("no panic under it");
+        pending = walk.changed.wait(pending).expect("no thread panics while it holds the lock");
     }
 }
 
@@ -84,7 +84,7 @@ fn read(folder: &Path, walk: &Walk, count: &mut Count) -> io::Result<()> {
         }
     }
     if !found.is_empty() {
-        walk.pending.lock().expect("no panic under it").folders.append(&mut found);
+        walk.pending.lock().expect("no thread panics while it holds the lock").folders.append(&mut found);
         walk.changed.notify_all();
     }
     Ok(())
@@ -96,7 +96,7 @@ mod tests {
     use crate::scratch::Scratch;
 
     #[test]
-    fn a_walk_sees_every_file_once() {
+    fn walk_counts_every_file_once() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
         for folder in 0..20 {
             let folder = scratch.path().join(format!("{}/{folder}", folder % 3));
@@ -104,6 +104,6 @@ mod tests {
             (0..5).for_each(|file| fs::write(folder.join(file.to_string()), "four").unwrap());
         }
         assert_eq!(walk(scratch.path()).unwrap(), (100, 400));
-        assert!(walk(&scratch.path().join("nowhere")).is_err());
+        assert!(walk(&scratch.path().join("missing")).is_err());
     }
 }

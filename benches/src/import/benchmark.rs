@@ -42,7 +42,12 @@ pub(super) fn measure_all(
 ) -> Result<Benchmark, String> {
     let mut rows: Vec<Row> = participants
         .iter()
-        .map(|one| Row { name: one.candidate.name, runs: Vec::new(), mistakes: None, error: None })
+        .map(|participant| Row {
+            name: participant.candidate.name,
+            runs: Vec::new(),
+            mistakes: None,
+            error: None,
+        })
         .collect();
     for turn in 0..options.reps {
         for (participant, row) in participants.iter().zip(&mut rows) {
@@ -69,13 +74,13 @@ fn measure(participant: &Participant, folder: &Folder) -> Result<(Run, Option<St
     let root = &folder.root;
     // Beside the files, so that the database is on the same disk.
     let scratch = Scratch::new(root.parent().ok_or("the folder has no parent")?)?;
-    let task = ImportTask { root, database: &scratch.path().join("answer.db") };
-    let call = participant.call(&task)?;
+    let task = ImportTask { root, database: &scratch.path().join("import.db") };
+    let command_line = participant.command_line(&task)?;
     process::warm_caches(root).map_err(|error| format!("{}: {error}", root.display()))?;
     process::sync_disks()?;
-    let run = process::run(&call, scratch.path())?;
-    if !fs::exists(task.database).is_ok_and(|there| there) {
-        return Err("it made no database".into());
+    let run = process::run(&command_line, scratch.path())?;
+    if !fs::exists(task.database).is_ok_and(|exists| exists) {
+        return Err("it created no database".into());
     }
     Ok((run, database_check::mistakes(task.database, &folder.expected)?))
 }

@@ -18,9 +18,9 @@ use crate::{process::CommandLine, program::find_program};
 pub(super) struct Candidate {
     pub(super) name: &'static str,
     requirement: Requirement,
-    call: fn(program: &Path, task: &ImportTask<'_>) -> io::Result<CommandLine>,
+    command_line: fn(program: &Path, task: &ImportTask<'_>) -> io::Result<CommandLine>,
     /// Maximum scale and repetitions of a slow candidate, unless `--peers` names it.
-    pub(super) most: Option<(f64, usize)>,
+    pub(super) slow_limits: Option<(f64, usize)>,
 }
 
 enum Requirement {
@@ -47,23 +47,23 @@ pub(super) struct Participant {
 pub(super) const GRISTMILL: Candidate = Candidate {
     name: "gristmill",
     requirement: Requirement::Built,
-    call: |program, task| {
+    command_line: |program, task| {
         command_line(program, ["import".into(), task.root.into(), "--into".into(), task.database.into()])
     },
-    most: None,
+    slow_limits: None,
 };
 
 /// An earlier build of gristmill.
 pub(super) static BEFORE: Candidate = Candidate { name: "gristmill, before", ..GRISTMILL };
 
 pub(super) static FLOOR: Candidate = Candidate {
-    name: "(floor: by hand, columns told)",
+    name: "(floor: handwritten, columns given)",
     requirement: Requirement::Built,
-    call: |program, task| {
+    command_line: |program, task| {
         let schema = task.file("schema", &dataset::schema())?;
         command_line(program, [task.root.into(), task.database.into(), schema])
     },
-    most: None,
+    slow_limits: None,
 };
 
 /// Name of the peer that a threshold refers to.
@@ -73,42 +73,42 @@ pub(super) static PEERS: [Candidate; 5] = [
     Candidate {
         name: DUCKDB,
         requirement: Requirement::Python("duckdb, duckdb_extension_sqlite_scanner"),
-        call: |program, task| {
+        command_line: |program, task| {
             let script = task.file("duckdb_import.py", include_str!("duckdb_import.py"))?;
             command_line(program, [script, task.root.into(), task.database.into()])
         },
-        most: None,
+        slow_limits: None,
     },
     Candidate {
-        name: "sqlite3, columns told",
+        name: "sqlite3, columns given",
         requirement: Requirement::Program("sqlite3"),
-        call: |program, task| {
+        command_line: |program, task| {
             let mut read = OsString::from(".read ");
             read.push(task.file("import.sql", &sql(task.root))?);
             command_line(program, [task.database.into(), read])
         },
-        most: None,
+        slow_limits: None,
     },
     Candidate {
         name: "python, orjson",
         requirement: Requirement::Python("orjson"),
-        call: |program, task| python(program, "orjson", task),
-        most: None,
+        command_line: |program, task| python(program, "orjson", task),
+        slow_limits: None,
     },
     Candidate {
         name: "python, json",
         requirement: Requirement::Python("json"),
-        call: |program, task| python(program, "json", task),
-        most: Some((0.3, 2)),
+        command_line: |program, task| python(program, "json", task),
+        slow_limits: Some((0.3, 2)),
     },
     Candidate {
         name: "sqlite-utils",
         requirement: Requirement::Program("sqlite-utils"),
-        call: |program, task| {
+        command_line: |program, task| {
             let script = task.file("sqlite_utils_import.sh", include_str!("sqlite_utils_import.sh"))?;
             command_line(Path::new("sh"), [script, program.into(), task.root.into(), task.database.into()])
         },
-        most: Some((0.3, 1)),
+        slow_limits: Some((0.3, 1)),
     },
 ];
 
@@ -116,33 +116,35 @@ impl Candidate {
     /// Returns the path of its program, or an error that names what is missing.
     pub(super) fn locate(&self) -> Result<PathBuf, String> {
         match self.requirement {
-            Requirement::Built => Err("it is built, not found".into()),
-            Requirement::Program(name) => find_program(name).ok_or_else(|| format!("{name} is not there")),
+            Requirement::Built => Err("this program is built, not searched for".into()),
+            Requirement::Program(name) => {
+                find_program(name).ok_or_else(|| format!("{name} is not installed"))
+            }
             Requirement::Python(modules) => {
-                let python = find_program("python3").ok_or("python3 is not there")?;
+                let python = find_program("python3").ok_or("python3 is not installed")?;
                 let mut import = Command::new(&python);
                 import.args(["-c", &format!("import {modules}")]).stderr(Stdio::null());
                 match import.status() {
                     Ok(status) if status.success() => Ok(python),
-                    _ => Err(format!("{} has no {modules}", python.display())),
+                    _ => Err(format!("{} lacks the modules {modules}", python.display())),
                 }
             }
         }
     }
 
     /// Returns the number of repetitions over a folder of this scale.
-    pub(super) fn reps(&self, scale: f64, asked: usize, named: bool) -> usize {
-        match self.most {
+    pub(super) fn reps(&self, scale: f64, reps: usize, named: bool) -> usize {
+        match self.slow_limits {
             Some((largest, _)) if !named && scale > largest => 0,
-            Some((_, most)) if !named => asked.min(most),
-            _ => asked,
+            Some((_, max_reps)) if !named => reps.min(max_reps),
+            _ => reps,
         }
     }
 }
 
 impl Participant {
-    pub(super) fn call(&self, task: &ImportTask<'_>) -> Result<CommandLine, String> {
-        (self.candidate.call)(&self.program, task)
+    pub(super) fn command_line(&self, task: &ImportTask<'_>) -> Result<CommandLine, String> {
+        (self.candidate.command_line)(&self.program, task)
             .map_err(|error| format!("{}: {error}", task.database.display()))
     }
 }
@@ -190,15 +192,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_ones_are_spared_unless_they_are_named() {
+    fn slow_candidates_run_less_unless_named() {
         let slow = &PEERS[4];
-        assert_eq!(slow.most, Some((0.3, 1)));
+        assert_eq!(slow.slow_limits, Some((0.3, 1)));
         assert_eq!((slow.reps(0.3, 5, false), slow.reps(1.0, 5, false), slow.reps(1.0, 5, true)), (1, 0, 5));
         assert_eq!((GRISTMILL.reps(1.0, 5, false), slow.reps(0.1, 1, false)), (5, 1));
     }
 
     #[test]
-    fn the_shell_is_told_every_column() {
+    fn shell_input_defines_every_column() {
         let sql = sql(Path::new("/data"));
         assert!(sql.contains(".import '/data/_sde.jsonl' lines\n"));
         assert!(sql.contains("CREATE TABLE \"icons\" (\"_key\" INTEGER PRIMARY KEY, \"iconFile\" TEXT);\n"));

@@ -24,9 +24,9 @@ const MAX_REPORTED: usize = 3;
 
 /// Describes the mistakes in a database. Returns None if there are none.
 pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<String>, String> {
-    let told = |error: rusqlite::Error| format!("{}: {error}", database.display());
+    let with_context = |error: rusqlite::Error| format!("{}: {error}", database.display());
     let open = || Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY);
-    let mut wrong = unknown(&open().map_err(told)?).map_err(told)?;
+    let mut wrong = unknown(&open().map_err(with_context)?).map_err(with_context)?;
     let check = |file: &File| -> rusqlite::Result<Option<String>> {
         let connection = open()?;
         let expected = &expected.tables[file.name];
@@ -37,7 +37,8 @@ pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<St
         let by_value = read(&connection, file, NestedComparison::Value)?;
         Ok(by_value.mistake(&expected.by_value).map(|mistake| format!("{}: {mistake}", file.name)))
     };
-    let checked: Vec<_> = FILES.par_iter().with_max_len(1).map(|file| check(file).map_err(told)).collect();
+    let checked: Vec<_> =
+        FILES.par_iter().with_max_len(1).map(|file| check(file).map_err(with_context)).collect();
     for mistake in checked {
         match mistake {
             Ok(mistake) => wrong.extend(mistake),
@@ -46,8 +47,8 @@ pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<St
     }
     let more = wrong.len().saturating_sub(MAX_REPORTED);
     wrong.truncate(MAX_REPORTED);
-    let told = wrong.join("; ");
-    Ok((!wrong.is_empty()).then(|| if more > 0 { format!("{told}; and {more} more") } else { told }))
+    let text = wrong.join("; ");
+    Ok((!wrong.is_empty()).then(|| if more > 0 { format!("{text}; and {more} more") } else { text }))
 }
 
 /// Returns the tables that belong to no file.
@@ -60,7 +61,7 @@ fn unknown(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     Ok(names
         .into_iter()
         .filter(|name| !known.contains(name.as_str()))
-        .map(|name| format!("a table {name}"))
+        .map(|name| format!("unexpected table {name}"))
         .collect())
 }
 
@@ -89,8 +90,8 @@ fn read(connection: &Connection, file: &File, comparison: NestedComparison) -> r
                 values.push((name.as_str(), value));
             }
         }
-        let whole = if let ValueRef::Integer(number) = key { Some(number) } else { None };
-        digest.row(value(key, false, comparison).unwrap_or(0), whole, values.iter().copied());
+        let integer_key = if let ValueRef::Integer(number) = key { Some(number) } else { None };
+        digest.row(value(key, false, comparison).unwrap_or(0), integer_key, values.iter().copied());
     }
     Ok(digest)
 }
@@ -141,20 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_value_is_found_and_named() {
+    fn mistakes_name_the_table_and_column_of_a_wrong_value() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
         let folder = Folder::get(0.001, 5, scratch.path()).unwrap();
-        let database = scratch.path().join("answer.db");
+        let database = scratch.path().join("import.db");
         let connection = imported(&folder, &database);
-        let told = || mistakes(&database, &folder.expected).unwrap().unwrap_or_default();
-        assert_eq!(told(), "");
+        let describe = || mistakes(&database, &folder.expected).unwrap().unwrap_or_default();
+        assert_eq!(describe(), "");
         let negated = "UPDATE races SET _key = -_key";
-        let turned = "UPDATE agentTypes SET _key = 112 - _key; UPDATE agentTypes SET _key = _key - 100";
+        let reversed = "UPDATE agentTypes SET _key = 112 - _key; UPDATE agentTypes SET _key = _key - 100";
         // A change, the statement that reverts it, and the expected message.
         for (change, back, expected) in [
             ("UPDATE types SET name = json(name || ' ')", "", ""),
             ("CREATE TABLE _imports (file)", "", ""),
-            ("CREATE TABLE more (x)", "DROP TABLE more", "a table more"),
+            ("CREATE TABLE more (x)", "DROP TABLE more", "unexpected table more"),
             (
                 "UPDATE races SET name = 'x' || name",
                 "UPDATE races SET name = substr(name, 2)",
@@ -162,13 +163,16 @@ mod tests {
             ),
             (negated, negated, "races: keys add up to -55 instead of 55"),
             // All keys and values are present, but assigned to each other wrongly.
-            (turned, turned, "agentTypes: other values in name"),
+            (reversed, reversed, "agentTypes: other values in name"),
             ("DELETE FROM icons WHERE _key = 3", "", "icons: 24 rows instead of 25"),
             ("DROP TABLE icons", "", &format!("{}: no such table: icons", database.display())),
         ] {
             connection.execute_batch(change).unwrap();
-            let said = told();
-            assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{change}: {said}");
+            let message = describe();
+            assert!(
+                message.starts_with(expected) && message.is_empty() == expected.is_empty(),
+                "{change}: {message}"
+            );
             connection.execute_batch(back).unwrap();
         }
     }

@@ -24,8 +24,8 @@ pub(super) fn of_integer(number: i64) -> u64 {
 /// A real number without a fraction has the digest of the integer.
 pub(super) fn of_real(number: f64) -> u64 {
     // Beyond this range SQLite has no equal integer.
-    let whole = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
-    if whole { of_integer(number as i64) } else { mix(number.to_bits() ^ 0x22) }
+    let is_integer = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
+    if is_integer { of_integer(number as i64) } else { mix(number.to_bits() ^ 0x22) }
 }
 
 pub(super) fn of_text(text: &str) -> u64 {
@@ -74,7 +74,7 @@ fn value_digest(json: &str) -> Result<u64, serde_json::Error> {
         }
         [b'"', ..] => of_text(&serde_json::from_str::<Cow<'_, str>>(json)?),
         [b'-' | b'0'..=b'9', ..] => match (json.parse(), json.parse()) {
-            (Ok(whole), _) => of_integer(whole),
+            (Ok(integer), _) => of_integer(integer),
             (_, Ok(real)) => of_real(real),
             _ => of_bytes(json.as_bytes(), 0x88),
         },
@@ -97,17 +97,17 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(a: &str, b: &str, written: bool, meant: bool) {
+    fn check(a: &str, b: &str, by_text: bool, by_value: bool) {
         let equal = |how| of_json(a, how).unwrap() == of_json(b, how).unwrap();
         assert_eq!(
             (equal(NestedComparison::Text), equal(NestedComparison::Value)),
-            (written, meant),
-            "{a} and {b}, as written and as meant"
+            (by_text, by_value),
+            "{a} and {b}, by text and by value"
         );
     }
 
     #[test]
-    fn what_is_equal_and_what_is_not() {
+    fn digests_are_equal_for_equal_values_only() {
         check("1", "1.0", true, true);
         check("true", "1", true, true);
         check("-0.0", "0", true, true);
@@ -129,10 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_value_that_is_no_json_is_like_none() {
-        let whole = of_nested("{\"a\":1}", NestedComparison::Value);
-        assert_ne!(of_nested("{\"a\":1", NestedComparison::Value), whole);
-        assert!(of_json("{\"a\":1} x", NestedComparison::Value).unwrap() != Some(whole));
+    fn invalid_nested_json_differs_from_every_value() {
+        let valid = of_nested("{\"a\":1}", NestedComparison::Value);
+        assert_ne!(of_nested("{\"a\":1", NestedComparison::Value), valid);
+        assert!(of_json("{\"a\":1} x", NestedComparison::Value).unwrap() != Some(valid));
         assert_eq!(of_json("null", NestedComparison::Value).unwrap(), None);
     }
 }

@@ -1,7 +1,7 @@
-"""JSONL into SQLite with DuckDB and its extension: duck.py FOLDER DATABASE
+"""Imports JSONL into SQLite with DuckDB and its extension: duckdb_import.py FOLDER DATABASE
 
-Each file is read twice, as DuckDB itself would: once to see what its columns hold, in all lines, and once for the rows.
-Between the two, what is nested is declared as JSON, so that its text is kept, and dates as text.
+Each file is read twice, as DuckDB itself does: once for the types of its columns, over all lines, and once for the
+rows. In between, nested values are declared as JSON, so that their text is kept, and dates as text.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ NESTED = ("STRUCT", "MAP", "JSON")
 SIMPLE = ("BIGINT", "UBIGINT", "HUGEINT", "DOUBLE", "BOOLEAN")
 
 
-def declared(kind):
+def column_type(kind):
     if kind.startswith(NESTED) or kind.endswith("[]"):
         return "JSON"
     return kind if kind in SIMPLE else "VARCHAR"
@@ -25,11 +25,11 @@ package = pathlib.Path(duckdb_extension_sqlite_scanner.__file__).parent
 extension = next(package.rglob("sqlite_scanner.duckdb_extension"))
 duck = duckdb.connect()
 duck.execute(f"LOAD '{extension}'")
-duck.execute(f"ATTACH '{database}' AS answer (TYPE sqlite)")
+duck.execute(f"ATTACH '{database}' AS target (TYPE sqlite)")
 duck.execute("BEGIN")
 for file in sorted(pathlib.Path(folder).glob("*.jsonl")):
     read = f"read_json('{file}', format = 'newline_delimited'"
     found = duck.execute(f"DESCRIBE SELECT * FROM {read}, sample_size = -1, maximum_depth = 2)").fetchall()
-    columns = ", ".join(f"\"{name}\": '{declared(kind)}'" for name, kind, *_ in found)
-    duck.execute(f'CREATE TABLE answer."{file.stem}" AS SELECT * FROM {read}, columns = {{{columns}}})')
+    columns = ", ".join(f"\"{name}\": '{column_type(kind)}'" for name, kind, *_ in found)
+    duck.execute(f'CREATE TABLE target."{file.stem}" AS SELECT * FROM {read}, columns = {{{columns}}})')
 duck.execute("COMMIT")

@@ -148,8 +148,8 @@ fn blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let behind = rest.as_bytes().iter().skip(BLOCK_BYTES).position(|byte| *byte == b'\n');
-        let (block, more) = rest.split_at(behind.map_or(rest.len(), |at| BLOCK_BYTES + at + 1));
+        let line_end = rest.as_bytes().iter().skip(BLOCK_BYTES).position(|byte| *byte == b'\n');
+        let (block, more) = rest.split_at(line_end.map_or(rest.len(), |at| BLOCK_BYTES + at + 1));
         blocks.push(block);
         rest = more;
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_compared_column_by_column() {
+    fn mistake_names_rows_keys_or_columns() {
         check("{\"_key\":2,\"b\":[1],\"a\":2.0}\n{\"a\":true,\"_key\":1,\"b\":[2],\"c\":null}\n", None);
         check("{\"_key\":1,\"a\":1,\"b\":[2]}\n", Some("1 rows instead of 2"));
         check(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_survives_its_note() {
+    fn expected_digests_survive_a_round_trip_as_text() {
         let table = digest_lines("{\"_key\":-1,\"a\":\"x\",\"b\":{ }}\n").unwrap();
         let expected =
             Expected { tables: [("t".to_owned(), table), ("u".to_owned(), Table::default())].into() };
@@ -215,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn pieces_end_with_lines_and_lose_nothing() {
+    fn blocks_end_at_line_ends_and_cover_the_text() {
         let line = "x".repeat(BLOCK_BYTES / 3) + "\n";
-        let text = line.repeat(7) + "the last";
+        let text = line.repeat(7) + "last line";
         let blocks = blocks(&text);
         assert_eq!(blocks.concat(), text);
         assert!(blocks.len() > 1 && blocks[..blocks.len() - 1].iter().all(|block| block.ends_with('\n')));

@@ -147,14 +147,14 @@ impl Line<'_> {
     /// Writes an object with a text for each language: mostly all languages, English always.
     fn translated(&mut self, mut write: impl FnMut(&mut Self, usize)) {
         let full = self.chance(0.9);
-        let mut before = b'{';
+        let mut separator = b'{';
         for (nth, language) in LANGUAGES.iter().enumerate() {
             if full || nth == ENGLISH || self.chance(0.5) {
-                self.out.push(before);
+                self.out.push(separator);
                 put!(self, "\"{}\":\"", language.code);
                 write(self, nth);
                 self.out.push(b'"');
-                before = b',';
+                separator = b',';
             }
         }
         self.out.push(b'}');
@@ -238,7 +238,7 @@ impl Line<'_> {
                 let [first, second] = [(); 2].map(|()| line.number(1, 999));
                 put!(line, "{{\"_key\":{nth},\"_value\":[{first},{second}]}}");
             }),
-            _ => unreachable!("`{kind}` is no kind of field"),
+            _ => unreachable!("unknown kind of field `{kind}`"),
         }
     }
 }

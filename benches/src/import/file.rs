@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn files_repeat_themselves_and_differ_by_their_seed() {
+    fn files_are_reproducible_and_depend_on_the_seed() {
         assert_eq!(written("types", 0.001, 1), written("types", 0.001, 1));
         assert_ne!(written("types", 0.001, 1), written("types", 0.001, 2));
         assert_ne!(written("mapMoons", 0.001, 1), written("mapPlanets", 0.005, 1));
     }
 
     #[test]
-    fn small_files_are_whole_at_any_scale() {
+    fn small_files_keep_their_length_at_any_scale() {
         assert_eq!(parsed("races", 0.001).len(), 11);
         assert_eq!(parsed("skins", 0.01).len(), 200);
         let all: usize = FILES.iter().map(|file| file.lines_at(1.0)).sum();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_a_known_column_in_its_place() {
+    fn every_key_is_a_known_column() {
         for file in &FILES {
             let columns: Vec<&str> = file.columns().iter().map(|column| column.name).collect();
             let mut seen = vec![false; columns.len()];
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn the_traps_are_there() {
+    fn files_contain_the_cases_that_mislead_type_inference() {
         let types = parsed("types", 0.02);
         let first = |fits: fn(&Value) -> bool| types.iter().position(fits).unwrap() * 100 / types.len();
         assert_eq!(first(|line| line["radius"].is_f64()), 10, "integers in the first tenth");
         assert_eq!(
             first(|line| line.get("sofMaterialSetID").is_some()),
             99,
-            "first seen in the last hundredth"
+            "first occurs in the last hundredth"
         );
         let prices: [fn(&Value) -> bool; 4] = [
             |line| line.get("basePrice").is_none(),
@@ -155,7 +155,7 @@ mod tests {
         assert!(prices.into_iter().all(|kind| types.iter().any(kind)));
         assert!(
             types.iter().any(|line| line["name"].as_object().unwrap().len() < 8),
-            "some languages absent"
+            "some languages missing"
         );
         assert!(parsed("translationLanguages", 1.0).iter().all(|line| line["_key"].is_string()));
         let moons = written("mapMoons", 0.01, 1);
@@ -166,7 +166,7 @@ mod tests {
         let stars = parsed("mapStars", 0.01);
         assert!(
             stars.iter().any(|line| line["radius"].as_u64().unwrap() % 2 == 1),
-            "more than a double column_type"
+            "more than a double can represent"
         );
         assert!(written("types", 0.001, 1).contains(r"\ud83d\ude80"), "escapes");
         assert!(parsed("masteries", 1.0)[0]["_value"][0]["_value"].is_array());

@@ -41,8 +41,8 @@ impl Folder {
 }
 
 /// Parses a metadata file: number of bytes and expected digests.
-fn read(note: &str) -> Option<(u64, Expected)> {
-    let (bytes, expected) = note.split_once(" bytes\n")?;
+fn read(metadata: &str) -> Option<(u64, Expected)> {
+    let (bytes, expected) = metadata.split_once(" bytes\n")?;
     Some((bytes.parse().ok()?, Expected::from_text(expected)?))
 }
 

@@ -3,25 +3,25 @@
 use std::{path::PathBuf, str::FromStr};
 
 pub(super) const HELP: &str = "\
-JSONL into SQLite: gristmill and its peers over the same folders, every database checked.
+Measure imports of JSONL into SQLite: gristmill and its peers over the same folders, every database checked.
 
 Usage: cargo xtask bench import [OPTIONS]
 
 Options:
-  --scale XS      of the folders, with commas, from 0.001 on: 1 is 1.5 GB; 0.1,0.3,1 without it
-  --seed N        of the folders; 1 without it
-  --reps N        repetitions, in turns; 5 without it
-  --peers NAMES   peers whose name begins so, with commas; all without it, none with `none`. The slow ones are left out
-                  of large folders, and repeated less, unless they are named here
-  --data DIR      where the folders are made and cache: 2.1 GB, and as much again while a database is written, on the
-                  disk to be measured; bench-data in the target folder without it
-  --gristmill FILE   a program built already, instead of building it
-  --before FILE   an earlier build of gristmill, measured in turns with this one
-  --quick         a look whether all works: scale 0.01, once, peers that are there
-  -h, --help      this text
+  --scale XS         Scales of the folders, separated by commas, 0.001 or more: 1 is 1.5 GB [default: 0.1,0.3,1]
+  --seed N           Seed of the folders [default: 1]
+  --reps N           Repetitions, alternating [default: 5]
+  --peers NAMES      Prefixes of peer names, separated by commas; `none` for no peer [default: all]. Slow peers skip
+                     large folders and are repeated less, unless they are named here
+  --data DIR         Folder for the generated files, on the disk to be measured: 2.1 GB, and as much again while a
+                     database is written [default: bench-data in the target folder]
+  --gristmill FILE   Measure this program instead of building one
+  --before FILE      Also measure an earlier build of gristmill, alternating with this one
+  --quick            Check that everything works: scale 0.01, one repetition, only installed peers
+  -h, --help         Print help
 
-Peers that are not there are installed, unless --quick or --peers is given: DuckDB, sqlite-utils and orjson with pip into
-the folder for tools, sqlite3 with apt-get.
+Missing peers are installed, unless --quick or --peers is given: DuckDB, sqlite-utils and orjson with pip into the
+folder for tools, sqlite3 with apt-get.
 ";
 
 /// Parsed options.
@@ -61,21 +61,21 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} wants a value; --help shows which"));
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; see --help"));
         match arg.as_str() {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
             "--scale" => {
-                let scale = |one| number(arg, one, "from 0.001 on", |scale: &f64| *scale >= 0.001);
+                let scale = |text| number(arg, text, "0.001 or more", |scale: &f64| *scale >= 0.001);
                 options.scales = value()?.split(',').map(scale).collect::<Result<_, _>>()?;
             }
             "--peers" => options.peers = Some(value()?.split(',').map(str::to_owned).collect()),
-            "--seed" => options.seed = number(arg, value()?, "from 0 on", |_| true)?,
-            "--reps" => options.reps = number(arg, value()?, "from 1 on", |reps| *reps >= 1)?,
+            "--seed" => options.seed = number(arg, value()?, "0 or more", |_| true)?,
+            "--reps" => options.reps = number(arg, value()?, "1 or more", |reps| *reps >= 1)?,
             "--data" => options.data = Some(value()?.into()),
             "--gristmill" => options.gristmill = Some(value()?.into()),
             "--before" => options.before = Some(value()?.into()),
-            _ => return Err(format!("`{arg}` is not understood; --help shows what is")),
+            _ => return Err(format!("unknown option `{arg}`; see --help")),
         }
     }
     Ok(Some(options))
@@ -83,7 +83,7 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
 
 fn number<T: FromStr>(flag: &str, arg: &str, expected: &str, fits: impl Fn(&T) -> bool) -> Result<T, String> {
     let number = arg.replace('_', "").parse().ok().filter(fits);
-    number.ok_or_else(|| format!("{flag} wants a number {expected}, not `{arg}`"))
+    number.ok_or_else(|| format!("{flag} needs a number, {expected}, not `{arg}`"))
 }
 
 #[cfg(test)]
@@ -95,28 +95,28 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_understood() {
+    fn parse_accepts_valid_options_and_applies_defaults() {
         let all = parsed("").unwrap().unwrap();
         assert_eq!((all.scales.as_slice(), all.reps), (&[0.1, 0.3, 1.0][..], 5));
         assert!(all.includes_peer("duckdb") && !all.names_peer("duckdb"));
         let quick = parsed("--reps 2 --quick").unwrap().unwrap();
         assert_eq!((quick.scales.as_slice(), quick.reps), (&[0.01][..], 2));
-        let some = parsed("--scale 0.3 --peers duck,sqlite-utils --data /d --seed 7").unwrap().unwrap();
-        assert!(some.names_peer("duckdb") && !some.includes_peer("sqlite3"));
-        assert_eq!((some.scales, some.data, some.seed), (vec![0.3], Some("/d".into()), 7));
+        let selected = parsed("--scale 0.3 --peers duck,sqlite-utils --data /d --seed 7").unwrap().unwrap();
+        assert!(selected.names_peer("duckdb") && !selected.includes_peer("sqlite3"));
+        assert_eq!((selected.scales, selected.data, selected.seed), (vec![0.3], Some("/d".into()), 7));
         assert!(!parsed("--peers none").unwrap().unwrap().includes_peer("duckdb"));
         assert_eq!(parsed("--reps 2 --help"), Ok(None));
     }
 
     #[test]
-    fn lines_that_are_not_name_what_is() {
-        for (line, told) in [
-            ("--reps 0", "from 1 on"),
-            ("--scale 1,none", "from 0.001 on"),
-            ("--scale", "wants a value"),
+    fn parse_errors_name_the_expected_values() {
+        for (line, expected) in [
+            ("--reps 0", "1 or more"),
+            ("--scale 1,none", "0.001 or more"),
+            ("--scale", "needs a value"),
             ("--fast", "--help"),
         ] {
-            assert!(parsed(line).unwrap_err().contains(told), "{line}");
+            assert!(parsed(line).unwrap_err().contains(expected), "{line}");
         }
     }
 }

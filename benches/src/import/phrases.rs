@@ -5,14 +5,14 @@ use crate::random::Random;
 /// A language: its code, the separator of its words, and some words.
 pub(super) struct Language {
     pub(super) code: &'static str,
-    between: &'static str,
+    separator: &'static str,
     words: &'static [&'static str],
 }
 
 pub(super) const LANGUAGES: [Language; 8] = [
     Language {
         code: "de",
-        between: " ",
+        separator: " ",
         words: &[
             "der",
             "die",
@@ -38,7 +38,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "en",
-        between: " ",
+        separator: " ",
         words: &[
             "the",
             "ship",
@@ -64,7 +64,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "es",
-        between: " ",
+        separator: " ",
         words: &[
             "la",
             "nave",
@@ -89,7 +89,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "fr",
-        between: " ",
+        separator: " ",
         words: &[
             "le",
             "vaisseau",
@@ -113,7 +113,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "ja",
-        between: "",
+        separator: "",
         words: &[
             "艦船",
             "船体",
@@ -138,7 +138,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "ko",
-        between: " ",
+        separator: " ",
         words: &[
             "함선",
             "선체",
@@ -163,7 +163,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "ru",
-        between: " ",
+        separator: " ",
         words: &[
             "корабль",
             "корпус",
@@ -187,7 +187,7 @@ pub(super) const LANGUAGES: [Language; 8] = [
     },
     Language {
         code: "zh",
-        between: "",
+        separator: "",
         words: &[
             "舰船",
             "船体",
@@ -245,14 +245,14 @@ impl PhrasePools {
         let sentences = LANGUAGES.each_ref().map(|language| {
             let sentence = |_| {
                 let words = random.between(4, 22);
-                language.some(words, &mut random, str::to_owned) + random.pick(&TAILS)
+                language.random_words(words, &mut random, str::to_owned) + random.pick(&TAILS)
             };
             (0..POOL_SIZE).map(sentence).collect()
         });
         let names = LANGUAGES.each_ref().map(|language| {
             let name = |_| {
                 let words = random.between(1, 4);
-                let name = language.some(words, &mut random, capitalized);
+                let name = language.random_words(words, &mut random, capitalized);
                 format!("{name} {}", random.between(1, 9_999))
             };
             (0..POOL_SIZE).map(name).collect()
@@ -270,13 +270,13 @@ impl PhrasePools {
 }
 
 impl Language {
-    fn some(&self, words: usize, random: &mut Random, written: fn(&str) -> String) -> String {
-        let words: Vec<String> = (0..words).map(|_| written(random.pick(self.words))).collect();
-        words.join(self.between)
+    fn random_words(&self, words: usize, random: &mut Random, format: fn(&str) -> String) -> String {
+        let words: Vec<String> = (0..words).map(|_| format(random.pick(self.words))).collect();
+        words.join(self.separator)
     }
 }
 
 fn capitalized(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+    let mut characters = word.chars();
+    characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
 }

@@ -1,4 +1,4 @@
-"""JSONL into SQLite with Python's own sqlite3: python.py MODULE FOLDER DATABASE, the module being json or orjson"""
+"""Imports JSONL into SQLite with Python's sqlite3: python_import.py json|orjson FOLDER DATABASE"""
 
 import importlib
 import itertools
@@ -13,7 +13,7 @@ json = importlib.import_module(module)
 
 
 def text(value):
-    """As short as orjson's: no escapes, no spaces."""
+    """Returns JSON as short as that of orjson: no escapes, no spaces."""
     if module == "orjson":
         return json.dumps(value).decode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -24,7 +24,7 @@ def cell(value):
 
 
 def add(table, columns, rows):
-    """Tables and columns come about as their keys are first seen."""
+    """Inserts rows. Tables and columns are created when their keys first occur."""
     for name in dict.fromkeys(key for row in rows for key in row):
         if not columns:
             key = " INTEGER PRIMARY KEY" if isinstance(rows[0][name], int) else ""

@@ -25,10 +25,10 @@ impl Row {
         self.error.is_none() && self.mistakes.is_none() && !self.runs.is_empty()
     }
 
-    fn answer(&self) -> String {
+    fn result(&self) -> String {
         let mistakes = self.mistakes.as_ref().map(|mistakes| format!("WRONG: {mistakes}"));
-        let answer = self.error.clone().or(mistakes).unwrap_or_else(|| "right".into());
-        answer.replace(['\n', '|'], " ")
+        let result = self.error.clone().or(mistakes).unwrap_or_else(|| "correct".into());
+        result.replace(['\n', '|'], " ")
     }
 }
 
@@ -44,11 +44,11 @@ impl Benchmark {
 
     pub(super) fn print(&self) {
         println!("\nscale {} ({:.0} MB, {} lines)\n", self.scale, self.megabytes, self.lines);
-        println!("| | median s | least s | MB/s | × floor | × gristmill | peak MiB | answer |");
+        println!("| | median s | minimum s | MB/s | × floor | × gristmill | peak MiB | result |");
         println!("|---|---:|---:|---:|---:|---:|---:|---|");
         for row in &self.rows {
             if row.runs.is_empty() {
-                println!("| {} | | | | | | | {} |", row.name, row.answer());
+                println!("| {} | | | | | | | {} |", row.name, row.result());
                 continue;
             }
             let seconds = row.seconds();
@@ -65,7 +65,7 @@ impl Benchmark {
                 times(FLOOR.name),
                 times(GRISTMILL.name),
                 row.peak(),
-                row.answer()
+                row.result()
             );
         }
     }
@@ -77,10 +77,10 @@ pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
 }
 
 fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
-    let threshold = |what: &str, value, most| Threshold {
+    let threshold = |what: &str, value, max_value| Threshold {
         what: format!("scale {}: {what}", benchmark.scale),
         value,
-        limit: AtMost(most),
+        limit: AtMost(max_value),
     };
     vec![
         threshold("× floor", benchmark.gristmill_ratio(FLOOR.name), 1.6),
@@ -99,7 +99,7 @@ fn growth(benchmarks: &[Benchmark]) -> Option<Threshold> {
     let cost = |benchmark: &Benchmark| {
         benchmark.row(GRISTMILL.name).map(|row| median(&row.seconds()) / benchmark.megabytes)
     };
-    let what = format!("growth: time for a megabyte, scale {} × scale {}", large.scale, small.scale);
+    let what = format!("time per megabyte, scale {} × scale {}", large.scale, small.scale);
     let value = cost(large).zip(cost(small)).map(|(large, small)| large / small);
     (large.megabytes > small.megabytes).then_some(Threshold { what, value, limit: AtMost(1.11) })
 }
@@ -108,10 +108,10 @@ fn growth(benchmarks: &[Benchmark]) -> Option<Threshold> {
 pub(super) fn failure(benchmarks: &[Benchmark]) -> Option<String> {
     let rows = || benchmarks.iter().flat_map(|benchmark| &benchmark.rows);
     if let Some(row) = rows().find(|row| row.mistakes.is_some()) {
-        return Some(format!("{}'s database was wrong", row.name));
+        return Some(format!("the database of {} was wrong", row.name));
     }
     let row = rows().find(|row| [GRISTMILL.name, FLOOR.name].contains(&row.name) && !row.is_valid())?;
-    Some(format!("{} made no database", row.name))
+    Some(format!("{} created no database", row.name))
 }
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_measured_by_the_floor_and_duckdb() {
+    fn thresholds_use_the_floor_and_duckdb() {
         let benchmark =
             benchmark(0.1, vec![row(GRISTMILL.name, 1.5), row(FLOOR.name, 1.0), row(DUCKDB, 6.0)]);
         let expected = [(1.5, "met"), (1.5, "NOT MET"), (0.25, "met"), (150.0, "met")];
@@ -142,19 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn wrong_answers_are_nobodys_measure_and_fail_the_run() {
+    fn wrong_results_are_excluded_and_fail_the_run() {
         let mut rows = vec![row(GRISTMILL.name, 3.0), row(FLOOR.name, 1.0), row(DUCKDB, 6.0)];
         rows[1].mistakes = Some("types: other values in radius".into());
         let wrong = benchmark(0.1, rows);
         assert_eq!(statuses(&thresholds(&wrong))[0], (-1.0, "not measured"));
         assert!(failure(&[wrong]).unwrap().contains("floor"));
         let mut rows = vec![row(GRISTMILL.name, 3.0), row(FLOOR.name, 1.0), row(DUCKDB, 6.0)];
-        rows[2].error = Some("it is not well".into());
-        assert_eq!(failure(&[benchmark(0.1, rows)]), None, "a peer's error is its own");
+        rows[2].error = Some("no space left".into());
+        assert_eq!(failure(&[benchmark(0.1, rows)]), None, "an error of a peer does not fail the run");
     }
 
     #[test]
-    fn flat_is_told_between_the_smallest_and_the_largest() {
+    fn growth_compares_the_largest_with_the_smallest_folder() {
         let benchmarks = |largest| {
             [(0.1, 1.0), (0.3, 9.0), (1.0, largest)]
                 .map(|(scale, seconds)| benchmark(scale, vec![row(GRISTMILL.name, seconds)]))

@@ -44,7 +44,7 @@ fn from_threads(plan: &Plan) -> Result<Outcome, BoxError> {
                 })
             };
             let running: Vec<_> = (0..THREADS).map(thread).collect();
-            running.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+            running.into_iter().try_for_each(|thread| thread.join().expect("enqueueing does not panic"))
         })
     })
 }
@@ -79,7 +79,7 @@ fn prefill(database: &Path, finished: u64) -> Result<(), String> {
     let sql = format!(
         "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {finished})
          INSERT INTO tasks (kind, status, created_at, started_at, finished_at, worker_id, payload)
-         SELECT '{KIND}', 'completed', {moment}, {moment}, {moment}, 'somebody:0123456789abcdef/17', i FROM n"
+         SELECT '{KIND}', 'completed', {moment}, {moment}, {moment}, 'hostname:0123456789abcdef/17', i FROM n"
     );
     conn.execute(&sql, []).map(drop).map_err(text)
 }

@@ -66,15 +66,15 @@ fn start(name: &str, plan: &Plan, arg: Option<&str>, completed: &'static str) ->
     let program = program::peer_path(name)?;
     let mut command = Command::new(&program);
     command.arg(&plan.database).arg(plan.tasks.to_string()).args(arg);
-    let output = command
-        .output()
-        .map_err(|error| format!("{}: {error}; the benchmark `jobs` builds it", program.display()))?;
+    let output = command.output().map_err(|error| {
+        format!("{}: {error}; run the benchmark `jobs`, which builds it", program.display())
+    })?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }
-    let answer = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let [enqueue, drain, sum] =
-        numbers(&answer).ok_or_else(|| format!("{} answered {answer:?}", program.display()))?;
+        numbers(&text).ok_or_else(|| format!("{} printed {text:?}", program.display()))?;
     let [enqueue, drain] = [enqueue, drain].map(Duration::from_secs_f64);
     // A sum of numbers below a million is exact in 53 bits.
     Ok(Outcome { enqueue, drain, sum: sum as u64, completed })

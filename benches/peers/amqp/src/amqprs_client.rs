@@ -33,8 +33,8 @@ pub(crate) async fn run(plan: &Plan) -> Result<(), BoxError> {
 
 /// Returns the delivery tag and the body of a message.
 fn parts(message: ConsumerMessage) -> Result<(u64, Vec<u8>), BoxError> {
-    let tag = message.deliver.ok_or("a message that was not delivered")?.delivery_tag();
-    Ok((tag, message.content.ok_or("a message without a body")?))
+    let tag = message.deliver.ok_or("the message has no delivery tag")?.delivery_tag();
+    Ok((tag, message.content.ok_or("the message has no body")?))
 }
 
 async fn in_place(

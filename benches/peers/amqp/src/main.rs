@@ -66,7 +66,7 @@ impl Plan {
         };
         let work = Duration::from_millis(handler.parse()?);
         if mode != Mode::Each && !work.is_zero() {
-            return Err("messages with work to do are acknowledged each".into());
+            return Err("handlers that sleep need the mode `each`".into());
         }
         Ok(Plan {
             uri: uri.clone(),

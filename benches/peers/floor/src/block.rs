@@ -34,18 +34,18 @@ impl Source {
             if self.open.is_none() {
                 let table = self.tables.next()?;
                 let file =
-                    File::open(self.folder.join(format!("{}.jsonl", table.name))).expect("a table's file");
+                    File::open(self.folder.join(format!("{}.jsonl", table.name))).expect("every table has a file");
                 self.open = Some((table, file));
             }
             let (table, file) = self.open.as_mut()?;
             lines.clear();
             lines.append(&mut self.rest);
             // A line that is longer than a block makes the block longer.
-            let mut wanted = BLOCK_BYTES;
+            let mut read_bytes = BLOCK_BYTES;
             loop {
                 let before = lines.len();
-                file.take(wanted as u64).read_to_end(&mut lines).expect("a readable file");
-                if lines.len() < before + wanted {
+                file.take(read_bytes as u64).read_to_end(&mut lines).expect("the file is readable");
+                if lines.len() < before + read_bytes {
                     break;
                 }
                 if let Some(end) = memchr::memrchr(b'\n', &lines[before..]) {
@@ -53,7 +53,7 @@ impl Source {
                     lines.truncate(before + end + 1);
                     return Some(Block { table: table.clone(), lines });
                 }
-                wanted *= 2;
+                read_bytes *= 2;
             }
             let table = table.clone();
             self.open = None;
@@ -96,12 +96,12 @@ impl Rows {
             cells.resize(row + columns.len(), Cell::Null);
             let mut expected = 0;
             for field in sonic_rs::to_object_iter(line) {
-                let (key, value) = field.expect("a good line");
+                let (key, value) = field.expect("the line is valid JSON");
                 // Lines have their keys in the order of the columns; some are missing.
                 let column = (expected..columns.len())
                     .chain(0..expected)
                     .find(|nth| columns[*nth].name == *key)
-                    .expect("a known column");
+                    .expect("the schema has the column");
                 expected = column + 1;
                 cells[row + column] = cell(&value, start, &mut unescaped);
             }
@@ -122,7 +122,7 @@ fn cell(value: &LazyValue<'_>, start: usize, unescaped: &mut String) -> Cell {
         b'{' | b'[' => Cell::Raw(at, at + raw.len()),
         b'"' if memchr::memchr(b'\\', raw.as_bytes()).is_none() => Cell::Raw(at + 1, at + raw.len() - 1),
         b'"' => {
-            let text = value.as_str().expect("a string");
+            let text = value.as_str().expect("the string is valid");
             unescaped.push_str(text);
             Cell::Unescaped(unescaped.len() - text.len(), unescaped.len())
         }
@@ -131,7 +131,7 @@ fn cell(value: &LazyValue<'_>, start: usize, unescaped: &mut String) -> Cell {
         b'n' => Cell::Null,
         _ => match value.as_i64() {
             Some(number) => Cell::Integer(number),
-            None => Cell::Real(value.as_f64().expect("a number")),
+            None => Cell::Real(value.as_f64().expect("the number is valid")),
         },
     }
 }

@@ -18,10 +18,10 @@ impl Table {
     }
 
     fn read(line: &str) -> Table {
-        let mut args = line.split_whitespace();
-        let name = args.next().expect("a table's name").to_owned();
+        let mut words = line.split_whitespace();
+        let name = words.next().expect("a line starts with the name of a table").to_owned();
         let column = |word: &str| {
-            let (name, column_type) = word.split_once(':').expect("column:column_type");
+            let (name, column_type) = word.split_once(':').expect("a column is written as name:type");
             let sql_type = match (name, column_type) {
                 ("_key", "integer") => "INTEGER PRIMARY KEY",
                 ("_key", _) => "TEXT PRIMARY KEY",
@@ -31,7 +31,7 @@ impl Table {
             };
             Column { name: name.to_owned(), sql_type }
         };
-        Table { name, columns: args.map(column).collect() }
+        Table { name, columns: words.map(column).collect() }
     }
 
     pub fn create(&self) -> String {

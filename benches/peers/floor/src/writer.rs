@@ -30,8 +30,8 @@ impl Writer {
         let mut part = OsString::from(database);
         part.push(".part");
         let part = PathBuf::from(part);
-        let connection = Connection::open(&part).expect("a new database");
-        connection.execute_batch(SETTINGS).expect("settings");
+        let connection = Connection::open(&part).expect("the database can be created");
+        connection.execute_batch(SETTINGS).expect("the settings are valid");
         connection.set_prepared_statement_cache_capacity(1);
         Writer { connection, database: database.to_path_buf(), part, table: String::new() }
     }
@@ -40,11 +40,11 @@ impl Writer {
         let table = &rows.block.table;
         if self.table != table.name {
             self.commit();
-            self.connection.execute_batch("BEGIN").expect("a transaction");
-            self.connection.execute_batch(&table.create()).expect("a new table");
+            self.connection.execute_batch("BEGIN").expect("a transaction starts");
+            self.connection.execute_batch(&table.create()).expect("the table is new");
             self.table.clone_from(&table.name);
         }
-        let mut insert = self.connection.prepare_cached(&table.insert()).expect("an insert");
+        let mut insert = self.connection.prepare_cached(&table.insert()).expect("the statement is valid");
         for row in rows.cells.chunks_exact(table.columns.len()) {
             for (nth, cell) in row.iter().enumerate() {
                 let bound = match *cell {
@@ -58,24 +58,24 @@ impl Writer {
                         insert.raw_bind_parameter(nth + 1, unchecked(&rows.unescaped.as_bytes()[start..end]))
                     }
                 };
-                bound.expect("a value");
+                bound.expect("the value can be bound");
             }
-            insert.raw_execute().expect("a new row");
+            insert.raw_execute().expect("the row can be inserted");
         }
     }
 
     fn commit(&self) {
         if !self.connection.is_autocommit() {
-            self.connection.execute_batch("COMMIT").expect("a transaction's end");
+            self.connection.execute_batch("COMMIT").expect("the transaction commits");
         }
     }
 
     pub fn finish(self) {
         self.commit();
-        self.connection.close().expect("a closed database");
-        let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all()).expect("a synced file");
+        self.connection.close().expect("the database closes");
+        let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all()).expect("the file can be synced");
         sync(&self.part);
-        fs::rename(&self.part, &self.database).expect("the database's name");
+        fs::rename(&self.part, &self.database).expect("the database can be renamed");
         let folder = self.database.parent().filter(|folder| !folder.as_os_str().is_empty());
         sync(folder.unwrap_or(Path::new(".")));
     }
