@@ -19,27 +19,25 @@ use candidate::Participant;
 use environment::Environment;
 pub(crate) use gristmill::run_one;
 use options::Part;
-
-/// Runs the benchmark.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
         return Ok(());
     };
     let participants = Participant::all(&options)?;
-    let mut environment = Environment::start()?;
+    let mut env = Environment::start()?;
     println!(
         "{} messages of {} bytes, {} repetitions, alternating",
         options.messages,
         environment::BYTES,
         options.reps
     );
-    benchmark::warm_up(&mut environment, &participants[0])?;
+    benchmark::warm_up(&mut env, &participants[0])?;
     let (mut rates, mut works) = (Vec::new(), Vec::new());
     if options.parts.contains(&Part::Rate) {
         for &kind in &options.queues {
             for &prefetch in &options.prefetches {
-                let benchmark = benchmark::rate(&mut environment, &participants, &options, kind, prefetch)?;
+                let benchmark = benchmark::rate(&mut env, &participants, &options, kind, prefetch)?;
                 report::print_rate(&benchmark);
                 rates.push(benchmark);
             }
@@ -47,12 +45,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     if options.parts.contains(&Part::Work) {
         for workers in benchmark::WORKERS {
-            works.push(benchmark::work(&mut environment, &participants, &options, workers)?);
+            works.push(benchmark::work(&mut env, &participants, &options, workers)?);
         }
         report::print_work(&works);
     }
     if options.parts.contains(&Part::Recovery) {
-        report::print_recovery(&recovery::measure(&mut environment, &participants)?);
+        report::print_recovery(&recovery::measure(&mut env, &participants)?);
     }
     report::print_thresholds(&rates, &works);
     report::failure(rates.iter().chain(&works)).map_or(Ok(()), Err)

@@ -20,7 +20,7 @@ pub(crate) fn get_or_make<T>(
     read: impl Fn(&str) -> Option<T>,
     make: impl FnOnce(&Path) -> io::Result<String>,
 ) -> Result<T, String> {
-    let with_context = |error: io::Error| format!("{}: {error}", root.display());
+    let context = |error: io::Error| format!("{}: {error}", root.display());
     let metadata = metadata_path(root);
     let found = match fs::read_to_string(&metadata) {
         Ok(text) => Some(text),
@@ -32,25 +32,23 @@ pub(crate) fn get_or_make<T>(
         return Ok(known);
     }
     let made_here = found.is_some_and(|text| text.starts_with(signature));
-    if root.try_exists().map_err(with_context)? {
+    if root.try_exists().map_err(context)? {
         if !made_here {
             let root = root.display();
             return Err(format!(
                 "{root} exists and was not made by this benchmark; choose another folder with --data"
             ));
         }
-        fs::remove_dir_all(root).map_err(with_context)?;
+        fs::remove_dir_all(root).map_err(context)?;
     }
     eprintln!("generating {}", root.display());
     let data = root.parent().ok_or_else(|| format!("{} has no parent folder", root.display()))?;
-    // The title is written first, so that an incomplete folder is known to be ours; the data is added when it is
+    // The title is written first, so that an incomplete folder is known to be generated here; the data is added when it is
     // complete.
-    fs::create_dir_all(data)
-        .and_then(|()| fs::write(&metadata, format!("{title}\n")))
-        .map_err(with_context)?;
-    fs::create_dir(root).map_err(with_context)?;
-    let text = format!("{title}\nwhole: {}", make(root).map_err(with_context)?);
-    fs::write(&metadata, &text).map_err(with_context)?;
+    fs::create_dir_all(data).and_then(|()| fs::write(&metadata, format!("{title}\n"))).map_err(context)?;
+    fs::create_dir(root).map_err(context)?;
+    let text = format!("{title}\nwhole: {}", make(root).map_err(context)?);
+    fs::write(&metadata, &text).map_err(context)?;
     whole(&text).ok_or_else(|| format!("{} is invalid", metadata.display()))
 }
 

@@ -27,8 +27,6 @@ use crate::{
 
 /// Scales of the tree of a million files over which growth is measured.
 const GROWTH: [f64; 3] = [0.01, 0.1, 1.0];
-
-/// Runs the benchmark.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
@@ -83,7 +81,7 @@ fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Pa
         let selected =
             |names: &Vec<String>| names.iter().any(|name| candidate.name.starts_with(name.as_str()));
         if !options.peers.as_ref().is_none_or(selected)
-            || (setting.profile == Profile::Million && !candidate.in_growth)
+            || (setting.profile == Profile::Million && !candidate.growth)
         {
             continue;
         }

@@ -24,8 +24,6 @@ use folder::Folder;
 use options::Options;
 
 use crate::program::{self, gristmill_program};
-
-/// Runs the benchmark.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);

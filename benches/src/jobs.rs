@@ -31,8 +31,6 @@ const BATCH: u64 = 100;
 
 /// Name of the candidate that the others are compared with.
 const BASE: &str = "rusqlite batches of 100 (FULL)";
-
-/// Describes one measurement.
 struct Plan {
     /// Path of a database that does not exist yet, in a folder that is removed afterwards.
     database: PathBuf,
@@ -57,36 +55,31 @@ struct Candidate {
     /// Maximum number of tasks. Rates are compared, so slow candidates can run fewer tasks.
     max_tasks: u64,
     /// Whether it can start with finished rows and is part of `jobs-growth`.
-    in_growth: bool,
+    growth: bool,
 }
 
-const UNLIMITED: u64 = u64::MAX;
-const SLOW_MAX_TASKS: u64 = 2_000;
+const MANY: u64 = u64::MAX;
+const FEW: u64 = 2_000;
 
 const HANDWRITTEN: &[Candidate] = &[
-    Candidate {
-        name: BASE,
-        measure: |plan| handwritten::batches(plan, Full),
-        max_tasks: UNLIMITED,
-        in_growth: true,
-    },
+    Candidate { name: BASE, measure: |plan| handwritten::batches(plan, Full), max_tasks: MANY, growth: true },
     Candidate {
         name: "rusqlite batches of 100 (NORMAL)",
         measure: |plan| handwritten::batches(plan, Normal),
-        max_tasks: UNLIMITED,
-        in_growth: true,
+        max_tasks: MANY,
+        growth: true,
     },
     Candidate {
         name: "rusqlite one by one (FULL)",
         measure: |plan| handwritten::one_by_one(plan, Full),
-        max_tasks: SLOW_MAX_TASKS,
-        in_growth: false,
+        max_tasks: FEW,
+        growth: false,
     },
     Candidate {
         name: "rusqlite one by one (NORMAL)",
         measure: |plan| handwritten::one_by_one(plan, Normal),
-        max_tasks: UNLIMITED,
-        in_growth: false,
+        max_tasks: MANY,
+        growth: false,
     },
 ];
 
@@ -181,8 +174,7 @@ fn print(rows: &[Row]) {
 
 /// Measures how both rates change with the number of finished tasks in the table.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
-    let chosen =
-        candidates().filter(|candidate| candidate.in_growth && candidate.name.contains(&options.only));
+    let chosen = candidates().filter(|candidate| candidate.growth && candidate.name.contains(&options.only));
     let chosen: Vec<_> = chosen.collect();
     println!("{} tasks, {} repetitions\n", options.tasks, options.reps);
     let heads = chosen.iter().map(|candidate| format!(" {0}, enqueue/s | {0}, drain/s |", candidate.name));
@@ -205,20 +197,20 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
 
 /// Measures one candidate once, in a new process and a new database. Returns tasks enqueued and drained per second.
 fn measure_in_new_process(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
-    let with_context = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
+    let context = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
     let program = match entry.before {
         Some(program) => program.to_owned(),
-        None => std::env::current_exe().map_err(|error| with_context(&error))?,
+        None => std::env::current_exe().map_err(|error| context(&error))?,
     };
     let mut command = Command::new(program);
     command.args(["jobs-one", "--only", entry.candidate.name, "--tasks", &options.tasks.to_string()]);
     command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
-    let output = command.output().map_err(|error| with_context(&error))?;
+    let output = command.output().map_err(|error| context(&error))?;
     if !output.status.success() {
-        return Err(with_context(&String::from_utf8_lossy(&output.stderr)));
+        return Err(context(&String::from_utf8_lossy(&output.stderr)));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    numbers(&text).ok_or_else(|| with_context(&format!("printed {text:?} instead of two rates")))
+    numbers(&text).ok_or_else(|| context(&format!("printed {text:?} instead of two rates")))
 }
 
 /// Runs one measurement in this process and prints tasks enqueued and drained per second.
@@ -282,7 +274,7 @@ mod tests {
         for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate)).enumerate() {
             let database = folder.path().join(nth.to_string());
             // A multiple of neither the batch size nor the number of threads.
-            let plan = Plan { database, tasks: 250, finished: if candidate.in_growth { 30 } else { 0 } };
+            let plan = Plan { database, tasks: 250, finished: if candidate.growth { 30 } else { 0 } };
             let mut outcome = (candidate.measure)(&plan).unwrap();
             check(&plan, &outcome).unwrap();
             let more = Plan { database: plan.database.clone(), finished: plan.finished + 1, ..plan };

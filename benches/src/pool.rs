@@ -63,22 +63,20 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 }
 
 fn print_thresholds(rows: &[Row]) {
-    let find =
-        |name: &str| rows.iter().find(|row| row.name == name).expect("every threshold names a candidate");
-    for (gristmill, peer, threshold) in THRESHOLDS {
+    let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a known candidate");
+    for (name, peer, threshold) in THRESHOLDS {
         let ratios = (0..PRODUCERS.len())
-            .map(|column| table::ratio(&find(gristmill).samples[column], &find(peer).samples[column]));
+            .map(|column| table::ratio(&find(name).samples[column], &find(peer).samples[column]));
         let ratios: Vec<f64> = ratios.collect();
         let met = if ratios.iter().all(|ratio| ratio <= threshold) { "met" } else { "MISSED" };
         let ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        println!("{gristmill} / {peer}: {} (threshold {threshold}): {met}", ratios.join(" and "));
+        println!("{name} / {peer}: {} (threshold {threshold}): {met}", ratios.join(" and "));
     }
-    for gristmill in THRESHOLDS.iter().map(|(gristmill, _, _)| gristmill) {
+    for name in THRESHOLDS.iter().map(|(name, _, _)| name) {
         for peer in ["rayon spawn", "threadpool", "tokio + semaphore"] {
-            let ahead = (0..PRODUCERS.len()).all(|column| {
-                table::ratio(&find(gristmill).samples[column], &find(peer).samples[column]) < 1.0
-            });
-            println!("{gristmill} faster than {peer}: {}", if ahead { "met" } else { "MISSED" });
+            let ahead = (0..PRODUCERS.len())
+                .all(|column| table::ratio(&find(name).samples[column], &find(peer).samples[column]) < 1.0);
+            println!("{name} faster than {peer}: {}", if ahead { "met" } else { "MISSED" });
         }
     }
 }
@@ -86,17 +84,17 @@ fn print_thresholds(rows: &[Row]) {
 /// Measures one candidate once, in a new process, so that the state left by other candidates has no effect. (In one
 /// process some times were a quarter higher and others a third lower: see benches/README.md.)
 fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
-    let with_context = |error: &dyn std::fmt::Display| format!("{name}: {error}");
-    let program = std::env::current_exe().map_err(|error| with_context(&error))?;
+    let context = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+    let program = std::env::current_exe().map_err(|error| context(&error))?;
     let arguments =
         ["pool-one", "--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()];
     let output =
-        std::process::Command::new(program).args(arguments).output().map_err(|error| with_context(&error))?;
+        std::process::Command::new(program).args(arguments).output().map_err(|error| context(&error))?;
     if !output.status.success() {
-        return Err(with_context(&String::from_utf8_lossy(&output.stderr)));
+        return Err(context(&String::from_utf8_lossy(&output.stderr)));
     }
     let output = String::from_utf8_lossy(&output.stdout);
-    output.trim().parse().map_err(|error| with_context(&error))
+    output.trim().parse().map_err(|error| context(&error))
 }
 
 /// Measures one candidate once in this process, after a warm-up, and prints nanoseconds per task.
@@ -125,19 +123,15 @@ fn produce(producers: u64, producer: impl Fn() + Sync) {
 }
 
 fn gristmill(order: QueueOrder, producers: u64, each: u64) {
-    let pool = Pool::builder()
-        .workers(WORKERS)
-        .queue_capacity(QUEUE)
-        .order(order)
-        .build()
-        .expect("the pool options are valid");
+    let pool =
+        Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("valid options");
     produce(producers, || {
         for number in 0..each {
             pool.submit(move |_| {
                 add(number);
                 Ok(())
             })
-            .expect("the queue is open");
+            .expect("open queue");
         }
     });
     assert!(pool.join().is_clean());
@@ -150,14 +144,14 @@ fn gristmill_priority(producers: u64, each: u64) {
         .queue_capacity(QUEUE)
         .order(QueueOrder::Priority)
         .build()
-        .expect("the pool options are valid");
+        .expect("valid options");
     produce(producers, || {
         for number in 0..each {
             let task = Task::new(move |_| {
                 add(number);
                 Ok(())
             });
-            pool.submit_task(task.priority(Priority(64 * (number % 4) as u8))).expect("the queue is open");
+            pool.submit_task(task.priority(Priority(64 * (number % 4) as u8))).expect("open queue");
         }
     });
     assert!(pool.join().is_clean());
@@ -165,11 +159,8 @@ fn gristmill_priority(producers: u64, each: u64) {
 
 fn gristmill_async(producers: u64, each: u64) {
     on_tokio(async move {
-        let pool = Pool::builder()
-            .workers(WORKERS)
-            .queue_capacity(QUEUE)
-            .build_async()
-            .expect("the pool options are valid");
+        let pool =
+            Pool::builder().workers(WORKERS).queue_capacity(QUEUE).build_async().expect("valid options");
         let producer = || {
             let pool = pool.clone();
             async move {
@@ -178,7 +169,7 @@ fn gristmill_async(producers: u64, each: u64) {
                         add(number);
                         Ok(())
                     };
-                    pool.submit(body).await.expect("the queue is open");
+                    pool.submit(body).await.expect("open queue");
                 }
             }
         };
@@ -194,23 +185,22 @@ fn crossbeam(producers: u64, each: u64) {
             let receiver = receiver.clone();
             thread::spawn(move || {
                 for task in receiver {
-                    catch_unwind(AssertUnwindSafe(task)).expect("tasks do not panic");
+                    catch_unwind(AssertUnwindSafe(task)).expect("no task panics");
                 }
             })
         })
         .collect();
     produce(producers, || {
         for number in 0..each {
-            sender.send(Box::new(move || add(number))).expect("the queue is open");
+            sender.send(Box::new(move || add(number))).expect("open queue");
         }
     });
     drop(sender);
-    workers.into_iter().for_each(|worker| worker.join().expect("workers do not panic"));
+    workers.into_iter().for_each(|worker| worker.join().expect("no worker panics"));
 }
 
 fn rayon_spawn(producers: u64, each: u64) {
-    let pool =
-        rayon::ThreadPoolBuilder::new().num_threads(WORKERS).build().expect("the pool options are valid");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(WORKERS).build().expect("valid options");
     pool.in_place_scope(|scope| {
         produce(producers, || {
             for number in 0..each {
@@ -233,11 +223,9 @@ fn threadpool_execute(producers: u64, each: u64) {
 }
 
 fn on_tokio(work: impl Future<Output = ()> + Send + 'static) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .build()
-        .expect("tokio can start its threads");
-    runtime.block_on(runtime.spawn(work)).expect("tasks do not panic");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build().expect("a tokio runtime");
+    runtime.block_on(runtime.spawn(work)).expect("no task panics");
 }
 
 async fn produce_async<F>(producers: u64, producer: impl Fn() -> F)
@@ -246,7 +234,7 @@ where
 {
     let running: Vec<_> = (0..producers).map(|_| tokio::spawn(producer())).collect();
     for producer in running {
-        producer.await.expect("tasks do not panic");
+        producer.await.expect("no task panics");
     }
 }
 
@@ -268,14 +256,14 @@ fn async_channel(producers: u64, each: u64) {
             let sender = sender.clone();
             async move {
                 for number in 0..each {
-                    sender.send(Box::pin(async move { add(number) })).await.expect("the queue is open");
+                    sender.send(Box::pin(async move { add(number) })).await.expect("open queue");
                 }
             }
         };
         produce_async(producers, producer).await;
         sender.close();
         for worker in workers {
-            worker.await.expect("tasks do not panic");
+            worker.await.expect("no task panics");
         }
     });
 }
@@ -287,7 +275,7 @@ fn tokio_semaphore(producers: u64, each: u64) {
             let permits = Arc::clone(&permits);
             async move {
                 for number in 0..each {
-                    let permit = Arc::clone(&permits).acquire_owned().await.expect("the queue is open");
+                    let permit = Arc::clone(&permits).acquire_owned().await.expect("open queue");
                     tokio::spawn(async move {
                         add(number);
                         drop(permit);
@@ -296,7 +284,7 @@ fn tokio_semaphore(producers: u64, each: u64) {
             }
         };
         produce_async(producers, producer).await;
-        let _all = permits.acquire_many(QUEUE as u32).await.expect("the queue is open");
+        let _all = permits.acquire_many(QUEUE as u32).await.expect("open queue");
     });
 }
 

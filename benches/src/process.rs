@@ -36,10 +36,10 @@ pub(crate) struct Run {
 
 /// Runs the program with its home folder in `scratch` and its standard output in the file `stdout` there.
 pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, String> {
-    let with_context = |error: io::Error| format!("{}: {error}", command_line.program.display());
-    let stdout = File::create(scratch.join("stdout")).map_err(with_context)?;
+    let context = |error: io::Error| format!("{}: {error}", command_line.program.display());
+    let stdout = File::create(scratch.join("stdout")).map_err(context)?;
     let report = scratch.join("report");
-    let mut command = Command::new(std::env::current_exe().map_err(with_context)?);
+    let mut command = Command::new(std::env::current_exe().map_err(context)?);
     command.arg("run-one").arg(&report).arg(&command_line.program).args(&command_line.args);
     // The user's settings and caches must not influence the result. Caches of earlier runs in `scratch` are kept on
     // purpose.
@@ -49,7 +49,7 @@ pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, Str
         ("XDG_CONFIG_HOME", "home/config"),
         ("XDG_DATA_HOME", "home/data"),
     ] {
-        fs::create_dir_all(scratch.join(folder)).map_err(with_context)?;
+        fs::create_dir_all(scratch.join(folder)).map_err(context)?;
         command.env(variable, scratch.join(folder));
     }
     let variables = std::env::vars_os().map(|(name, _)| name);
@@ -57,10 +57,9 @@ pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, Str
         command.env_remove(name);
     });
     let output = command.current_dir(scratch).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
-    let output = output.spawn().and_then(std::process::Child::wait_with_output).map_err(with_context)?;
+    let output = output.spawn().and_then(std::process::Child::wait_with_output).map_err(context)?;
     let stderr = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let report =
-        fs::read_to_string(&report).map_err(|error| format!("{} {}", with_context(error), stderr()))?;
+    let report = fs::read_to_string(&report).map_err(|error| format!("{} {}", context(error), stderr()))?;
     let (run, code) = read(&report).ok_or_else(|| format!("invalid report `{report}`: {}", stderr()))?;
     if !command_line.success_codes.contains(&code) {
         return Err(format!("{} exited with status {code}: {}", command_line.program.display(), stderr()));
@@ -80,15 +79,15 @@ pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
     let [report, program, args @ ..] = args else {
         return Err("usage: run-one REPORT PROGRAM [ARGS]".into());
     };
-    let with_context = |error: io::Error| format!("{program}: {error}");
+    let context = |error: io::Error| format!("{program}: {error}");
     let start = Instant::now();
-    let mut child = Command::new(program).args(args).spawn().map_err(with_context)?;
-    let used = child.wait4().map_err(with_context)?;
+    let mut child = Command::new(program).args(args).spawn().map_err(context)?;
+    let used = child.wait4().map_err(context)?;
     let seconds = start.elapsed().as_secs_f64();
     let peak_mib = used.rusage.maxrss as f64 / f64::from(1 << 20);
     let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
     let code = used.status.code().unwrap_or(-1);
-    fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(with_context)
+    fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(context)
 }
 
 /// Returns whether this process has permission to empty the system's file caches.

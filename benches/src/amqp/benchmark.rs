@@ -25,7 +25,7 @@ const MAX_WORK_REPS: usize = 3;
 /// Measurements of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// Messages per second.
+    /// Messages handled per second.
     pub(super) rate: f64,
     /// CPU seconds of the consumer per 100,000 messages, from its start to its end.
     pub(super) cpu: f64,
@@ -56,7 +56,7 @@ pub(super) struct Benchmark {
 
 /// Measures handlers that do nothing.
 pub(super) fn rate(
-    environment: &mut Environment,
+    env: &mut Environment,
     participants: &[Participant],
     options: &Options,
     kind: QueueKind,
@@ -64,36 +64,35 @@ pub(super) fn rate(
 ) -> Result<Benchmark, String> {
     // With one message in flight at a time every candidate is slow.
     let messages = if prefetch == 1 { options.messages / 10 } else { options.messages };
-    let takes_part = |participant: &&Participant| {
-        participant.candidate.takes_part_in_rate(prefetch, options.largest_prefetch())
-    };
+    let takes_part =
+        |participant: &&Participant| participant.candidate.in_rate(prefetch, options.largest_prefetch());
     let participants: Vec<_> = participants.iter().filter(takes_part).collect();
     let benchmark = Benchmark { kind, prefetch, workers: 0, messages, rows: Vec::new() };
-    measure_all(environment, &participants, benchmark, 0, options.reps)
+    measure_all(env, &participants, benchmark, 0, options.reps)
 }
 
 /// Measures handlers that take 100 ms. This shows whether all workers are busy all the time, which does not depend on
 /// the kind of queue: the quorum queue is used because it costs the broker more.
 pub(super) fn work(
-    environment: &mut Environment,
+    env: &mut Environment,
     participants: &[Participant],
     options: &Options,
     workers: usize,
 ) -> Result<Benchmark, String> {
     let participants: Vec<_> =
-        participants.iter().filter(|participant| participant.candidate.takes_part_in_work(workers)).collect();
+        participants.iter().filter(|participant| participant.candidate.in_work(workers)).collect();
     // Gristmill's default: ten per worker, at most 500.
     let prefetch = (workers * 10).min(500) as u16;
     let messages = workers as u64 * options.each;
     let benchmark = Benchmark { kind: QueueKind::Quorum, prefetch, workers, messages, rows: Vec::new() };
-    measure_all(environment, &participants, benchmark, WORK_MS, options.reps.min(MAX_WORK_REPS))
+    measure_all(env, &participants, benchmark, WORK_MS, options.reps.min(MAX_WORK_REPS))
 }
 
 /// Runs once on each kind of queue without measuring, because the first run at a broker is slower.
-pub(super) fn warm_up(environment: &mut Environment, gristmill: &Participant) -> Result<(), String> {
+pub(super) fn warm_up(env: &mut Environment, gristmill: &Participant) -> Result<(), String> {
     for kind in QueueKind::ALL {
         let benchmark = Benchmark { kind, prefetch: 80, workers: 0, messages: 5_000, rows: Vec::new() };
-        if let (_, Some(mistakes)) = measure(environment, gristmill, &benchmark, 0)? {
+        if let (_, Some(mistakes)) = measure(env, gristmill, &benchmark, 0)? {
             return Err(format!("{}: {mistakes}", gristmill.candidate.name));
         }
     }
@@ -101,7 +100,7 @@ pub(super) fn warm_up(environment: &mut Environment, gristmill: &Participant) ->
 }
 
 fn measure_all(
-    environment: &mut Environment,
+    env: &mut Environment,
     participants: &[&Participant],
     mut benchmark: Benchmark,
     work: u64,
@@ -122,14 +121,14 @@ fn measure_all(
             if row.error.is_some() {
                 continue;
             }
-            match measure(environment, participants[at], &benchmark, work) {
+            match measure(env, participants[at], &benchmark, work) {
                 Ok((sample, mistakes)) => {
                     row.samples.push(sample);
                     row.mistakes = row.mistakes.take().or(mistakes);
                 }
                 Err(error) => {
                     row.error = Some(error);
-                    environment.discard_queues();
+                    env.discard_queues();
                 }
             }
         }
@@ -140,30 +139,30 @@ fn measure_all(
 
 /// Runs a participant once and returns the mistakes in its result.
 fn measure(
-    environment: &mut Environment,
+    env: &mut Environment,
     participant: &Participant,
     benchmark: &Benchmark,
     work: u64,
 ) -> Result<(Sample, Option<String>), String> {
     let candidate = participant.candidate;
-    let messages = (benchmark.messages / candidate.message_divisor).max(1);
-    let queue = environment.fill(benchmark.kind, messages)?;
+    let messages = (benchmark.messages / candidate.divisor).max(1);
+    let queue = env.fill(benchmark.kind, messages)?;
     let task = ConsumeTask {
-        uri: &environment.broker.uri(),
+        uri: &env.broker.uri(),
         queue: &queue,
         messages: messages.to_string(),
         prefetch: benchmark.prefetch,
         work,
         workers: benchmark.workers,
     };
-    let folder = environment.folder();
+    let folder = env.folder();
     let command_line = participant.command_line(&task, &folder)?;
     process::sync_disks()?;
-    let before = environment.broker_cpu();
+    let before = env.broker_cpu();
     let run = process::run(&command_line, &folder)?;
-    let broker_cpu = environment.broker_cpu().zip(before).map_or(f64::NAN, |(after, before)| after - before);
+    let broker_cpu = env.broker_cpu().zip(before).map_or(f64::NAN, |(after, before)| after - before);
     let result = read(candidate, &folder, run)?;
-    let remaining = environment.remaining(&queue)?;
+    let remaining = env.remaining(&queue)?;
     let per_100_000 = |seconds: f64| seconds * 1e5 / messages as f64;
     let sample = Sample {
         rate: messages as f64 / result.seconds,
@@ -246,17 +245,17 @@ mod tests {
     /// Runs Gristmill's consumer in this process, so that the test needs only a broker.
     #[test]
     fn remaining_counts_messages_that_were_not_consumed() {
-        let mut environment = Environment::start().unwrap();
+        let mut env = Environment::start().unwrap();
         for kind in QueueKind::ALL {
-            let queue = environment.fill(kind, 250).unwrap();
-            let uri = environment.broker.uri();
+            let queue = env.fill(kind, 250).unwrap();
+            let uri = env.broker.uri();
             let args = [uri.as_str(), &queue, "250", "20", "tasks", "0", "2"].map(str::to_owned);
             crate::amqp::run_one(&args).unwrap();
-            assert_eq!(environment.remaining(&queue), Ok(0));
-            let queue = environment.fill(kind, 3).unwrap();
-            assert_eq!(environment.remaining(&queue), Ok(3));
+            assert_eq!(env.remaining(&queue), Ok(0));
+            let queue = env.fill(kind, 3).unwrap();
+            assert_eq!(env.remaining(&queue), Ok(3));
             assert_ne!(
-                environment.fill(kind, 1).unwrap(),
+                env.fill(kind, 1).unwrap(),
                 queue,
                 "a queue with remaining messages is not used again"
             );

@@ -23,7 +23,7 @@ pub(super) struct Candidate {
     /// Role that its program takes as an argument.
     role: &'static str,
     /// Divides the number of messages for a slow candidate; rates are compared.
-    pub(super) message_divisor: u64,
+    pub(super) divisor: u64,
 }
 
 /// How messages are acknowledged.
@@ -75,16 +75,16 @@ pub(super) static GRISTMILL: Candidate = Candidate {
     acks: Acks::Automatic,
     program: Program::Gristmill,
     role: "tasks",
-    message_divisor: 1,
+    divisor: 1,
 };
 
-pub(super) static GRISTMILL_BLOCKING: Candidate =
+pub(super) static BLOCKING: Candidate =
     Candidate { name: "gristmill, blocking", role: "threads", ..GRISTMILL };
 
 /// Gristmill's candidates, each with the same candidate of an earlier build.
 pub(super) static BEFORE: [(&Candidate, Candidate); 2] = [
     (&GRISTMILL, Candidate { name: "gristmill, before", ..GRISTMILL }),
-    (&GRISTMILL_BLOCKING, Candidate { name: "gristmill, blocking, before", role: "threads", ..GRISTMILL }),
+    (&BLOCKING, Candidate { name: "gristmill, blocking, before", role: "threads", ..GRISTMILL }),
 ];
 
 pub(super) static PEERS: [Candidate; 10] = [
@@ -102,26 +102,25 @@ pub(super) static PEERS: [Candidate; 10] = [
         acks: Acks::Each,
         program: Program::Tool,
         role: "cat",
-        message_divisor: 50,
+        divisor: 50,
     },
 ];
 
 /// Used only in `recovery`: lapin with its automatic recovery.
-pub(super) static LAPIN_RECOVERING: Candidate =
-    rust("lapin, enable_auto_recover", "lapin-recovering", Acks::Each);
+pub(super) static RECOVERING: Candidate = rust("lapin, enable_auto_recover", "lapin-recovering", Acks::Each);
 
 const fn rust(name: &'static str, role: &'static str, acks: Acks) -> Candidate {
-    Candidate { name, acks, program: Program::Rust, role, message_divisor: 1 }
+    Candidate { name, acks, program: Program::Rust, role, divisor: 1 }
 }
 
 const fn python(name: &'static str, acks: Acks) -> Candidate {
-    Candidate { name, acks, program: Program::Python, role: "", message_divisor: 4 }
+    Candidate { name, acks, program: Program::Python, role: "", divisor: 4 }
 }
 
 impl Candidate {
     /// Returns whether it is measured with handlers that do nothing and this prefetch. Without acknowledgements the
     /// prefetch has no effect, so it is measured once.
-    pub(super) fn takes_part_in_rate(&self, prefetch: u16, largest: u16) -> bool {
+    pub(super) fn in_rate(&self, prefetch: u16, largest: u16) -> bool {
         match self.acks {
             Acks::Batch => prefetch >= 50,
             Acks::Never => prefetch == largest,
@@ -130,7 +129,7 @@ impl Candidate {
     }
 
     /// Returns whether it is measured with handlers of 100 ms.
-    pub(super) fn takes_part_in_work(&self, workers: usize) -> bool {
+    pub(super) fn in_work(&self, workers: usize) -> bool {
         match self.program {
             Program::Gristmill => true,
             Program::Rust => self.acks == Acks::Each,
@@ -141,7 +140,7 @@ impl Candidate {
     }
 
     /// Returns whether it is measured when the broker is killed and restarted.
-    pub(super) fn takes_part_in_recovery(&self) -> bool {
+    pub(super) fn in_recovery(&self) -> bool {
         self.name == GRISTMILL.name || (self.program == Program::Rust && self.acks == Acks::Each)
     }
 
@@ -183,7 +182,7 @@ impl Participant {
     pub(super) fn all(options: &Options) -> Result<Vec<Self>, String> {
         let (program, env_vars) = Program::Gristmill.locate()?;
         let gristmill = Participant { candidate: &GRISTMILL, program, env_vars };
-        let blocking = gristmill.like(&GRISTMILL_BLOCKING);
+        let blocking = gristmill.like(&BLOCKING);
         let mut all = vec![gristmill, blocking];
         if let Some(program) = &options.before {
             all.extend(BEFORE.iter().map(|(_, candidate)| Participant {
@@ -203,7 +202,7 @@ impl Participant {
                     all.extend(chosen.into_iter().map(|peer| first.like(peer)));
                 }
                 Err(reason) => {
-                    chosen.iter().for_each(|peer| println!("{}: not measured, {reason}", peer.name))
+                    chosen.iter().for_each(|peer| println!("{}: not measured, {reason}", peer.name));
                 }
             }
         }
@@ -288,23 +287,19 @@ mod tests {
     #[test]
     fn command_lines_match_each_program() {
         assert_eq!(line(&GRISTMILL), "program amqp-one amqp:// q 9 80 tasks 0 0");
-        assert_eq!(line(&GRISTMILL_BLOCKING), "program amqp-one amqp:// q 9 80 threads 0 0");
+        assert_eq!(line(&BLOCKING), "program amqp-one amqp:// q 9 80 threads 0 0");
         assert_eq!(line(&PEERS[2]), "program lapin amqp:// q 9 80 batch 0 1");
-        assert_eq!(line(&LAPIN_RECOVERING), "program lapin-recovering amqp:// q 9 80 each 0 1");
+        assert_eq!(line(&RECOVERING), "program lapin-recovering amqp:// q 9 80 each 0 1");
         let tool = "env LD_LIBRARY_PATH=/lib timeout 600 program -u amqp:// -q q -p 80 -c 9 cat";
         assert_eq!(line(&PEERS[9]), tool);
     }
 
     #[test]
     fn candidates_are_selected_by_ack_mode_and_workers() {
-        let rate = |prefetch| PEERS.iter().filter(move |peer| peer.takes_part_in_rate(prefetch, 500)).count();
+        let rate = |prefetch| PEERS.iter().filter(move |peer| peer.in_rate(prefetch, 500)).count();
         assert_eq!((rate(1), rate(80), rate(500)), (4, 7, 10));
-        let work = |workers| PEERS.iter().filter(move |peer| peer.takes_part_in_work(workers)).count();
+        let work = |workers| PEERS.iter().filter(move |peer| peer.in_work(workers)).count();
         assert_eq!((work(1), work(8)), (3, 2));
-        assert!(
-            GRISTMILL.takes_part_in_work(8)
-                && GRISTMILL.takes_part_in_recovery()
-                && !GRISTMILL_BLOCKING.takes_part_in_recovery()
-        );
+        assert!(GRISTMILL.in_work(8) && GRISTMILL.in_recovery() && !BLOCKING.in_recovery());
     }
 }

@@ -38,8 +38,6 @@ pub(super) enum Part {
     Work,
     Recovery,
 }
-
-/// Parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) messages: u64,

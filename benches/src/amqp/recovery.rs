@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{
-    candidate::{ConsumeTask, GRISTMILL, LAPIN_RECOVERING, Participant},
+    candidate::{ConsumeTask, GRISTMILL, Participant, RECOVERING},
     environment::{Environment, QueueKind},
 };
 
@@ -38,34 +38,27 @@ pub(super) struct Outcome {
 
 /// Measures Gristmill and the Rust peers that acknowledge each message; lapin a second time with its automatic
 /// recovery.
-pub(super) fn measure(
-    environment: &mut Environment,
-    participants: &[Participant],
-) -> Result<Vec<Outcome>, String> {
-    let queue = environment.fill(QueueKind::Quorum, MESSAGES)?;
+pub(super) fn measure(env: &mut Environment, participants: &[Participant]) -> Result<Vec<Outcome>, String> {
+    let queue = env.fill(QueueKind::Quorum, MESSAGES)?;
     // Other runs must not use this queue.
-    environment.discard_queues();
+    env.discard_queues();
     let mut outcomes = Vec::new();
-    let selected = participants.iter().filter(|participant| participant.candidate.takes_part_in_recovery());
+    let selected = participants.iter().filter(|participant| participant.candidate.in_recovery());
     for participant in selected {
-        outcomes.push(measure_one(environment, participant, &queue)?);
+        outcomes.push(measure_one(env, participant, &queue)?);
         if participant.candidate.name.starts_with("lapin") {
-            outcomes.push(measure_one(environment, &participant.like(&LAPIN_RECOVERING), &queue)?);
+            outcomes.push(measure_one(env, &participant.like(&RECOVERING), &queue)?);
         }
     }
     debug_assert_eq!(outcomes[0].name, GRISTMILL.name);
     Ok(outcomes)
 }
 
-fn measure_one(
-    environment: &mut Environment,
-    participant: &Participant,
-    queue: &str,
-) -> Result<Outcome, String> {
-    let uri = environment.broker.uri();
+fn measure_one(env: &mut Environment, participant: &Participant, queue: &str) -> Result<Outcome, String> {
+    let uri = env.broker.uri();
     let messages = "watch".to_owned();
     let task = ConsumeTask { uri: &uri, queue, messages, prefetch: 40, work: WORK_MS, workers: WORKERS };
-    let folder = environment.folder();
+    let folder = env.folder();
     let command_line = participant.command_line(&task, &folder)?;
     let errors = folder.join("errors");
     let file = File::create(&errors).map_err(|error| format!("{}: {error}", errors.display()))?;
@@ -73,7 +66,7 @@ fn measure_one(
     command.args(&command_line.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
     let child = command.spawn().map_err(|error| format!("{}: {error}", command_line.program.display()))?;
     let mut consumer = Consumer::new(child)?;
-    let recovery_time = time_to_recover(environment, &consumer)?;
+    let recovery_time = time_to_recover(env, &consumer)?;
     let ended = consumer.child.try_wait().ok().flatten();
     drop(consumer);
     let last_error = fs::read_to_string(&errors).unwrap_or_default();
@@ -87,14 +80,14 @@ fn measure_one(
 }
 
 /// Kills and restarts the broker. Returns the time from its return to the next handled message.
-fn time_to_recover(environment: &mut Environment, consumer: &Consumer) -> Result<Option<Duration>, String> {
+fn time_to_recover(env: &mut Environment, consumer: &Consumer) -> Result<Option<Duration>, String> {
     for _ in 0..HANDLED_BEFORE_KILL {
         let handled = consumer.handled.recv_timeout(TIMEOUT);
         handled.map_err(|error| format!("no message was handled before the broker was killed: {error}"))?;
     }
-    environment.broker.kill();
-    let address = environment.broker.address();
-    let broker = &mut environment.broker;
+    env.broker.kill();
+    let address = env.broker.address();
+    let broker = &mut env.broker;
     let (returned, restarted) = thread::scope(|scope| {
         let restarting = scope.spawn(|| broker.restart());
         while !answers_amqp(address) && !restarting.is_finished() {

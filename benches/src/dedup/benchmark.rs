@@ -21,7 +21,6 @@ use crate::{
 
 /// A candidate with the paths of its programs.
 pub(super) enum Participant {
-    /// The `gristmill` program.
     Gristmill(PathBuf),
     /// An earlier build of `gristmill`.
     Before(PathBuf),

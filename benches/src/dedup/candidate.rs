@@ -25,7 +25,7 @@ pub(super) struct Candidate {
     pub(super) cached: Option<&'static [&'static str]>,
     dialect: Dialect,
     /// Whether it is measured in the growth tables, over a million files.
-    pub(super) in_growth: bool,
+    pub(super) growth: bool,
 }
 
 /// Form of the last arguments and of the result.
@@ -46,7 +46,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["group", "--format", "fdupes"],
         cached: Some(&["--cache"]),
         dialect: Dialect::Fdupes,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "fclones blake3",
@@ -54,7 +54,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["group", "--format", "fdupes", "--hash-fn", "blake3"],
         cached: Some(&["--cache"]),
         dialect: Dialect::Fdupes,
-        in_growth: true,
+        growth: true,
     },
     // The disk of a virtual machine reports itself as rotating, so fclones reads it with one thread.
     Candidate {
@@ -63,7 +63,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["group", "--format", "fdupes", "--threads", "default:8,8"],
         cached: None,
         dialect: Dialect::Fdupes,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "fclones blake3, as for an SSD",
@@ -71,7 +71,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
         cached: Some(&["--cache"]),
         dialect: Dialect::Fdupes,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "yadf",
@@ -79,7 +79,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["--no-empty", "--format", "fdupes"],
         cached: None,
         dialect: Dialect::Fdupes,
-        in_growth: true,
+        growth: true,
     },
     Candidate {
         name: "yadf blake3",
@@ -87,7 +87,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"],
         cached: None,
         dialect: Dialect::Fdupes,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "czkawka blake3",
@@ -102,7 +102,7 @@ pub(super) const PEERS: &[Candidate] = &[
             "1",
         ]),
         dialect: Dialect::Czkawka,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "jdupes",
@@ -110,7 +110,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["--recurse", "--quiet"],
         cached: None,
         dialect: Dialect::Fdupes,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "jdupes -Q",
@@ -118,7 +118,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["--recurse", "--quiet", "--quick"],
         cached: None,
         dialect: Dialect::Fdupes,
-        in_growth: false,
+        growth: false,
     },
     // rmlint can store checksums in extended attributes. That would write to the tree and change it for the other
     // peers.
@@ -128,7 +128,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["--types", "duplicates"],
         cached: None,
         dialect: Dialect::Rmlint,
-        in_growth: false,
+        growth: false,
     },
     Candidate {
         name: "rdfind",
@@ -136,7 +136,7 @@ pub(super) const PEERS: &[Candidate] = &[
         args: &["-makeresultsfile", "true"],
         cached: None,
         dialect: Dialect::Rdfind,
-        in_growth: false,
+        growth: false,
     },
 ];
 

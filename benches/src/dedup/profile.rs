@@ -11,8 +11,6 @@ use super::{
 use crate::random::Random;
 
 const MIB: usize = 1 << 20;
-
-/// Kind of tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Profile {
     /// 200,000 files of 0 to 16 KiB in 10,000 folders, 30 % of them with duplicates. Every size is shared by many
@@ -41,24 +39,24 @@ impl Profile {
     }
 
     pub(super) fn write(self, spec: &TreeSpec, writer: &mut TreeWriter) -> io::Result<()> {
-        let generator = ContentGenerator { seed: spec.seed };
+        let contents = Contents { seed: spec.seed };
         // The streams of contents are numbered from 0 upwards, those of choices from the maximum downwards.
         let choices = Random::new(spec.seed, u64::MAX - self as u64);
         match self {
-            Profile::Small => small(&generator, choices, spec.scale, writer),
-            Profile::Big => big(&generator, choices, spec.scale, writer),
-            Profile::Photos => photos(&generator, choices, spec.scale, writer),
-            Profile::Million => million(&generator, choices, spec.scale, writer),
+            Profile::Small => small(&contents, choices, spec.scale, writer),
+            Profile::Big => big(&contents, choices, spec.scale, writer),
+            Profile::Photos => photos(&contents, choices, spec.scale, writer),
+            Profile::Million => million(&contents, choices, spec.scale, writer),
         }
     }
 }
 
 /// Generates the contents of files.
-struct ContentGenerator {
+struct Contents {
     seed: u64,
 }
 
-impl ContentGenerator {
+impl Contents {
     /// Returns `size` bytes that are unique to this kind and number.
     fn bytes(&self, kind: u8, number: u64, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
@@ -109,22 +107,17 @@ const POPULAR_SIZES: [usize; 27] = [
 
 const EXTENSIONS: [&str; 10] = ["txt", "c", "h", "json", "xml", "png", "js", "md", "o", "html"];
 
-fn small(
-    generator: &ContentGenerator,
-    mut choices: Random,
-    scale: f64,
-    writer: &mut TreeWriter,
-) -> io::Result<()> {
+fn small(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(200_000.0, scale);
     let folders = nested(scaled(10_000.0, scale), 3_000, &mut choices, writer)?;
     let families: Vec<Vec<u8>> = (0..FAMILY_SIZES.len() * FAMILIES)
-        .map(|nth| generator.bytes(FAMILY, nth as u64, FAMILY_SIZES[nth / FAMILIES]))
+        .map(|nth| contents.bytes(FAMILY, nth as u64, FAMILY_SIZES[nth / FAMILIES]))
         .collect();
     let mut number = 0;
     while number < files {
-        let (bytes, recipe) = small_content(generator, &mut choices, &families, number as u64);
-        let with_equals = number < files * 3 / 10 && !bytes.is_empty();
-        let copies = if with_equals { small_copies(&mut choices) } else { 1 }.min(files - number);
+        let (bytes, recipe) = small_content(contents, &mut choices, &families, number as u64);
+        let has_copies = number < files * 3 / 10 && !bytes.is_empty();
+        let copies = if has_copies { small_copies(&mut choices) } else { 1 }.min(files - number);
         // In half of the groups all files have the same name, as in copied folders.
         let same_name = choices.unit() < 0.5;
         let mut used = Vec::new();
@@ -141,12 +134,12 @@ fn small(
 }
 
 fn small_content(
-    generator: &ContentGenerator,
+    contents: &Contents,
     choices: &mut Random,
     families: &[Vec<u8>],
     number: u64,
 ) -> (Vec<u8>, Recipe) {
-    let own = |size| (generator.bytes(OWN, number, size), Recipe("own", [number, 0, 0]));
+    let own = |size| (contents.bytes(OWN, number, size), Recipe("own", [number, 0, 0]));
     let kind = choices.unit();
     if kind < 0.005 {
         return own(0);
@@ -164,7 +157,7 @@ fn small_content(
             return (bytes, Recipe("near", [family as u64, at as u64, change as u64]));
         }
         let shared = size * 3 / 4;
-        bytes[shared..].copy_from_slice(&generator.bytes(TAIL, number, size - shared));
+        bytes[shared..].copy_from_slice(&contents.bytes(TAIL, number, size - shared));
         return (bytes, Recipe("head", [number, 0, 0]));
     }
     if kind < 0.42 {
@@ -184,12 +177,7 @@ fn small_copies(choices: &mut Random) -> usize {
 }
 
 /// Below scale 1 the files are smaller; above it there are more of them.
-fn big(
-    generator: &ContentGenerator,
-    mut choices: Random,
-    scale: f64,
-    writer: &mut TreeWriter,
-) -> io::Result<()> {
+fn big(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let shrunk = |bytes: usize| (bytes as f64 * scale.min(1.0)) as usize;
     let mut size = || {
         let mib = 20.0 + 90.0 * choices.unit().powf(2.2);
@@ -205,7 +193,7 @@ fn big(
     for round in 0..scale.round().max(1.0) as u64 {
         for (nth, copies) in [2, 2, 2, 2, 2, 3, 3, 4].into_iter().enumerate() {
             let number = round << 8 | nth as u64;
-            let bytes = generator.bytes(GROUP, number, if nth == 0 { shrunk(200 * MIB) } else { size() });
+            let bytes = contents.bytes(GROUP, number, if nth == 0 { shrunk(200 * MIB) } else { size() });
             for folder in &["video/grp", "backup/video/grp", "backup/old/grp", "iso/grp"][..copies] {
                 put(writer, folder, &bytes, Recipe("group", [number, 0, 0]))?;
             }
@@ -213,7 +201,7 @@ fn big(
         for (nth, mib) in [40, 96, 64].into_iter().enumerate() {
             let number = round << 8 | nth as u64;
             let size = shrunk(mib * MIB) + 123 * nth;
-            let mut bytes = generator.bytes(NEAR, number, size);
+            let mut bytes = contents.bytes(NEAR, number, size);
             put(writer, "near/base", &bytes, Recipe("base", [number, 0, 0]))?;
             put(writer, "backup/old/base-copy", &bytes, Recipe("base", [number, 0, 0]))?;
             let places = [0, size / 2, size - 1, size * 3 / 4];
@@ -225,12 +213,12 @@ fn big(
         }
         for nth in 0..6 {
             let number = round << 8 | nth;
-            let bytes = generator.bytes(SAME_SIZE, number, shrunk(50 * MIB));
+            let bytes = contents.bytes(SAME_SIZE, number, shrunk(50 * MIB));
             put(writer, "iso/samesize", &bytes, Recipe("same size", [number, 0, 0]))?;
         }
         for nth in 0..16 {
             let number = round << 8 | nth;
-            let bytes = generator.bytes(OWN, number, size() + 5_000 + nth as usize);
+            let bytes = contents.bytes(OWN, number, size() + 5_000 + nth as usize);
             put(writer, "video/uniq", &bytes, Recipe("own", [number, 0, 0]))?;
         }
     }
@@ -241,23 +229,18 @@ fn big(
 const JPEG: &[u8] = b"\xff\xd8\xff\xe1\x1c\x45Exif\0\0MM\0*\0\0\0\x08";
 const CAMERAS: u64 = 5;
 
-fn photos(
-    generator: &ContentGenerator,
-    mut choices: Random,
-    scale: f64,
-    writer: &mut TreeWriter,
-) -> io::Result<()> {
+fn photos(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(20_000.0, scale);
     let heads: Vec<Vec<u8>> =
-        (0..CAMERAS).map(|camera| [JPEG, &generator.bytes(HEAD, camera, 1_200)].concat()).collect();
+        (0..CAMERAS).map(|camera| [JPEG, &contents.bytes(HEAD, camera, 1_200)].concat()).collect();
     let years = 2008..2024;
     let taken = years.clone().flat_map(|year| {
         let months = (1..=12).flat_map(move |month| ["camera", "phone"].map(|kind| (month, kind)));
         months.map(move |(month, kind)| format!("{year}/{month:02}/{kind}"))
     });
-    let cache = ["laptop", "nas", "usb stick"].into_iter();
-    let cache = cache.flat_map(|place| years.clone().map(move |year| format!("backup/{place}/{year}")));
-    let folders: Vec<String> = taken.chain(cache).collect();
+    let backups = ["laptop", "nas", "usb stick"].into_iter();
+    let backups = backups.flat_map(|place| years.clone().map(move |year| format!("backup/{place}/{year}")));
+    let folders: Vec<String> = taken.chain(backups).collect();
     folders.iter().try_for_each(|folder| writer.folder(folder))?;
     let mut number = 0;
     while number < files {
@@ -266,7 +249,7 @@ fn photos(
         if choices.unit() < 0.04 {
             size = 65_536 * choices.between(1, 17);
         }
-        let mut bytes = generator.bytes(OWN, number as u64, size);
+        let mut bytes = contents.bytes(OWN, number as u64, size);
         let head = &heads[choices.below(heads.len())];
         bytes[..head.len()].copy_from_slice(head);
         let copies = if number >= files / 5 { 1 } else { photo_copies(&mut choices) };
@@ -288,17 +271,12 @@ fn photo_copies(choices: &mut Random) -> usize {
     }
 }
 
-fn million(
-    generator: &ContentGenerator,
-    mut choices: Random,
-    scale: f64,
-    writer: &mut TreeWriter,
-) -> io::Result<()> {
+fn million(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(1_000_000.0, scale);
     let folders = nested(scaled(40_000.0, scale), 3_000, &mut choices, writer)?;
     let mut number = 0;
     while number < files {
-        let bytes = generator.bytes(OWN, number as u64, choices.below(601));
+        let bytes = contents.bytes(OWN, number as u64, choices.below(601));
         // Spread over the tree alike at every scale: one content in ten has two or three files.
         let copies = if choices.unit() < 0.1 { choices.between(2, 4) } else { 1 };
         for nth in (number..files).take(copies) {

@@ -24,9 +24,9 @@ const MAX_REPORTED: usize = 3;
 
 /// Describes the mistakes in a database. Returns None if there are none.
 pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<String>, String> {
-    let with_context = |error: rusqlite::Error| format!("{}: {error}", database.display());
+    let context = |error: rusqlite::Error| format!("{}: {error}", database.display());
     let open = || Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY);
-    let mut wrong = unknown(&open().map_err(with_context)?).map_err(with_context)?;
+    let mut wrong = unknown(&open().map_err(context)?).map_err(context)?;
     let check = |file: &File| -> rusqlite::Result<Option<String>> {
         let connection = open()?;
         let expected = &expected.tables[file.name];
@@ -37,8 +37,7 @@ pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<St
         let by_value = read(&connection, file, NestedComparison::Value)?;
         Ok(by_value.mistake(&expected.by_value).map(|mistake| format!("{}: {mistake}", file.name)))
     };
-    let checked: Vec<_> =
-        FILES.par_iter().with_max_len(1).map(|file| check(file).map_err(with_context)).collect();
+    let checked: Vec<_> = FILES.par_iter().with_max_len(1).map(|file| check(file).map_err(context)).collect();
     for mistake in checked {
         match mistake {
             Ok(mistake) => wrong.extend(mistake),

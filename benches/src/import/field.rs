@@ -15,7 +15,6 @@ pub(super) enum ColumnType {
     Integer,
     Real,
     Text,
-    /// Objects or arrays.
     Nested,
 }
 
@@ -60,12 +59,12 @@ pub(super) struct Field {
 
 impl Field {
     /// Parses descriptions that are separated by spaces.
-    pub(super) fn all(described: &'static str) -> Vec<Field> {
+    pub(super) fn all(descriptions: &'static str) -> Vec<Field> {
         let field = |word: &'static str| {
             let (name, kind) = word.split_once(':').unwrap_or((word, ""));
             Field { name, kind: kind.trim_end_matches('?'), optional: kind.ends_with('?') }
         };
-        described.split_whitespace().map(field).collect()
+        descriptions.split_whitespace().map(field).collect()
     }
 
     pub(super) fn column(&self) -> Column {

@@ -13,7 +13,7 @@ use crate::random::Random;
 
 /// A file and the table it is imported into.
 pub(super) struct File {
-    /// Name without `.jsonl`.
+    /// Name of the file without `.jsonl`.
     pub(super) name: &'static str,
     /// Number of lines at scale 1.
     lines: usize,

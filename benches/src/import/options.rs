@@ -23,8 +23,6 @@ Options:
 Missing peers are installed, unless --quick or --peers is given: DuckDB, sqlite-utils and orjson with pip into the
 folder for tools, sqlite3 with apt-get.
 ";
-
-/// Parsed options.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) scales: Vec<f64>,

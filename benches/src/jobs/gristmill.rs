@@ -1,7 +1,7 @@
 //! Gristmill's queue, with FULL: tasks are enqueued one by one from 64 threads, whose commits are grouped, or 100 at a
 //! time. Both are drained by a runner with default settings: leases, heartbeats, retries and statistics are on.
 
-use super::{BATCH, BoxError, Candidate, Outcome, Plan, UNLIMITED};
+use super::{BATCH, BoxError, Candidate, MANY, Outcome, Plan};
 use gristmill_jobs::{Runner, TaskKind};
 use gristmill_store::{Store, tasks::NewTask};
 use std::{
@@ -17,21 +17,14 @@ use std::{
 const THREADS: u64 = 64;
 
 pub(super) const CANDIDATES: &[Candidate] = &[
-    Candidate {
-        name: "gristmill, 64 threads (FULL)",
-        measure: from_threads,
-        max_tasks: UNLIMITED,
-        in_growth: false,
-    },
+    Candidate { name: "gristmill, 64 threads (FULL)", measure: from_threads, max_tasks: MANY, growth: false },
     Candidate {
         name: "gristmill, batches of 100 (FULL)",
         measure: in_batches,
-        max_tasks: UNLIMITED,
-        in_growth: true,
+        max_tasks: MANY,
+        growth: true,
     },
 ];
-
-/// Counts the completed rows.
 const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'completed'";
 
 /// Each thread enqueues every 64th number and waits until it is on disk before the next.

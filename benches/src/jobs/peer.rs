@@ -4,30 +4,20 @@
 //!
 //! Each is measured twice: with its default settings, and with the one change that removes its largest bottleneck.
 
-use super::{BoxError, Candidate, Outcome, Plan, SLOW_MAX_TASKS, UNLIMITED, numbers};
+use super::{BoxError, Candidate, FEW, MANY, Outcome, Plan, numbers};
 use crate::program;
 use std::{process::Command, time::Duration};
 
 pub(super) const CANDIDATES: &[Candidate] = &[
-    Candidate {
-        name: "effectum (NORMAL, no WAL)",
-        measure: effectum,
-        max_tasks: UNLIMITED,
-        in_growth: false,
-    },
-    Candidate {
-        name: "effectum, WAL set (NORMAL)",
-        measure: effectum_wal,
-        max_tasks: UNLIMITED,
-        in_growth: false,
-    },
+    Candidate { name: "effectum (NORMAL, no WAL)", measure: effectum, max_tasks: MANY, growth: false },
+    Candidate { name: "effectum, WAL set (NORMAL)", measure: effectum_wal, max_tasks: MANY, growth: false },
     // Its time grows with the square of the number of tasks: 10,000 take half a minute.
-    Candidate { name: "apalis (OFF and FULL)", measure: apalis, max_tasks: SLOW_MAX_TASKS, in_growth: false },
+    Candidate { name: "apalis (OFF and FULL)", measure: apalis, max_tasks: FEW, growth: false },
     Candidate {
         name: "apalis, without LIdx (OFF and FULL)",
         measure: apalis_lighter,
-        max_tasks: UNLIMITED,
-        in_growth: false,
+        max_tasks: MANY,
+        growth: false,
     },
 ];
 

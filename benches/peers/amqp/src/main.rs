@@ -40,7 +40,6 @@ enum Mode {
     None,
 }
 
-/// Parsed arguments.
 struct Plan {
     uri: String,
     queue: String,
