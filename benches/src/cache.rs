@@ -1,7 +1,7 @@
 //! Generated folders that are kept and reused while they match the request.
 //!
-//! Owns the metadata file beside each folder, which holds the folder's description and its expected results. A folder
-//! is removed only if a metadata file of this benchmark is beside it.
+//! Owns the metadata file `FOLDER.truth` beside each folder, which holds the folder's description and its expected
+//! results. A folder is removed only if a metadata file of this benchmark is beside it.
 
 use std::{
     ffi::OsString,
@@ -27,8 +27,8 @@ pub(crate) fn get_or_make<T>(
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(format!("{}: {error}", metadata.display())),
     };
-    let whole = |text: &str| read(text.strip_prefix(title)?.strip_prefix("\nwhole: ")?);
-    if let Some(known) = found.as_deref().and_then(whole) {
+    let complete = |text: &str| read(text.strip_prefix(title)?.strip_prefix("\nwhole: ")?);
+    if let Some(known) = found.as_deref().and_then(complete) {
         return Ok(known);
     }
     let made_here = found.is_some_and(|text| text.starts_with(signature));
@@ -43,13 +43,12 @@ pub(crate) fn get_or_make<T>(
     }
     eprintln!("generating {}", root.display());
     let data = root.parent().ok_or_else(|| format!("{} has no parent folder", root.display()))?;
-    // The title is written first, so that an incomplete folder is known to be generated here; the data is added when it is
-    // complete.
+    // The title is written before the folder, so that an incomplete folder is recognized and replaced.
     fs::create_dir_all(data).and_then(|()| fs::write(&metadata, format!("{title}\n"))).map_err(context)?;
     fs::create_dir(root).map_err(context)?;
     let text = format!("{title}\nwhole: {}", make(root).map_err(context)?);
     fs::write(&metadata, &text).map_err(context)?;
-    whole(&text).ok_or_else(|| format!("{} is invalid", metadata.display()))
+    complete(&text).ok_or_else(|| format!("{} is invalid", metadata.display()))
 }
 
 fn metadata_path(root: &Path) -> PathBuf {

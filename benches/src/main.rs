@@ -143,8 +143,8 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             _ => {
                 return Err(format!(
                     "invalid option `{flag} {value}`; expected: --reps N, --tasks N (4 or more), --producers N, \
-                     --finished N, --dir FOLDER, --only PART-OF-A-NAME and, for jobs, --before FILE (an earlier build of \
-                     gristmill-benches)"
+                     --finished N, --dir FOLDER, --only PART-OF-A-NAME and, for jobs, --before FILE (an earlier \
+                     build of gristmill-benches)"
                 ));
             }
         }

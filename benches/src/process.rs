@@ -68,10 +68,10 @@ pub(crate) fn run(command_line: &CommandLine, scratch: &Path) -> Result<Run, Str
 }
 
 fn read(report: &str) -> Option<(Run, i32)> {
-    let mut args = report.split_whitespace();
-    let mut number = || args.next()?.parse().ok();
+    let mut words = report.split_whitespace();
+    let mut number = || words.next()?.parse().ok();
     let (seconds, peak_mib, cpu) = (number()?, number()?, number()?);
-    Some((Run { seconds, peak_mib, cpu }, args.next()?.parse().ok()?))
+    Some((Run { seconds, peak_mib, cpu }, words.next()?.parse().ok()?))
 }
 
 /// Runs as the intermediate process: starts the program and writes the measurements to the report file.
@@ -82,11 +82,11 @@ pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
     let context = |error: io::Error| format!("{program}: {error}");
     let start = Instant::now();
     let mut child = Command::new(program).args(args).spawn().map_err(context)?;
-    let used = child.wait4().map_err(context)?;
+    let usage = child.wait4().map_err(context)?;
     let seconds = start.elapsed().as_secs_f64();
-    let peak_mib = used.rusage.maxrss as f64 / f64::from(1 << 20);
-    let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
-    let code = used.status.code().unwrap_or(-1);
+    let peak_mib = usage.rusage.maxrss as f64 / f64::from(1 << 20);
+    let cpu = (usage.rusage.utime + usage.rusage.stime).as_secs_f64();
+    let code = usage.status.code().unwrap_or(-1);
     fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(context)
 }
 

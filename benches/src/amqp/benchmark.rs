@@ -113,10 +113,10 @@ fn measure_all(
         error: None,
     };
     let mut rows: Vec<Row> = participants.iter().map(row).collect();
-    for turn in 0..reps {
+    for round in 0..reps {
         for nth in 0..rows.len() {
             // Each round starts with another candidate, so that no candidate always follows the same one.
-            let at = (nth + turn) % rows.len();
+            let at = (nth + round) % rows.len();
             let row = &mut rows[at];
             if row.error.is_some() {
                 continue;
@@ -209,8 +209,8 @@ impl RunResult {
     /// Describes the difference from the expected result: every message handled once and acknowledged.
     fn mistakes(&self, messages: u64, remaining: u32) -> Option<String> {
         let RunResult { handled, different, .. } = *self;
-        let right = (handled, different, remaining) == (messages, messages, 0);
-        (!right)
+        let correct = (handled, different, remaining) == (messages, messages, 0);
+        (!correct)
             .then(|| format!("{handled} handled, {different} different of {messages}, {remaining} remaining"))
     }
 }

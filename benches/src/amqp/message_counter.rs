@@ -20,7 +20,7 @@ pub(crate) struct MessageCounter {
     seen: Option<Vec<AtomicU8>>,
     handled: AtomicUsize,
     started_at: OnceLock<Instant>,
-    took: OnceLock<Duration>,
+    elapsed: OnceLock<Duration>,
 }
 
 impl MessageCounter {
@@ -35,7 +35,7 @@ impl MessageCounter {
                 Some(std::iter::repeat_with(|| AtomicU8::new(0)).take(number).collect())
             }
         };
-        Ok(Self { seen, handled: AtomicUsize::new(0), started_at: OnceLock::new(), took: OnceLock::new() })
+        Ok(Self { seen, handled: AtomicUsize::new(0), started_at: OnceLock::new(), elapsed: OnceLock::new() })
     }
 
     /// Records that a handler starts.
@@ -54,15 +54,15 @@ impl MessageCounter {
         }
         let last = self.handled.fetch_add(1, Relaxed) + 1 == seen.len();
         if last {
-            let took = self.started_at.get().map(Instant::elapsed).unwrap_or_default();
-            self.took.get_or_init(|| took);
+            let elapsed = self.started_at.get().map(Instant::elapsed).unwrap_or_default();
+            self.elapsed.get_or_init(|| elapsed);
         }
         last
     }
 
     /// Returns the seconds, the number of handled messages and the number of different ones, separated by spaces.
     pub(crate) fn report(&self) -> String {
-        let seconds = self.took.get().map_or(f64::NAN, Duration::as_secs_f64);
+        let seconds = self.elapsed.get().map_or(f64::NAN, Duration::as_secs_f64);
         let different = self.seen.iter().flatten().filter(|times| times.load(Relaxed) > 0).count();
         format!("{seconds} {} {different}", self.handled.load(Relaxed))
     }

@@ -72,7 +72,7 @@ fn measure_one(env: &mut Environment, participant: &Participant, queue: &str) ->
     let last_error = fs::read_to_string(&errors).unwrap_or_default();
     let last_error = last_error.lines().last().unwrap_or_default();
     let result = match (recovery_time, ended) {
-        (Some(took), _) => format!("{:.2} s", took.as_secs_f64()),
+        (Some(elapsed), _) => format!("{:.2} s", elapsed.as_secs_f64()),
         (None, Some(status)) => format!("never: consumer exited ({status}) {last_error}"),
         (None, None) => format!("not within {} s; consumer still runs {last_error}", TIMEOUT.as_secs()),
     };
@@ -108,13 +108,13 @@ fn time_to_recover(env: &mut Environment, consumer: &Consumer) -> Result<Option<
 
 /// Returns whether a broker answers the AMQP protocol header with the start of a frame.
 fn answers_amqp(address: SocketAddr) -> bool {
-    let ask = || {
+    let probe = || {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         stream.write_all(b"AMQP\x00\x00\x09\x01")?;
         stream.read_exact(&mut [0])
     };
-    ask().is_ok()
+    probe().is_ok()
 }
 
 /// A process that prints a line for every handled message. It is killed on drop.

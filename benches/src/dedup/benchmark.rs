@@ -135,7 +135,7 @@ pub(super) fn measure_all(
             match measure(participant, tree, &work_dir, setting.again) {
                 Ok((run, mistakes)) => {
                     row.runs.push(run);
-                    if !mistakes.none() {
+                    if !mistakes.is_empty() {
                         row.mistakes = mistakes;
                     }
                 }
@@ -199,10 +199,10 @@ fn measure_walk(tree: &Tree, work_dir: &Path) -> Result<(Run, Mistakes), String>
     let args = vec!["dedup-walk".into(), tree.root.clone().into()];
     let run = process::run(&CommandLine { program, args, success_codes: &[0] }, work_dir)?;
     let output = fs::read_to_string(work_dir.join("stdout")).map_err(|error| error.to_string())?;
-    let want = format!("{} files, {} bytes", tree.files, tree.bytes);
-    if output.trim() == want {
+    let expected = format!("{} files, {} bytes", tree.files, tree.bytes);
+    if output.trim() == expected {
         Ok((run, Mistakes::default()))
     } else {
-        Err(format!("walk counted {output}, not {want}"))
+        Err(format!("walk counted {output}, not {expected}"))
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct Mistakes {
 }
 
 impl Mistakes {
-    pub(super) fn none(self) -> bool {
+    pub(super) fn is_empty(self) -> bool {
         self == Mistakes::default()
     }
 }

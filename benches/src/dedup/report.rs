@@ -22,7 +22,7 @@ impl Row {
 
     /// Returns whether it completed every run with a correct result.
     fn is_valid(&self) -> bool {
-        self.error.is_none() && self.mistakes.none() && !self.runs.is_empty()
+        self.error.is_none() && self.mistakes.is_empty() && !self.runs.is_empty()
     }
 
     fn is_peer(&self) -> bool {
@@ -35,10 +35,10 @@ impl Benchmark {
         self.rows.iter().find(|row| row.name == name && row.is_valid())
     }
 
-    /// Returns the fastest peer whose name starts with `begin`.
-    fn fastest(&self, begin: &str) -> Option<&Row> {
+    /// Returns the fastest peer whose name starts with `prefix`.
+    fn fastest(&self, prefix: &str) -> Option<&Row> {
         let peers =
-            self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(begin));
+            self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(prefix));
         peers.min_by(|a, b| median(&a.seconds()).total_cmp(&median(&b.seconds())))
     }
 
@@ -91,7 +91,7 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
         limit: AtMost(max_ratio),
     };
     let to = |name: &str| benchmark.gristmill_ratio(benchmark.row(name));
-    let to_fastest = |begin: &str| benchmark.gristmill_ratio(benchmark.fastest(begin));
+    let to_fastest = |prefix: &str| benchmark.gristmill_ratio(benchmark.fastest(prefix));
     let fastest = benchmark.fastest("").map_or("fastest peer", |row| row.name);
     match (profile, again, cold) {
         // Million is checked in `growth`.

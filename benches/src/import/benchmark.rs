@@ -49,11 +49,11 @@ pub(super) fn measure_all(
             error: None,
         })
         .collect();
-    for turn in 0..options.reps {
+    for round in 0..options.reps {
         for (participant, row) in participants.iter().zip(&mut rows) {
             let candidate = participant.candidate;
             let reps = candidate.reps(folder.scale, options.reps, options.names_peer(candidate.name));
-            if turn >= reps || row.error.is_some() {
+            if round >= reps || row.error.is_some() {
                 continue;
             }
             match measure(participant, folder) {
