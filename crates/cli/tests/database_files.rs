@@ -115,8 +115,8 @@ fn damaged_catalog_names_delete_and_rescan_as_the_remedy() {
     let db = ["--db", "x.db"];
     home.json(&[&db[..], &["scan", "a"]].concat());
     damage(&home.path("x.db"), "library_files");
-    let advice = "it holds only what scans found: delete it, with its -wal and -shm if they are there, and scan again \
-                  (`gristmill --db x.db scan FOLDER`)";
+    let advice = "it contains only results of scans: delete it, with its -wal and -shm files if they exist, and scan \
+                  again (`gristmill --db x.db scan FOLDER`)";
     for words in [&["dupes"][..], &["scan"]] {
         let output = home.run(&[&db[..], words].concat());
         assert!(output.err.contains(advice) && !output.err.contains("backup"), "{words:?}: {output:?}");

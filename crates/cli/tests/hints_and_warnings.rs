@@ -116,7 +116,7 @@ fn pattern_that_cannot_match_is_warned_about() {
     for (pattern, reason) in [
         ("/nowhere/x", "it is outside of every scanned folder"),
         ("../x", "it leads out of the scanned folder"),
-        ("sub//three", "no path has \"//\" in it"),
+        ("sub//three", "no path contains \"//\""),
         ("~/x", "is not replaced by your home folder"),
     ] {
         let expected = format!("gristmill: warning: the pattern {pattern:?} matches nothing: ");
@@ -135,8 +135,8 @@ fn broken_links_are_counted_and_sampled() {
     }
     std::os::unix::fs::symlink(".", home.path("a/self")).unwrap();
     let listed = format!(
-        "\n2 broken links, 1 link not followed:\n  {}: symbolic link back to {}: not followed\n  {}: a link that leads \
-         nowhere\n",
+        "\n2 broken links, 1 link not followed:\n  {}: symbolic link back to {}; not followed\n  {}: broken symbolic \
+         link\n",
         home.real("a/self"),
         home.real("a"),
         home.real("a/x")

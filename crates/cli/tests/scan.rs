@@ -49,12 +49,7 @@ fn scan_refuses_an_unmounted_disk_and_reports_a_different_one() {
         home.scan(&["disk", "copies"]);
         unmount();
         home.write("disk/.stray", "");
-        home.check(
-            &["scan", "disk"],
-            1,
-            "disk: it is not on the disk that it was on when it was last scanned",
-            "",
-        );
+        home.check(&["scan", "disk"], 1, "disk: not on the disk of its last scan", "");
         let answer = home.json(&["dupes"]);
         assert_eq!((&answer["complete"], &answer["total_groups"]), (&json!(false), &json!(1)), "{answer}");
         mount("size=1m", &disk);
@@ -103,7 +98,7 @@ fn invalid_scan_arguments_create_no_database() {
         home.check(&["scan", folder, "."], 1, "", &expected);
     }
     home.check(&["scan", ".", "--min-size", "10X"], 1, "", "such as 10MiB, 1.5G or 200kB");
-    home.check(&["scan", ".", "--exclude", ""], 1, "", "is a pattern for nothing");
+    home.check(&["scan", ".", "--exclude", ""], 1, "", "matches nothing; example");
     home.check(&["scan", ".", "--io-limit", "fast"], 1, "", "scan.io_limit is \"fast\" (--io-limit)");
     home.check(&["scan", ".", "--hash", "md5"], 1, "", "expected: blake3, sha256, sha512 or sha3-256");
     home.check(&["scan", ".", "--newer-than", "soon"], 1, "", "expected: a date such as 2026-01-31");

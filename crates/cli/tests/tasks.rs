@@ -124,7 +124,7 @@ fn invalid_enqueue_arguments_are_refused_with_expected_values() {
         enqueue(&["k", "--payload", "1", "--max-attempts", number], "expected: a whole number from 1 to");
     }
     enqueue(&["k", "--payload", "1", "--priority", "x"], "expected: a whole number from -2147483648 to");
-    enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not");
+    enqueue(&["k", "--payload", "1", "--queue", ""], "invalid queue \"\"; expected");
     enqueue(&["k", "--", "echo"], "a command after -- is for the kind exec only");
     for time in ["5", "0s", "-5s", "99999999999999999999s"] {
         enqueue(

@@ -99,7 +99,9 @@ impl Report<'_> {
             page.raw("</div>\n");
         }
         self.scanned(page);
-        page.raw("</main>\n<footer>Created by Gristmill. Hard links to one file count as one copy. Bytes that are ");
+        page.raw(
+            "</main>\n<footer>Made by Gristmill. Hard links to one file count as one copy. Bytes that are ",
+        );
         page.raw(
             "not valid text and invisible characters are shown as escapes.</footer>\n</body>\n</html>\n",
         );

@@ -194,7 +194,7 @@ fn move_ends_while_its_source_is_refilled() {
     crate::common::signal(&process, "TERM");
     process.wait().unwrap();
     assert_eq!(output.code, Some(0), "{output:?}");
-    assert_eq!((&output.json()["at_start"], &output.json()["moved"]), (&json!(50), &json!(50)));
+    assert_eq!((&output.json()["total_at_start"], &output.json()["moved"]), (&json!(50), &json!(50)));
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn invalid_consumer_error_names_line_and_expected_value() {
     rejects("consumers = [1]\n", "consumers are tables, each under [[consumers]]");
     rejects("[amqp]\nuri = 'amqp://a:s3cr3t@h:x'\n", "config.toml:2) is not allowed: ");
     rejects("[amqp]\nuri = 5\n", "amqp.uri (");
-    rejects("[amqp]\nuri = []\n", "there is none");
+    rejects("[amqp]\nuri = []\n", "is not allowed: it is empty");
 }
 
 #[test]

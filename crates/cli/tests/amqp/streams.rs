@@ -162,14 +162,14 @@ fn start_offset_of_stream_is_printed() {
     let third = err(&[]);
     assert!(third.contains("from offset 10 with true"), "{third}");
     let beyond = err(&["--offset", "99999", "--rewind"]);
-    assert!(beyond.contains("beyond the end of the stream") && beyond.contains("from offset 10"), "{beyond}");
+    assert!(beyond.contains("past the end of the stream") && beyond.contains("from offset 10"), "{beyond}");
 }
 
 #[test]
 fn rewind_is_rejected_for_queues() {
     let fixture = Fixture::new("rewind");
     let output = fixture.run(&["consume", &fixture.queue, "--rewind", "--drain", "--exec", "true"]);
-    output.check("rewind", 1, "", "--rewind is for streams");
+    output.check("rewind", 1, "", "--rewind needs a stream");
 }
 
 #[test]
