@@ -35,9 +35,7 @@ pub(crate) fn get_or_make<T>(
     if root.try_exists().map_err(context)? {
         if !made_here {
             let root = root.display();
-            return Err(format!(
-                "{root} exists and was not made by this benchmark; choose another folder with --data"
-            ));
+            return Err(format!("{root} exists and was not made by this benchmark; choose another folder with --data"));
         }
         fs::remove_dir_all(root).map_err(context)?;
     }

@@ -38,22 +38,17 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if options.cold && !cold {
         println!("cold: NOT MEASURED, only root can empty the file caches of the system");
     }
-    let temperatures: Vec<bool> = [(options.warm, false), (cold, true)]
-        .iter()
-        .filter(|(selected, _)| *selected)
-        .map(|(_, cold)| *cold)
-        .collect();
+    let temperatures: Vec<bool> =
+        [(options.warm, false), (cold, true)].iter().filter(|(selected, _)| *selected).map(|(_, cold)| *cold).collect();
     println!("scale {}, seed {}, {} repetitions, alternating", options.scale, options.seed, options.reps);
     let mut benchmarks = Vec::new();
     for &profile in &options.profiles {
         let parts: &[f64] = if profile == Profile::Million { &GROWTH } else { &[1.0] };
         for part in parts {
-            let tree =
-                Tree::get(TreeSpec { profile, scale: options.scale * part, seed: options.seed }, &data)?;
+            let tree = Tree::get(TreeSpec { profile, scale: options.scale * part, seed: options.seed }, &data)?;
             for setting in settings(profile, &temperatures) {
                 let participants = participants(setting, &options, &gristmill);
-                let benchmark: Benchmark =
-                    benchmark::measure_all(setting, &tree, &participants, options.reps)?;
+                let benchmark: Benchmark = benchmark::measure_all(setting, &tree, &participants, options.reps)?;
                 benchmark.print();
                 benchmarks.push(benchmark);
             }
@@ -78,11 +73,8 @@ fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Pa
     let mut all = vec![Participant::Gristmill(gristmill.to_path_buf())];
     all.extend(options.before.clone().map(Participant::Before));
     for candidate in candidate::PEERS {
-        let selected =
-            |names: &Vec<String>| names.iter().any(|name| candidate.name.starts_with(name.as_str()));
-        if !options.peers.as_ref().is_none_or(selected)
-            || (setting.profile == Profile::Million && !candidate.growth)
-        {
+        let selected = |names: &Vec<String>| names.iter().any(|name| candidate.name.starts_with(name.as_str()));
+        if !options.peers.as_ref().is_none_or(selected) || (setting.profile == Profile::Million && !candidate.growth) {
             continue;
         }
         match find_program(candidate.program) {

@@ -148,11 +148,7 @@ fn before_thresholds(rows: &[Row]) -> Vec<Threshold> {
         let Some(gristmill) = rows.iter().find(|row| row.name == name) else { continue };
         for (column, what) in ["enqueue", "drain"].into_iter().enumerate() {
             let value = Some(table::ratio(&gristmill.samples[column], &before.samples[column]));
-            thresholds.push(Threshold {
-                what: format!("{name}: {what} × before"),
-                value,
-                limit: AtLeast(0.97),
-            });
+            thresholds.push(Threshold { what: format!("{name}: {what} × before"), value, limit: AtLeast(0.97) });
         }
     }
     thresholds
@@ -290,8 +286,7 @@ mod tests {
             name: name.to_owned(),
             samples: rates.map(|rate| vec![rate; 3]).to_vec(),
         };
-        let rows =
-            [row(BASE, [9.0, 9.0]), row("gristmill", [97.0, 96.0]), row("gristmill, before", [100.0, 100.0])];
+        let rows = [row(BASE, [9.0, 9.0]), row("gristmill", [97.0, 96.0]), row("gristmill, before", [100.0, 100.0])];
         let statuses: Vec<_> = before_thresholds(&rows).iter().map(Threshold::status).collect();
         assert_eq!(statuses, ["met", "NOT MET"]);
         assert!(before_thresholds(&rows[..2]).is_empty());

@@ -44,12 +44,7 @@ const BENCHMARKS: &[(&str, &str, Amount, CommonBenchmark)] = &[
         jobs::run,
     ),
     ("jobs-one", "measure one candidate of `jobs` once; started by `jobs`", JOBS_AMOUNT, jobs::run_one),
-    (
-        "jobs-growth",
-        "rates of `jobs` with 10^4 to 10^6 finished tasks in the table",
-        JOBS_AMOUNT,
-        jobs::growth,
-    ),
+    ("jobs-growth", "rates of `jobs` with 10^4 to 10^6 finished tasks in the table", JOBS_AMOUNT, jobs::growth),
 ];
 
 /// Runs a benchmark that parses its own arguments.

@@ -65,8 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 fn print_thresholds(rows: &[Row]) {
     let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a known candidate");
     for (name, peer, threshold) in THRESHOLDS {
-        let ratios = (0..PRODUCERS.len())
-            .map(|column| table::ratio(&find(name).samples[column], &find(peer).samples[column]));
+        let ratios =
+            (0..PRODUCERS.len()).map(|column| table::ratio(&find(name).samples[column], &find(peer).samples[column]));
         let ratios: Vec<f64> = ratios.collect();
         let met = if ratios.iter().all(|ratio| ratio <= threshold) { "met" } else { "MISSED" };
         let ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
@@ -86,10 +86,8 @@ fn print_thresholds(rows: &[Row]) {
 fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
     let context = |error: &dyn std::fmt::Display| format!("{name}: {error}");
     let program = std::env::current_exe().map_err(|error| context(&error))?;
-    let arguments =
-        ["pool-one", "--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()];
-    let output =
-        std::process::Command::new(program).args(arguments).output().map_err(|error| context(&error))?;
+    let arguments = ["pool-one", "--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()];
+    let output = std::process::Command::new(program).args(arguments).output().map_err(|error| context(&error))?;
     if !output.status.success() {
         return Err(context(&String::from_utf8_lossy(&output.stderr)));
     }
@@ -123,8 +121,7 @@ fn produce(producers: u64, producer: impl Fn() + Sync) {
 }
 
 fn gristmill(order: QueueOrder, producers: u64, each: u64) {
-    let pool =
-        Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("valid options");
+    let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("valid options");
     produce(producers, || {
         for number in 0..each {
             pool.submit(move |_| {
@@ -159,8 +156,7 @@ fn gristmill_priority(producers: u64, each: u64) {
 
 fn gristmill_async(producers: u64, each: u64) {
     on_tokio(async move {
-        let pool =
-            Pool::builder().workers(WORKERS).queue_capacity(QUEUE).build_async().expect("valid options");
+        let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).build_async().expect("valid options");
         let producer = || {
             let pool = pool.clone();
             async move {
@@ -223,8 +219,7 @@ fn threadpool_execute(producers: u64, each: u64) {
 }
 
 fn on_tokio(work: impl Future<Output = ()> + Send + 'static) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build().expect("a tokio runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build().expect("a tokio runtime");
     runtime.block_on(runtime.spawn(work)).expect("no task panics");
 }
 
@@ -297,10 +292,7 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
         let times: Vec<f64> = (0..200).map(|_| timed(|| order(1, 0))).collect();
         median(&times)
     });
-    println!(
-        "{WORKERS} workers, queue {QUEUE}, 1 producer; starting and joining a pool: {:.0} us\n",
-        empty[0] / 1e3
-    );
+    println!("{WORKERS} workers, queue {QUEUE}, 1 producer; starting and joining a pool: {:.0} us\n", empty[0] / 1e3);
     println!("| tasks | fifo, ns per task | priority, ns per task | peak memory, MiB |");
     println!("|---:|---:|---:|---:|");
     for power in 3..=7 {

@@ -25,9 +25,5 @@ pub(crate) fn add(number: u64) {
 pub(crate) fn check(producers: u64, each: u64) -> Result<(), String> {
     let got: u64 = SUMS.iter().map(|shard| shard.0.swap(0, Relaxed)).sum();
     let want = producers * (each * (each - 1) / 2);
-    if got == want {
-        Ok(())
-    } else {
-        Err(format!("wrong sum: {got} instead of {want}; tasks were lost or repeated"))
-    }
+    if got == want { Ok(()) } else { Err(format!("wrong sum: {got} instead of {want}; tasks were lost or repeated")) }
 }

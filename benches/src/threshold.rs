@@ -45,8 +45,7 @@ pub(crate) fn print(thresholds: impl Iterator<Item = Threshold>) {
     let mut text = String::from("\n| threshold | gristmill | expected | |\n|---|---:|---:|---|\n");
     for threshold in thresholds {
         let value = threshold.value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
-        let _ =
-            writeln!(text, "| {} | {value} | {} | {} |", threshold.what, threshold.limit, threshold.status());
+        let _ = writeln!(text, "| {} | {value} | {} | {} |", threshold.what, threshold.limit, threshold.status());
     }
     print!("{text}");
 }

@@ -61,10 +61,7 @@ impl Broker {
     }
 
     /// Starts a broker, with other ports if another process has taken one after it was found free.
-    fn start_on(
-        settings: &Settings,
-        mut ports: impl FnMut() -> Result<Ports, Error>,
-    ) -> Result<Broker, Error> {
+    fn start_on(settings: &Settings, mut ports: impl FnMut() -> Result<Ports, Error>) -> Result<Broker, Error> {
         let installation = Installation::find()?;
         let mut attempt = 1;
         loop {
@@ -213,8 +210,7 @@ impl Broker {
 
     fn start_node(&mut self) -> Result<(), Error> {
         let mut node = self.commands.node()?;
-        let registered =
-            self.reaper.set_processes(&[self.epmd.id(), node.id()]).and_then(|()| node.release());
+        let registered = self.reaper.set_processes(&[self.epmd.id(), node.id()]).and_then(|()| node.release());
         // From here on a drop of the broker kills it.
         let node = self.node.insert(node);
         registered?;

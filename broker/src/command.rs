@@ -21,8 +21,7 @@ const MACHINE: &str = "+W w +MBas ageffcbf +MHas ageffcbf +MBlmbcs 512 +MHlmbcs 
 const BOOT: &str = "-noinput -boot start_sasl -s rabbit boot -syslog logger [] -syslog syslog_error_logger false \
      -kernel prevent_overlapping_partitions false";
 
-const CTL: &str =
-    "+B -boot start_clean -noinput -noshell -hidden -run escript start -escript main rabbitmqctl_escript";
+const CTL: &str = "+B -boot start_clean -noinput -noshell -hidden -run escript start -escript main rabbitmqctl_escript";
 
 /// Restricts connections between Erlang nodes to this machine.
 const LOCAL: &str = "-kernel inet_dist_use_interface {127,0,0,1}";
@@ -74,11 +73,8 @@ impl Commands {
     }
 
     pub(crate) fn node(&self) -> Result<Process, Error> {
-        let args: Vec<OsString> = [BOOT, MACHINE, LOCAL]
-            .iter()
-            .flat_map(|line| line.split_whitespace())
-            .map(OsString::from)
-            .collect();
+        let args: Vec<OsString> =
+            [BOOT, MACHINE, LOCAL].iter().flat_map(|line| line.split_whitespace()).map(OsString::from).collect();
         Process::start(self.installation.erlang(), &self.environment, &args)
     }
 

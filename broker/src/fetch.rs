@@ -66,14 +66,12 @@ fn apt_get(into: &Path, args: &[&str]) -> Result<bool, Error> {
     command.args(args).arg("-o").arg(format!("Dir::Cache={}", into.display()));
     // Only root may lock, and the locks protect folders that are not written here.
     command.args(["-o", "Debug::NoLocking=1"]).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    let status =
-        command.status().map_err(|error| Error::DownloadFailed(format!("cannot start apt-get: {error}")))?;
+    let status = command.status().map_err(|error| Error::DownloadFailed(format!("cannot start apt-get: {error}")))?;
     Ok(status.success())
 }
 
 fn unpack(package: &Path, root: &Path) -> Result<(), Error> {
-    let status =
-        Command::new("dpkg-deb").arg("--extract").args([package, root]).stdin(Stdio::null()).status();
+    let status = Command::new("dpkg-deb").arg("--extract").args([package, root]).stdin(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Error::DownloadFailed(format!("dpkg-deb of {}: {status}", package.display()))),

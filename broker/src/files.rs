@@ -135,8 +135,6 @@ fn configuration(settings: &Settings, login: &Login, ports: &Ports, folder: &Pat
 /// Returns 32 random hexadecimal digits.
 pub(crate) fn random_word() -> Result<String, Error> {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("read /dev/urandom")?;
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("read /dev/urandom")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -38,9 +38,8 @@ impl Installation {
             return Ok(installation);
         }
         let root = fetch::fetch(&tools()?.join("rabbitmq"))?;
-        Installation::under(&root).ok_or_else(|| {
-            Error::DownloadFailed(format!("{} has no RabbitMQ in Debian's layout", root.display()))
-        })
+        Installation::under(&root)
+            .ok_or_else(|| Error::DownloadFailed(format!("{} has no RabbitMQ in Debian's layout", root.display())))
     }
 
     /// The installation under a root folder with Debian's layout. If Erlang is installed and RabbitMQ is not, only the
@@ -51,12 +50,7 @@ impl Installation {
         erlangs.into_iter().find_map(|erlang| {
             let programs = last_with_prefix(&erlang, "erts-")?.join("bin");
             let whole = programs.join("erlexec").is_file() && rabbitmq.join("plugins").is_dir();
-            whole.then(|| Installation {
-                root: root.to_owned(),
-                rabbitmq: rabbitmq.clone(),
-                erlang,
-                programs,
-            })
+            whole.then(|| Installation { root: root.to_owned(), rabbitmq: rabbitmq.clone(), erlang, programs })
         })
     }
 
@@ -94,8 +88,7 @@ impl Installation {
     /// Applications of RabbitMQ without its plugins, which are in the same folder. Erlang searches the folders for each
     /// module; without the plugins, a broker starts in half the time.
     pub(crate) fn applications(&self) -> Vec<PathBuf> {
-        let is_plugin =
-            |path: &PathBuf| has_prefix(path, "rabbitmq_") && !has_prefix(path, "rabbitmq_prelaunch");
+        let is_plugin = |path: &PathBuf| has_prefix(path, "rabbitmq_") && !has_prefix(path, "rabbitmq_prelaunch");
         entries_of(&self.rabbitmq.join("plugins")).filter(|path| !is_plugin(path)).collect()
     }
 
@@ -108,10 +101,7 @@ impl Installation {
                 .find(|path| has_prefix(path, &prefix))
                 .ok_or_else(|| Error::NoPlugin { name: (*name).to_owned(), folder: folder.clone() })
         };
-        ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_web_dispatch"]
-            .iter()
-            .map(found)
-            .collect()
+        ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_web_dispatch"].iter().map(found).collect()
     }
 
     /// The whole environment of a program. Nothing is inherited, because a `RABBITMQ_…` or `ERL_…` variable of the

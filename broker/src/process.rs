@@ -106,11 +106,7 @@ impl Process {
 }
 
 /// Sends each line of an output to `sender` and keeps the last ones. A process blocks if its output is not read.
-fn read_lines(
-    from: impl Read + Send + 'static,
-    sender: Sender<String>,
-    recent: Arc<Mutex<VecDeque<String>>>,
-) {
+fn read_lines(from: impl Read + Send + 'static, sender: Sender<String>, recent: Arc<Mutex<VecDeque<String>>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).into_owned();

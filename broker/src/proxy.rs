@@ -164,8 +164,7 @@ impl Shared {
         let broker = TcpStream::connect(self.target)?;
         client.set_nodelay(true)?;
         broker.set_nodelay(true)?;
-        let directions =
-            [(client.try_clone()?, broker.try_clone()?), (broker.try_clone()?, client.try_clone()?)];
+        let directions = [(client.try_clone()?, broker.try_clone()?), (broker.try_clone()?, client.try_clone()?)];
         let mut state = self.lock();
         // The proxy may have been cut meanwhile.
         if state.cut || state.closed {
@@ -186,13 +185,7 @@ impl Shared {
     }
 
     /// Copies bytes in one direction until it ends. The end is forwarded, because the other direction may continue.
-    fn copy(
-        &self,
-        mut from: &TcpStream,
-        mut to: &TcpStream,
-        number: usize,
-        is_from_client: bool,
-    ) -> io::Result<()> {
+    fn copy(&self, mut from: &TcpStream, mut to: &TcpStream, number: usize, is_from_client: bool) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let read = from.read(&mut buffer);
@@ -253,8 +246,7 @@ impl Shared {
 fn replace_address(uri: &str, address: SocketAddr) -> String {
     let (scheme, rest) = uri.split_once("://").unwrap_or(("amqp", uri));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let (login, host) =
-        authority.rsplit_once('@').map_or((None, authority), |(login, host)| (Some(login), host));
+    let (login, host) = authority.rsplit_once('@').map_or((None, authority), |(login, host)| (Some(login), host));
     let login = login.map(|login| format!("{login}@")).unwrap_or_default();
     let name = if host.starts_with("localhost") { "localhost".to_owned() } else { address.ip().to_string() };
     format!("{scheme}://{login}{name}:{}{path}", address.port())

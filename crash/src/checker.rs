@@ -86,9 +86,8 @@ fn failed_tasks_have_one_dead_letter(record: &RunRecord) -> Vec<String> {
             violations.push(format!("task {} is {} and has {count} dead letters", task.id, task.status));
         }
     }
-    violations.extend(
-        dead_letters.keys().map(|task| format!("a dead letter refers to task {task}, which does not exist")),
-    );
+    violations
+        .extend(dead_letters.keys().map(|task| format!("a dead letter refers to task {task}, which does not exist")));
     violations
 }
 
@@ -109,8 +108,7 @@ fn effects_match_tasks(record: &RunRecord) -> Vec<String> {
     }
     let unexpected = record.effects.iter().filter(|(key, _)| !allowed.contains(key));
     violations.extend(
-        unexpected
-            .map(|(key, task)| format!("task {task} applied the effect {key}, which belongs to no task")),
+        unexpected.map(|(key, task)| format!("task {task} applied the effect {key}, which belongs to no task")),
     );
     violations
 }
@@ -135,9 +133,7 @@ fn status_changes_are_valid(record: &RunRecord) -> Vec<String> {
         let counted = *crashes == crashes_before
             || (*crashes == crashes_before + 1 && matches!(now.as_str(), "pending" | "failed"));
         if !counted {
-            violations.push(format!(
-                "task {task} went from {crashes_before} crashes to {crashes} as it became {now}"
-            ));
+            violations.push(format!("task {task} went from {crashes_before} crashes to {crashes} as it became {now}"));
         }
         states.insert(*task, (now, *crashes));
     }
@@ -176,13 +172,10 @@ fn owners_complete_tasks(record: &RunRecord) -> Vec<String> {
 /// few losses are tolerated. Tasks of a dead process are released immediately.
 fn leases_are_respected(record: &RunRecord) -> Vec<String> {
     // The history has a resolution of 1 ms.
-    let early = crash_changes(record).filter(|change| {
-        change.lease.is_some_and(|lease| change.at + 0.002 < lease) && was_alive(record, change)
-    });
+    let early = crash_changes(record)
+        .filter(|change| change.lease.is_some_and(|lease| change.at + 0.002 < lease) && was_alive(record, change));
     let early: Vec<String> = early
-        .map(|Change { task, owner, .. }| {
-            format!("task {task} was taken from {owner:?} before its lease expired")
-        })
+        .map(|Change { task, owner, .. }| format!("task {task} was taken from {owner:?} before its lease expired"))
         .collect();
     if !early.is_empty() {
         return early;
@@ -227,12 +220,9 @@ fn crashes_do_not_exceed_starts(record: &RunRecord) -> Vec<String> {
         }
     }
     let started = |task: &Task| starts.get(&task.id).copied().unwrap_or(0);
-    let excessive =
-        record.tasks.iter().filter(|task| task.status == "failed" && task.crashes > started(task) + 1);
+    let excessive = record.tasks.iter().filter(|task| task.status == "failed" && task.crashes > started(task) + 1);
     excessive
-        .map(|task| {
-            format!("task {} was started {} times and has {} crashes", task.id, started(task), task.crashes)
-        })
+        .map(|task| format!("task {} was started {} times and has {} crashes", task.id, started(task), task.crashes))
         .collect()
 }
 
@@ -252,9 +242,8 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
             }
             HandlerEvent::Resumed(task, lookup, step) => match expected.get(lookup.as_str()) {
                 Some(furthest) if step >= furthest => {}
-                Some(furthest) => violations.push(format!(
-                    "task {task} resumed after step {step}, but step {furthest} was acknowledged"
-                )),
+                Some(furthest) => violations
+                    .push(format!("task {task} resumed after step {step}, but step {furthest} was acknowledged")),
                 None => violations.push(format!("task {task} resumed after step {step} without a lookup")),
             },
             HandlerEvent::Start(..) => {}
@@ -264,9 +253,8 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
         .checkpointed
         .iter()
         .filter(|id| record.tasks.iter().find(|task| task.id == **id).is_none_or(is_terminal));
-    violations.extend(
-        orphans.map(|task| format!("checkpoints of task {task} are left, which has ended or does not exist")),
-    );
+    violations
+        .extend(orphans.map(|task| format!("checkpoints of task {task} are left, which has ended or does not exist")));
     violations
 }
 

@@ -88,10 +88,8 @@ impl Cli {
     pub(crate) fn new(program: &Path, home: &Path) -> Result<Self, Error> {
         let copy = home.join("gristmill");
         let copied = std::fs::hard_link(program, &copy).or_else(|_| std::fs::copy(program, &copy).map(drop));
-        copied
-            .context(format!("cannot use {}; build it with `cargo build -p gristmill`", program.display()))?;
-        let cli =
-            Cli { program: copy, home: home.to_path_buf(), user: geteuid().is_root().then_some(NOBODY_UID) };
+        copied.context(format!("cannot use {}; build it with `cargo build -p gristmill`", program.display()))?;
+        let cli = Cli { program: copy, home: home.to_path_buf(), user: geteuid().is_root().then_some(NOBODY_UID) };
         Ok(cli)
     }
 
@@ -115,12 +113,7 @@ impl Cli {
     }
 
     /// Runs a command with a fault; a command that exits before its fault is left alone.
-    pub(crate) fn run_with_fault(
-        &self,
-        db: &Path,
-        args: &[OsString],
-        fault: Fault,
-    ) -> Result<CliExit, Error> {
+    pub(crate) fn run_with_fault(&self, db: &Path, args: &[OsString], fault: Fault) -> Result<CliExit, Error> {
         let (time, signal) = match fault {
             Fault::KillAfter(time) => (time, Signal::KILL),
             Fault::InterruptAfter(time) => (time, Signal::INT),
@@ -152,13 +145,7 @@ impl Cli {
     }
 
     /// Runs a command with an injection into system calls of this name.
-    fn run_traced(
-        &self,
-        db: &Path,
-        args: &[OsString],
-        name: &str,
-        injection: &str,
-    ) -> Result<CliExit, Error> {
+    fn run_traced(&self, db: &Path, args: &[OsString], name: &str, injection: &str) -> Result<CliExit, Error> {
         let output = self.configure(self.strace(name, injection), db, args).output();
         output.context("cannot start gristmill").map(|output| parse_exit(&output))
     }
@@ -194,10 +181,7 @@ pub(crate) fn wait_for_exit(mut child: Child) -> Result<CliExit, Error> {
         if start.elapsed() > EXIT_TIMEOUT {
             let _ = child.kill();
             let _ = child.wait();
-            return Ok(CliExit::Failed {
-                code: None,
-                message: format!("still running after {EXIT_TIMEOUT:?}"),
-            });
+            return Ok(CliExit::Failed { code: None, message: format!("still running after {EXIT_TIMEOUT:?}") });
         }
         pause(Duration::from_millis(2));
     }

@@ -46,8 +46,7 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
     let mut folder = folder.context("cannot create a folder for the run")?;
     let readable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), readable)
-        .context("cannot make the folder of the run readable")?;
+    std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
     let seed = settings.seed.unwrap_or_else(Rng::random_seed);
     println!("crash consume: {} rounds, seed {seed}", settings.rounds);
     let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
@@ -56,14 +55,8 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     if !strace {
         println!("strace cannot be used here: processes are killed by time only");
     }
-    let mut rounds = ConsumeRounds {
-        cli: &cli,
-        folder: folder.path(),
-        seed,
-        strace,
-        counters: Counters::default(),
-        bad_rounds: 0,
-    };
+    let mut rounds =
+        ConsumeRounds { cli: &cli, folder: folder.path(), seed, strace, counters: Counters::default(), bad_rounds: 0 };
     rounds.run_all(settings)?;
     let passed = rounds.summarize(settings.rounds);
     println!("{:.1} s", began.elapsed().as_secs_f64());
@@ -172,8 +165,7 @@ impl ConsumeRounds<'_> {
         if !violations.is_empty() {
             self.bad_rounds += 1;
             // The broker deletes the queues when it ends, so their state is saved now.
-            let query =
-                ["list_queues", "name", "type", "state", "messages", "messages_unacknowledged", "consumers"];
+            let query = ["list_queues", "name", "type", "state", "messages", "messages_unacknowledged", "consumers"];
             let queues = broker.ctl(query).unwrap_or_else(|error| error.to_string());
             // The log is only a help; the run continues without it.
             let _ = std::fs::copy(broker.folder().join("log/broker.log"), folder.join("broker.log"));
@@ -184,8 +176,7 @@ impl ConsumeRounds<'_> {
     }
 
     fn summarize(&self, rounds: u32) -> bool {
-        let Counters { kills: [early, between, late], at_calls, brokers, stopped, stopped_early, .. } =
-            &self.counters;
+        let Counters { kills: [early, between, late], at_calls, brokers, stopped, stopped_early, .. } = &self.counters;
         println!(
             "{} kills: {early} before the first message was done, {between} between, {late} after the last; \
              {at_calls} of them at a system call; {brokers} kills of the broker; {stopped} consumers stopped by \
@@ -207,9 +198,7 @@ impl ConsumeRounds<'_> {
              ({clean_duplicates} in rounds without a kill), {dead_letters} dead letters; {early_drains} early drains"
         );
         let [cuts, sinks, disks, refusals] = self.counters.hazards;
-        println!(
-            "{cuts} connection cuts, {sinks} failed sinks, {disks} full disks, {refusals} nacks by full queues"
-        );
+        println!("{cuts} connection cuts, {sinks} failed sinks, {disks} full disks, {refusals} nacks by full queues");
         let nothing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead_letters == 0;
         let idle = rounds >= MIN_CONCLUSIVE_ROUNDS && self.bad_rounds == 0 && nothing;
         if idle {

@@ -27,8 +27,7 @@ impl SmallDisk {
     pub(crate) fn mount(folder: &Path) -> Result<Self, Error> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={SMALL_DISK_SIZE}"), "gristmill-crash"]).arg(folder);
-        let refused =
-            |why: &str| Error::Unsupported(format!("a small tmpfs cannot be mounted: {}", why.trim()));
+        let refused = |why: &str| Error::Unsupported(format!("a small tmpfs cannot be mounted: {}", why.trim()));
         let output = mount.stdin(Stdio::null()).output().map_err(|error| refused(&error.to_string()))?;
         if !output.status.success() {
             return Err(refused(&String::from_utf8_lossy(&output.stderr)));
@@ -127,8 +126,7 @@ fn first_line(text: &str) -> &str {
 /// Counts the calls that were made to fail in this run.
 pub(crate) fn count_injections(paths: &RunPaths) -> usize {
     let entries = std::fs::read_dir(paths.root()).into_iter().flatten().flatten();
-    let traces =
-        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "strace"));
+    let traces = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "strace"));
     traces.map(|path| count_injected(&path, "")).sum()
 }
 

@@ -32,9 +32,7 @@ impl Effects {
     pub(crate) fn create(path: &Path) -> rusqlite::Result<()> {
         let conn = Connection::open(path)?;
         conn.pragma_update(None, "journal_mode", "WAL")?;
-        conn.execute_batch(
-            "CREATE TABLE effects (key TEXT PRIMARY KEY, task INTEGER NOT NULL, worker TEXT NOT NULL)",
-        )
+        conn.execute_batch("CREATE TABLE effects (key TEXT PRIMARY KEY, task INTEGER NOT NULL, worker TEXT NOT NULL)")
     }
 
     pub(crate) fn open(path: &Path) -> rusqlite::Result<Self> {

@@ -69,8 +69,7 @@ fn run_rounds(settings: &Settings, seed: u64, paths: &RunPaths) -> Result<Vec<St
     violations.extend(checker::violations(&record));
     violations.extend(check_conclusive(settings, paths, &record));
     if let (Some(disk), false) = (&disk, violations.is_empty()) {
-        disk.copy_files_to(&paths.root().join("rescued"))
-            .context("cannot copy the database from the small disk")?;
+        disk.copy_files_to(&paths.root().join("rescued")).context("cannot copy the database from the small disk")?;
     }
     println!("{:.1} s", start.elapsed().as_secs_f64());
     Ok(violations)
@@ -119,8 +118,7 @@ fn summarize(rounds: &JobRounds<'_>, record: &RunRecord) {
     );
     println!("{runs} runs applied {} effects; {} status changes", record.effects.len(), record.changes.len());
     println!("{} leases of live workers expired", checker::taken_from_live_workers(record));
-    let mut last: Vec<f64> =
-        rounds.recoveries.iter().map(|recovery| rounds.in_leases(recovery.last)).collect();
+    let mut last: Vec<f64> = rounds.recoveries.iter().map(|recovery| rounds.in_leases(recovery.last)).collect();
     last.sort_by(f64::total_cmp);
     if let (Some(worst), Some(median)) = (last.last(), last.get(last.len() / 2)) {
         println!("{} recoveries: median {median:.2} leases, worst {worst:.2}", last.len());

@@ -120,27 +120,21 @@ impl HistoryReader {
 
     pub(crate) fn count(&self, states: &[&str]) -> Result<u64, Error> {
         let sql = "SELECT count(*) FROM tasks WHERE status IN (SELECT value FROM json_each(?1))";
-        self.0
-            .query_row(sql, [json(states)], |row| row.get::<_, i64>(0))
-            .map(i64::unsigned_abs)
-            .context(READ_ERROR)
+        self.0.query_row(sql, [json(states)], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs).context(READ_ERROR)
     }
 
     pub(crate) fn changes(&self) -> Result<Vec<Change>, Error> {
-        self.query(
-            "SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq",
-            |row| {
-                Ok(Change {
-                    at: row.get(0)?,
-                    task: row.get(1)?,
-                    was: row.get(2)?,
-                    now: row.get(3)?,
-                    owner: row.get(4)?,
-                    crashes: row.get(5)?,
-                    lease: row.get(6)?,
-                })
-            },
-        )
+        self.query("SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq", |row| {
+            Ok(Change {
+                at: row.get(0)?,
+                task: row.get(1)?,
+                was: row.get(2)?,
+                now: row.get(3)?,
+                owner: row.get(4)?,
+                crashes: row.get(5)?,
+                lease: row.get(6)?,
+            })
+        })
     }
 
     pub(crate) fn tasks(&self) -> Result<Vec<Task>, Error> {
@@ -174,21 +168,13 @@ impl HistoryReader {
         let mut damage = self.query("PRAGMA integrity_check", |row| row.get::<_, String>(0))?;
         damage.retain(|line| line != "ok");
         let foreign = self.query("PRAGMA foreign_key_check", |row| {
-            Ok(format!(
-                "{} refers to a missing row of {}",
-                row.get::<_, String>(0)?,
-                row.get::<_, String>(2)?
-            ))
+            Ok(format!("{} refers to a missing row of {}", row.get::<_, String>(0)?, row.get::<_, String>(2)?))
         })?;
         damage.extend(foreign);
         Ok(damage)
     }
 
-    fn query<T>(
-        &self,
-        sql: &str,
-        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, Error> {
+    fn query<T>(&self, sql: &str, read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>) -> Result<Vec<T>, Error> {
         let run = || self.0.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>();
         run().context(READ_ERROR)
     }

@@ -44,8 +44,7 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
     let mut folder = folder.context("cannot create a folder for the run")?;
     let readable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), readable)
-        .context("cannot make the folder of the run readable")?;
+    std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
     let seed = settings.seed.unwrap_or_else(Rng::random_seed);
     println!("crash import: {} rounds, seed {seed}", settings.rounds);
     let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
@@ -104,13 +103,11 @@ impl ImportRounds<'_> {
     fn run_all(&mut self, rounds: u32, seed: u64) -> Result<(), Error> {
         let mut fixture: Option<Fixture> = None;
         for number in 1..=rounds {
-            let (fixture_number, index) =
-                ((number - 1) / ROUNDS_PER_FIXTURE, (number - 1) % ROUNDS_PER_FIXTURE);
+            let (fixture_number, index) = ((number - 1) / ROUNDS_PER_FIXTURE, (number - 1) % ROUNDS_PER_FIXTURE);
             if index == 0 {
                 fixture.take().map_or(Ok(()), Fixture::clear)?;
                 let rng = Rng::new(seed.wrapping_add(u64::from(fixture_number) * 1_000_003));
-                fixture =
-                    Some(Fixture::new(self.cli, &self.folder.join(format!("fixture{fixture_number}")), rng)?);
+                fixture = Some(Fixture::new(self.cli, &self.folder.join(format!("fixture{fixture_number}")), rng)?);
             }
             let Some(fixture) = &fixture else { continue };
             let scenario = |index: u32| &fixture.scenarios[index as usize % fixture.scenarios.len()];
@@ -195,8 +192,7 @@ impl ImportRounds<'_> {
         if round.violations.is_empty() {
             round.inspect(ImportEnd::Done)?;
         }
-        let (events, wal) =
-            (events.join("; "), if wal && scenario.mode != ImportMode::New { ", wal" } else { "" });
+        let (events, wal) = (events.join("; "), if wal && scenario.mode != ImportMode::New { ", wal" } else { "" });
         let resumed = if resume { "resumed" } else { "restarted" };
         println!("round {number:3}: {}{wal}: {events}; {resumed}", scenario.mode.name());
         self.close(number, &folder, &round.violations)
@@ -266,15 +262,13 @@ impl ImportRounds<'_> {
     }
 
     fn summarize(&self, rounds: u32) -> bool {
-        let Counters { kills: [early, between, late], interrupted, failed, too_late, trials } =
-            &self.counters;
+        let Counters { kills: [early, between, late], interrupted, failed, too_late, trials } = &self.counters;
         println!(
             "{} kills: {early} before the first table was loaded, {between} between, {late} after the last; \
              {interrupted} interrupted, {failed} failed, {too_late} too late",
             early + between + late
         );
-        let trials: Vec<String> =
-            trials.iter().map(|(trial, count)| format!("{}: {count}", trial.name())).collect();
+        let trials: Vec<String> = trials.iter().map(|(trial, count)| format!("{}: {count}", trial.name())).collect();
         println!("trials: {}", trials.join(", "));
         let idle = rounds >= 2 * ROUNDS_PER_FIXTURE
             && self.bad_rounds == 0

@@ -59,12 +59,7 @@ pub(crate) struct FailedProcess {
 
 impl Processes {
     /// Creates an empty set. With `strace`, disk operations of all processes fail at times.
-    pub(crate) fn new(
-        paths: &RunPaths,
-        lease: Duration,
-        seed: u64,
-        strace: Option<Strace>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(paths: &RunPaths, lease: Duration, seed: u64, strace: Option<Strace>) -> Result<Self, Error> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         Ok(Processes {
             paths: paths.clone(),
@@ -100,11 +95,7 @@ impl Processes {
     }
 
     pub(crate) fn names(&self, role: Role) -> Vec<String> {
-        self.running
-            .iter()
-            .filter(|process| process.role == role)
-            .map(|process| process.name.clone())
-            .collect()
+        self.running.iter().filter(|process| process.role == role).map(|process| process.name.clone()).collect()
     }
 
     /// Kills `count` random processes at one moment. Returns their names.
@@ -192,16 +183,15 @@ impl Processes {
 
     /// Returns the index of a random process of a role.
     fn pick(&mut self, role: Role) -> Option<usize> {
-        let of_role: Vec<usize> =
-            (0..self.running.len()).filter(|index| self.running[*index].role == role).collect();
+        let of_role: Vec<usize> = (0..self.running.len()).filter(|index| self.running[*index].role == role).collect();
         if of_role.is_empty() { None } else { Some(of_role[self.rng.index(of_role.len())]) }
     }
 
     fn start(&mut self, role: Role) -> Result<String, Error> {
         self.started += 1;
         let name = format!("{}{}", role.name(), self.started);
-        let stderr = File::create(self.paths.stderr_of(&name))
-            .context("cannot create a file for a process's standard error")?;
+        let stderr =
+            File::create(self.paths.stderr_of(&name)).context("cannot create a file for a process's standard error")?;
         let mut command = match &self.strace {
             Some(strace) => strace.wrap(&self.program, &self.paths, &name, &mut self.rng),
             None => Command::new(&self.program),

@@ -49,9 +49,9 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
         // Returns when the sender is dropped at the end of the input.
         let _ = input.recv();
         drop(ends);
-        callers.into_iter().try_for_each(|caller| {
-            caller.join().unwrap_or_else(|_| Err(Error::System("a caller panicked".to_owned())))
-        })
+        callers
+            .into_iter()
+            .try_for_each(|caller| caller.join().unwrap_or_else(|_| Err(Error::System("a caller panicked".to_owned()))))
     })
 }
 
@@ -117,10 +117,9 @@ impl<'a> Caller<'a> {
         let many: Vec<(TestKind, NewTask, String)> = (0..count).map(|_| self.task()).collect();
         let tasks = many.iter().map(|(_, task, _)| task.clone()).collect();
         match self.store.tasks().enqueue_many(tasks) {
-            Ok(enqueued) => many
-                .iter()
-                .zip(enqueued)
-                .try_for_each(|((kind, _, key), enqueued)| self.log_ack(*kind, enqueued, key)),
+            Ok(enqueued) => {
+                many.iter().zip(enqueued).try_for_each(|((kind, _, key), enqueued)| self.log_ack(*kind, enqueued, key))
+            }
             Err(error) => self.log_refusal(&error),
         }
     }

@@ -75,19 +75,14 @@ impl RunRecord {
 /// Parses the lines of a log. An invalid line could hide a violation, so it is an error.
 fn lines<T>(path: &Path, read: fn(&str) -> Option<T>) -> Result<Vec<T>, Error> {
     let text = std::fs::read_to_string(path).context(format!("cannot read {}", path.display()))?;
-    let line = |line: &str| {
-        read(line).ok_or_else(|| Error::System(format!("{}: invalid line {line:?}", path.display())))
-    };
+    let line =
+        |line: &str| read(line).ok_or_else(|| Error::System(format!("{}: invalid line {line:?}", path.display())));
     text.lines().map(line).collect()
 }
 
 fn parse_ack(line: &str) -> Option<Ack> {
     let mut fields = line.split(' ');
-    Some(Ack {
-        id: fields.next()?.parse().ok()?,
-        kind: fields.next()?.to_owned(),
-        key: fields.next()?.to_owned(),
-    })
+    Some(Ack { id: fields.next()?.parse().ok()?, kind: fields.next()?.to_owned(), key: fields.next()?.to_owned() })
 }
 
 fn parse_handler_event(line: &str) -> Option<HandlerEvent> {
@@ -110,10 +105,7 @@ mod tests {
     fn invalid_handler_events_are_rejected() {
         assert_eq!(parse_handler_event("start 7 w1"), Some(HandlerEvent::Start(7, "w1".to_owned())));
         assert_eq!(parse_handler_event("saved 7 3"), Some(HandlerEvent::Saved(7, 3)));
-        assert_eq!(
-            parse_handler_event("resumed 7 w1/2 3"),
-            Some(HandlerEvent::Resumed(7, "w1/2".to_owned(), 3))
-        );
+        assert_eq!(parse_handler_event("resumed 7 w1/2 3"), Some(HandlerEvent::Resumed(7, "w1/2".to_owned(), 3)));
         assert_eq!(parse_handler_event("saved 7 thr"), None);
         assert_eq!(parse_handler_event("sta"), None);
     }

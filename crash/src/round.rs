@@ -156,11 +156,8 @@ impl<'a> JobRounds<'a> {
         let key = format!("poison-{round}");
         let payload = Payload { key: key.clone(), millis: 0, padding: String::new() };
         let store = Store::open(self.paths.database()).context("cannot enqueue a poison pill")?;
-        let id = store
-            .tasks()
-            .enqueue(new_task(TestKind::Poison, &payload))
-            .context("cannot enqueue a poison pill")?
-            .id;
+        let id =
+            store.tasks().enqueue(new_task(TestKind::Poison, &payload)).context("cannot enqueue a poison pill")?.id;
         let line = format!("{id} {} {key}", TestKind::Poison.name());
         let noted = Log::open(&self.paths.acks()).and_then(|log| log.append(&line));
         noted.context("cannot log a poison pill")?;
@@ -183,8 +180,8 @@ impl<'a> JobRounds<'a> {
     fn full_disk(&mut self, round: u32, disk: &SmallDisk) -> Result<(), Error> {
         let refused = lines(&self.paths.refusals());
         disk.fill()?;
-        let full = self
-            .wait_until("the disk was never full", |rounds| Ok(lines(&rounds.paths.refusals()) > refused))?;
+        let full =
+            self.wait_until("the disk was never full", |rounds| Ok(lines(&rounds.paths.refusals()) > refused))?;
         let time = self.rng.millis(0..self.settings.lease_ms * 3);
         pause(time);
         let killed = if self.rng.percent(50) { self.processes.kill(Role::Worker, 1)? } else { Vec::new() };
@@ -200,10 +197,9 @@ impl<'a> JobRounds<'a> {
         // No process is started: those that met the full disk must continue.
         let (acks, done) = (lines(&self.paths.acks()), self.finished()?);
         let start = Instant::now();
-        let continued = self
-            .wait_until("no process continued after the disk had free space again", |rounds| {
-                Ok(lines(&rounds.paths.acks()) > acks && rounds.finished()? > done)
-            })?;
+        let continued = self.wait_until("no process continued after the disk had free space again", |rounds| {
+            Ok(lines(&rounds.paths.acks()) > acks && rounds.finished()? > done)
+        })?;
         let left = self.processes.names(Role::Worker);
         if survivors.iter().any(|name| !left.contains(name)) {
             self.violations.push(format!("of the workers {survivors:?} only {left:?} survived a full disk"));
@@ -223,11 +219,7 @@ impl<'a> JobRounds<'a> {
     }
 
     /// Waits up to 20 s until `happened` returns true; otherwise adds the violation.
-    fn wait_until(
-        &mut self,
-        otherwise: &str,
-        happened: impl Fn(&Self) -> Result<bool, Error>,
-    ) -> Result<bool, Error> {
+    fn wait_until(&mut self, otherwise: &str, happened: impl Fn(&Self) -> Result<bool, Error>) -> Result<bool, Error> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(20) {
             if happened(self)? {
@@ -252,8 +244,7 @@ impl<'a> JobRounds<'a> {
         loop {
             let new = self.processes.fill(Role::Worker, WORKERS)?;
             self.processes.wait_for_one(&new, Duration::from_secs(10))?;
-            let now =
-                HistoryReader::open(&self.paths.database())?.count(&["pending", "scheduled", "running"])?;
+            let now = HistoryReader::open(&self.paths.database())?.count(&["pending", "scheduled", "running"])?;
             if now == 0 {
                 break;
             }

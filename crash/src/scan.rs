@@ -54,8 +54,7 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
     let mut folder = folder.context("cannot create a folder for the run")?;
     let readable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), readable)
-        .context("cannot make the folder of the run readable")?;
+    std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
     let seed = settings.seed.unwrap_or_else(Rng::random_seed);
     println!("crash scan: {} rounds, seed {seed}", settings.rounds);
     let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
@@ -231,13 +230,10 @@ impl<'a> ScanRounds<'a> {
             Phase::ALL.into_iter().map(|phase| format!("{} in {}", count(phase), phase.name())).collect();
         println!("{} kills: {}", self.kills.values().sum::<u32>(), phases.join(", "));
         // A run without kills in both phases tested nothing.
-        let reading =
-            count(Phase::Samples) + count(Phase::Contents) + count(Phase::MarkShared) + count(Phase::Finish);
+        let reading = count(Phase::Samples) + count(Phase::Contents) + count(Phase::MarkShared) + count(Phase::Finish);
         let idle = rounds >= 20 && (count(Phase::Walk) == 0 || reading == 0);
         if idle {
-            println!(
-                "VIOLATION: no scan was killed during its walk, or none after it: the run tested nothing"
-            );
+            println!("VIOLATION: no scan was killed during its walk, or none after it: the run tested nothing");
         }
         self.bad_rounds == 0 && !idle
     }
@@ -268,20 +264,15 @@ impl ScanRound<'_> {
             self.verify(&dead, "after a kill")?;
         }
         if remaining.walked && remaining.folders > 0 {
-            self.violations.push(format!(
-                "a walk is marked as complete, but {} folders are not walked",
-                remaining.folders
-            ));
+            self.violations
+                .push(format!("a walk is marked as complete, but {} folders are not walked", remaining.folders));
         }
         // If one of two roots was complete, its next scan is a new one.
         if let Some(before) = before.filter(|before| before.ended == 0)
-            && (remaining.folders > before.folders
-                || remaining.reads > before.reads
-                || remaining.phase < before.phase)
+            && (remaining.folders > before.folders || remaining.reads > before.reads || remaining.phase < before.phase)
         {
-            self.violations.push(format!(
-                "completed work was lost: {before:?} remained before, {remaining:?} remains now"
-            ));
+            self.violations
+                .push(format!("completed work was lost: {before:?} remained before, {remaining:?} remains now"));
         }
         Ok(remaining.phase)
     }
@@ -343,8 +334,7 @@ impl ScanRound<'_> {
         self.violations.extend(pair.differences(MAX_SHOWN_ROWS)?);
         let unmarked_folders = pair.unmarked_folders()?;
         if unmarked_folders > 0 {
-            self.violations
-                .push(format!("{unmarked_folders} folders are not marked by the scan that walked them"));
+            self.violations.push(format!("{unmarked_folders} folders are not marked by the scan that walked them"));
         }
         drop(pair);
         if dupes(self.cli, database)? != scenario.dupes {

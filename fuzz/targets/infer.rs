@@ -32,15 +32,13 @@ fuzz_target!(|data: &[u8]| {
     let (flatten, exact_numbers) = (usize::from(flatten % 3), flatten & 128 == 0);
     let expected: Vec<Option<Vec<Member>>> =
         lines.lines().filter(|line| !line.is_empty()).map(|line| row(line, flatten)).collect();
-    let (file, database): (PathBuf, PathBuf) =
-        (TEMP_FOLDER.path().join("t.jsonl"), TEMP_FOLDER.path().join("t.db"));
+    let (file, database): (PathBuf, PathBuf) = (TEMP_FOLDER.path().join("t.jsonl"), TEMP_FOLDER.path().join("t.db"));
     let _ = std::fs::remove_file(&database);
     std::fs::write(&file, &lines).expect("a file");
     let block = usize::from(*block) * 8 + 1;
     let options = ImportOptions { workers: 1, block, flatten, exact_numbers, ..ImportOptions::default() };
     let target = Target::Database(database.clone());
-    let summary =
-        import(&[file], &target, &options, &Arc::new(ImportHandle::default())).expect("the import succeeds");
+    let summary = import(&[file], &target, &options, &Arc::new(ImportHandle::default())).expect("the import succeeds");
     let good: Vec<&Vec<Member>> = expected.iter().flatten().collect();
     assert_eq!(summary.rejected, (expected.len() - good.len()) as u64, "{:?}", summary.examples);
 
@@ -61,8 +59,7 @@ fuzz_target!(|data: &[u8]| {
     for members in &good {
         let found = rows.next().expect("a row").unwrap_or_else(|| panic!("a row is missing: {lines}"));
         for (index, column) in columns.iter().enumerate() {
-            let value =
-                members.iter().find(|(path, _)| path == *column).map_or(&Value::Null, |(_, value)| value);
+            let value = members.iter().find(|(path, _)| path == *column).map_or(&Value::Null, |(_, value)| value);
             let found = found.get_ref(index).expect("a value");
             let kind = &summary.files[0].columns[index];
             assert!(
@@ -95,9 +92,7 @@ fn is_same(value: &Value, found: ValueRef<'_>, kind: &str, (lines, is_exact): (&
             matches!(kind, "BOOLEAN" | "INTEGER" | "NUMERIC") && found == i64::from(*value)
         }
         (Value::Bool(value), ValueRef::Real(found)) => kind == "REAL" && found == f64::from(*value),
-        (Value::Int(value), ValueRef::Integer(found)) => {
-            matches!(kind, "INTEGER" | "NUMERIC") && *value == found
-        }
+        (Value::Int(value), ValueRef::Integer(found)) => matches!(kind, "INTEGER" | "NUMERIC") && *value == found,
         (Value::Int(value), ValueRef::Real(found)) => kind == "REAL" && found as i128 == i128::from(*value),
         (Value::Decimal(raw), ValueRef::Real(found)) => {
             matches!(kind, "REAL" | "NUMERIC") && raw.parse() == Ok(found) && (!is_exact || is_halfway(raw))

@@ -19,8 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let [form, bytes @ ..] = data else { return };
     let flatten = usize::from(form % 4);
     let parsed = parse(bytes, flatten, &[]);
-    let rows: BTreeMap<usize, &Vec<Member>> =
-        parsed.rows.iter().map(|(number, row)| (*number, row)).collect();
+    let rows: BTreeMap<usize, &Vec<Member>> = parsed.rows.iter().map(|(number, row)| (*number, row)).collect();
     let bad: BTreeMap<usize, (usize, &ParseErrorKind)> =
         parsed.bad.iter().map(|(number, at, reason)| (*number, (*at, reason))).collect();
     assert_eq!(rows.len() + bad.len() + parsed.blank, parsed.lines, "each line is a row, an error or blank");

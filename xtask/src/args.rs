@@ -257,9 +257,7 @@ fn parse_model_check(name: Option<&OsString>) -> Result<ModelCheck, Error> {
 }
 
 fn unknown(command: &str, arg: &OsString, expected: &str) -> Error {
-    Error::User(format!(
-        "{command}: {arg:?} is unknown; expected: {expected} (see `cargo xtask {command} --help`)"
-    ))
+    Error::User(format!("{command}: {arg:?} is unknown; expected: {expected} (see `cargo xtask {command} --help`)"))
 }
 
 #[cfg(test)]
@@ -290,9 +288,7 @@ mod tests {
     fn valid_arguments_are_parsed() {
         let test = |fast, fail_fast| Command::Test(TestOptions { fast, fail_fast });
         let prove = |full, only| Command::Prove(ProveOptions { full, only });
-        let crash = |disk, rounds, seed| {
-            Command::Crash(CrashOptions { target: CrashTarget::Jobs, disk, rounds, seed })
-        };
+        let crash = |disk, rounds, seed| Command::Crash(CrashOptions { target: CrashTarget::Jobs, disk, rounds, seed });
         let scan = |rounds, seed| {
             Command::Crash(CrashOptions { target: CrashTarget::Scan, disk: Disk::Healthy, rounds, seed })
         };
@@ -303,8 +299,7 @@ mod tests {
             Command::Crash(CrashOptions { target: CrashTarget::Consume, disk: Disk::Healthy, rounds, seed })
         };
         let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
-        let check_import =
-            |rounds, seed| Command::Check(CheckOptions { checker: &CHECKERS[0], rounds, seed });
+        let check_import = |rounds, seed| Command::Check(CheckOptions { checker: &CHECKERS[0], rounds, seed });
         let bench = |args: &[&str]| Command::Bench(args.iter().map(OsString::from).collect());
 
         check("", &Command::Help(HELP));

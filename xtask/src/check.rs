@@ -28,27 +28,9 @@ pub(crate) struct Checker {
 }
 
 pub(crate) const CHECKERS: &[Checker] = &[
-    Checker {
-        name: "import",
-        step: "check import",
-        package: "gristmill-jsonl",
-        test: "import_model",
-        rounds: 5_000,
-    },
-    Checker {
-        name: "dedup",
-        step: "check dedup",
-        package: "gristmill-dedup",
-        test: "dedup_model",
-        rounds: 3_000,
-    },
-    Checker {
-        name: "runner",
-        step: "check runner",
-        package: "gristmill-jobs",
-        test: "runner_model",
-        rounds: 150,
-    },
+    Checker { name: "import", step: "check import", package: "gristmill-jsonl", test: "import_model", rounds: 5_000 },
+    Checker { name: "dedup", step: "check dedup", package: "gristmill-dedup", test: "dedup_model", rounds: 3_000 },
+    Checker { name: "runner", step: "check runner", package: "gristmill-jobs", test: "runner_model", rounds: 150 },
 ];
 
 /// Names of all checkers, for messages.
@@ -89,8 +71,7 @@ mod tests {
         let workspace = Workspace::find().unwrap();
         for checker in CHECKERS {
             let line = display(&command(&workspace, checker));
-            let expected =
-                format!("cargo test --quiet -p {} --test {} -- --nocapture", checker.package, checker.test);
+            let expected = format!("cargo test --quiet -p {} --test {} -- --nocapture", checker.package, checker.test);
             assert_eq!(line, expected);
             assert_eq!(checker.step, format!("check {}", checker.name));
             let folder = checker.package.trim_start_matches("gristmill-");

@@ -114,8 +114,7 @@ mod tests {
     fn only_given_options_are_passed_on() {
         let line = "cargo run --quiet -p gristmill-crash -- run --fault";
         check(CrashOptions::default(), &format!("{line} none"));
-        let options =
-            CrashOptions { target: CrashTarget::Jobs, disk: Disk::Full, rounds: Some(7), seed: Some(9) };
+        let options = CrashOptions { target: CrashTarget::Jobs, disk: Disk::Full, rounds: Some(7), seed: Some(9) };
         check(options, &format!("{line} enospc --rounds 7 --seed 9"));
         let options = CrashOptions { target: CrashTarget::Scan, disk: Disk::Healthy, ..options };
         check(options, "cargo run --quiet -p gristmill-crash -- scan --rounds 7 --seed 9");
@@ -139,10 +138,7 @@ mod tests {
         let failed = Outcome::Failed(String::new());
         check_classified("echo ok", &Outcome::Passed);
         check_classified("echo failed; exit 1", &failed);
-        check_classified(
-            "echo NOT DONE: no strace; exit 3",
-            &Outcome::NotDone("NOT DONE", "no strace".to_owned()),
-        );
+        check_classified("echo NOT DONE: no strace; exit 3", &Outcome::NotDone("NOT DONE", "no strace".to_owned()));
         check_classified("exit 3", &failed);
         check_classified("echo NOT DONE: no strace; exit 1", &failed);
     }

@@ -139,8 +139,7 @@ mod tests {
     #[test]
     fn only_a_clean_check_passes() {
         assert_eq!(outcome(Advisories::Clean), Outcome::Passed);
-        for result in [Advisories::Findings, Advisories::Unreachable, Advisories::NoCopy, Advisories::Broken]
-        {
+        for result in [Advisories::Findings, Advisories::Unreachable, Advisories::NoCopy, Advisories::Broken] {
             assert!(matches!(outcome(result), Outcome::Failed(_)), "{result:?}");
         }
     }

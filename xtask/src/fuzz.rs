@@ -56,8 +56,7 @@ fn fuzz(workspace: &Workspace, options: FuzzOptions) -> Result<Outcome, Error> {
     if tools::cargo_fuzz(workspace).is_none() {
         return not_run("cargo-fuzz is missing and could not be installed");
     }
-    let executions =
-        options.executions.unwrap_or(if options.short { SHORT_EXECUTIONS } else { FULL_EXECUTIONS });
+    let executions = options.executions.unwrap_or(if options.short { SHORT_EXECUTIONS } else { FULL_EXECUTIONS });
     let mut counts = Vec::new();
     for (target, share, max_len) in TARGETS {
         let planned = (executions * share / TOTAL_SHARES).max(1);
@@ -85,11 +84,7 @@ pub(crate) fn has_nightly(workspace: &Workspace) -> bool {
 
 /// The command that runs a target. Inputs that reach new code are kept under the target folder for the next run; an
 /// input that fails is kept under `fuzz/artifacts`.
-fn command(
-    workspace: &Workspace,
-    (target, max_len): (&str, usize),
-    executions: u64,
-) -> Result<Command, Error> {
+fn command(workspace: &Workspace, (target, max_len): (&str, usize), executions: u64) -> Result<Command, Error> {
     let build = workspace.target().join("fuzz");
     let corpus = build.join("corpus").join(target);
     std::fs::create_dir_all(&corpus)
@@ -125,15 +120,14 @@ fn run_target(target: &str, command: &mut Command) -> Result<FuzzOutcome, Error>
         if !line.starts_with(['"', '#']) {
             eprintln!("{line}");
         }
-        count =
-            text_after(line, "stat::number_of_executed_units:").and_then(|n| n.parse().ok()).unwrap_or(count);
+        count = text_after(line, "stat::number_of_executed_units:").and_then(|n| n.parse().ok()).unwrap_or(count);
         artifact = artifact.take().or_else(|| text_after(line, "Test unit written to").map(str::to_owned));
     })?;
     Ok(match (status.success(), artifact) {
         (true, None) => FuzzOutcome::Ran(count),
-        (_, Some(artifact)) => FuzzOutcome::Failed(format!(
-            "{target} failed after {count} executions; the input is in {artifact}"
-        )),
+        (_, Some(artifact)) => {
+            FuzzOutcome::Failed(format!("{target} failed after {count} executions; the input is in {artifact}"))
+        }
         (false, None) => FuzzOutcome::Failed(format!("`{line}`")),
     })
 }
@@ -164,8 +158,7 @@ mod tests {
         check(ran, &FuzzOutcome::Ran(2_000));
         check("true", &FuzzOutcome::Ran(0));
         check(&format!("{ran}; exit 1"), &FuzzOutcome::Failed("sh -c".to_owned()));
-        let artifact =
-            "echo \"artifact_prefix='a/'; Test unit written to fuzz/artifacts/cut/crash-1\" >&2; exit 77";
+        let artifact = "echo \"artifact_prefix='a/'; Test unit written to fuzz/artifacts/cut/crash-1\" >&2; exit 77";
         check(artifact, &FuzzOutcome::Failed("the input is in fuzz/artifacts/cut/crash-1".to_owned()));
     }
 

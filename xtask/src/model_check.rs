@@ -123,8 +123,7 @@ mod tests {
 
     #[test]
     fn passed_tests_are_counted() {
-        let line =
-            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.00s";
+        let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.00s";
         assert_eq!(tests_passed(line), 12);
         assert_eq!(tests_passed("test result: FAILED. 12 passed; 1 failed; 0 ignored;"), 0);
         assert_eq!(tests_passed("running 4 tests"), 0);

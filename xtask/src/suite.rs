@@ -19,9 +19,7 @@ pub(crate) fn run(workspace: &Workspace, options: TestOptions) -> ExitCode {
 fn steps(workspace: &Workspace, options: TestOptions) -> Vec<Step<'_>> {
     let everyday = vec![
         Step::new("format", || cargo(workspace, "fmt --all --check")),
-        Step::new("lints", || {
-            cargo(workspace, "clippy --workspace --all-targets --all-features -- -D warnings")
-        }),
+        Step::new("lints", || cargo(workspace, "clippy --workspace --all-targets --all-features -- -D warnings")),
         Step::new("tests", || tests(workspace)),
         Step::new("doc tests", || cargo(workspace, "test --workspace --all-features --doc")),
     ];
@@ -70,8 +68,7 @@ mod tests {
     fn fast_run_has_only_the_everyday_steps() {
         let everyday = ["format", "lints", "tests", "doc tests"];
         let model_checks = ["docs", "shuttle", "loom", "miri"];
-        let crashes =
-            ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import", "crash consume"];
+        let crashes = ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import", "crash consume"];
         let rest = ["fuzz", "dependencies", "advisories"];
         check(true, &everyday);
         check(false, &[&["set-up"], &everyday[..], &model_checks[..], &crashes[..], &rest[..]].concat());

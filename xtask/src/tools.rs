@@ -43,11 +43,7 @@ const TOOLS: &[Tool] = &[
         source: Source::Debian("strace"),
     },
     CARGO_FUZZ,
-    Tool {
-        name: "RabbitMQ",
-        is_available: |_| Installation::find().is_ok(),
-        source: Source::Custom(install_rabbitmq),
-    },
+    Tool { name: "RabbitMQ", is_available: |_| Installation::find().is_ok(), source: Source::Custom(install_rabbitmq) },
 ];
 
 const CARGO_FUZZ: Tool = Tool {
@@ -140,8 +136,7 @@ fn install_cargo_deny(workspace: &Workspace) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::System(
-        "cannot install cargo-deny; see the output of cargo above, or put any version of it on the PATH"
-            .to_owned(),
+        "cannot install cargo-deny; see the output of cargo above, or put any version of it on the PATH".to_owned(),
     ))
 }
 
@@ -186,8 +181,7 @@ const PEERS: &[Peer] = &[
 /// Installs the peers of the benchmark `dedup`. The run continues without those that cannot be installed.
 pub(crate) fn set_up_dedup_peers(workspace: &Workspace) -> Result<(), Error> {
     let path = path_with_tools()?;
-    let is_available =
-        |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let is_available = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     for Peer { program, source } in PEERS.iter().filter(|peer| !is_available(peer.program)) {
         println!("{program}: missing, installing it");
         let installed = match source {
@@ -250,8 +244,7 @@ fn install_python_packages(workspace: &Workspace, packages: &[&str]) -> Result<(
 
 /// Creates a virtual environment, unless it exists. Returns whether it exists afterwards.
 fn create_python(workspace: &Workspace, folder: &Path) -> bool {
-    let is_available =
-        || runs(&mut workspace.program(folder.join("bin").join("python3"), ["-m", "pip", "--version"]));
+    let is_available = || runs(&mut workspace.program(folder.join("bin").join("python3"), ["-m", "pip", "--version"]));
     let create = || runs(workspace.program("python3", ["-m", "venv"]).arg(folder)) && is_available();
     if is_available() || create() {
         return true;

@@ -21,8 +21,7 @@ impl Workspace {
     pub(crate) fn find() -> Result<Self, Error> {
         // Cargo sets the manifest's folder when it starts xtask. The folder at build time is only a fallback: checkouts
         // that share a target folder share this program, too.
-        let here =
-            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let here = PathBuf::from(here);
         let root = here.parent().filter(|root| root.join("Cargo.toml").is_file()).ok_or_else(|| {
             Error::User(format!("no Cargo.toml above {}; run `cargo xtask` in the checkout", here.display()))
@@ -30,9 +29,8 @@ impl Workspace {
         let target = std::env::var_os("CARGO_TARGET_DIR").filter(|path| !path.is_empty());
         let target = target.map_or_else(|| root.join("target"), PathBuf::from);
         // Steps run at the root, so a relative folder is resolved against the current one.
-        let target = std::path::absolute(&target).map_err(|error| {
-            Error::System(format!("cannot resolve CARGO_TARGET_DIR {}: {error}", target.display()))
-        })?;
+        let target = std::path::absolute(&target)
+            .map_err(|error| Error::System(format!("cannot resolve CARGO_TARGET_DIR {}: {error}", target.display())))?;
         Ok(Workspace { root: root.to_path_buf(), target })
     }
 
@@ -96,10 +94,7 @@ pub(crate) fn runs(command: &mut Command) -> bool {
 }
 
 /// Runs a program, prints its standard output, and passes each line to `on_line`.
-pub(crate) fn watch_stdout(
-    command: &mut Command,
-    mut on_line: impl FnMut(&str),
-) -> Result<ExitStatus, Error> {
+pub(crate) fn watch_stdout(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<ExitStatus, Error> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let output = child.stdout.take();
     each_line(command, output, |line| {

@@ -64,8 +64,7 @@ pub(super) fn rate(
 ) -> Result<Benchmark, String> {
     // With one message in flight at a time every candidate is slow.
     let messages = if prefetch == 1 { options.messages / 10 } else { options.messages };
-    let takes_part =
-        |participant: &&Participant| participant.candidate.in_rate(prefetch, options.largest_prefetch());
+    let takes_part = |participant: &&Participant| participant.candidate.in_rate(prefetch, options.largest_prefetch());
     let participants: Vec<_> = participants.iter().filter(takes_part).collect();
     let benchmark = Benchmark { kind, prefetch, workers: 0, messages, rows: Vec::new() };
     measure_all(env, &participants, benchmark, 0, options.reps)
@@ -183,8 +182,7 @@ struct RunResult {
 
 fn read(candidate: &Candidate, folder: &Path, run: Run) -> Result<RunResult, String> {
     let output = fs::read_to_string(folder.join("stdout")).map_err(|error| error.to_string())?;
-    let result =
-        if candidate.prints_bodies() { parse_bodies(&output, run.seconds) } else { parse_report(&output) };
+    let result = if candidate.prints_bodies() { parse_bodies(&output, run.seconds) } else { parse_report(&output) };
     result.ok_or_else(|| format!("unexpected output {:?}", output.chars().take(200).collect::<String>()))
 }
 
@@ -210,8 +208,7 @@ impl RunResult {
     fn mistakes(&self, messages: u64, remaining: u32) -> Option<String> {
         let RunResult { handled, different, .. } = *self;
         let correct = (handled, different, remaining) == (messages, messages, 0);
-        (!correct)
-            .then(|| format!("{handled} handled, {different} different of {messages}, {remaining} remaining"))
+        (!correct).then(|| format!("{handled} handled, {different} different of {messages}, {remaining} remaining"))
     }
 }
 
@@ -224,9 +221,7 @@ mod tests {
         let result = parse_report("0.5 3 3\n").unwrap();
         assert_eq!(result, RunResult { seconds: 0.5, handled: 3, different: 3 });
         assert_eq!(result.mistakes(3, 0), None);
-        for (output, messages, remaining) in
-            [("1 3 2", 3, 0), ("1 4 3", 3, 0), ("1 3 3", 4, 0), ("1 3 3", 3, 1)]
-        {
+        for (output, messages, remaining) in [("1 3 2", 3, 0), ("1 4 3", 3, 0), ("1 3 3", 4, 0), ("1 3 3", 3, 1)] {
             let mistakes = parse_report(output).unwrap().mistakes(messages, remaining);
             assert!(mistakes.is_some(), "{output} {messages} {remaining}");
         }
@@ -254,11 +249,7 @@ mod tests {
             assert_eq!(env.remaining(&queue), Ok(0));
             let queue = env.fill(kind, 3).unwrap();
             assert_eq!(env.remaining(&queue), Ok(3));
-            assert_ne!(
-                env.fill(kind, 1).unwrap(),
-                queue,
-                "a queue with remaining messages is not used again"
-            );
+            assert_ne!(env.fill(kind, 1).unwrap(), queue, "a queue with remaining messages is not used again");
         }
     }
 }

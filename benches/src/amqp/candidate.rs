@@ -70,16 +70,10 @@ pub(super) struct Participant {
     env_vars: Vec<(OsString, OsString)>,
 }
 
-pub(super) static GRISTMILL: Candidate = Candidate {
-    name: "gristmill",
-    acks: Acks::Automatic,
-    program: Program::Gristmill,
-    role: "tasks",
-    divisor: 1,
-};
+pub(super) static GRISTMILL: Candidate =
+    Candidate { name: "gristmill", acks: Acks::Automatic, program: Program::Gristmill, role: "tasks", divisor: 1 };
 
-pub(super) static BLOCKING: Candidate =
-    Candidate { name: "gristmill, blocking", role: "threads", ..GRISTMILL };
+pub(super) static BLOCKING: Candidate = Candidate { name: "gristmill, blocking", role: "threads", ..GRISTMILL };
 
 /// Gristmill's candidates, each with the same candidate of an earlier build.
 pub(super) static BEFORE: [(&Candidate, Candidate); 2] = [
@@ -97,13 +91,7 @@ pub(super) static PEERS: [Candidate; 10] = [
     python("pika, each", Acks::Each),
     python("pika, by fifties", Acks::Batch),
     python("pika, never", Acks::Never),
-    Candidate {
-        name: "amqp-consume cat",
-        acks: Acks::Each,
-        program: Program::Tool,
-        role: "cat",
-        divisor: 50,
-    },
+    Candidate { name: "amqp-consume cat", acks: Acks::Each, program: Program::Tool, role: "cat", divisor: 50 },
 ];
 
 /// Used only in `recovery`: lapin with its automatic recovery.
@@ -154,9 +142,7 @@ impl Program {
     /// Returns the path of the program and its environment variables, or an error that names what is missing.
     fn locate(self) -> Result<(PathBuf, Vec<(OsString, OsString)>), String> {
         match self {
-            Program::Gristmill => {
-                Ok((std::env::current_exe().map_err(|error| error.to_string())?, Vec::new()))
-            }
+            Program::Gristmill => Ok((std::env::current_exe().map_err(|error| error.to_string())?, Vec::new())),
             Program::Rust => Ok((program::build_peer("amqp")?, Vec::new())),
             Program::Python => {
                 let python = find_program("python3").ok_or("python3 is not installed")?;
@@ -169,8 +155,7 @@ impl Program {
             Program::Tool => {
                 let installation = Installation::find().map_err(|fault| fault.to_string())?;
                 let tool = installation.tool("amqp-consume").ok_or("amqp-consume is not installed")?;
-                let set =
-                    |(name, value): (&OsStr, Option<&OsStr>)| Some((name.to_owned(), value?.to_owned()));
+                let set = |(name, value): (&OsStr, Option<&OsStr>)| Some((name.to_owned(), value?.to_owned()));
                 Ok((tool.get_program().into(), tool.get_envs().filter_map(set).collect()))
             }
         }
@@ -192,8 +177,7 @@ impl Participant {
             }));
         }
         for program in [Program::Rust, Program::Python, Program::Tool] {
-            let chosen =
-                PEERS.iter().filter(|peer| peer.program == program && options.includes_peer(peer.name));
+            let chosen = PEERS.iter().filter(|peer| peer.program == program && options.includes_peer(peer.name));
             let chosen: Vec<_> = chosen.collect();
             let Some(first) = chosen.first() else { continue };
             match program.locate() {
@@ -271,14 +255,7 @@ mod tests {
     fn line(candidate: &'static Candidate) -> String {
         let env_vars = vec![("LD_LIBRARY_PATH".into(), "/lib".into())];
         let participant = Participant { candidate, program: "program".into(), env_vars };
-        let task = ConsumeTask {
-            uri: "amqp://",
-            queue: "q",
-            messages: "9".into(),
-            prefetch: 80,
-            work: 0,
-            workers: 0,
-        };
+        let task = ConsumeTask { uri: "amqp://", queue: "q", messages: "9".into(), prefetch: 80, work: 0, workers: 0 };
         let command_line = participant.command_line(&task, &std::env::temp_dir()).unwrap();
         let args = command_line.args.iter().map(|arg| arg.to_string_lossy().into_owned());
         format!("{} {}", command_line.program.display(), args.collect::<Vec<_>>().join(" "))

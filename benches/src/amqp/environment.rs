@@ -57,12 +57,7 @@ impl Environment {
     pub(super) fn start() -> Result<Self, String> {
         let broker = Broker::start().map_err(|fault| fault.to_string())?;
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
-        Ok(Environment {
-            broker,
-            runtime,
-            scratch: Scratch::new(&std::env::temp_dir())?,
-            queue_generation: 0,
-        })
+        Ok(Environment { broker, runtime, scratch: Scratch::new(&std::env::temp_dir())?, queue_generation: 0 })
     }
 
     /// Returns the folder for the files of a run.
@@ -78,8 +73,7 @@ impl Environment {
             let publisher = client.publisher();
             for first in (0..messages).step_by(PUBLISH_BATCH as usize) {
                 let batch = first..(first + PUBLISH_BATCH).min(messages);
-                let results =
-                    publisher.publish_all(batch.map(|nth| Message::to_queue(&name, body(nth)))).await;
+                let results = publisher.publish_all(batch.map(|nth| Message::to_queue(&name, body(nth)))).await;
                 results.into_iter().collect::<Result<(), _>>()?;
             }
             client.shutdown(BROKER_TIMEOUT).await;

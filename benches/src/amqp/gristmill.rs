@@ -57,12 +57,7 @@ fn tasks(consumer: Consumer, counter: &Arc<MessageCounter>, done: &Arc<Notify>, 
     })
 }
 
-fn threads(
-    consumer: Consumer,
-    counter: &Arc<MessageCounter>,
-    done: &Arc<Notify>,
-    work: Duration,
-) -> Consumer {
+fn threads(consumer: Consumer, counter: &Arc<MessageCounter>, done: &Arc<Notify>, work: Duration) -> Consumer {
     let (counter, done) = (Arc::clone(counter), Arc::clone(done));
     consumer.handle_blocking(move |delivery| {
         counter.on_start();

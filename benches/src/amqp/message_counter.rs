@@ -29,9 +29,8 @@ impl MessageCounter {
         let seen = match messages {
             "watch" => None,
             number => {
-                let number = number
-                    .parse()
-                    .map_err(|error| format!("invalid number of messages `{messages}`: {error}"))?;
+                let number =
+                    number.parse().map_err(|error| format!("invalid number of messages `{messages}`: {error}"))?;
                 Some(std::iter::repeat_with(|| AtomicU8::new(0)).take(number).collect())
             }
         };

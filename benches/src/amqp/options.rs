@@ -139,16 +139,12 @@ mod tests {
     fn parse_accepts_valid_options_and_applies_defaults() {
         let all = parsed("").unwrap().unwrap();
         assert_eq!((all.messages, all.reps, all.prefetches.as_slice()), (50_000, 5, &[1, 80, 500][..]));
-        assert_eq!(
-            (all.queues.as_slice(), all.parts.as_slice()),
-            (&QueueKind::ALL[..], &[Part::Rate, Part::Work][..])
-        );
+        assert_eq!((all.queues.as_slice(), all.parts.as_slice()), (&QueueKind::ALL[..], &[Part::Rate, Part::Work][..]));
         assert!(all.includes_peer("pika, each"));
         let quick = parsed("--messages 5_000 --quick --recovery").unwrap().unwrap();
         assert_eq!((quick.messages, quick.reps), (5_000, 1));
         assert_eq!(quick.parts, [Part::Rate, Part::Work, Part::Recovery]);
-        let selected =
-            parsed("--peers lapin,amqp-c --queues quorum --prefetch 500,80 --only recovery --recovery");
+        let selected = parsed("--peers lapin,amqp-c --queues quorum --prefetch 500,80 --only recovery --recovery");
         let selected = selected.unwrap().unwrap();
         assert!(
             selected.includes_peer("lapin, each")

@@ -124,12 +124,8 @@ pub(super) fn print_recovery(outcomes: &[Outcome]) {
 /// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(rates: &[Benchmark], works: &[Benchmark]) {
     let compared = rates.iter().chain(works).flat_map(before_thresholds);
-    let thresholds: Vec<Threshold> = rates
-        .iter()
-        .flat_map(rate_thresholds)
-        .chain(works.iter().map(work_threshold))
-        .chain(compared)
-        .collect();
+    let thresholds: Vec<Threshold> =
+        rates.iter().flat_map(rate_thresholds).chain(works.iter().map(work_threshold)).chain(compared).collect();
     if !thresholds.is_empty() {
         threshold::print(thresholds.into_iter());
     }
@@ -142,16 +138,10 @@ fn rate_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     }
     let threshold = |what: &str, acks, min_ratio| {
         let fastest = benchmark.fastest(acks);
-        let value = benchmark
-            .gristmill()
-            .zip(fastest)
-            .map(|(gristmill, peer)| ratio(&gristmill.rates(), &peer.rates()));
+        let value =
+            benchmark.gristmill().zip(fastest).map(|(gristmill, peer)| ratio(&gristmill.rates(), &peer.rates()));
         let peer = fastest.map_or("no peer", |peer| peer.candidate.name);
-        Threshold {
-            what: format!("{}: × {what} ({peer})", benchmark.name()),
-            value,
-            limit: AtLeast(min_ratio),
-        }
+        Threshold { what: format!("{}: × {what} ({peer})", benchmark.name()), value, limit: AtLeast(min_ratio) }
     };
     vec![
         threshold("the fastest that acknowledges each", Acks::Each, 1.0),
@@ -168,9 +158,8 @@ fn work_threshold(benchmark: &Benchmark) -> Threshold {
 /// Compares each rate of Gristmill with the rate of the earlier build: at most 3 % slower.
 fn before_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     let row = |name: &str| benchmark.rows.iter().find(|row| row.candidate.name == name && row.is_valid());
-    let compared = BEFORE
-        .iter()
-        .filter_map(|(gristmill, before)| Some((gristmill, row(gristmill.name)?, row(before.name)?)));
+    let compared =
+        BEFORE.iter().filter_map(|(gristmill, before)| Some((gristmill, row(gristmill.name)?, row(before.name)?)));
     let threshold = |(gristmill, now, before): (&&Candidate, &Row, &Row)| Threshold {
         what: format!("{}, workers {}: {} × before", benchmark.name(), benchmark.workers, gristmill.name),
         value: Some(ratio(&now.rates(), &before.rates())),
@@ -247,11 +236,7 @@ mod tests {
         assert!(failure([&wrong].into_iter()).unwrap().contains("amqprs"));
         let mut failed = rows();
         failed[2].error = Some("connection refused".into());
-        assert_eq!(
-            failure([&benchmark(80, 0, failed)].into_iter()),
-            None,
-            "an error of a peer does not fail the run"
-        );
+        assert_eq!(failure([&benchmark(80, 0, failed)].into_iter()), None, "an error of a peer does not fail the run");
         let mut failed = rows();
         failed[0].error = Some("connection refused".into());
         assert!(failure([&benchmark(80, 0, failed)].into_iter()).unwrap().contains("gristmill"));

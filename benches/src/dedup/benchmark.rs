@@ -106,10 +106,8 @@ pub(super) fn measure_all(
     let scratch = Scratch::new(tree.root.parent().ok_or("the tree has no parent")?)?;
     let mut rows: Vec<Row> = Vec::new();
     for (nth, participant) in participants.iter().enumerate() {
-        fs::create_dir(work_dir(&scratch, nth))
-            .map_err(|error| format!("{}: {error}", scratch.path().display()))?;
-        let mut row =
-            Row { name: participant.name(), runs: Vec::new(), mistakes: Mistakes::default(), error: None };
+        fs::create_dir(work_dir(&scratch, nth)).map_err(|error| format!("{}: {error}", scratch.path().display()))?;
+        let mut row = Row { name: participant.name(), runs: Vec::new(), mistakes: Mistakes::default(), error: None };
         if setting.again && participant.keeps_cache() {
             row.error = measure(participant, tree, &work_dir(&scratch, nth), true).err();
         }
@@ -152,12 +150,7 @@ fn work_dir(scratch: &Scratch, nth: usize) -> PathBuf {
 }
 
 /// Runs a participant once and compares its result with the expected groups.
-fn measure(
-    participant: &Participant,
-    tree: &Tree,
-    work_dir: &Path,
-    again: bool,
-) -> Result<(Run, Mistakes), String> {
+fn measure(participant: &Participant, tree: &Tree, work_dir: &Path, again: bool) -> Result<(Run, Mistakes), String> {
     let (stdout, result) = (work_dir.join("stdout"), work_dir.join("result"));
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
@@ -165,10 +158,7 @@ fn measure(
             let database = work_dir.join("gristmill.db");
             let command_line = |args: &[&str]| CommandLine {
                 program: program.clone(),
-                args: ["--db".into(), database.clone().into()]
-                    .into_iter()
-                    .chain(args.iter().map(Into::into))
-                    .collect(),
+                args: ["--db".into(), database.clone().into()].into_iter().chain(args.iter().map(Into::into)).collect(),
                 success_codes: &[0],
             };
             let root = tree.root.to_str().ok_or("the tree's path is not UTF-8")?;
@@ -185,8 +175,7 @@ fn measure(
         Participant::Sums { xargs, b3sum } => {
             let list = work_dir.join("list");
             let paths = tree.expected.files().map(|path| format!("{}\0", tree.root.join(path).display()));
-            fs::write(&list, paths.collect::<String>())
-                .map_err(|error| format!("{}: {error}", list.display()))?;
+            fs::write(&list, paths.collect::<String>()).map_err(|error| format!("{}: {error}", list.display()))?;
             let run = process::run(&candidate::b3sum_duplicates(xargs.clone(), b3sum, &list), work_dir)?;
             (run, candidate::parse_sums(&read(&stdout)?))
         }

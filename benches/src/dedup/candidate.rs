@@ -142,13 +142,7 @@ pub(super) const PEERS: &[Candidate] = &[
 
 impl Candidate {
     /// Returns the command line for a tree. With `again` it uses the cache of an earlier run, if the program has one.
-    pub(super) fn command_line(
-        &self,
-        program: &Path,
-        root: &Path,
-        result: &Path,
-        again: bool,
-    ) -> CommandLine {
+    pub(super) fn command_line(&self, program: &Path, root: &Path, result: &Path, again: bool) -> CommandLine {
         let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
         let cached = self.cached.filter(|_| again);
         args.extend(cached.unwrap_or_default().iter().map(OsString::from));
@@ -247,8 +241,7 @@ mod tests {
     fn check(mut groups: Groups) {
         groups.iter_mut().for_each(|group| group.sort());
         groups.sort();
-        let joined: Vec<String> =
-            groups.iter().map(|group| String::from_utf8(group.join(&b'|')).unwrap()).collect();
+        let joined: Vec<String> = groups.iter().map(|group| String::from_utf8(group.join(&b'|')).unwrap()).collect();
         assert_eq!(joined, ["/t/a|/t/b c", "/t/d|/t/e|/t/f"]);
     }
 

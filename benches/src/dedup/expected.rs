@@ -32,11 +32,8 @@ pub(super) struct ExpectedBuilder {
 
 impl ExpectedBuilder {
     pub(super) fn add(&mut self, path: String, bytes: &[u8], recipe: Recipe) {
-        let content = if bytes.len() <= 32 {
-            Content::Short(bytes.to_vec())
-        } else {
-            Content::Generated(recipe, bytes.len())
-        };
+        let content =
+            if bytes.len() <= 32 { Content::Short(bytes.to_vec()) } else { Content::Generated(recipe, bytes.len()) };
         if !bytes.is_empty() {
             self.files.entry(content).or_default().push(path);
         }
@@ -88,8 +85,7 @@ impl Expected {
         let mut false_groups = 0;
         let inside = [root.as_bytes(), b"/"].concat();
         for group in &result {
-            let relative: Option<Vec<&[u8]>> =
-                group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
+            let relative: Option<Vec<&[u8]>> = group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
             // Removed, so that a group reported twice is false the second time.
             if !relative.is_some_and(|paths| expected.remove(&paths)) {
                 false_groups += 1;

@@ -101,8 +101,8 @@ const FAMILIES: usize = 6;
 
 /// Sizes of a fifth of all small files: powers of two and their neighbours, and round numbers.
 const POPULAR_SIZES: [usize; 27] = [
-    64, 100, 128, 256, 300, 512, 777, 1_000, 1_024, 1_500, 2_000, 2_048, 3_000, 4_000, 4_095, 4_096, 4_097,
-    5_000, 6_000, 8_000, 8_192, 10_000, 12_000, 12_288, 16_000, 16_383, 16_384,
+    64, 100, 128, 256, 300, 512, 777, 1_000, 1_024, 1_500, 2_000, 2_048, 3_000, 4_000, 4_095, 4_096, 4_097, 5_000,
+    6_000, 8_000, 8_192, 10_000, 12_000, 12_288, 16_000, 16_383, 16_384,
 ];
 
 const EXTENSIONS: [&str; 10] = ["txt", "c", "h", "json", "xml", "png", "js", "md", "o", "html"];
@@ -133,12 +133,7 @@ fn small(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tree
     Ok(())
 }
 
-fn small_content(
-    contents: &Contents,
-    choices: &mut Random,
-    families: &[Vec<u8>],
-    number: u64,
-) -> (Vec<u8>, Recipe) {
+fn small_content(contents: &Contents, choices: &mut Random, families: &[Vec<u8>], number: u64) -> (Vec<u8>, Recipe) {
     let own = |size| (contents.bytes(OWN, number, size), Recipe("own", [number, 0, 0]));
     let kind = choices.unit();
     if kind < 0.005 {
@@ -244,8 +239,7 @@ fn photos(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tre
     folders.iter().try_for_each(|folder| writer.folder(folder))?;
     let mut number = 0;
     while number < files {
-        let mut size =
-            (330_000.0 * (0.75 * choices.normal()).exp()).clamp(50.0 * 1_024.0, 4.0 * MIB as f64) as usize;
+        let mut size = (330_000.0 * (0.75 * choices.normal()).exp()).clamp(50.0 * 1_024.0, 4.0 * MIB as f64) as usize;
         if choices.unit() < 0.04 {
             size = 65_536 * choices.between(1, 17);
         }
@@ -281,12 +275,7 @@ fn million(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tr
         let copies = if choices.unit() < 0.1 { choices.between(2, 4) } else { 1 };
         for nth in (number..files).take(copies) {
             let folder = &folders[choices.below(folders.len())];
-            writer.file(
-                format!("{folder}m{nth:07}"),
-                &bytes,
-                Recipe("own", [number as u64, 0, 0]),
-                nth as u64,
-            )?;
+            writer.file(format!("{folder}m{nth:07}"), &bytes, Recipe("own", [number as u64, 0, 0]), nth as u64)?;
         }
         number += copies;
     }

@@ -37,8 +37,7 @@ impl Benchmark {
 
     /// Returns the fastest peer whose name starts with `prefix`.
     fn fastest(&self, prefix: &str) -> Option<&Row> {
-        let peers =
-            self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(prefix));
+        let peers = self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(prefix));
         peers.min_by(|a, b| median(&a.seconds()).total_cmp(&median(&b.seconds())))
     }
 
@@ -65,8 +64,7 @@ impl Benchmark {
             }
             let seconds = row.seconds();
             let minimum = seconds.iter().copied().fold(f64::INFINITY, f64::min);
-            let times =
-                fastest.as_ref().map_or(String::new(), |fastest| format!("{:.2}", ratio(&seconds, fastest)));
+            let times = fastest.as_ref().map_or(String::new(), |fastest| format!("{:.2}", ratio(&seconds, fastest)));
             println!(
                 "| {} | {:.3} | {minimum:.3} | {times} | {:.1} | {:.0} | {result} |",
                 row.name,
@@ -123,28 +121,21 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 /// limit of 1.5 for a constant time per file leaves room for other load on the machine.
 fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
     let of = |again| {
-        let benchmarks =
-            benchmarks.iter().filter(move |benchmark| benchmark.setting.profile == Profile::Million);
+        let benchmarks = benchmarks.iter().filter(move |benchmark| benchmark.setting.profile == Profile::Million);
         benchmarks.filter(move |benchmark| benchmark.setting.again == again && !benchmark.setting.cold)
     };
     let mut thresholds = Vec::new();
     for again in [false, true] {
         let Some(first) = of(again).min_by_key(|benchmark| benchmark.files) else { continue };
         for benchmark in of(again).filter(|benchmark| benchmark.files > first.files) {
-            let cost =
-                |benchmark: &Benchmark| benchmark.row(GRISTMILL).map(|row| benchmark.cost_per_file(row));
-            let what =
-                format!("{}: time per file, {} × {} files", benchmark.setting, benchmark.files, first.files);
+            let cost = |benchmark: &Benchmark| benchmark.row(GRISTMILL).map(|row| benchmark.cost_per_file(row));
+            let what = format!("{}: time per file, {} × {} files", benchmark.setting, benchmark.files, first.files);
             let value = cost(benchmark).zip(cost(first)).map(|(large, small)| large / small);
             thresholds.push(Threshold { what, value, limit: AtMost(1.5) });
         }
         if let Some(largest) = of(again).max_by_key(|benchmark| benchmark.files) {
             let what = format!("{}: peak MiB with {} files", largest.setting, largest.files);
-            thresholds.push(Threshold {
-                what,
-                value: largest.row(GRISTMILL).map(Row::peak),
-                limit: AtMost(300.0),
-            });
+            thresholds.push(Threshold { what, value: largest.row(GRISTMILL).map(Row::peak), limit: AtMost(300.0) });
         }
     }
     thresholds
@@ -173,10 +164,8 @@ mod tests {
     #[track_caller]
     fn check(benchmark: &Benchmark, expected: &[(f64, &str)]) {
         let thresholds = thresholds(benchmark);
-        let statuses: Vec<_> = thresholds
-            .iter()
-            .map(|threshold| (threshold.value.unwrap_or(-1.0), threshold.status()))
-            .collect();
+        let statuses: Vec<_> =
+            thresholds.iter().map(|threshold| (threshold.value.unwrap_or(-1.0), threshold.status())).collect();
         assert_eq!(statuses, expected, "{}", benchmark.setting);
     }
 
@@ -194,8 +183,7 @@ mod tests {
     #[test]
     fn each_setting_has_its_own_thresholds() {
         let rows = || {
-            let peers =
-                [row("yadf", 1.0, 0), row("fclones blake3", 8.0, 0), row("fclones blake3, tuned", 4.0, 0)];
+            let peers = [row("yadf", 1.0, 0), row("fclones blake3", 8.0, 0), row("fclones blake3, tuned", 4.0, 0)];
             let mut rows = vec![row(GRISTMILL, 2.0, 0), row(SUMS, 1.0, 0), row(WALK, 0.5, 0)];
             rows.extend(peers);
             rows
@@ -208,9 +196,8 @@ mod tests {
     #[test]
     fn growth_is_relative_to_the_smallest_tree() {
         let sizes = [(1_000, 1.0), (10_000, 10.0), (100_000, 200.0)];
-        let benchmarks = sizes.map(|(files, seconds)| {
-            benchmark(Profile::Million, false, false, files, vec![row(GRISTMILL, seconds, 0)])
-        });
+        let benchmarks = sizes
+            .map(|(files, seconds)| benchmark(Profile::Million, false, false, files, vec![row(GRISTMILL, seconds, 0)]));
         let statuses: Vec<_> = growth(&benchmarks).iter().map(Threshold::status).collect();
         assert_eq!(statuses, ["met", "NOT MET", "NOT MET"], "10^4, 10^5, and 2,000 MiB");
     }

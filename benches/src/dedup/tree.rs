@@ -56,12 +56,8 @@ impl Tree {
     pub(super) fn get(spec: TreeSpec, data: &Path) -> Result<Tree, String> {
         let root = data.join(spec.name());
         let (files, bytes, expected) = cache::get_or_make(&root, SIGNATURE, &spec.title(), read, |root| {
-            let mut writer = TreeWriter {
-                root: root.to_path_buf(),
-                expected: ExpectedBuilder::default(),
-                files: 0,
-                bytes: 0,
-            };
+            let mut writer =
+                TreeWriter { root: root.to_path_buf(), expected: ExpectedBuilder::default(), files: 0, bytes: 0 };
             spec.profile.write(&spec, &mut writer)?;
             let (files, bytes, expected) = (writer.files, writer.bytes, writer.expected.build());
             Ok(format!("{files} files, {bytes} bytes\n\n{}", expected.to_text()))
@@ -133,12 +129,9 @@ mod tests {
     #[test]
     fn expected_groups_match_the_bytes_on_disk() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
-        for (profile, scale) in [
-            (Profile::Small, 0.02),
-            (Profile::Big, 0.001),
-            (Profile::Photos, 0.002),
-            (Profile::Million, 0.002),
-        ] {
+        for (profile, scale) in
+            [(Profile::Small, 0.02), (Profile::Big, 0.001), (Profile::Photos, 0.002), (Profile::Million, 0.002)]
+        {
             let tree = Tree::get(TreeSpec { profile, scale, seed: 3 }, scratch.path()).unwrap();
             let contents = contents(&tree.root);
             assert_eq!(contents.len() as u64, tree.files);
@@ -158,8 +151,7 @@ mod tests {
     #[test]
     fn tree_is_reused_only_with_the_same_seed() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
-        let get =
-            |seed| Tree::get(TreeSpec { profile: Profile::Million, scale: 0.001, seed }, scratch.path());
+        let get = |seed| Tree::get(TreeSpec { profile: Profile::Million, scale: 0.001, seed }, scratch.path());
         let first = get(1).unwrap();
         let marker = first.root.join("marker");
         fs::write(&marker, "").unwrap();
@@ -174,8 +166,7 @@ mod tests {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
         let foreign = scratch.path().join("photos");
         fs::create_dir(&foreign).unwrap();
-        let error =
-            Tree::get(TreeSpec { profile: Profile::Photos, scale: 1.0, seed: 1 }, scratch.path()).err();
+        let error = Tree::get(TreeSpec { profile: Profile::Photos, scale: 1.0, seed: 1 }, scratch.path()).err();
         assert!(error.unwrap().contains("choose another folder"));
         assert!(foreign.exists());
     }

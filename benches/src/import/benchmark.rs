@@ -42,12 +42,7 @@ pub(super) fn measure_all(
 ) -> Result<Benchmark, String> {
     let mut rows: Vec<Row> = participants
         .iter()
-        .map(|participant| Row {
-            name: participant.candidate.name,
-            runs: Vec::new(),
-            mistakes: None,
-            error: None,
-        })
+        .map(|participant| Row { name: participant.candidate.name, runs: Vec::new(), mistakes: None, error: None })
         .collect();
     for round in 0..options.reps {
         for (participant, row) in participants.iter().zip(&mut rows) {

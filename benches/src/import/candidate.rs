@@ -117,9 +117,7 @@ impl Candidate {
     pub(super) fn locate(&self) -> Result<PathBuf, String> {
         match self.requirement {
             Requirement::Built => Err("this program is built, not searched for".into()),
-            Requirement::Program(name) => {
-                find_program(name).ok_or_else(|| format!("{name} is not installed"))
-            }
+            Requirement::Program(name) => find_program(name).ok_or_else(|| format!("{name} is not installed")),
             Requirement::Python(modules) => {
                 let python = find_program("python3").ok_or("python3 is not installed")?;
                 let mut import = Command::new(&python);
@@ -176,8 +174,7 @@ fn sql(root: &Path) -> String {
     for file in &FILES {
         let (columns, name) = (file.columns(), file.name);
         let definition: Vec<String> = columns.iter().map(|column| column.definition()).collect();
-        let values: Vec<String> =
-            columns.iter().map(|column| format!("line ->> '{}'", column.name)).collect();
+        let values: Vec<String> = columns.iter().map(|column| format!("line ->> '{}'", column.name)).collect();
         let path = root.join(format!("{name}.jsonl"));
         sql += &format!(".import '{}' lines\n", path.display());
         sql += &format!("CREATE TABLE \"{name}\" ({});\n", definition.join(", "));
@@ -205,10 +202,6 @@ mod tests {
         assert!(sql.contains(".import '/data/_sde.jsonl' lines\n"));
         assert!(sql.contains("CREATE TABLE \"icons\" (\"_key\" INTEGER PRIMARY KEY, \"iconFile\" TEXT);\n"));
         assert!(sql.contains("SELECT line ->> '_key', line ->> 'iconFile' FROM lines;\n"));
-        assert!(
-            sql.contains(
-                "CREATE TABLE \"translationLanguages\" (\"_key\" TEXT PRIMARY KEY, \"name\" TEXT);\n"
-            )
-        );
+        assert!(sql.contains("CREATE TABLE \"translationLanguages\" (\"_key\" TEXT PRIMARY KEY, \"name\" TEXT);\n"));
     }
 }

@@ -53,9 +53,8 @@ pub(super) fn mistakes(database: &Path, expected: &Expected) -> Result<Option<St
 /// Returns the tables that belong to no file.
 fn unknown(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let known: HashSet<&str> = FILES.iter().map(|file| file.name).chain([IMPORT_LOG]).collect();
-    let mut names = connection.prepare(
-        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
-    )?;
+    let mut names = connection
+        .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")?;
     let names = names.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
     Ok(names
         .into_iter()
@@ -123,12 +122,9 @@ mod tests {
         for file in &FILES {
             let columns = file.columns();
             let definition: Vec<String> = columns.iter().map(|column| column.definition()).collect();
-            let values: Vec<String> =
-                columns.iter().map(|column| format!("?1 ->> '{}'", column.name)).collect();
+            let values: Vec<String> = columns.iter().map(|column| format!("?1 ->> '{}'", column.name)).collect();
             let name = file.name;
-            connection
-                .execute_batch(&format!("CREATE TABLE \"{name}\" ({})", definition.join(", ")))
-                .unwrap();
+            connection.execute_batch(&format!("CREATE TABLE \"{name}\" ({})", definition.join(", "))).unwrap();
             let insert = format!("INSERT INTO \"{name}\" SELECT {}", values.join(", "));
             let lines = fs::read_to_string(folder.root.join(format!("{name}.jsonl"))).unwrap();
             let mut insert = connection.prepare(&insert).unwrap();
@@ -168,10 +164,7 @@ mod tests {
         ] {
             connection.execute_batch(change).unwrap();
             let message = describe();
-            assert!(
-                message.starts_with(expected) && message.is_empty() == expected.is_empty(),
-                "{change}: {message}"
-            );
+            assert!(message.starts_with(expected) && message.is_empty() == expected.is_empty(), "{change}: {message}");
             connection.execute_batch(back).unwrap();
         }
     }

@@ -9,12 +9,7 @@ const fn with_fields(name: &'static str, lines: usize, fields: &'static str) -> 
     File::with_fields(name, lines, fields)
 }
 
-const fn with_line_writer(
-    name: &'static str,
-    lines: usize,
-    fields: &'static str,
-    line_writer: LineWriter,
-) -> File {
+const fn with_line_writer(name: &'static str, lines: usize, fields: &'static str, line_writer: LineWriter) -> File {
     File::with_line_writer(name, lines, fields, line_writer)
 }
 
@@ -29,23 +24,11 @@ pub(super) const FILES: [File; 57] = [
         "bloodlineID:int charisma:int description:desc iconID:int? intelligence:int memory:int \
          name:name perception:int shortDescription:text? willpower:int",
     ),
-    with_fields(
-        "bloodlines",
-        20,
-        "charisma:int corporationID:int description:desc iconID:int? name:name raceID:int",
-    ),
+    with_fields("bloodlines", 20, "charisma:int corporationID:int description:desc iconID:int? name:name raceID:int"),
     with_line_writer("blueprints", 20_000, line_writers::BLUEPRINTS, line_writers::blueprints),
     with_fields("categories", 50, "iconID:int? name:name published:bool"),
-    with_fields(
-        "certificates",
-        150,
-        "description:desc groupID:int name:name recommendedFor:ints skillTypes:kv",
-    ),
-    with_fields(
-        "characterAttributes",
-        5,
-        "description:text iconID:int name:name notes:text shortDescription:text",
-    ),
+    with_fields("certificates", 150, "description:desc groupID:int name:name recommendedFor:ints skillTypes:kv"),
+    with_fields("characterAttributes", 5, "description:text iconID:int name:name notes:text shortDescription:text"),
     with_fields("cloneGrades", 5, "name:str skills:kv"),
     with_fields("compressibleTypes", 500, "compressedTypeID:int"),
     with_fields("contrabandTypes", 150, "factions:kv"),
@@ -113,11 +96,7 @@ pub(super) const FILES: [File; 57] = [
     with_line_writer("mapSolarSystems", 9_000, line_writers::SOLAR_SYSTEM, line_writers::solar_system),
     with_line_writer("mapStargates", 15_000, line_writers::GATE, line_writers::gate),
     with_fields("mapStars", 9_000, "radius:big solarSystemID:int statistics:map typeID:int"),
-    with_fields(
-        "marketGroups",
-        2_000,
-        "description:desc? hasTypes:bool iconID:int? name:name parentGroupID:int?",
-    ),
+    with_fields("marketGroups", 2_000, "description:desc? hasTypes:bool iconID:int? name:name parentGroupID:int?"),
     with_fields("masteries", 500, "_value:kv"),
     with_fields(
         "mercenaryTacticalOperations",
@@ -181,11 +160,7 @@ pub(super) const FILES: [File; 57] = [
     with_line_writer("translationLanguages", 8, line_writers::LANGUAGE, line_writers::language),
     with_fields("typeBonus", 5_000, "iconID:int? roleBonuses:mods types:kv miscBonuses:mods? bonusText:desc"),
     with_line_writer("typeDogma", 400_000, line_writers::DOGMA, line_writers::dogma),
-    with_fields(
-        "typeLists",
-        300,
-        "includedCategoryIDs:ints? includedGroupIDs:ints? includedTypeIDs:ints? name:str",
-    ),
+    with_fields("typeLists", 300, "includedCategoryIDs:ints? includedGroupIDs:ints? includedTypeIDs:ints? name:str"),
     with_line_writer("typeMaterials", 30_000, line_writers::MATERIALS, line_writers::materials),
     with_line_writer("types", 500_000, line_writers::TYPES, line_writers::types),
 ];
@@ -193,10 +168,8 @@ pub(super) const FILES: [File; 57] = [
 /// Returns the schema for the floor: one line per table, its name and then `column:type`, separated by spaces.
 pub(super) fn schema() -> String {
     let line = |file: &File| {
-        let columns = file
-            .columns()
-            .into_iter()
-            .map(|column| format!(" {}:{}", column.name, column.column_type.name()));
+        let columns =
+            file.columns().into_iter().map(|column| format!(" {}:{}", column.name, column.column_type.name()));
         format!("{}{}\n", file.name, columns.collect::<String>())
     };
     FILES.iter().map(line).collect()

@@ -60,8 +60,7 @@ impl Digest {
         if self.key_sum != expected.key_sum {
             return Some(format!("keys add up to {} instead of {}", self.key_sum, expected.key_sum));
         }
-        let names: std::collections::BTreeSet<_> =
-            self.columns.keys().chain(expected.columns.keys()).collect();
+        let names: std::collections::BTreeSet<_> = self.columns.keys().chain(expected.columns.keys()).collect();
         let wrong: Vec<&str> = names
             .into_iter()
             .filter(|name| self.columns.get(*name) != expected.columns.get(*name))
@@ -130,11 +129,8 @@ impl Expected {
                 by_text.columns.insert(name.clone(), first.try_into().ok()?);
                 by_value.columns.insert(name, second.try_into().ok()?);
             } else {
-                let keys = Digest {
-                    rows: first.try_into().ok()?,
-                    key_sum: second.try_into().ok()?,
-                    columns: BTreeMap::new(),
-                };
+                let keys =
+                    Digest { rows: first.try_into().ok()?, key_sum: second.try_into().ok()?, columns: BTreeMap::new() };
                 expected.tables.insert(name.clone(), Table { by_text: keys.clone(), by_value: keys });
                 table = name;
             }
@@ -199,17 +195,13 @@ mod tests {
             "{\"_key\":1,\"a\":1,\"b\":[2]}\n{\"_key\":3,\"a\":2,\"b\":[1]}\n",
             Some("keys add up to 4 instead of 3"),
         );
-        check(
-            "{\"_key\":1,\"a\":2,\"b\":[2]}\n{\"_key\":2,\"a\":1,\"b\":[1],\"c\":0}\n",
-            Some("other values in a, c"),
-        );
+        check("{\"_key\":1,\"a\":2,\"b\":[2]}\n{\"_key\":2,\"a\":1,\"b\":[1],\"c\":0}\n", Some("other values in a, c"));
     }
 
     #[test]
     fn expected_digests_survive_a_round_trip_as_text() {
         let table = digest_lines("{\"_key\":-1,\"a\":\"x\",\"b\":{ }}\n").unwrap();
-        let expected =
-            Expected { tables: [("t".to_owned(), table), ("u".to_owned(), Table::default())].into() };
+        let expected = Expected { tables: [("t".to_owned(), table), ("u".to_owned(), Table::default())].into() };
         assert_eq!(Expected::from_text(&expected.to_text()), Some(expected));
         assert_eq!(Expected::from_text("t one 2"), None);
     }

@@ -54,16 +54,9 @@ impl File {
     }
 
     /// Writes the file. The bytes depend only on the scale and the seed.
-    pub(super) fn write(
-        &self,
-        scale: f64,
-        seed: u64,
-        pools: &PhrasePools,
-        to: &mut impl Write,
-    ) -> io::Result<()> {
+    pub(super) fn write(&self, scale: f64, seed: u64, pools: &PhrasePools, to: &mut impl Write) -> io::Result<()> {
         let fields = Field::all(self.fields);
-        let stream =
-            self.name.bytes().fold(1, |number: u64, byte| number.wrapping_mul(257) + u64::from(byte));
+        let stream = self.name.bytes().fold(1, |number: u64, byte| number.wrapping_mul(257) + u64::from(byte));
         let mut random = Random::new(seed, stream);
         let mut out = Vec::with_capacity(2 * BLOCK_BYTES);
         let count = self.lines_at(scale);
@@ -141,11 +134,7 @@ mod tests {
         let types = parsed("types", 0.02);
         let first = |fits: fn(&Value) -> bool| types.iter().position(fits).unwrap() * 100 / types.len();
         assert_eq!(first(|line| line["radius"].is_f64()), 10, "integers in the first tenth");
-        assert_eq!(
-            first(|line| line.get("sofMaterialSetID").is_some()),
-            99,
-            "first occurs in the last hundredth"
-        );
+        assert_eq!(first(|line| line.get("sofMaterialSetID").is_some()), 99, "first occurs in the last hundredth");
         let prices: [fn(&Value) -> bool; 4] = [
             |line| line.get("basePrice").is_none(),
             |line| line.get("basePrice").is_some_and(Value::is_null),
@@ -153,10 +142,7 @@ mod tests {
             |line| line["basePrice"].is_f64(),
         ];
         assert!(prices.into_iter().all(|kind| types.iter().any(kind)));
-        assert!(
-            types.iter().any(|line| line["name"].as_object().unwrap().len() < 8),
-            "some languages missing"
-        );
+        assert!(types.iter().any(|line| line["name"].as_object().unwrap().len() < 8), "some languages missing");
         assert!(parsed("translationLanguages", 1.0).iter().all(|line| line["_key"].is_string()));
         let moons = written("mapMoons", 0.01, 1);
         assert!(
@@ -164,10 +150,7 @@ mod tests {
             "negative zeros and exponents"
         );
         let stars = parsed("mapStars", 0.01);
-        assert!(
-            stars.iter().any(|line| line["radius"].as_u64().unwrap() % 2 == 1),
-            "more than a double can represent"
-        );
+        assert!(stars.iter().any(|line| line["radius"].as_u64().unwrap() % 2 == 1), "more than a double can represent");
         assert!(written("types", 0.001, 1).contains(r"\ud83d\ude80"), "escapes");
         assert!(parsed("masteries", 1.0)[0]["_value"][0]["_value"].is_array());
     }

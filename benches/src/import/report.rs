@@ -96,9 +96,8 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 fn growth(benchmarks: &[Benchmark]) -> Option<Threshold> {
     let by_size = |a: &&Benchmark, b: &&Benchmark| a.megabytes.total_cmp(&b.megabytes);
     let (small, large) = (benchmarks.iter().min_by(by_size)?, benchmarks.iter().max_by(by_size)?);
-    let cost = |benchmark: &Benchmark| {
-        benchmark.row(GRISTMILL.name).map(|row| median(&row.seconds()) / benchmark.megabytes)
-    };
+    let cost =
+        |benchmark: &Benchmark| benchmark.row(GRISTMILL.name).map(|row| median(&row.seconds()) / benchmark.megabytes);
     let what = format!("time per megabyte, scale {} × scale {}", large.scale, small.scale);
     let value = cost(large).zip(cost(small)).map(|(large, small)| large / small);
     (large.megabytes > small.megabytes).then_some(Threshold { what, value, limit: AtMost(1.11) })
@@ -134,8 +133,7 @@ mod tests {
 
     #[test]
     fn thresholds_use_the_floor_and_duckdb() {
-        let benchmark =
-            benchmark(0.1, vec![row(GRISTMILL.name, 1.5), row(FLOOR.name, 1.0), row(DUCKDB, 6.0)]);
+        let benchmark = benchmark(0.1, vec![row(GRISTMILL.name, 1.5), row(FLOOR.name, 1.0), row(DUCKDB, 6.0)]);
         let expected = [(1.5, "met"), (1.5, "NOT MET"), (0.25, "met"), (150.0, "met")];
         assert_eq!(statuses(&thresholds(&benchmark)), expected);
         assert_eq!(failure(&[benchmark]), None);

@@ -18,12 +18,7 @@ const THREADS: u64 = 64;
 
 pub(super) const CANDIDATES: &[Candidate] = &[
     Candidate { name: "gristmill, 64 threads (FULL)", measure: from_threads, max_tasks: MANY, growth: false },
-    Candidate {
-        name: "gristmill, batches of 100 (FULL)",
-        measure: in_batches,
-        max_tasks: MANY,
-        growth: true,
-    },
+    Candidate { name: "gristmill, batches of 100 (FULL)", measure: in_batches, max_tasks: MANY, growth: true },
 ];
 const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'completed'";
 

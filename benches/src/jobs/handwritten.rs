@@ -40,8 +40,7 @@ const CLAIM: &str = "
     WHERE id IN (SELECT id FROM tasks WHERE status = 'ready' ORDER BY id LIMIT ?2)
     RETURNING id, payload";
 
-const FINISH: &str =
-    "UPDATE tasks SET status = 'done', finished_at = ?1 WHERE id = ?2 AND status = 'running'";
+const FINISH: &str = "UPDATE tasks SET status = 'done', finished_at = ?1 WHERE id = ?2 AND status = 'running'";
 
 const PREFILL: &str = "
     WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers LIMIT ?1)

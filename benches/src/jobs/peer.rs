@@ -13,12 +13,7 @@ pub(super) const CANDIDATES: &[Candidate] = &[
     Candidate { name: "effectum, WAL set (NORMAL)", measure: effectum_wal, max_tasks: MANY, growth: false },
     // Its time grows with the square of the number of tasks: 10,000 take half a minute.
     Candidate { name: "apalis (OFF and FULL)", measure: apalis, max_tasks: FEW, growth: false },
-    Candidate {
-        name: "apalis, without LIdx (OFF and FULL)",
-        measure: apalis_lighter,
-        max_tasks: MANY,
-        growth: false,
-    },
+    Candidate { name: "apalis, without LIdx (OFF and FULL)", measure: apalis_lighter, max_tasks: MANY, growth: false },
 ];
 
 const PROGRAMS: &[&str] = &["effectum", "apalis"];
@@ -56,15 +51,14 @@ fn start(name: &str, plan: &Plan, arg: Option<&str>, completed: &'static str) ->
     let program = program::peer_path(name)?;
     let mut command = Command::new(&program);
     command.arg(&plan.database).arg(plan.tasks.to_string()).args(arg);
-    let output = command.output().map_err(|error| {
-        format!("{}: {error}; run the benchmark `jobs`, which builds it", program.display())
-    })?;
+    let output = command
+        .output()
+        .map_err(|error| format!("{}: {error}; run the benchmark `jobs`, which builds it", program.display()))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let [enqueue, drain, sum] =
-        numbers(&text).ok_or_else(|| format!("{} printed {text:?}", program.display()))?;
+    let [enqueue, drain, sum] = numbers(&text).ok_or_else(|| format!("{} printed {text:?}", program.display()))?;
     let [enqueue, drain] = [enqueue, drain].map(Duration::from_secs_f64);
     // A sum of numbers below a million is exact in 53 bits.
     Ok(Outcome { enqueue, drain, sum: sum as u64, completed })

@@ -75,10 +75,7 @@ fn task_must_end_in_a_state_its_kind_allows() {
 fn only_a_failed_task_has_one_dead_letter() {
     check(|record| record.dead_letters.clear(), "has 0 dead letters");
     check(|record| record.dead_letters.push(record.dead_letters[0].clone()), "has 2 dead letters");
-    check(
-        |record| record.dead_letters.push(("1".to_owned(), String::new())),
-        "is completed and has 1 dead letters",
-    );
+    check(|record| record.dead_letters.push(("1".to_owned(), String::new())), "is completed and has 1 dead letters");
     check(|record| record.dead_letters.push(("9".to_owned(), String::new())), "which does not exist");
 }
 
@@ -114,11 +111,7 @@ fn taken(times: u32) -> RunRecord {
         [freed, Change { crashes, ..change(1, "pending", "running") }]
     });
     record.changes.splice(1..1, losses);
-    record
-        .changes
-        .iter_mut()
-        .filter(|change| change.now == "completed")
-        .for_each(|change| change.crashes = times);
+    record.changes.iter_mut().filter(|change| change.now == "completed").for_each(|change| change.crashes = times);
     record
 }
 
@@ -168,10 +161,7 @@ fn acknowledged_checkpoints_are_found_and_deleted_at_the_end() {
     let lookup = || HandlerEvent::LookUp(1, "w1/0".to_owned());
     let resumed = |step| HandlerEvent::Resumed(1, "w1/0".to_owned(), step);
     let saved = || HandlerEvent::Saved(1, 2);
-    check(
-        |record| record.handler_events.extend([saved(), lookup(), resumed(1)]),
-        "but step 2 was acknowledged",
-    );
+    check(|record| record.handler_events.extend([saved(), lookup(), resumed(1)]), "but step 2 was acknowledged");
     check(|record| record.handler_events.push(resumed(0)), "without a lookup");
     // The worker was suspended after its lookup, and another worker continued meanwhile.
     let mut late = valid_record();

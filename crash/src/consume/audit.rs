@@ -40,9 +40,7 @@ pub(crate) fn audit(
         }
         audit.duplicates += u32::from(times > 1);
         if times > 1 && cuts == 0 {
-            audit
-                .violations
-                .push(format!("no acknowledgement was lost, but {id} ({outcome:?}) ended {times} times"));
+            audit.violations.push(format!("no acknowledgement was lost, but {id} ({outcome:?}) ended {times} times"));
         }
         if done > 1 && action == Action::Enqueue {
             audit.violations.push(format!("{id} has {done} unfinished tasks with its id as their key"));
@@ -57,9 +55,7 @@ pub(crate) fn audit(
         }
     }
     if action == Action::Exec {
-        audit
-            .violations
-            .extend(dead_letters.iter().filter_map(|dead_letter| unstarted_attempts(dead_letter, results)));
+        audit.violations.extend(dead_letters.iter().filter_map(|dead_letter| unstarted_attempts(dead_letter, results)));
     }
     audit.violations.extend(results.runs.iter().filter_map(|(id, runs)| excess_attempts(id, runs, cuts)));
     audit
@@ -77,15 +73,13 @@ fn count_dead_letters<'a>(
         match published.messages.get(id) {
             None => violations.push(format!("dead letter of a message that was not published: {id} {body}")),
             Some(message) if message.body != *body => {
-                violations
-                    .push(format!("{id} was published as {}, but its dead letter is {body}", message.body));
+                violations.push(format!("{id} was published as {}, but its dead letter is {body}", message.body));
             }
             Some(message) if message.outcome.is_done() => {
                 violations.push(format!("{id} ({:?}) is a dead letter: {reason}: {error}", message.outcome));
             }
             Some(message) if message.outcome.reason() != reason => {
-                violations
-                    .push(format!("{id} ({:?}) was dead-lettered for {reason:?}: {error}", message.outcome));
+                violations.push(format!("{id} ({:?}) was dead-lettered for {reason:?}: {error}", message.outcome));
             }
             Some(_) if error.is_empty() => violations.push(format!("dead letter {id} has no error text")),
             Some(_) => {}

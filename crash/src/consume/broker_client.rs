@@ -57,8 +57,7 @@ impl BrokerClient {
             Some(max_length) => declared.max_length(max_length),
             None => declared,
         };
-        let builder =
-            Client::builder(uri).name("crash-harness").queue(declared).confirm_timeout(BROKER_TIMEOUT);
+        let builder = Client::builder(uri).name("crash-harness").queue(declared).confirm_timeout(BROKER_TIMEOUT);
         let client = runtime.block_on(builder.start()).context("cannot declare a queue")?;
         let nacked = Arc::default();
         Ok(BrokerClient { uri: uri.to_owned(), queue: queue.to_owned(), client, runtime, nacked })

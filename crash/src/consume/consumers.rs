@@ -117,8 +117,7 @@ impl ConsumerProcess {
             return Some(child_pid);
         }
         let child_pid = child_pid.as_raw_nonzero();
-        let children =
-            std::fs::read_to_string(format!("/proc/{child_pid}/task/{child_pid}/children")).ok()?;
+        let children = std::fs::read_to_string(format!("/proc/{child_pid}/task/{child_pid}/children")).ok()?;
         children.split_whitespace().next()?.parse().ok().and_then(Pid::from_raw)
     }
 

@@ -96,25 +96,19 @@ pub(crate) fn random_messages(action: Action, count: u64, bad: u64, rng: &mut Rn
 pub(crate) fn one_of_each(action: Action, rng: &mut Rng) -> Vec<TestMessage> {
     let outcomes = [Outcome::Done, Outcome::Rejected, Outcome::SecondAttempt, Outcome::Exhausted];
     let possible = if action == Action::Exec { &outcomes[..] } else { &outcomes[..2] };
-    (0..)
-        .zip(possible)
-        .map(|(number, outcome)| build(action, format!("s{number}"), number, *outcome, rng))
-        .collect()
+    (0..).zip(possible).map(|(number, outcome)| build(action, format!("s{number}"), number, *outcome, rng)).collect()
 }
 
 /// Creates messages whose handlers are slow.
 pub(crate) fn slow_messages(count: u64, rng: &mut Rng) -> Vec<TestMessage> {
-    (0..count)
-        .map(|number| build(Action::Exec, format!("slow{number}"), number, Outcome::Slow, rng))
-        .collect()
+    (0..count).map(|number| build(Action::Exec, format!("slow{number}"), number, Outcome::Slow, rng)).collect()
 }
 
 fn random_message(action: Action, number: u64, bad: u64, rng: &mut Rng) -> TestMessage {
     let outcome = match rng.percent(bad) {
         false => Outcome::Done,
         true if action == Action::Exec => {
-            [Outcome::SecondAttempt, Outcome::SecondAttempt, Outcome::Rejected, Outcome::Exhausted]
-                [rng.index(4)]
+            [Outcome::SecondAttempt, Outcome::SecondAttempt, Outcome::Rejected, Outcome::Exhausted][rng.index(4)]
         }
         true => Outcome::Rejected,
     };
@@ -196,8 +190,7 @@ mod tests {
             let messages = random_messages(action, 1_000, 10, &mut Rng::new(7));
             let bad = messages.iter().filter(|message| message.outcome != Outcome::Done).count();
             assert!((50..150).contains(&bad), "{action:?}: {bad}");
-            let is_json =
-                |message: &TestMessage| serde_json::from_str::<serde_json::Value>(&message.body).is_ok();
+            let is_json = |message: &TestMessage| serde_json::from_str::<serde_json::Value>(&message.body).is_ok();
             let json = messages.iter().filter(|message| message.outcome == Outcome::Done).all(is_json);
             assert_eq!(json, action != Action::Exec, "{action:?}");
         }

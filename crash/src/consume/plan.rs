@@ -115,8 +115,7 @@ impl Plan {
             let at = rng.index(events.len() + 1);
             events.insert(at, (rng.millis(0..max), Event::KillBroker(rng.millis(0..800))));
         }
-        let outage =
-            if round.is_multiple_of(LONG_OUTAGE_CYCLE) { 120_000 } else { rng.in_range(1_000..8_000) };
+        let outage = if round.is_multiple_of(LONG_OUTAGE_CYCLE) { 120_000 } else { rng.in_range(1_000..8_000) };
         let outage = Duration::from_millis(outage);
         let cuts = |cuts| (Duration::from_millis(max / 4), Event::CutConnections(cuts));
         let hazard_events = match hazard {
@@ -127,8 +126,7 @@ impl Plan {
             Hazard::None | Hazard::BoundedQueue | Hazard::SlowHandlers => Vec::new(),
         };
         // Publishing continues for as long as a hazard lasts.
-        let publish_time =
-            if hazard_events.is_empty() { publish_time } else { publish_time + Duration::from_secs(3) };
+        let publish_time = if hazard_events.is_empty() { publish_time } else { publish_time + Duration::from_secs(3) };
         if hazard == Hazard::SlowHandlers {
             // Without kills, a message that is done twice is a violation.
             events.clear();
@@ -187,8 +185,7 @@ impl Plan {
     /// Returns the arguments of `gristmill`.
     pub(crate) fn args(&self, queue: &str, folder: &Path) -> Vec<OsString> {
         let kind = if self.quorum { "quorum" } else { "classic" };
-        let (workers, prefetch, attempts) =
-            (self.workers.to_string(), self.prefetch.to_string(), ATTEMPTS.to_string());
+        let (workers, prefetch, attempts) = (self.workers.to_string(), self.prefetch.to_string(), ATTEMPTS.to_string());
         let mut args: Vec<OsString> = ["consume", queue].map(OsString::from).to_vec();
         // A bounded queue was declared by the harness.
         if self.max_length.is_none() {

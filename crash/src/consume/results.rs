@@ -43,11 +43,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub(crate) fn read(
-        action: Action,
-        folder: &Path,
-        messages: &BTreeMap<String, TestMessage>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn read(action: Action, folder: &Path, messages: &BTreeMap<String, TestMessage>) -> Result<Self, Error> {
         let output_path = output_path(action, folder);
         let mut results = Results::default();
         if !output_path.exists() {
@@ -55,8 +51,7 @@ impl Results {
         }
         match action {
             Action::Exec => {
-                let text =
-                    std::fs::read_to_string(&output_path).context("cannot read the log of the commands")?;
+                let text = std::fs::read_to_string(&output_path).context("cannot read the log of the commands")?;
                 text.lines().for_each(|line| results.read_line(line, messages));
             }
             _ => results.read_database(action, &output_path, messages).context(READ_ERROR)?,
@@ -101,8 +96,7 @@ impl Results {
                     *self.done.entry(id).or_default() += 1;
                 }
                 Some(message) => {
-                    self.violations
-                        .push(format!("{id} was published as {}, but stored as {found}", message.body));
+                    self.violations.push(format!("{id} was published as {}, but stored as {found}", message.body));
                 }
                 None => self.violations.push(format!("result of a message that was not published: {found}")),
             }
@@ -124,9 +118,7 @@ impl Results {
                 *self.done.entry(id.to_owned()).or_default() += u32::from(is_done);
                 self.runs.entry(id.to_owned()).or_default().push(attempt);
             }
-            _ => self
-                .violations
-                .push(format!("a command was run for a message that was not published: {line:?}")),
+            _ => self.violations.push(format!("a command was run for a message that was not published: {line:?}")),
         }
     }
 

@@ -49,15 +49,13 @@ pub(crate) struct ConsumeRound<'a> {
 
 impl ConsumeRound<'_> {
     pub(crate) fn run(&mut self, broker: &mut Broker) -> Result<(), Error> {
-        let mut sent =
-            random_messages(self.plan.action, self.plan.count, self.plan.bad_percent, &mut self.rng);
+        let mut sent = random_messages(self.plan.action, self.plan.count, self.plan.bad_percent, &mut self.rng);
         if self.plan.has_slow_handlers() {
             sent.splice(0..0, slow_messages(2, &mut self.rng));
         }
         let warm_up = if self.plan.kills_broker() { self.warm_up()? } else { Vec::new() };
         let all = warm_up.iter().chain(&sent).map(|message| (message.id.clone(), message.clone())).collect();
-        let mut rest =
-            sent.split_off(sent.len() * usize::try_from(self.plan.early_percent).unwrap_or(0) / 100);
+        let mut rest = sent.split_off(sent.len() * usize::try_from(self.plan.early_percent).unwrap_or(0) / 100);
         let mut confirmed = self.broker_client.publish(&sent);
         if self.plan.max_length.is_some() {
             // Messages that the full queue refused are published later.
@@ -68,8 +66,7 @@ impl ConsumeRound<'_> {
             let consumer = self.start_consumer()?;
             self.consumers.push(consumer);
         }
-        let publishing =
-            self.broker_client.publish_in_background(rest, self.plan.publish_time, &mut self.rng);
+        let publishing = self.broker_client.publish_in_background(rest, self.plan.publish_time, &mut self.rng);
         for (wait, event) in mem::take(&mut self.plan.events) {
             self.wait(wait)?;
             self.apply_event(event, broker)?;
@@ -134,8 +131,7 @@ impl ConsumeRound<'_> {
                     // So does a consumer that finds a full disk when it creates its database.
                     _ if self.plan.has_full_disk() && self.consumers[index].failed_on_full_disk() => {}
                     _ => {
-                        let (number, line) =
-                            (self.consumers[index].number, self.consumers[index].last_line());
+                        let (number, line) = (self.consumers[index].number, self.consumers[index].last_line());
                         self.violations.push(format!("consumer {number} ended by itself: {status}: {line}"));
                     }
                 }
@@ -154,10 +150,7 @@ impl ConsumeRound<'_> {
     /// Waits until a consumer has started, and up to 250 ms longer.
     fn wait_until_started(&mut self, index: usize) -> Result<(), Error> {
         let start = Instant::now();
-        while !self.consumers[index].has_started()
-            && start.elapsed() < START_TIMEOUT
-            && self.violations.is_empty()
-        {
+        while !self.consumers[index].has_started() && start.elapsed() < START_TIMEOUT && self.violations.is_empty() {
             self.wait(Duration::from_millis(5))?;
         }
         let wait = self.rng.millis(0..250);
@@ -263,8 +256,7 @@ impl ConsumeRound<'_> {
         consumer.terminate()?;
         let Some(status) = consumer.wait(BROKER_TIMEOUT)? else {
             consumer.kill()?;
-            let text =
-                format!("consumer {} did not stop after SIGTERM: {}", consumer.number, consumer.last_line());
+            let text = format!("consumer {} did not stop after SIGTERM: {}", consumer.number, consumer.last_line());
             self.violations.push(text);
             return Ok(());
         };
@@ -291,8 +283,7 @@ impl ConsumeRound<'_> {
             }
             _ => {
                 let line = consumer.last_line();
-                self.violations
-                    .push(format!("consumer {} failed after SIGTERM: {status}: {line}", consumer.number));
+                self.violations.push(format!("consumer {} failed after SIGTERM: {status}: {line}", consumer.number));
             }
         }
         Ok(())
@@ -321,11 +312,7 @@ impl ConsumeRound<'_> {
             }
             if check == 0 {
                 let missing = &found.missing;
-                self.events.push(format!(
-                    "drained too early ({}; {} such messages)",
-                    missing[0],
-                    missing.len()
-                ));
+                self.events.push(format!("drained too early ({}; {} such messages)", missing[0], missing.len()));
             }
             pause(Duration::from_millis(500));
         }

@@ -43,8 +43,7 @@ impl Dataset {
         let ranges = [(&old, 0..lines), (&new, lines * 9 / 10..lines * 19 / 10)];
         for (folder, range) in ranges {
             let is_new = folder == &new;
-            let mut writer =
-                FolderWriter { folder: folder.clone(), rng: &mut rng, ids: range.collect(), is_new };
+            let mut writer = FolderWriter { folder: folder.clone(), rng: &mut rng, ids: range.collect(), is_new };
             writer.keyed()?;
             writer.loose()?;
         }
@@ -75,9 +74,7 @@ impl FolderWriter<'_> {
             let mass = id as f64 / 8.0;
             format!(r#"{{"_key":{id},"name":{name},"group":{},"mass":{mass},"is":{}}}"#, id % 17, id % 3 == 0)
         })?;
-        self.file("keyed/words", |id, _| {
-            format!(r#"{{"_key":"word {id}","group":{},"list":[1,{id}]}}"#, id % 5)
-        })?;
+        self.file("keyed/words", |id, _| format!(r#"{{"_key":"word {id}","group":{},"list":[1,{id}]}}"#, id % 5))?;
         // A column of numbers that has texts in the last lines; then a column that only the last lines have.
         self.file("keyed/turn", |id, lines_after| match lines_after {
             0..5 => format!(r#"{{"_key":{id},"value":"{id} and more"}}"#),
@@ -94,9 +91,7 @@ impl FolderWriter<'_> {
             let other = self.rng.index(index + 1);
             self.ids.swap(index, other);
         }
-        self.file("keyed/shuffled", |id, _| {
-            format!(r#"{{"_key":{id},"text":"{}"}}"#, "x".repeat(id as usize % 40))
-        })?;
+        self.file("keyed/shuffled", |id, _| format!(r#"{{"_key":{id},"text":"{}"}}"#, "x".repeat(id as usize % 40)))?;
         self.ids = rising;
         for number in 0..SMALL_FILE_COUNT {
             // Every second table exists only in the new folder.
@@ -104,9 +99,7 @@ impl FolderWriter<'_> {
                 let count = self.rng.in_range(1..MAX_SMALL_FILE_LINES) as usize;
                 let all = std::mem::take(&mut self.ids);
                 self.ids = all[..count].to_vec();
-                self.file(&format!("keyed/small{number}"), |id, _| {
-                    format!(r#"{{"_key":{id},"group":{number}}}"#)
-                })?;
+                self.file(&format!("keyed/small{number}"), |id, _| format!(r#"{{"_key":{id},"group":{number}}}"#))?;
                 self.ids = all;
             }
         }

@@ -167,9 +167,7 @@ impl Workdir {
 
     pub(crate) fn files(&self) -> Result<BTreeSet<String>, Error> {
         let list = || -> std::io::Result<BTreeSet<String>> {
-            std::fs::read_dir(&self.0)?
-                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-                .collect()
+            std::fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
         };
         list().context("cannot list a folder")
     }

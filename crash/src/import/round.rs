@@ -40,15 +40,7 @@ pub(crate) struct ImportRound<'a> {
 
 impl<'a> ImportRound<'a> {
     pub(crate) fn new(cli: &'a Cli, scenario: &'a Scenario, workdir: &'a Workdir, copy: &'a Path) -> Self {
-        ImportRound {
-            cli,
-            scenario,
-            workdir,
-            copy,
-            violations: Vec::new(),
-            loaded: BTreeSet::new(),
-            was_killed: false,
-        }
+        ImportRound { cli, scenario, workdir, copy, violations: Vec::new(), loaded: BTreeSet::new(), was_killed: false }
     }
 
     pub(crate) fn add_violation(&mut self, what: impl Into<String>) {
@@ -107,8 +99,7 @@ impl<'a> ImportRound<'a> {
             ImportEnd::Killed => name.starts_with(".out.db.import") || is_log(name),
             ImportEnd::Stopped { resume } => {
                 let draft = name.starts_with(".out.db.import") && name != ".out.db.import-lock";
-                (resume && self.scenario.mode == ImportMode::New && draft)
-                    || (self.was_killed && is_log(name))
+                (resume && self.scenario.mode == ImportMode::New && draft) || (self.was_killed && is_log(name))
             }
             ImportEnd::DiskFull => ["out.db-wal", "out.db-shm"].contains(&name),
             ImportEnd::Done => false,
@@ -128,12 +119,10 @@ impl<'a> ImportRound<'a> {
         }
         let files = summary["files"].as_array().map_or(&[][..], Vec::as_slice);
         for file in files {
-            let (table, outcome) =
-                (file["table"].as_str().unwrap_or(""), file["outcome"].as_str().unwrap_or(""));
+            let (table, outcome) = (file["table"].as_str().unwrap_or(""), file["outcome"].as_str().unwrap_or(""));
             let expected = if self.loaded.contains(table) { "unchanged" } else { "loaded" };
             if outcome != expected {
-                self.violations
-                    .push(format!("the outcome of table {table} is {outcome:?}; expected {expected:?}"));
+                self.violations.push(format!("the outcome of table {table} is {outcome:?}; expected {expected:?}"));
             }
         }
     }

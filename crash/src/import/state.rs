@@ -70,8 +70,7 @@ impl DatabaseState {
     /// Checks that each table is in the old or the new state, and that `_imports` says which.
     pub(crate) fn compare(&self, old: &DatabaseState, new: &DatabaseState) -> Comparison {
         let mut comparison = Comparison::default();
-        let tables =
-            [old, new, self].into_iter().flat_map(|state| state.tables.keys().chain(state.import_log.keys()));
+        let tables = [old, new, self].into_iter().flat_map(|state| state.tables.keys().chain(state.import_log.keys()));
         for name in tables.collect::<BTreeSet<_>>() {
             let (before, after, found) = (old.tables.get(name), new.tables.get(name), self.tables.get(name));
             if found != before && found != after {
@@ -89,10 +88,9 @@ impl DatabaseState {
                     comparison.loaded.insert(name.clone());
                 }
             } else if log_rows != old.log_rows(name) {
-                comparison.violations.push(format!(
-                    "_imports has {log_rows:?} for {name}; undisturbed {:?}",
-                    new.log_rows(name)
-                ));
+                comparison
+                    .violations
+                    .push(format!("_imports has {log_rows:?} for {name}; undisturbed {:?}", new.log_rows(name)));
             } else if found != before {
                 comparison.violations.push(format!("_imports does not list {name} as loaded, but it is"));
             }
@@ -107,8 +105,7 @@ impl DatabaseState {
 
 impl Table {
     fn read(conn: &Connection, name: &str) -> rusqlite::Result<Table> {
-        let schema =
-            "SELECT type || ' ' || name || ': ' || coalesce(sql, '') FROM sqlite_schema WHERE tbl_name = ?1
+        let schema = "SELECT type || ' ' || name || ': ' || coalesce(sql, '') FROM sqlite_schema WHERE tbl_name = ?1
             ORDER BY type, name";
         let schema = strings(conn, schema, [name])?;
         let mut statement = conn.prepare(&format!("SELECT rowid, * FROM \"{name}\" ORDER BY rowid"))?;

@@ -63,11 +63,7 @@ fn full_disk(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool
     description
 }
 
-fn on_small_disk(
-    round: &mut ImportRound<'_>,
-    disk: &SmallDisk,
-    rng: &mut Rng,
-) -> Result<(String, bool), Error> {
+fn on_small_disk(round: &mut ImportRound<'_>, disk: &SmallDisk, rng: &mut Rng) -> Result<(String, bool), Error> {
     let free_bytes = rng.in_range(0..MAX_FREE_BYTES);
     let spare = round.workdir.folder().join("spare");
     let reserve = || File::create(&spare)?.write_all(&vec![0; free_bytes as usize]);

@@ -57,8 +57,7 @@ const TABLES: [(&str, &str); 4] = [
 ];
 
 /// Existing files of the undisturbed catalog (`e`), joined with the same files of the other one (`f`).
-const JOINED_FILES: &str =
-    "undisturbed.library_files e JOIN undisturbed.library_roots er ON er.id = e.library_id
+const JOINED_FILES: &str = "undisturbed.library_files e JOIN undisturbed.library_roots er ON er.id = e.library_id
     LEFT JOIN other.library_roots r ON r.root_path = er.root_path
     LEFT JOIN other.library_files f ON f.library_id = r.id AND f.relative_path = e.relative_path
         AND (f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode) IS (e.size_bytes, e.mtime_ns, e.ctime_ns, e.inode)
@@ -85,15 +84,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Phase; 7] = [
-        Phase::Start,
-        Phase::Walk,
-        Phase::Samples,
-        Phase::Contents,
-        Phase::MarkShared,
-        Phase::Finish,
-        Phase::Done,
-    ];
+    pub(crate) const ALL: [Phase; 7] =
+        [Phase::Start, Phase::Walk, Phase::Samples, Phase::Contents, Phase::MarkShared, Phase::Finish, Phase::Done];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -158,8 +150,7 @@ impl CatalogPair {
     pub(crate) fn has_catalog(&self) -> Result<bool, Error> {
         let sql = "SELECT count(*) FROM other.sqlite_schema WHERE name IN ('library_files', 'folders', 'scan_sessions',
             'library_roots')";
-        let columns =
-            "SELECT count(*) FROM pragma_table_info('library_files', 'other') WHERE name = 'read_hash'";
+        let columns = "SELECT count(*) FROM pragma_table_info('library_files', 'other') WHERE name = 'read_hash'";
         Ok(self.query_count(sql)? == 4 && self.query_count(columns)? == 1)
     }
 
@@ -192,9 +183,8 @@ impl CatalogPair {
         }
         // A resumed scan need not report its totals, but if it does, they must be right.
         let last = |db: &str| format!("SELECT max(o.id) FROM {db}.scan_sessions o GROUP BY o.library_id");
-        let claims = |s: &str| {
-            format!("({s}.settled, {s}.duplicate_groups, {s}.duplicate_files, {s}.reclaimable_bytes)")
-        };
+        let claims =
+            |s: &str| format!("({s}.settled, {s}.duplicate_groups, {s}.duplicate_files, {s}.reclaimable_bytes)");
         let false_claims = self.query_count(&format!(
             "SELECT count(*) FROM other.scan_sessions f JOIN undisturbed.scan_sessions e ON e.library_id = f.library_id
             WHERE f.id IN ({}) AND e.id IN ({}) AND f.settled IS NOT NULL AND {} IS NOT {}",
@@ -233,9 +223,8 @@ impl CatalogPair {
         ))?;
         let walked = unwalked == 0 && running + ended == requested;
         let inodes = "count(DISTINCT e.device || ' ' || e.inode)";
-        let count = |what: &str, when: &str| {
-            self.query_count(&format!("SELECT {what} FROM {JOINED_FILES} AND ({when})"))
-        };
+        let count =
+            |what: &str, when: &str| self.query_count(&format!("SELECT {what} FROM {JOINED_FILES} AND ({when})"));
         let small = "e.size_bytes <= 65536";
         let unsampled = count("count(*)", &format!("{UNSAMPLED} OR ({small} AND {UNREAD})"))?;
         let contents = count("count(*)", UNREAD)?;
@@ -273,11 +262,7 @@ impl CatalogPair {
         self.0.query_row(sql, [], |row| row.get(0)).context(READ_ERROR)
     }
 
-    fn query<T>(
-        &self,
-        sql: &str,
-        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, Error> {
+    fn query<T>(&self, sql: &str, read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>) -> Result<Vec<T>, Error> {
         let run = || self.0.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>();
         run().context(READ_ERROR)
     }

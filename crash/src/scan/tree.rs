@@ -292,8 +292,7 @@ impl Tree {
 fn content(kind: u64, size: u64) -> Vec<u8> {
     let mut rng = Rng::new(kind);
     let size = usize::try_from(size).unwrap_or(0);
-    let block: Vec<u8> =
-        (0..size.min(4_096).div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+    let block: Vec<u8> = (0..size.min(4_096).div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     block.into_iter().cycle().take(size).collect()
 }
 

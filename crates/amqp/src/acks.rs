@@ -107,8 +107,7 @@ impl AckTracker {
             send(Ack { tag, multiple: count > 1 });
         }
         if self.pending > count {
-            for (at, state) in self.states.iter_mut().enumerate().filter(|(_, state)| **state == State::Done)
-            {
+            for (at, state) in self.states.iter_mut().enumerate().filter(|(_, state)| **state == State::Done) {
                 *state = State::Acked;
                 send(Ack { tag: self.forgotten + 1 + at as u64, multiple: false });
             }

@@ -58,9 +58,7 @@ impl AdaptivePrefetch {
         let first = match (self.handler, is_explicit) {
             (Some(_), _) => self.target(),
             (None, true) => self.limit_by_bytes(self.max_prefetch),
-            (None, false) => {
-                self.limit_by_bytes(self.with_reserve(0).min(self.max_prefetch).min(MAX_INITIAL))
-            }
+            (None, false) => self.limit_by_bytes(self.with_reserve(0).min(self.max_prefetch).min(MAX_INITIAL)),
         };
         first.clamp(1, u32::from(u16::MAX)) as u16
     }

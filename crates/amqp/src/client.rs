@@ -177,8 +177,7 @@ impl ClientBuilder {
         permissions::declare(&topology, &configs, &connection).await?;
         self.consumers.iter().zip(&configs).for_each(|(consumer, config)| consumer.warn(config));
         let publisher = Publisher::start(publishing.clone(), self.max_in_flight, self.confirm_timeout);
-        let mut client =
-            Client { consuming, publishing, publisher, consumers: Vec::new(), background: Vec::new() };
+        let mut client = Client { consuming, publishing, publisher, consumers: Vec::new(), background: Vec::new() };
         let mut ready_signals = Vec::new();
         for config in configs {
             let needed = Arc::new(topology.for_queue(&config.queue).merge(&config.dead_letter_topology));
@@ -205,8 +204,7 @@ impl ClientBuilder {
         let redeclaring = tokio::spawn(redeclare(client.consuming.clone(), topology));
         client.background.push(redeclaring.abort_handle());
         if !client.consumers.is_empty() {
-            let views: Vec<ConsumerView> =
-                client.consumers.iter().map(|consumer| consumer.view.clone()).collect();
+            let views: Vec<ConsumerView> = client.consumers.iter().map(|consumer| consumer.view.clone()).collect();
             client.background.push(tokio::spawn(watch_lag(client.consuming.clone(), views)).abort_handle());
         }
         Ok(client)
@@ -277,11 +275,7 @@ impl Client {
         let (stop, stop_requested) = oneshot::channel();
         let (report_ready, ready) = oneshot::channel();
         let task = tokio::spawn(dispatcher.run(Some(report_ready), stop_requested));
-        self.consumers.push(ConsumerHandle {
-            view: ConsumerView { config, counters, pool },
-            stop: Some(stop),
-            task,
-        });
+        self.consumers.push(ConsumerHandle { view: ConsumerView { config, counters, pool }, stop: Some(stop), task });
         Ok(ready)
     }
 

@@ -328,9 +328,7 @@ impl Consumer {
         if self.dedup_window.is_some_and(|window| window.is_zero()) {
             return invalid("dedup_window is 0; expected: more than 0");
         }
-        if self.exclusive
-            && topology.queue(&self.queue).and_then(Queue::kind).is_some_and(|kind| kind != "classic")
-        {
+        if self.exclusive && topology.queue(&self.queue).and_then(Queue::kind).is_some_and(|kind| kind != "classic") {
             return invalid(
                 "only a classic queue can be consumed exclusively; use x-single-active-consumer for others",
             );
@@ -339,10 +337,7 @@ impl Consumer {
             return invalid("max_starts is 0; expected: at least 1");
         }
         let Some(queue) = topology.queue(&self.queue) else {
-            return invalid(&format!(
-                "queue {} is not declared; declare it or use Queue::existing",
-                self.queue
-            ));
+            return invalid(&format!("queue {} is not declared; declare it or use Queue::existing", self.queue));
         };
         if let Some(kind) = queue.kind().filter(|kind| self.rewind && *kind != "stream") {
             return invalid(&format!("--rewind needs a stream; queue {} is a {kind} queue", self.queue));
@@ -434,8 +429,7 @@ impl Consumer {
 
     /// Warns if the broker redelivers a message before its handler must have finished.
     fn warn_if_handler_outlasts_broker(&self) {
-        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout)
-        else {
+        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout) else {
             return;
         };
         if limit >= broker {
@@ -456,10 +450,7 @@ fn queue_is_single_active(topology: &Topology, queue: &str) -> bool {
 
 impl fmt::Debug for Consumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer")
-            .field("queue", &self.queue)
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Consumer").field("queue", &self.queue).field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -507,10 +498,6 @@ impl ConsumerConfig {
 
     /// Whether the prefetch is fixed for a channel: a change could make another consumer the active or exclusive one.
     pub(crate) fn has_fixed_prefetch(&self) -> bool {
-        self.order.is_some()
-            || self.sizing.workers == 1
-            || self.is_stream
-            || self.exclusive
-            || self.single_active
+        self.order.is_some() || self.sizing.workers == 1 || self.is_stream || self.exclusive || self.single_active
     }
 }

@@ -74,14 +74,11 @@ struct Inner {
 
 impl Delivery {
     pub(crate) fn new(queue: &Arc<str>, mut received: Box<Received>) -> Self {
-        let unreadable =
-            received.malformed.as_ref().map(|malformed| format!("unreadable properties: {malformed}"));
+        let unreadable = received.malformed.as_ref().map(|malformed| format!("unreadable properties: {malformed}"));
         let headers = &received.properties.headers;
         let has_returned_here = has_returned(headers, queue);
-        let count = |name| {
-            headers.get(name).and_then(crate::FieldValue::as_int).unwrap_or(0).clamp(0, u32::MAX.into())
-                as u32
-        };
+        let count =
+            |name| headers.get(name).and_then(crate::FieldValue::as_int).unwrap_or(0).clamp(0, u32::MAX.into()) as u32;
         let failed = if has_returned_here { count(header::FAILED) } else { 0 };
         // Only from the broker: on a first delivery the publisher may have set it.
         let deliveries = if received.redelivered { count("x-delivery-count") } else { 0 };

@@ -126,8 +126,7 @@ pub(crate) struct Parts {
 
 impl Dispatcher {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, broker, topology, republisher, dedup, starts, counters, pool, results, position } =
-            parts;
+        let Parts { config, broker, topology, republisher, dedup, starts, counters, pool, results, position } = parts;
         let adaptive_prefetch = AdaptivePrefetch::new(&config.sizing);
         let (position_writer, next) = position.unzip();
         let offsets = Offsets::from(next.flatten());

@@ -22,8 +22,7 @@ pub(crate) fn fingerprint(delivery: &Delivery, offset: Option<u64>) -> Fingerpri
             part(delivery.exchange().as_bytes());
             part(delivery.routing_key().as_bytes());
             let mut properties = delivery.properties().clone();
-            let mut headers: Vec<_> =
-                properties.headers.iter().filter(|(name, _)| !COUNTERS.contains(name)).collect();
+            let mut headers: Vec<_> = properties.headers.iter().filter(|(name, _)| !COUNTERS.contains(name)).collect();
             // A broker may reorder headers when it adds one.
             headers.sort_by_key(|(name, _)| *name);
             let sorted = headers.into_iter().map(|(name, value)| (name.to_owned(), value.clone()));

@@ -270,9 +270,7 @@ pub(crate) fn job(
                 let handler = async { handler(delivery.clone()).await };
                 let result = match access {
                     None => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),
-                    Some(access) => {
-                        Box::pin(run_async(handler, &delivery, started, *access).instrument(span)).await
-                    }
+                    Some(access) => Box::pin(run_async(handler, &delivery, started, *access).instrument(span)).await,
                 };
                 if !context.is_cancelled() {
                     record_sink_failure(&gate, context.task_id(), &result);
@@ -294,8 +292,7 @@ pub(crate) fn job(
                     Some(access) => {
                         let StoreAccess { start, dedup } = *access;
                         let result = run_blocking(handler, &delivery, started, start.as_deref(), dedup);
-                        if let Some(start) = start.filter(|_| !context.is_cancelled() && has_failed(&result))
-                        {
+                        if let Some(start) = start.filter(|_| !context.is_cancelled() && has_failed(&result)) {
                             start.undo();
                         }
                         result
@@ -359,8 +356,7 @@ async fn run_async(
         None => None,
     };
     if let Some(start) = start.clone().filter(|start| !start.by_handler)
-        && let Ok(StartDecision::OverLimit(starts)) =
-            tokio::task::spawn_blocking(move || start.record()).await
+        && let Ok(StartDecision::OverLimit(starts)) = tokio::task::spawn_blocking(move || start.record()).await
     {
         return Ok(HandlerOutcome::OverLimit(starts));
     }
@@ -381,17 +377,12 @@ async fn run_async(
 /// Whether the handler returned an error. Its start is undone before the error is acted on, because only a start
 /// without an end counts. Starts of runs that the pool ended are undone by the dispatcher.
 fn has_failed<T>(result: &TaskResult<T>) -> bool {
-    let has_failed =
-        |error: &TaskError| error.dependency().is_some() || matches!(error.cause(), Cause::Error(_));
+    let has_failed = |error: &TaskError| error.dependency().is_some() || matches!(error.cause(), Cause::Error(_));
     result.as_ref().is_err_and(has_failed)
 }
 
 fn success_outcome(delivery: &Delivery, started: u64) -> HandlerOutcome {
-    if delivery.is_duplicate() {
-        HandlerOutcome::Duplicate { started }
-    } else {
-        HandlerOutcome::Done { started }
-    }
+    if delivery.is_duplicate() { HandlerOutcome::Duplicate { started } } else { HandlerOutcome::Done { started } }
 }
 
 /// Adds consumer, worker, message id, attempt and trace to what the handler logs.

@@ -128,9 +128,9 @@ pub(crate) fn read(json: &Json) -> Result<Restored, String> {
         found => read_properties(found)?,
     };
     properties.headers = match &json["headers"] {
-        Json::Object(texts) => texts.iter().fold(Headers::new(), |all, (name, value)| {
-            all.with(name.as_str(), value.as_str().unwrap_or_default())
-        }),
+        Json::Object(texts) => texts
+            .iter()
+            .fold(Headers::new(), |all, (name, value)| all.with(name.as_str(), value.as_str().unwrap_or_default())),
         Json::Null => Headers::new(),
         list => read_headers(list)?,
     };

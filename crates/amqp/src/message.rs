@@ -45,11 +45,7 @@ impl Message {
     }
 
     /// Creates a message for an exchange and a routing key, with a body encoded as JSON.
-    pub fn json(
-        exchange: impl Into<String>,
-        key: impl Into<String>,
-        body: &impl Serialize,
-    ) -> Result<Self, Error> {
+    pub fn json(exchange: impl Into<String>, key: impl Into<String>, body: &impl Serialize) -> Result<Self, Error> {
         let body = serde_json::to_vec(body)
             .map_err(|error| Error::Message(format!("cannot encode the body as JSON: {error}")))?;
         let mut message = Self::new(exchange, key, body);
@@ -106,13 +102,7 @@ impl Message {
     /// Copies a stored message or dead letter, addressed to a queue, without what Gristmill and the broker noted about
     /// its failures. (By its `x-death` the broker would drop a message that expires twice in one queue.) Its first
     /// exchange and routing key stay visible to a consumer of that queue.
-    pub(crate) fn requeued(
-        queue: &str,
-        exchange: &str,
-        key: &str,
-        mut properties: Properties,
-        body: Bytes,
-    ) -> Self {
+    pub(crate) fn requeued(queue: &str, exchange: &str, key: &str, mut properties: Properties, body: Bytes) -> Self {
         move_user_id_to_header(&mut properties);
         let headers = &mut properties.headers;
         let route = |name| headers.get(name).and_then(FieldValue::as_str).filter(|text| text.len() <= 255);

@@ -142,9 +142,6 @@ mod tests {
         orphans.ended(&ONE, &1, Some("done"), now);
         orphans.detach([(TWO, 2)].into_iter());
         assert_eq!(shown(&orphans.adopt(&ONE)), "ended done");
-        assert_eq!(
-            (shown(&orphans.adopt(&TWO)), shown(&orphans.adopt(&TWO))),
-            ("running 2".into(), "none".into())
-        );
+        assert_eq!((shown(&orphans.adopt(&TWO)), shown(&orphans.adopt(&TWO))), ("running 2".into(), "none".into()));
     }
 }

@@ -98,9 +98,8 @@ fn pattern(names: &BTreeSet<String>) -> String {
         return "^$".to_owned();
     }
     let escaped = |name: &String| {
-        let special = |character: char| {
-            !character.is_alphanumeric() && !matches!(character, '-' | '_' | ' ' | '/' | ':')
-        };
+        let special =
+            |character: char| !character.is_alphanumeric() && !matches!(character, '-' | '_' | ' ' | '/' | ':');
         name.chars().fold(String::new(), |mut text, character| {
             if special(character) {
                 text.push('\\');
@@ -144,8 +143,8 @@ pub(crate) fn error(
     missing.sort();
     missing.dedup();
     let of = |right| missing.iter().filter(move |one| one.permission == right).map(|one| one.name.clone());
-    let mut needed = [Permission::Configure, Permission::Write, Permission::Read]
-        .map(|right| of(right).collect::<BTreeSet<_>>());
+    let mut needed =
+        [Permission::Configure, Permission::Write, Permission::Read].map(|right| of(right).collect::<BTreeSet<_>>());
     // Binding needs read access to the exchange, and the broker reads a queue with dead letters in the user's name.
     needed[2].extend(of(Permission::Configure));
     for config in consumers {

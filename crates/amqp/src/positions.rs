@@ -221,11 +221,7 @@ pub(crate) async fn end(connection: &Connection, queue: &str) -> Result<Option<u
 }
 
 /// Waits for the first message; none if the stream is empty: nothing arrives and the broker counts no message.
-async fn first(
-    channel: &mut Channel,
-    connection: &Connection,
-    queue: &str,
-) -> Result<Option<Box<Received>>, Error> {
+async fn first(channel: &mut Channel, connection: &Connection, queue: &str) -> Result<Option<Box<Received>>, Error> {
     let until = tokio::time::Instant::now() + FIRST_MESSAGE_TIMEOUT;
     loop {
         match tokio::time::timeout(EMPTY_CHECK_DELAY, channel.next()).await {
@@ -249,8 +245,6 @@ async fn first(
 fn offset(queue: &str, received: &Received) -> Result<u64, Error> {
     let offset = received.properties.headers.get("x-stream-offset").and_then(FieldValue::as_int);
     offset.and_then(|offset| u64::try_from(offset).ok()).ok_or_else(|| {
-        Error::Declaration(format!(
-            "queue {queue} is not a stream: its messages have no offsets; omit the offset"
-        ))
+        Error::Declaration(format!("queue {queue} is not a stream: its messages have no offsets; omit the offset"))
     })
 }

@@ -118,8 +118,7 @@ mod tests {
 
     #[test]
     fn message_is_expected_until_it_returns_or_was_not_moved() {
-        let (one, other) =
-            (Postponed::default(), Postponed { run: "other".to_owned(), ..Postponed::default() });
+        let (one, other) = (Postponed::default(), Postponed { run: "other".to_owned(), ..Postponed::default() });
         let marked = |postponed: &Postponed| {
             let mut headers = Headers::new();
             let number = postponed.mark(&mut headers, Duration::ZERO);

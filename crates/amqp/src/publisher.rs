@@ -283,8 +283,7 @@ impl PublisherTask {
                 let find = |same: fn(&Message, &Received) -> bool| {
                     self.pending.iter().take(sent).position(|pending| {
                         let message = pending.request.as_ref().map(|request| &request.message);
-                        pending.returned.is_none()
-                            && message.is_some_and(|message| same(message, &returned.message))
+                        pending.returned.is_none() && message.is_some_and(|message| same(message, &returned.message))
                     })
                 };
                 let found = find(is_same).or_else(|| find(is_alike));

@@ -86,12 +86,7 @@ const MAX_ERROR_BYTES: usize = 2000;
 
 impl Republisher {
     /// Publishes a message to a retry queue. Returns false if its channel was lost: the broker redelivers it.
-    pub(crate) async fn retry_later(
-        &self,
-        delivery: &Delivery,
-        request: RetryRequest,
-        cancel: &CancelToken,
-    ) -> bool {
+    pub(crate) async fn retry_later(&self, delivery: &Delivery, request: RetryRequest, cancel: &CancelToken) -> bool {
         let RetryRequest { why, delay, failed, sink_failed_since, failed_alone } = request;
         let delay_ms = round_up_delay(delay);
         let queue = retry_queue(&self.config.queue, delay_ms);
@@ -101,10 +96,7 @@ impl Republisher {
             message.properties.headers.set(header::FAILED_ALONE, 1);
         }
         if let Some(since) = sink_failed_since {
-            message
-                .properties
-                .headers
-                .set(header::SINK_FAILED_SINCE, i64::try_from(since).unwrap_or(i64::MAX));
+            message.properties.headers.set(header::SINK_FAILED_SINCE, i64::try_from(since).unwrap_or(i64::MAX));
         }
         let waited_before = delivery.headers().get(header::FAILED).is_some();
         preserve_x_death(&mut message.properties.headers, waited_before);
@@ -130,8 +122,7 @@ impl Republisher {
             return;
         }
         // The shortest retry queue exists whenever another does; see `derived_queue_names`.
-        let shortest =
-            Topology { queues: vec![retry_queue(&self.config.queue, MIN_DELAY_MS)], ..Topology::default() };
+        let shortest = Topology { queues: vec![retry_queue(&self.config.queue, MIN_DELAY_MS)], ..Topology::default() };
         let has_shortest =
             delay_ms == MIN_DELAY_MS || declared.contains(&MIN_DELAY_MS) || self.declare(&shortest).await;
         if has_shortest && self.declare(topology).await {
@@ -170,16 +161,10 @@ impl Republisher {
     }
 
     /// Publishes until the broker confirms. Returns false if the channel of the original is lost.
-    async fn publish_until_confirmed(
-        &self,
-        mut message: Message,
-        topology: &Topology,
-        cancel: &CancelToken,
-    ) -> bool {
+    async fn publish_until_confirmed(&self, mut message: Message, topology: &Topology, cancel: &CancelToken) -> bool {
         let (mut failed, mut reductions) = (0, 0);
         loop {
-            if self.target_missing.load(Relaxed) && !self.declare_until_found(topology, failed, cancel).await
-            {
+            if self.target_missing.load(Relaxed) && !self.declare_until_found(topology, failed, cancel).await {
                 return false;
             }
             let error = match self.publish(message.clone()).await {
@@ -391,8 +376,7 @@ fn only_gristmill_headers(headers: &Headers) -> Headers {
         FieldValue::Text(text) => text.len() <= MAX_ERROR_BYTES,
         value => value.as_int().is_some(),
     };
-    let kept_headers =
-        headers.iter().filter(|(name, value)| GRISTMILL_HEADERS.contains(name) && small(value));
+    let kept_headers = headers.iter().filter(|(name, value)| GRISTMILL_HEADERS.contains(name) && small(value));
     let kept = kept_headers.map(|(name, value)| (name.to_owned(), value.clone()));
     kept.fold(Headers::new(), |all, (name, value)| all.with(name, value)).with(header::HEADERS_DROPPED, true)
 }
@@ -411,8 +395,7 @@ mod tests {
 
     #[test]
     fn delays_are_rounded_up_to_powers_of_two() {
-        let check =
-            |milliseconds, want| assert_eq!(round_up_delay(Duration::from_millis(milliseconds)), want);
+        let check = |milliseconds, want| assert_eq!(round_up_delay(Duration::from_millis(milliseconds)), want);
         check(0, 125);
         check(125, 125);
         check(126, 250);

@@ -52,15 +52,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(
-        cores: usize,
-        asked: (usize, usize),
-        given: (usize, u16, usize),
-        clamps: &[(&str, usize, usize)],
-    ) {
+    fn check(cores: usize, asked: (usize, usize), given: (usize, u16, usize), clamps: &[(&str, usize, usize)]) {
         let mut clamped = Vec::new();
-        let sizing =
-            Sizing::of(asked.0, asked.1, cores, |what, asked, given| clamped.push((what, asked, given)));
+        let sizing = Sizing::of(asked.0, asked.1, cores, |what, asked, given| clamped.push((what, asked, given)));
         assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), given, "{cores} cores, {asked:?}");
         assert_eq!(clamped, clamps, "{cores} cores, {asked:?}");
     }

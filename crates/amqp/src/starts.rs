@@ -217,8 +217,7 @@ impl Starts {
     /// Replaces the known rows by those in the store.
     pub(crate) fn refresh(&mut self, rows: Vec<MessageRun>) {
         let now = Instant::now();
-        let known =
-            |run: MessageRun| KnownRun { starts: run.starts, failed: run.failed, age: (run.age, now) };
+        let known = |run: MessageRun| KnownRun { starts: run.starts, failed: run.failed, age: (run.age, now) };
         self.known = rows.into_iter().map(|run| (run.key, known(run))).collect();
     }
 

@@ -1,8 +1,6 @@
 //! Statistics of a client and its consumers, as a snapshot and in the Prometheus text format.
 
-use crate::{
-    consumer::ConsumerConfig, handler_pool::HandlerPool, postponed::Postponed, reconnect::ConnectionState,
-};
+use crate::{consumer::ConsumerConfig, handler_pool::HandlerPool, postponed::Postponed, reconnect::ConnectionState};
 use gristmill_pool::stats::KindStats;
 use serde::Serialize;
 use std::{
@@ -213,35 +211,23 @@ impl ClientStats {
     /// Formats the statistics in the Prometheus text format.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
-        let mut metric = |name: &str,
-                          kind: &str,
-                          help: &str,
-                          values: &dyn Fn(&ConsumerStats) -> Option<f64>| {
-            let _ =
-                writeln!(text, "# HELP gristmill_amqp_{name} {help}\n# TYPE gristmill_amqp_{name} {kind}");
+        let mut metric = |name: &str, kind: &str, help: &str, values: &dyn Fn(&ConsumerStats) -> Option<f64>| {
+            let _ = writeln!(text, "# HELP gristmill_amqp_{name} {help}\n# TYPE gristmill_amqp_{name} {kind}");
             for one in &self.consumers {
                 if let Some(value) = values(one) {
                     let (consumer, queue) = (escaped(&one.name), escaped(&one.queue));
-                    let _ = writeln!(
-                        text,
-                        "gristmill_amqp_{name}{{consumer=\"{consumer}\",queue=\"{queue}\"}} {value}"
-                    );
+                    let _ =
+                        writeln!(text, "gristmill_amqp_{name}{{consumer=\"{consumer}\",queue=\"{queue}\"}} {value}");
                 }
             }
         };
         let seconds = |pick: fn(&KindStats) -> u64| {
             move |one: &ConsumerStats| one.handler.as_ref().map(|handler| pick(handler) as f64 / 1e9)
         };
-        metric("consuming", "gauge", "Whether the consumer consumes.", &|one| {
-            Some(f64::from(u8::from(one.consuming)))
-        });
-        metric("workers", "gauge", "Maximum number of messages handled at a time.", &|one| {
-            Some(one.workers as f64)
-        });
+        metric("consuming", "gauge", "Whether the consumer consumes.", &|one| Some(f64::from(u8::from(one.consuming))));
+        metric("workers", "gauge", "Maximum number of messages handled at a time.", &|one| Some(one.workers as f64));
         metric("prefetch", "gauge", "Current prefetch.", &|one| Some(f64::from(one.prefetch)));
-        metric("messages_total", "counter", "Deliveries, including redeliveries.", &|one| {
-            Some(one.received as f64)
-        });
+        metric("messages_total", "counter", "Deliveries, including redeliveries.", &|one| Some(one.received as f64));
         metric("redelivered_total", "counter", "Redeliveries.", &|one| Some(one.redelivered as f64));
         metric("handled_total", "counter", "Messages handled.", &|one| Some(one.handled as f64));
         metric("acks_total", "counter", "Messages acknowledged.", &|one| Some(one.acknowledged as f64));
@@ -255,13 +241,9 @@ impl ClientStats {
         metric("sink_failures_total", "counter", "Attempts that failed because of the sink.", &|one| {
             Some(one.sink_failures as f64)
         });
-        metric("expired_total", "counter", "Messages that expired between attempts.", &|one| {
-            Some(one.expired as f64)
-        });
+        metric("expired_total", "counter", "Messages that expired between attempts.", &|one| Some(one.expired as f64));
         metric("panics_total", "counter", "Handler runs that panicked.", &|one| Some(one.panicked as f64));
-        metric("timeouts_total", "counter", "Handler runs that timed out.", &|one| {
-            Some(one.timed_out as f64)
-        });
+        metric("timeouts_total", "counter", "Handler runs that timed out.", &|one| Some(one.timed_out as f64));
         metric("channel_losses_total", "counter", "Lost channels.", &|one| Some(one.channel_losses as f64));
         metric("postponed", "gauge", "Messages in retry queues.", &|one| Some(one.postponed as f64));
         metric("overdue", "gauge", "Messages that did not return from a retry queue in time.", &|one| {
@@ -270,12 +252,7 @@ impl ClientStats {
         metric("in_flight", "gauge", "Messages in flight.", &|one| Some(one.in_flight as f64));
         metric("waiting", "gauge", "Messages waiting for a worker.", &|one| Some(one.waiting as f64));
         metric("lag", "gauge", "Messages ready in the queue.", &|one| one.lag.map(|lag| lag as f64));
-        metric(
-            "handler_seconds_p50",
-            "gauge",
-            "Median handler duration in seconds.",
-            &seconds(|one| one.p50_ns),
-        );
+        metric("handler_seconds_p50", "gauge", "Median handler duration in seconds.", &seconds(|one| one.p50_ns));
         metric(
             "handler_seconds_p95",
             "gauge",

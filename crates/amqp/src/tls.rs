@@ -53,8 +53,8 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
         .with_root_certificates(roots);
     match (&files.certificate, &files.key) {
         (Some(certificate), Some(key)) => {
-            let private_key = PrivateKeyDer::from_pem_file(key)
-                .map_err(|error| Error::Tls(format!("{}: {error}", key.display())))?;
+            let private_key =
+                PrivateKeyDer::from_pem_file(key).map_err(|error| Error::Tls(format!("{}: {error}", key.display())))?;
             builder
                 .with_client_auth_cert(certificates(certificate)?, private_key)
                 .map_err(|error| Error::Tls(format!("{}: {error}", certificate.display())))

@@ -174,8 +174,7 @@ impl Queue {
     }
 
     fn check(&self) -> Result<(), String> {
-        let special =
-            self.flags & (flag::EXCLUSIVE | flag::QUEUE_AUTO_DELETE) != 0 || self.flags & flag::DURABLE == 0;
+        let special = self.flags & (flag::EXCLUSIVE | flag::QUEUE_AUTO_DELETE) != 0 || self.flags & flag::DURABLE == 0;
         match self.declared_kind() {
             Some(kind @ ("quorum" | "stream")) if special => Err(format!(
                 "queue {}: a {kind} queue cannot be transient, exclusive or auto-deleted; use a classic queue",
@@ -260,11 +259,7 @@ impl Topology {
     }
 
     /// Asks the broker for the kind of each of these queues that is not declared here.
-    pub(crate) async fn find_kinds(
-        &mut self,
-        connection: &Connection,
-        names: &[Arc<str>],
-    ) -> Result<(), Error> {
+    pub(crate) async fn find_kinds(&mut self, connection: &Connection, names: &[Arc<str>]) -> Result<(), Error> {
         let is_one = |queue: &&mut Queue| names.iter().any(|name| **name == *queue.name);
         for queue in self.queues.iter_mut().filter(|queue| queue.kind().is_none()).filter(is_one) {
             queue.found_kind = queue_kind::find(connection, &queue.name).await?;
@@ -304,9 +299,8 @@ impl Topology {
     pub(crate) fn for_exchange(&self, exchange: &str) -> Self {
         let bindings: Vec<Binding> =
             self.bindings.iter().filter(|binding| binding.exchange == exchange).cloned().collect();
-        let bound = |queue: &&Queue| {
-            bindings.iter().any(|binding| binding.to == Destination::Queue(queue.name.clone()))
-        };
+        let bound =
+            |queue: &&Queue| bindings.iter().any(|binding| binding.to == Destination::Queue(queue.name.clone()));
         let to_queue = |binding: &Binding| matches!(binding.to, Destination::Queue(_));
         Self {
             exchanges: self.exchanges.iter().filter(|known| known.name == exchange).cloned().collect(),
@@ -361,15 +355,11 @@ impl Topology {
         }
         check_unique("exchange", self.exchanges.iter().map(|exchange| exchange.name.as_str()))?;
         check_unique("queue", self.queues.iter().map(|queue| queue.name.as_str()))?;
-        let has_exchange = |name: &str| {
-            name.starts_with("amq.") || self.exchanges.iter().any(|exchange| exchange.name == name)
-        };
+        let has_exchange =
+            |name: &str| name.starts_with("amq.") || self.exchanges.iter().any(|exchange| exchange.name == name);
         for binding in &self.bindings {
             if binding.key.len() > 255 {
-                return Err(format!(
-                    "a binding of exchange {}: its key is longer than 255 bytes",
-                    binding.exchange
-                ));
+                return Err(format!("a binding of exchange {}: its key is longer than 255 bytes", binding.exchange));
             }
             let (what, name, is_declared) = match &binding.to {
                 Destination::Queue(name) => ("queue", name, self.queue(name).is_some()),
@@ -482,12 +472,7 @@ struct DeclareStep<'a> {
 
 impl DeclareStep<'_> {
     /// Declares the item or looks it up, on the open channel. An error closes the channel.
-    async fn call(
-        &self,
-        channel: &mut Option<Channel>,
-        connection: &Connection,
-        passive: bool,
-    ) -> Result<(), Error> {
+    async fn call(&self, channel: &mut Option<Channel>, connection: &Connection, passive: bool) -> Result<(), Error> {
         let method = if passive { self.passive.as_ref() } else { Some(&self.method) };
         let Some(method) = method else { return Ok(()) };
         let mut open = match channel.take() {
@@ -501,9 +486,7 @@ impl DeclareStep<'_> {
 
     fn missing_configure(&self) -> Option<MissingPermission> {
         match &self.declaration {
-            Declaration::Exchange(name) => {
-                Some(MissingPermission::new(Permission::Configure, "exchange", name))
-            }
+            Declaration::Exchange(name) => Some(MissingPermission::new(Permission::Configure, "exchange", name)),
             Declaration::Queue(name) => Some(MissingPermission::new(Permission::Configure, "queue", name)),
             Declaration::Binding(..) => None,
         }
@@ -512,9 +495,7 @@ impl DeclareStep<'_> {
     /// Whether it binds an item that is missing and may not be declared.
     fn depends_on(&self, missing: &[MissingPermission]) -> bool {
         let Declaration::Binding(exchange, to) = &self.declaration else { return false };
-        missing
-            .iter()
-            .any(|one| one.permission == Permission::Configure && (one.name == *exchange || one.name == *to))
+        missing.iter().any(|one| one.permission == Permission::Configure && (one.name == *exchange || one.name == *to))
     }
 
     /// Permission that a binding lacks. A binding cannot be looked up; that of the dead letters is assumed to exist

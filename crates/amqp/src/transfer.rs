@@ -56,13 +56,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 impl Transfer {
     /// Moves all messages of a queue to another.
     pub fn new(source: impl Into<String>, target: impl Into<String>) -> Self {
-        Self {
-            source: source.into(),
-            target: target.into(),
-            filter: Box::new(|_| true),
-            limit: None,
-            dry_run: false,
-        }
+        Self { source: source.into(), target: target.into(), filter: Box::new(|_| true), limit: None, dry_run: false }
     }
 
     /// Moves only messages for which this returns true.
@@ -94,11 +88,7 @@ pub(crate) struct TransferRun<'a> {
 }
 
 impl<'a> TransferRun<'a> {
-    pub(crate) fn new(
-        broker: &'a ManagedConnection,
-        publisher: &'a Publisher,
-        transfer: &'a Transfer,
-    ) -> Self {
+    pub(crate) fn new(broker: &'a ManagedConnection, publisher: &'a Publisher, transfer: &'a Transfer) -> Self {
         Self { broker, publisher, transfer, progress: Transferred::default(), fault: None }
     }
 
@@ -193,11 +183,7 @@ impl<'a> TransferRun<'a> {
     }
 
     /// Examines up to `left` messages through one channel.
-    async fn pass(
-        &mut self,
-        left: u64,
-        mut cancelled: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), Error> {
+    async fn pass(&mut self, left: u64, mut cancelled: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
         let opening = async { Browser::open(&self.broker.connected().await?.0, &self.transfer.source).await };
         let Some(browser) = unless(cancelled.as_mut(), opening).await else { return self.cancel() };
         let mut browser = browser?;
@@ -288,10 +274,7 @@ impl<'a> TransferRun<'a> {
 }
 
 /// Returns the output of `work`, or none if it is cancelled first.
-async fn unless<T>(
-    cancelled: Pin<&mut impl Future<Output = ()>>,
-    work: impl Future<Output = T>,
-) -> Option<T> {
+async fn unless<T>(cancelled: Pin<&mut impl Future<Output = ()>>, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         () = cancelled => None,

@@ -166,9 +166,7 @@ fn apply(endpoint: &mut Endpoint, tls: &mut Option<TlsFiles>, name: &str, value:
     match name {
         "heartbeat" => match number()? {
             0 => {
-                return Err(
-                    "heartbeat must be 1 to 3600 seconds: without it a dead network is not detected".into()
-                );
+                return Err("heartbeat must be 1 to 3600 seconds: without it a dead network is not detected".into());
             }
             seconds @ 1..=3600 => endpoint.heartbeat = Duration::from_secs(seconds),
             _ => return Err("heartbeat must be 1 to 3600 seconds".into()),
@@ -188,8 +186,9 @@ fn apply(endpoint: &mut Endpoint, tls: &mut Option<TlsFiles>, name: &str, value:
         "server_name_indication" => needs_tls(tls, |tls, value| tls.server_name = Some(value))?,
         "verify" if value == "verify_peer" => needs_tls(tls, |_, _| ())?,
         "verify" => {
-            return Err("verify must be verify_peer; for a self-signed certificate name its authority with cacertfile"
-                .into());
+            return Err(
+                "verify must be verify_peer; for a self-signed certificate name its authority with cacertfile".into()
+            );
         }
         _ => return Err(format!("unknown parameter; expected: {}", PARAMETERS.join(", "))),
     }
@@ -253,9 +252,7 @@ mod tests {
 
     #[test]
     fn error_repeats_no_part_of_an_unescaped_password() {
-        for given in
-            ["amqp://a:b?secret%zz=%@host", "amqp://a:b?secret=%@host", "amqp://a:b?heartbeat&secret=1@host"]
-        {
+        for given in ["amqp://a:b?secret%zz=%@host", "amqp://a:b?secret=%@host", "amqp://a:b?heartbeat&secret=1@host"] {
             let error = given.parse::<Endpoint>().unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }

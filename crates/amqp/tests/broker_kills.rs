@@ -28,8 +28,7 @@ async fn every_confirmed_message_is_handled_although_the_broker_is_killed() {
             async { Ok(()) }
         })
     };
-    let consuming =
-        Client::builder(broker.uri()).queue(queue.clone()).consumer(consumer).start().await.unwrap();
+    let consuming = Client::builder(broker.uri()).queue(queue.clone()).consumer(consumer).start().await.unwrap();
     let publishing = Client::builder(broker.uri()).queue(queue).max_in_flight(500).start().await.unwrap();
     let confirmed: Arc<Vec<AtomicBool>> = Arc::new((0..MESSAGES).map(|_| AtomicBool::new(false)).collect());
     let (count, confirmations) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&confirmed));
@@ -63,10 +62,7 @@ async fn every_confirmed_message_is_handled_although_the_broker_is_killed() {
         .unwrap();
         let (back, before) = (Instant::now(), handled.load(SeqCst));
         until("consuming to resume", || handled.load(SeqCst) > before || publish.is_finished()).await;
-        println!(
-            "kill {kill}: consuming again {:.1} s after the broker's return",
-            back.elapsed().as_secs_f64()
-        );
+        println!("kill {kill}: consuming again {:.1} s after the broker's return", back.elapsed().as_secs_f64());
     }
     publish.await.unwrap();
     let confirmed: Vec<usize> = (0..MESSAGES).filter(|number| confirmed[*number].load(SeqCst)).collect();

@@ -45,10 +45,8 @@ fn panicked_consumer_is_reported_and_its_message_is_requeued() {
         until("the panic to be reported", async || client.check_running().is_err()).await;
         let error = client.check_running().unwrap_err().to_string();
         assert!(error.contains("consumer ends panicked"), "{error}");
-        until("its message in the queue", async || {
-            client.queue_depth("q").await.is_ok_and(|depth| depth == (1, 0))
-        })
-        .await;
+        until("its message in the queue", async || client.queue_depth("q").await.is_ok_and(|depth| depth == (1, 0)))
+            .await;
         client.shutdown(Duration::from_secs(10)).await;
     });
 }

@@ -47,15 +47,11 @@ fn logs_have_worker_and_trace_and_never_a_password() {
         let queue = Queue::new(orders);
         let seen = Arc::clone(&log);
         let consumer =
-            Consumer::new(orders, "logging").retry(QUICK).workers(5000).prefetch(5000).handle(
-                move |delivery| {
-                    tracing::info!("line of the handler");
-                    seen.lock().unwrap().push(delivery.traceparent().map(str::to_owned));
-                    async move {
-                        if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) }
-                    }
-                },
-            );
+            Consumer::new(orders, "logging").retry(QUICK).workers(5000).prefetch(5000).handle(move |delivery| {
+                tracing::info!("line of the handler");
+                seen.lock().unwrap().push(delivery.traceparent().map(str::to_owned));
+                async move { if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) } }
+            });
         let uri = proxy.uri(&broker.uri());
         let consuming = Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
         let message = Message::to_queue(orders, "x").header("traceparent", trace);
@@ -72,8 +68,7 @@ fn logs_have_worker_and_trace_and_never_a_password() {
         };
         let two = Client::builder(broker.uri()).queue(Queue::new("ordered"));
         let two = two.consumer(ordered("first")).consumer(ordered("second")).start().await.unwrap();
-        until("the number of consumers known", || two.stats().consumers.iter().all(|one| one.lag.is_some()))
-            .await;
+        until("the number of consumers known", || two.stats().consumers.iter().all(|one| one.lag.is_some())).await;
         two.shutdown(SECONDS).await;
         let _ = Client::builder(broker.uri().replace(broker.user(), "unknown")).start().await;
         // The retry keeps the trace context.
@@ -82,10 +77,7 @@ fn logs_have_worker_and_trace_and_never_a_password() {
     drop(guard);
     let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
     let line = text.lines().find(|line| line.contains("line of the handler")).unwrap();
-    assert!(
-        line.contains("worker=") && line.contains("consumer=\"logging\"") && line.contains(trace),
-        "{line}"
-    );
+    assert!(line.contains("worker=") && line.contains("consumer=\"logging\"") && line.contains(trace), "{line}");
     assert!(text.contains("what=\"workers\" asked=5000 given=200"), "{text}");
     assert!(text.contains("what=\"prefetch\" asked=5000 given=1000"), "{text}");
     assert!(text.contains("consuming was interrupted"), "{text}");

@@ -58,8 +58,7 @@ fn seeds_cover_every_method_and_property_set_of_a_broker() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let uri =
-            broker.uri().replace(&broker.address().to_string(), &listener.local_addr().unwrap().to_string());
+        let uri = broker.uri().replace(&broker.address().to_string(), &listener.local_addr().unwrap().to_string());
         let (address, kept) = (broker.address(), recorded.clone());
         let (passing, mut passes) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -79,11 +78,9 @@ fn seeds_cover_every_method_and_property_set_of_a_broker() {
                 if delivery.message_id() == Some("bad") { Err(TaskError::permanent("no")) } else { Ok(()) }
             }
         });
-        let client =
-            Client::builder(uri).queue(Queue::new("seeds")).consumer(consumer).start().await.unwrap();
+        let client = Client::builder(uri).queue(Queue::new("seeds")).consumer(consumer).start().await.unwrap();
         for id in ["good", "bad"] {
-            let mut message =
-                Message::to_queue("seeds", r#"{"id": 17}"#).header("traceparent", "00-0af7-b7ad-01");
+            let mut message = Message::to_queue("seeds", r#"{"id": 17}"#).header("traceparent", "00-0af7-b7ad-01");
             message.properties.message_id = Some(id.to_owned());
             message.properties.content_type = Some("application/json".to_owned());
             client.publisher().publish(message).await.unwrap();
@@ -118,8 +115,7 @@ fn seeds(streams: &[Vec<u8>]) -> Seeds {
             match kind {
                 1 => seeds.insert(format!("methods/real_{}_{}", payload[1], payload[3]), payload.to_vec()),
                 2 => {
-                    let name =
-                        format!("properties/real_{:02x}{:02x}_{}", payload[12], payload[13], payload.len());
+                    let name = format!("properties/real_{:02x}{:02x}_{}", payload[12], payload[13], payload.len());
                     seeds.insert(name, payload.to_vec())
                 }
                 _ => None,

@@ -26,9 +26,7 @@ impl Context {
     /// Reads the settings file and resolves all settings.
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
         if !self.has_warned.replace(true) {
-            for (name, suggestion) in
-                settings::misspelled_variables(std::env::vars_os().map(|(name, _)| name))
-            {
+            for (name, suggestion) in settings::misspelled_variables(std::env::vars_os().map(|(name, _)| name)) {
                 tracing::warn!("unknown environment variable {name}; did you mean {suggestion}?");
             }
         }
@@ -63,8 +61,7 @@ pub(crate) fn store_options(settings: &Settings) -> StoreOptions {
 /// Commands that create a database, for the error that there is none.
 pub(crate) const CREATED_BY_WORK: &str = "`gristmill enqueue` and `gristmill worker` create it";
 pub(crate) const CREATED_BY_SCAN: &str = "`gristmill scan FOLDER` creates it";
-pub(crate) const CREATED_BY_ANY: &str =
-    "`gristmill scan FOLDER`, `gristmill enqueue` and `gristmill worker` create it";
+pub(crate) const CREATED_BY_ANY: &str = "`gristmill scan FOLDER`, `gristmill enqueue` and `gristmill worker` create it";
 
 pub(crate) fn require_database(settings: &Settings, created_by: &str) -> Result<(), Error> {
     let path = &settings.database;

@@ -81,13 +81,10 @@ impl Error {
             Error::Store(gristmill_store::Error::Corrupt(file, detail)) => {
                 let advice = gristmill_store::damage::advice(&file);
                 let file = path(&file);
-                let text =
-                    format!("{file} is damaged, or its disk cannot be read: {detail}. To fix it: {advice}");
+                let text = format!("{file} is damaged, or its disk cannot be read: {detail}. To fix it: {advice}");
                 Error::System(hints.complete_commands(&text))
             }
-            Error::Store(error) if error.is_user_error() => {
-                Error::Setting(hints.complete_commands(&error.to_string()))
-            }
+            Error::Store(error) if error.is_user_error() => Error::Setting(hints.complete_commands(&error.to_string())),
             Error::Store(error) => Error::System(hints.complete_commands(&error.to_string())),
             other => other,
         }

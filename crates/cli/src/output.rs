@@ -32,11 +32,7 @@ impl Output {
     }
 
     /// Prints `value` with `--json`, and `text` without.
-    pub(crate) fn print(
-        &self,
-        value: &impl Serialize,
-        text: impl FnOnce(&Self) -> String,
-    ) -> Result<(), Error> {
+    pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce(&Self) -> String) -> Result<(), Error> {
         let mut printed = if self.json {
             serde_json::to_string_pretty(value).map_err(|error| Error::System(error.to_string()))?
         } else {
@@ -117,8 +113,7 @@ const MIN_COLUMN_WIDTH: usize = 19;
 
 fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> String {
     const GAP: &str = "  ";
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let mut widths: Vec<usize> = headers.iter().map(|header| header.chars().count()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -134,8 +129,7 @@ fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> S
     let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
     let mut text = String::new();
     for row in std::iter::once(&headers).chain(&rows) {
-        let cells =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", truncate(cell, Some(*width))));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", truncate(cell, Some(*width))));
         let line = cells.collect::<Vec<_>>().join(GAP);
         text.push_str(&truncate(line.trim_end(), terminal));
         text.push('\n');
@@ -263,11 +257,7 @@ fn escaped(text: &str, kept: &[char]) -> String {
 /// Replaces line ends by spaces. Repeated spaces stay, because file names contain them.
 fn one_line(text: &str) -> String {
     let lines = text.split(['\n', '\r', '\t']).map(str::trim).filter(|line| !line.is_empty());
-    if text.contains(['\n', '\r', '\t']) {
-        sanitize(&lines.collect::<Vec<_>>().join(" "))
-    } else {
-        sanitize(text)
-    }
+    if text.contains(['\n', '\r', '\t']) { sanitize(&lines.collect::<Vec<_>>().join(" ")) } else { sanitize(text) }
 }
 
 fn truncate(line: &str, width: Option<usize>) -> String {
@@ -304,25 +294,18 @@ mod tests {
 
     #[test]
     fn nouns_follow_their_number() {
-        for (count, noun, expected) in [
-            (0, "copy", "0 copies"),
-            (1, "copy", "1 copy"),
-            (2, "day", "2 days"),
-            (1_234, "file", "1,234 files"),
-        ] {
+        for (count, noun, expected) in
+            [(0, "copy", "0 copies"), (1, "copy", "1 copy"), (2, "day", "2 days"), (1_234, "file", "1,234 files")]
+        {
             assert_eq!(count_of(count, noun), expected);
         }
     }
 
     #[test]
     fn durations_have_the_largest_fitting_unit() {
-        for (seconds, expected) in [
-            (0.04, "0.0 s"),
-            (59.9, "59.9 s"),
-            (60.0, "1:00 min"),
-            (3_599.0, "59:59 min"),
-            (7_260.0, "2:01 h"),
-        ] {
+        for (seconds, expected) in
+            [(0.04, "0.0 s"), (59.9, "59.9 s"), (60.0, "1:00 min"), (3_599.0, "59:59 min"), (7_260.0, "2:01 h")]
+        {
             assert_eq!(format_duration(seconds), expected);
         }
     }
@@ -348,11 +331,9 @@ mod tests {
         let rows = [cells(&["1", "pending", "a\nlong \u{1b}[31mreason"]), cells(&["200", "x", ""])];
         let plain = Output { json: false, quiet: false, width: None }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(plain, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreason\n200  x\n");
-        let narrow =
-            Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
+        let narrow = Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
-        let shrunk =
-            Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], &rows);
+        let shrunk = Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreas…\n200  x\n");
     }
 

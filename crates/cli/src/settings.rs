@@ -165,8 +165,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
         },
         amqp: Amqp {
             uris: resolver.uris()?,
-            connect_within: resolver
-                .duration(&keys::AMQP_CONNECT_WITHIN, (Duration::from_millis(100), DAY))?,
+            connect_within: resolver.duration(&keys::AMQP_CONNECT_WITHIN, (Duration::from_millis(100), DAY))?,
             shutdown: resolver.duration(&keys::AMQP_SHUTDOWN, (Duration::ZERO, DAY))?,
             metrics: resolver.address_or_none(&keys::AMQP_METRICS)?,
             management: resolver.url_or_none(&keys::AMQP_MANAGEMENT)?,
@@ -283,18 +282,13 @@ mod tests {
     #[test]
     fn none_and_forever_turn_a_limit_off() {
         let settings =
-            with(&[("GRISTMILL_EXEC_TIMEOUT", "none"), ("GRISTMILL_WORKER_KEEP_FINISHED", "forever")])
-                .unwrap();
+            with(&[("GRISTMILL_EXEC_TIMEOUT", "none"), ("GRISTMILL_WORKER_KEEP_FINISHED", "forever")]).unwrap();
         assert_eq!((settings.exec.timeout, settings.worker.keep_finished), (None, None));
     }
 
     #[test]
     fn invalid_values_are_named_with_what_is_expected() {
-        refused(
-            "GRISTMILL_WORKER_LEASE",
-            "300",
-            "worker.lease is \"300\" (GRISTMILL_WORKER_LEASE), which is not",
-        );
+        refused("GRISTMILL_WORKER_LEASE", "300", "worker.lease is \"300\" (GRISTMILL_WORKER_LEASE), which is not");
         refused("GRISTMILL_WORKER_LEASE", "0s", "expected: a duration from 100ms to 1d");
         refused("GRISTMILL_SYNCHRONOUS", "off", "expected: full or normal");
         refused("GRISTMILL_WORKER_QUEUES", "a,,b", "worker.queues is \"a,,b\"");

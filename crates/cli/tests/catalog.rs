@@ -24,9 +24,8 @@ fn roots_list_shows_counts_and_filters_of_the_last_scan() {
     let found = home.json(&["roots"]);
     assert_shape("roots", &found);
     assert_eq!(found["items"][0]["path"], json!(home.real("a")));
-    let numbers = |number: usize| {
-        ["folders", "files", "bytes"].map(|field| found["items"][number][field].as_u64().unwrap())
-    };
+    let numbers =
+        |number: usize| ["folders", "files", "bytes"].map(|field| found["items"][number][field].as_u64().unwrap());
     assert_eq!((numbers(0), numbers(1)), ([2, 3, 12], [1, 1, 4]));
     home.run(&["scan", "--min-size", "1KiB", "--exclude", "*.tmp", "--skip-hidden", "b", "--quiet"]);
     let filters = "b     --follow-links --exclude '*.tmp' --min-size 1024 --skip-hidden\n";
@@ -44,8 +43,7 @@ fn roots_list_shows_counts_and_filters_of_the_last_scan() {
 #[test]
 fn roots_remove_deletes_catalog_records_and_no_file() {
     let home = library();
-    let expected =
-        format!("this removes {} and its records from the catalog; confirm with --yes", home.real("a"));
+    let expected = format!("this removes {} and its records from the catalog; confirm with --yes", home.real("a"));
     home.check(&["roots", "remove", "a"], 1, "", &expected);
     home.check(&["roots", "remove", "c"], 1, "", "c: not a root (registered: ");
     let removed = home.json(&["roots", "remove", &home.real("a"), "--yes"]);
@@ -55,8 +53,7 @@ fn roots_remove_deletes_catalog_records_and_no_file() {
     assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), 1);
     // The folder of a root may be missing.
     std::fs::remove_dir_all(home.path("b")).unwrap();
-    let expected =
-        format!("removed {} from the catalog: 1 folder, 1 file. No file was changed\n", home.real("b"));
+    let expected = format!("removed {} from the catalog: 1 folder, 1 file. No file was changed\n", home.real("b"));
     home.check(&["roots", "remove", "b", "-y"], 0, &expected, "");
     home.check(&["roots"], 0, "no folder has been scanned yet; scan one: `gristmill scan FOLDER`", "");
 }
@@ -97,15 +94,9 @@ fn purge_deletes_records_of_missing_files_and_folders() {
     let purged = home.json(&["purge", "folders", "--before", "2999-01-01"]);
     assert_shape("purge", &purged);
     assert_eq!(purged, json!({"files": 0, "folders": 1}));
-    let output =
-        "deleted records of 2 files missing since before 2999-01-01 00:00:00 UTC. No file was changed\n";
+    let output = "deleted records of 2 files missing since before 2999-01-01 00:00:00 UTC. No file was changed\n";
     home.check(&["purge", "files", "--before", "2999-01-01"], 0, output, "");
-    home.check(
-        &["purge", "all", "--before", "2999-01-01"],
-        0,
-        "deleted records of 0 files and 0 folders",
-        "",
-    );
+    home.check(&["purge", "all", "--before", "2999-01-01"], 0, "deleted records of 0 files and 0 folders", "");
     assert!(home.path("a/one").exists());
     home.check(&["verify"], 0, "all checks passed", "");
     home.check(&["purge", "all"], 1, "", "--before <DATE>");
@@ -125,10 +116,8 @@ fn verify_reports_a_wrong_count_and_repair_corrects_it() {
     let store = home.store();
     let root = store.roots().list().unwrap()[1].id;
     let mut listing = Listing::new(1, store.catalog().root_folder(root).unwrap());
-    listing.new_files = vec![(
-        "ghost".into(),
-        Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode: 7, device: 7, ..Stat::default() },
-    )];
+    listing.new_files =
+        vec![("ghost".into(), Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode: 7, device: 7, ..Stat::default() })];
     listing.status = ListingStatus::Whole;
     store.catalog().record(vec![listing]).unwrap();
     drop(store);
@@ -136,8 +125,7 @@ fn verify_reports_a_wrong_count_and_repair_corrects_it() {
     let text = "\n1 row inconsistent; repair with `gristmill verify --repair`\n";
     output.check("verify", 1, text, "");
     let failed = home.run(&["verify", "--json"]).json();
-    let failed =
-        failed["items"].as_array().unwrap().iter().find(|check| check["broken"] == 1).unwrap().clone();
+    let failed = failed["items"].as_array().unwrap().iter().find(|check| check["broken"] == 1).unwrap().clone();
     let row = output.out.lines().find(|line| line.starts_with(failed["name"].as_str().unwrap())).unwrap();
     assert!(row.contains(" 1 ") && row.ends_with(failed["repair"].as_str().unwrap()), "{row}");
     home.check(&["verify", "--repair"], 0, "\n1 row repaired\n", "");

@@ -38,10 +38,7 @@ fn doctor_reports_a_healthy_database() {
     fill(&home.path("x.db"), 3);
     let checkup = home.json(&["--db", "x.db", "doctor"]);
     assert_shape("doctor", &checkup);
-    assert_eq!(
-        (&checkup["health"], &checkup["counts"]["tasks"]),
-        (&json!("healthy"), &json!({"pending": 3}))
-    );
+    assert_eq!((&checkup["health"], &checkup["counts"]["tasks"]), (&json!("healthy"), &json!({"pending": 3})));
     home.check(&["--db", "x.db", "doctor"], 0, "healthy: no problems found", "");
     assert_shape("doctor-repair", &home.json(&["--db", "x.db", "doctor", "--repair"]));
 }
@@ -50,9 +47,7 @@ fn doctor_reports_a_healthy_database() {
 #[track_caller]
 fn refused(home: &Home, code: i32, expected: &str) {
     let before = std::fs::read(home.path("x.db")).unwrap();
-    for words in
-        [&["jobs", "list"][..], &["enqueue", "k", "--payload", "1"], &["worker", "--once"], &["doctor"]]
-    {
+    for words in [&["jobs", "list"][..], &["enqueue", "k", "--payload", "1"], &["worker", "--once"], &["doctor"]] {
         home.check(&[&["--db", "x.db"], words].concat(), code, "", expected);
     }
     assert_eq!(std::fs::read(home.path("x.db")).unwrap(), before, "the file was changed");
@@ -123,10 +118,7 @@ fn damaged_catalog_names_delete_and_rescan_as_the_remedy() {
         assert_eq!(output.code, Some(2), "{words:?}: {output:?}");
     }
     let output = home.run(&["--db", "x.db", "doctor"]);
-    assert!(
-        output.code == Some(2) && output.out.contains(advice) && !output.out.contains("backup"),
-        "{output:?}"
-    );
+    assert!(output.code == Some(2) && output.out.contains(advice) && !output.out.contains("backup"), "{output:?}");
 }
 
 #[test]
@@ -152,12 +144,7 @@ fn database_cut_to_its_header_is_damaged() {
     fill(&path, 10);
     let sound = std::fs::read(&path).unwrap();
     std::fs::write(&path, &sound[..100]).unwrap();
-    home.check(
-        &["--db", "x.db", "doctor"],
-        2,
-        "",
-        "begins like a database but cannot be read: it is truncated",
-    );
+    home.check(&["--db", "x.db", "doctor"], 2, "", "begins like a database but cannot be read: it is truncated");
     assert_eq!(std::fs::read(&path).unwrap(), sound[..100]);
 }
 

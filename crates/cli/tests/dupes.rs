@@ -94,8 +94,7 @@ fn json_has_totals_keys_and_path_bytes() {
     assert!(key.starts_with("blake3:") && key.len() == 7 + 64, "{key}");
     assert_eq!((&first["copies"], &first["redundant_bytes"]), (&json!(3), &json!(10_000)));
     assert_eq!(first["reclaimable_bytes"], json!(2 * home.allocated("a/one")));
-    let linked: Vec<&Value> =
-        first["files"].as_array().unwrap().iter().map(|file| &file["hard_link"]).collect();
+    let linked: Vec<&Value> = first["files"].as_array().unwrap().iter().map(|file| &file["hard_link"]).collect();
     assert_eq!(linked, [false, true, false, false]);
     assert_eq!(first["files"][3]["root"], json!(home.real("b")));
     assert_eq!(first["files"][0].get("path_bytes"), None, "a UTF-8 path has no path_bytes");
@@ -118,12 +117,8 @@ fn other_path_to_a_listed_file_is_marked_in_every_form() {
     assert!(output.out.contains(&format!("  = {} (symbolic link)", home.real("z/to a/x"))), "{output:?}");
     let found = home.json(&["dupes"]);
     let first = &found["items"][0];
-    let marks: Vec<(&Value, &Value)> = first["files"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|file| (&file["hard_link"], &file["symbolic_link"]))
-        .collect();
+    let marks: Vec<(&Value, &Value)> =
+        first["files"].as_array().unwrap().iter().map(|file| (&file["hard_link"], &file["symbolic_link"])).collect();
     let mark = |linked: bool, via_symlink: bool| (json!(linked), json!(via_symlink));
     let expected = [mark(false, false), mark(true, true), mark(false, false)];
     assert_eq!(marks, expected.each_ref().map(|(linked, via)| (linked, via)), "{first}");
@@ -185,12 +180,10 @@ fn every_form_marks_a_followed_link() {
 #[test]
 fn fdupes_form_lists_one_path_per_line_and_an_empty_line_between_groups() {
     let home = library();
-    let run =
-        |words: &[&str]| home.command(&[&["dupes", "--fdupes"], words].concat()).output().unwrap().stdout;
+    let run = |words: &[&str]| home.command(&[&["dupes", "--fdupes"], words].concat()).output().unwrap().stdout;
     let real = |name: &[u8]| [home.real("").as_bytes(), name].concat();
     let expected = |groups: &[&[&[u8]]], end: &[u8]| {
-        let group =
-            |names: &&[&[u8]]| names.iter().flat_map(|name| [&real(name), end].concat()).collect::<Vec<u8>>();
+        let group = |names: &&[&[u8]]| names.iter().flat_map(|name| [&real(name), end].concat()).collect::<Vec<u8>>();
         groups.iter().map(group).collect::<Vec<_>>().join(end)
     };
     let odd: &[&[u8]] = &[b"a/caf\xe9", b"a/new\nline\x1b[31m"];
@@ -256,12 +249,7 @@ fn dupes_are_sorted_and_filtered_by_flags() {
     assert_eq!(sizes(&home, &["--root", &home.real("b")]), [40_000, 1]);
     assert_eq!(sizes(&home, &["--root", "a", "--root", "b", "--across-roots"]), [40_000, 5_000]);
     assert_eq!(sizes(&home, &["--root", "a", "--across-roots"]), [0; 0]);
-    home.check(
-        &["dupes", "--min-size", "1MiB"],
-        0,
-        "no duplicates match the filters; `gristmill dupes` lists all",
-        "",
-    );
+    home.check(&["dupes", "--min-size", "1MiB"], 0, "no duplicates match the filters; `gristmill dupes` lists all", "");
     let expected = format!("c: not a root (registered: {}, {})", home.real("a"), home.real("b"));
     home.check(&["dupes", "--root", "c"], 1, "", &expected);
     home.check(&["dupes", "--min-count", "1"], 1, "", "expected: a whole number of at least 2");
@@ -286,10 +274,7 @@ fn pages_neither_repeat_nor_skip() {
     for number in 0..7_u8 {
         // All have the same size, so only the hash distinguishes them.
         let content = [number; 100];
-        home.files(&[
-            (format!("a/{number}").as_bytes(), &content),
-            (format!("a/{number}x").as_bytes(), &content),
-        ]);
+        home.files(&[(format!("a/{number}").as_bytes(), &content), (format!("a/{number}x").as_bytes(), &content)]);
     }
     home.scan(&["a"]);
     let (mut keys, mut cursor, mut pages) = (BTreeSet::new(), Some("0".to_owned()), 0);
@@ -317,10 +302,7 @@ fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
     let home = Home::new();
     for number in 0..25_u8 {
         let content = [number; 100];
-        home.files(&[
-            (format!("a/{number}").as_bytes(), &content),
-            (format!("a/{number}x").as_bytes(), &content),
-        ]);
+        home.files(&[(format!("a/{number}").as_bytes(), &content), (format!("a/{number}x").as_bytes(), &content)]);
     }
     home.scan(&["a"]);
     let found = home.json(&["dupes"]);
@@ -333,9 +315,7 @@ fn default_limit_is_20_groups_as_text_and_all_groups_for_programs() {
 #[test]
 fn empty_lists_name_the_next_command() {
     let home = Home::new();
-    for words in
-        [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["roots", "remove", "x"]]
-    {
+    for words in [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["roots", "remove", "x"]] {
         home.check(words, 1, "", "; `gristmill scan FOLDER` creates it, or choose another with --db");
     }
     home.check(&["purge", "all", "--before", "1d"], 1, "", "`gristmill scan FOLDER` creates it");
@@ -406,11 +386,6 @@ fn similar_folders_list_their_differences() {
         assert!(output.out.contains(&expected), "no {expected:?} in {}", output.out);
     }
     home.check(&["folders", "--partial"], 0, "no similar folders", "");
-    home.check(
-        &["folders", "--partial", "--min-similarity", "0"],
-        1,
-        "",
-        "expected: a whole number from 1 to 100",
-    );
+    home.check(&["folders", "--partial", "--min-similarity", "0"], 1, "", "expected: a whole number from 1 to 100");
     home.check(&["folders", "--min-similarity", "60"], 1, "", "--partial");
 }

@@ -30,10 +30,7 @@ fn jobs_show_has_the_output_of_each_failed_attempt() {
     let attempts: Vec<_> = task["failures"].as_array().unwrap().iter().map(|one| &one["attempt"]).collect();
     assert_eq!((&task["status"], attempts), (&json!("failed"), vec![&json!(1), &json!(2)]), "{task}");
     let output = home.run(&["jobs", "show", "1"]).out;
-    assert!(
-        output.contains("attempt 1") && output.contains("attempt 2") && output.contains("no disk\n"),
-        "{output}"
-    );
+    assert!(output.contains("attempt 1") && output.contains("attempt 2") && output.contains("no disk\n"), "{output}");
 }
 
 #[test]

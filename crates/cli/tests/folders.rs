@@ -49,8 +49,7 @@ fn folders_with_files_left_out_by_filters_are_not_identical() {
     check(&["--min-size", "1KiB"], notes, false, 1);
     check(&["--exclude", "*.txt"], notes, false, 1);
     // Not even if both contain a file of that name, because its content is unknown.
-    let both =
-        |home: &Home| ["A", "B"].into_iter().for_each(|name| drop(home.write(&format!("f/{name}/n"), name)));
+    let both = |home: &Home| ["A", "B"].into_iter().for_each(|name| drop(home.write(&format!("f/{name}/n"), name)));
     check(&["--min-size", "1KiB"], both, false, 2);
     check(&["--skip-hidden"], |home| drop(home.write("f/A/.secret", "x")), false, 1);
     check(&["--exclude", "inner"], |home| drop(home.write("f/A/inner/x", "x")), false, 1);
@@ -124,9 +123,7 @@ fn every_similar_pair_states_its_difference() {
     let expected = [("A", "B", json!(["unscanned_entries"])), ("C", "D", json!(["layout"]))];
     assert_eq!(pairs, expected.map(|(a, b, why)| (a.to_owned(), b.to_owned(), why)), "{found}");
     let output = home.run(&["folders", "--partial", "--min-similarity", "100"]);
-    for expected in
-        ["not scanned: 0 entries of A, 1 entry of B\n", "the same files are in different folders\n"]
-    {
+    for expected in ["not scanned: 0 entries of A, 1 entry of B\n", "the same files are in different folders\n"] {
         assert!(output.out.contains(expected), "no {expected:?} in {}", output.out);
     }
 }
@@ -135,10 +132,7 @@ fn every_similar_pair_states_its_difference() {
 fn similar_pairs_do_not_repeat_identical_folders() {
     let home = Home::new();
     for folder in ["A", "B", "C"] {
-        home.files(&[
-            (format!("f/{folder}/1").as_bytes(), &[1; 50]),
-            (format!("f/{folder}/2").as_bytes(), &[2; 60]),
-        ]);
+        home.files(&[(format!("f/{folder}/1").as_bytes(), &[1; 50]), (format!("f/{folder}/2").as_bytes(), &[2; 60])]);
     }
     home.write("f/C/more", "only here");
     let file = std::fs::File::options().write(true).open(home.path("f/C/more")).unwrap();

@@ -76,8 +76,7 @@ fn help_texts_match_their_snapshots() {
         let words: Vec<&str> = command.split('-').chain(["--help"]).collect();
         let output = home.run(&words);
         assert_snapshot(&format!("help/{command}.txt"), &output.out);
-        let examples =
-            output.out.lines().filter(|line| line.starts_with("  ") && line.contains("gristmill ")).count();
+        let examples = output.out.lines().filter(|line| line.starts_with("  ") && line.contains("gristmill ")).count();
         assert!(examples >= 2, "{command} has fewer than two examples");
         count += 1;
     }

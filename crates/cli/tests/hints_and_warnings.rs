@@ -44,8 +44,7 @@ fn warnings_are_plain_lines_and_come_once() {
     let home = library();
     let mut command = home.command(&["scan", "a", "-y"]);
     let output = common::RunOutput::of(&command.env("GRISTMILL_SCAN_WORKER", "3").output().unwrap());
-    let warned: Vec<&str> =
-        output.err.lines().filter(|line| line.contains("GRISTMILL_SCAN_WORKER")).collect();
+    let warned: Vec<&str> = output.err.lines().filter(|line| line.contains("GRISTMILL_SCAN_WORKER")).collect();
     let expected = "gristmill: warning: unknown environment variable GRISTMILL_SCAN_WORKER; did you mean \
                     GRISTMILL_SCAN_WORKERS?";
     assert_eq!(warned, [expected], "{output:?}");
@@ -70,12 +69,7 @@ fn hints_name_the_database_that_was_given() {
     let db = ["--db", "my x.db"];
     let with = |words: &[&'static str]| [&db[..], words].concat();
     home.check(&with(&["dupes", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' dupes` lists all", "");
-    home.check(
-        &with(&["folders", "--min-size", "1G"]),
-        0,
-        "`gristmill --db 'my x.db' folders` lists all",
-        "",
-    );
+    home.check(&with(&["folders", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' folders` lists all", "");
     home.check(&with(&["jobs", "list"]), 0, "`gristmill --db 'my x.db' enqueue exec", "");
     home.check(&with(&["dead", "list"]), 0, "`gristmill --db 'my x.db' jobs list`", "");
     home.check(&["--db", "no.db", "dupes"], 1, "", "`gristmill --db no.db scan FOLDER` creates it");
@@ -210,9 +204,7 @@ fn json_and_csv_times_have_a_zone() {
 fn sizes_accept_binary_and_decimal_units() {
     let home = library();
     home.files(&[(b"a/k1", &[1; 1_024]), (b"a/k2", &[2; 1_000])]);
-    for (size, files) in
-        [("1K", 1), ("1k", 1), ("1kb", 2), ("1 KB", 2), ("1KiB", 1), ("0.5K", 2), ("1.5MiB", 0)]
-    {
+    for (size, files) in [("1K", 1), ("1k", 1), ("1kb", 2), ("1 KB", 2), ("1KiB", 1), ("0.5K", 2), ("1.5MiB", 0)] {
         let summary = home.scan(&["a", "--min-size", size]);
         assert_eq!(summary["files"], files, "{size}: {summary}");
     }

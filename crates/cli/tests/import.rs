@@ -54,10 +54,7 @@ fn json_has_rows_columns_and_rejected_lines() {
     let summary = home.json(&["import", "sde", "--into", "sde.db", "--on-error", "skip"]);
     assert_shape("import", &summary);
     assert_eq!((&summary["rows"], &summary["rejected"]), (&json!(3), &json!(1)));
-    assert_eq!(
-        summary["files"][1]["columns"],
-        json!([["_key", "INTEGER"], ["name", "TEXT"], ["mass", "REAL"]])
-    );
+    assert_eq!(summary["files"][1]["columns"], json!([["_key", "INTEGER"], ["name", "TEXT"], ["mass", "REAL"]]));
     assert_eq!(summary["files"][1]["outcome"], "loaded");
     assert_eq!(summary["examples"][0]["line"], 2);
 }
@@ -124,9 +121,7 @@ fn rejected_lines_exit_0_only_with_skip_or_max_errors() {
 #[test]
 fn upsert_uses_a_composite_primary_key() {
     let home = Home::new();
-    let line = |year: u16, number: u8, paid: bool| {
-        format!("{{\"year\":{year},\"number\":{number},\"paid\":{paid}}}\n")
-    };
+    let line = |year: u16, number: u8, paid: bool| format!("{{\"year\":{year},\"number\":{number},\"paid\":{paid}}}\n");
     home.write("bills.jsonl", &(line(2024, 1, false) + &line(2024, 2, false) + &line(2025, 1, false)));
     let words = ["import", "bills.jsonl", "--into", "x.db", "--upsert", "--primary-key", "year,number"];
     home.check(&words, 0, "year, number  loaded", "");
@@ -197,9 +192,8 @@ fn compressed_standard_input_is_unpacked() {
     let words = ["import", "-", "--table", "t", "--into", "p.db"];
     // Output of `printf '{"a":1}\n{"a":"x"}\n' | gzip`. It needs two passes, because the column becomes text.
     let packed: &[u8] = &[
-        0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0xab, 0x56, 0x4a, 0x54, 0xb2, 0x32, 0xac,
-        0xe5, 0xaa, 0x06, 0xd1, 0x4a, 0x15, 0x4a, 0xb5, 0x5c, 0x00, 0x79, 0x9b, 0x3e, 0xf2, 0x12, 0x00, 0x00,
-        0x00,
+        0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0xab, 0x56, 0x4a, 0x54, 0xb2, 0x32, 0xac, 0xe5,
+        0xaa, 0x06, 0xd1, 0x4a, 0x15, 0x4a, 0xb5, 0x5c, 0x00, 0x79, 0x9b, 0x3e, 0xf2, 0x12, 0x00, 0x00, 0x00,
     ];
     home.run_with_input(&words, packed).check("gzip", 0, "p.db: 1 table, 2 rows", "");
 }
@@ -208,12 +202,7 @@ fn compressed_standard_input_is_unpacked() {
 fn files_of_one_table_are_summed_in_one_row() {
     let home = folder();
     let words = ["import", "sde", "--table", "all", "--filename-column", "file", "--into", "x.db"];
-    home.check(
-        &words,
-        1,
-        "TABLE  FILES  ROWS  REJECTED  COLUMNS  SIZE  KEY   OUTCOME\nall    2      3     1",
-        "",
-    );
+    home.check(&words, 1, "TABLE  FILES  ROWS  REJECTED  COLUMNS  SIZE  KEY   OUTCOME\nall    2      3     1", "");
     home.check(&["import", "stats", "x.db"], 0, "x.db: 1 table, 3 rows", "");
     home.write("sde/broken.jsonl", "[{\"_key\":9},");
     let words = ["import", "sde/*", "--table", "all", "--into", "y.db", "--columns", "_key,nope"];
@@ -246,7 +235,8 @@ fn dry_run_with_a_database_previews_its_changes() {
 fn export_of_an_imported_table_restores_its_lines() {
     let home = folder();
     home.run(&["import", "sde", "--into", "x.db"]);
-    let lines = "{\"_key\":34,\"name\":{\"en\":\"Tritanium\"},\"mass\":null}\n{\"_key\":36,\"name\":null,\"mass\":0.5}\n";
+    let lines =
+        "{\"_key\":34,\"name\":{\"en\":\"Tritanium\"},\"mass\":null}\n{\"_key\":36,\"name\":null,\"mass\":0.5}\n";
     let output = home.run(&["export", "types", "--from", "x.db"]);
     assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(0), lines, ""));
     let words = ["export", "types", "--from", "x.db", "--output", "types.jsonl"];
@@ -254,15 +244,9 @@ fn export_of_an_imported_table_restores_its_lines() {
     assert_eq!(std::fs::read_to_string(home.path("types.jsonl")).unwrap(), lines);
     home.check(&words, 1, "", "types.jsonl exists; ");
     assert_shape("export", &home.json(&[&words[..], &["--force"]].concat()));
-    home.check(
-        &["export", "nope", "--from", "x.db"],
-        1,
-        "",
-        "there is no table \"nope\"; tables: _imports, map_moons",
-    );
+    home.check(&["export", "nope", "--from", "x.db"], 1, "", "there is no table \"nope\"; tables: _imports, map_moons");
     home.check(&["export", "types", "--from", "gone.db"], 1, "", "cannot read gone.db");
-    let piped =
-        home.run_with_input(&["import", "-", "--table", "types", "--into", "y.db"], output.out.as_bytes());
+    let piped = home.run_with_input(&["import", "-", "--table", "types", "--into", "y.db"], output.out.as_bytes());
     piped.check("again", 0, "y.db: 1 table, 2 rows", "");
     assert_eq!(home.run(&["export", "types", "--from", "y.db"]).out, lines);
 }
@@ -286,10 +270,7 @@ fn invalid_arguments_are_refused_and_create_no_database() {
             "\"b\" is named as a key or for an index, but not in --columns",
         ),
         (&["import", "no*.jsonl", "--into", "a.db"], "no file matches no*.jsonl"),
-        (
-            &["import", "sde", "--into", "a.db", "--workers", "33"],
-            "expected: a whole number from 0 to 32, or cores",
-        ),
+        (&["import", "sde", "--into", "a.db", "--workers", "33"], "expected: a whole number from 0 to 32, or cores"),
         (&["import", "sde", "--into", "a.db", "--max-line", "10X"], "such as 10MiB"),
         (&["import", "sde", "--into", "a.db", "--max-line", "2GiB"], "--max-line 2147483648 is not allowed"),
         (&["import", "sde", "--into", "a.db", "--languages", "en,d!e"], "--languages \"d!e\" is not allowed"),
@@ -319,10 +300,7 @@ fn standard_input_is_read_once_even_if_two_passes_are_needed() {
     let words = ["import", "-", "--table", "piped lines", "--into", "p.db"];
     home.run_with_input(&words, lines.as_bytes()).check("a pipe", 0, "p.db: 1 table, 100,001 rows", "");
     let stats = home.json(&["import", "stats", "p.db"]);
-    assert_eq!(
-        (&stats["tables"][0]["table"], &stats["tables"][0]["rows"]),
-        (&json!("piped lines"), &json!(100_001))
-    );
+    assert_eq!((&stats["tables"][0]["table"], &stats["tables"][0]["rows"]), (&json!("piped lines"), &json!(100_001)));
     assert_eq!(stats["tables"][0]["source"], "standard input");
     // The first pass stops early because there are too many columns; the pipe is still read to its end.
     let members: Vec<String> = (0..3_000).map(|n| format!("\"{n}\":{n}")).collect();
@@ -355,16 +333,10 @@ fn import_interrupted_while_reading(home: &Home, words: &[&str]) -> RunOutput {
 fn interrupted_import_leaves_no_incomplete_table() {
     let home = Home::new();
     let words = ["import", "-", "--table", "t", "--into", "new.db"];
-    import_interrupted_while_reading(&home, &words).check(
-        "a new database",
-        130,
-        "stopped; new.db was not created",
-        "",
-    );
+    import_interrupted_while_reading(&home, &words).check("a new database", 130, "stopped; new.db was not created", "");
     let file_names = || {
         let names = std::fs::read_dir(home.path(".")).unwrap();
-        let mut names: Vec<_> =
-            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     };

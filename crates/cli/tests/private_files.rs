@@ -40,11 +40,7 @@ fn files_with_users_data_are_created_for_their_owner_alone_whatever_the_umask() 
     assert_eq!(mode(&database), 0o600);
     let store = Store::open(&database).unwrap();
     for ending in ["-wal", "-shm"] {
-        assert_eq!(
-            mode(&home.path(&format!(".local/share/gristmill/gristmill.db{ending}"))),
-            0o600,
-            "{ending}"
-        );
+        assert_eq!(mode(&home.path(&format!(".local/share/gristmill/gristmill.db{ending}"))), 0o600, "{ending}");
     }
     drop(store);
     run(&home, &["backup", "copy.db"], 0);

@@ -15,8 +15,7 @@ fn library() -> Home {
 /// Returns the files of the home except hidden folders, to check that no draft is left.
 fn names(home: &Home) -> Vec<String> {
     let entries = std::fs::read_dir(home.path("")).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.retain(|name| name != ".local");
     names.sort();
     names
@@ -92,8 +91,7 @@ fn full_disk_is_exit_status_2_and_leaves_no_part_of_a_file() {
         ] {
             home.check(words, 2, "", "full/");
         }
-        let left: Vec<_> =
-            std::fs::read_dir(&full).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> = std::fs::read_dir(&full).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let small = |name: &&std::ffi::OsString| !name.to_str().unwrap().ends_with(".1");
         assert_eq!(left.iter().filter(small).collect::<Vec<_>>(), ["page.html"]);
         assert_eq!(std::fs::read_to_string(full.join("page.html")).unwrap(), old);

@@ -9,12 +9,7 @@ use serde_json::json;
 #[test]
 fn scan_prints_changes_and_duplicate_groups() {
     let home = Home::new();
-    home.files(&[
-        (b"a/one", &[1; 5_000]),
-        (b"a/two", &[1; 5_000]),
-        (b"a/b/three", &[2; 70_000]),
-        (b"a/empty", b""),
-    ]);
+    home.files(&[(b"a/one", &[1; 5_000]), (b"a/two", &[1; 5_000]), (b"a/b/three", &[2; 70_000]), (b"a/empty", b"")]);
     let (a, one) = (home.real("a"), home.real("a/one"));
     let space = format!("{:.1} KiB", home.allocated("a/one") as f64 / 1024.0);
     home.check(
@@ -93,8 +88,7 @@ fn invalid_scan_arguments_create_no_database() {
     home.check(&["scan"], 1, "", "no folder has been scanned yet; name one: `gristmill scan FOLDER`");
     home.check(&["scan", "--yes"], 1, "", "no folder has been scanned yet");
     for (folder, mode) in [("all", "all"), ("folders", "walk"), ("files", "hash")] {
-        let expected =
-            format!("there is no folder {folder}; for a mode, write `gristmill scan --mode {mode}`");
+        let expected = format!("there is no folder {folder}; for a mode, write `gristmill scan --mode {mode}`");
         home.check(&["scan", folder, "."], 1, "", &expected);
     }
     home.check(&["scan", ".", "--min-size", "10X"], 1, "", "such as 10MiB, 1.5G or 200kB");
@@ -127,8 +121,7 @@ fn root_path_that_is_not_utf8_is_scanned_and_listed() {
     let home = Home::new();
     home.files(&[(b"caf\xe9/one", b"same"), (b"caf\xe9/two", b"same")]);
     let mut command = home.command(&["scan", "--quiet", "--json"]);
-    let output =
-        common::RunOutput::of(&command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap());
+    let output = common::RunOutput::of(&command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap());
     assert_eq!(output.code, Some(0), "{output:?}");
     assert_eq!(output.json()["roots"][0], json!(home.real("caf\\xE9")));
     let roots = home.json(&["roots"]);

@@ -62,15 +62,9 @@ fn refused(text: &str, expected: &str) {
 
 #[test]
 fn invalid_settings_file_is_named_with_line_and_expected_value() {
-    refused(
-        "[worker]\n\nlease = 300\n",
-        "config.toml:3), which is not allowed\n\nexpected: a duration from 100ms",
-    );
+    refused("[worker]\n\nlease = 300\n", "config.toml:3), which is not allowed\n\nexpected: a duration from 100ms");
     refused("[worker]\nlease = 300\n", "worker.lease is 300 (");
-    refused(
-        "[worker]\nleese = '5m'\n",
-        "config.toml:2: there is no setting worker.leese; did you mean worker.lease?",
-    );
+    refused("[worker]\nleese = '5m'\n", "config.toml:2: there is no setting worker.leese; did you mean worker.lease?");
     refused("synchronous = 'off'\n", "synchronous is \"off\"");
     refused("[worker]\nqueues = []\n", "worker.queues is []");
     refused("[worker]\nqueues = [1]\n", "worker.queues is [1] (");
@@ -83,12 +77,7 @@ fn invalid_settings_file_is_named_with_line_and_expected_value() {
 #[test]
 fn settings_file_named_by_a_flag_must_exist() {
     let home = Home::new();
-    home.check(
-        &["config", "show", "--config", "none.toml"],
-        1,
-        "",
-        "cannot read the settings file none.toml",
-    );
+    home.check(&["config", "show", "--config", "none.toml"], 1, "", "cannot read the settings file none.toml");
     home.check(&["config", "show"], 0, "default", "");
 }
 

@@ -47,8 +47,7 @@ fn dead_letter(store: &Store, kind: &str, reason: &str) {
 fn enqueue_stores_all_its_options() {
     let home = Home::new();
     let words = ["enqueue", "report", "--payload", "{\"a\": [1, 2]}", "--queue", "slow", "--priority", "-3"];
-    let more =
-        ["--max-attempts", "7", "--unique-key", "daily", "--document", "doc-1", "--run-after", "in 2h"];
+    let more = ["--max-attempts", "7", "--unique-key", "daily", "--document", "doc-1", "--run-after", "in 2h"];
     let words = [&words[..], &more[..]].concat();
     let queued = home.json(&words);
     assert_eq!(queued, json!({"id": 1, "created": true}));
@@ -89,10 +88,7 @@ fn payload_is_read_from_a_file_or_standard_input() {
     home.run_with_input(&["enqueue", "k", "--payload", "-"], b"\"stdin\"").check("stdin", 0, "task 2", "");
     home.check(&["enqueue", "k", "--payload", "-5"], 0, "task 3", "");
     let payload = |id: &str| home.json(&["jobs", "show", id])["payload"].clone();
-    assert_eq!(
-        (payload("1"), payload("2"), payload("3")),
-        (json!({"from": "file"}), json!("stdin"), json!(-5))
-    );
+    assert_eq!((payload("1"), payload("2"), payload("3")), (json!({"from": "file"}), json!("stdin"), json!(-5)));
 }
 
 #[test]
@@ -149,8 +145,7 @@ fn invalid_enqueue_arguments_are_refused_with_expected_values() {
 fn exec_flags_are_refused_without_a_command() {
     let home = Home::new();
     home.write("lines", "1\n");
-    let cases =
-        [(["--timeout", "3s"], "timeout_seconds"), (["--cwd", "."], "cwd"), (["--env", "A=b"], "env")];
+    let cases = [(["--timeout", "3s"], "timeout_seconds"), (["--cwd", "."], "cwd"), (["--env", "A=b"], "env")];
     for (flag, field) in cases {
         let only = format!("{} is for `exec -- COMMAND` only; ", flag[0]);
         let check = |words: &[&str], right: &str| {
@@ -171,11 +166,7 @@ fn bad_lines_are_reported_and_the_others_are_queued() {
     let home = Home::new();
     let input = b"{\"n\": 1}\n\n{\"n\": }\r\n\xff\n{\"n\": 2}";
     let output = home.run_with_input(&["enqueue", "k", "--lines", "-", "--json"], input);
-    assert_eq!(
-        (output.code, output.json()),
-        (Some(1), json!({"queued": 2, "refused": 2, "lines": 5})),
-        "{output:?}"
-    );
+    assert_eq!((output.code, output.json()), (Some(1), json!({"queued": 2, "refused": 2, "lines": 5})), "{output:?}");
     assert!(output.err.contains("error: line 3 is not JSON: expected value at column 7\n"), "{output:?}");
     assert!(output.err.contains("error: line 4 is not UTF-8"), "{output:?}");
     let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
@@ -192,8 +183,7 @@ fn interrupted_enqueue_reports_the_number_of_queued_lines() {
     for signal in ["INT", "TERM"] {
         let home = Home::new();
         let mut command = home.command(&["enqueue", "k", "--lines", "-"]);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
         // A rejected line is reported at once, so its number shows how many lines have been read.
         input.write_all("1\n".repeat(1_500).as_bytes()).unwrap();
@@ -232,8 +222,7 @@ fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
     }
     drop(store);
     expected.reverse();
-    let ids =
-        |page: &Value| page["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect();
+    let ids = |page: &Value| page["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect();
     let all = home.json(&["jobs", "list"]);
     assert_shape("jobs-list", &all);
     assert_eq!(ids(&all), expected);
@@ -254,8 +243,7 @@ fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
     assert_eq!(ids(&home.json(&["jobs", "list", "--limit", "all"])), expected);
     home.check(&["jobs", "list", "--limit", "2"], 0, "\nnext: --after ", "");
 
-    let count =
-        |words: &[&str]| home.json(&[&["jobs", "list"], words].concat())["items"].as_array().unwrap().len();
+    let count = |words: &[&str]| home.json(&[&["jobs", "list"], words].concat())["items"].as_array().unwrap().len();
     assert_eq!(count(&["--kind", "k"]), 3);
     assert_eq!(count(&["--kind", "delete"]), 2);
     assert_eq!(count(&["--queue", "default"]), 3);
@@ -277,12 +265,7 @@ fn scheduled_tasks_are_cancelled_or_made_due() {
         home.check(&["enqueue", "k", "--payload", "1", "--run-after", "1h"], 0, "queued", "");
     }
     home.check(&["jobs", "retry", "1"], 0, "task 1 is due now", "");
-    home.check(
-        &["jobs", "retry", "1"],
-        1,
-        "",
-        "task 1 is pending; only scheduled and failed tasks can be retried",
-    );
+    home.check(&["jobs", "retry", "1"], 1, "", "task 1 is pending; only scheduled and failed tasks can be retried");
     let output = home.run(&["jobs", "cancel", "2", "99", "--json"]);
     assert_eq!(output.code, Some(1));
     assert!(output.err.contains("there is no task 99"), "{output:?}");
@@ -413,7 +396,8 @@ fn dead_letter_of_a_message_is_not_retried_as_a_task() {
     let shown = home.json(&["dead", "show", "1"]);
     assert_eq!((&shown["queue"], &shown["checkpoint"]["payload"]), (&json!("orders"), &json!({"id": 7})));
     home.check(&["dead", "show", "1"], 0, "gristmill dead retry 1, or gristmill dead discard 1", "");
-    let words = "cannot retry dead letter 1: its message cannot be published: neither payload nor payload_hex is present";
+    let words =
+        "cannot retry dead letter 1: its message cannot be published: neither payload nor payload_hex is present";
     home.check(&["dead", "retry", "1"], 1, "", words);
     home.check(&["dead", "retry", "--all"], 1, "queued 1 task again", words);
     home.check(&["dead", "discard", "1"], 0, "discarded dead letter 1", "");

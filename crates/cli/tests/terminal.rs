@@ -23,11 +23,8 @@ fn scan_asks_before_it_registers_a_folder() {
         session.answer(keys);
         let (found, shown) = session.end();
         assert_eq!(found, Some(code), "{keys:?}: {shown}");
-        let (text, is_created) = if code == 0 {
-            ("1 duplicate group", true)
-        } else {
-            ("nothing was registered or scanned", false)
-        };
+        let (text, is_created) =
+            if code == 0 { ("1 duplicate group", true) } else { ("nothing was registered or scanned", false) };
         assert!(shown.contains(text), "{keys:?}: {shown}");
         assert_eq!(home.database().exists(), is_created, "{keys:?}: after no, there is no database");
     }
@@ -54,11 +51,7 @@ fn roots_remove_asks_first() {
         session.answer(keys);
         let (found, shown) = session.end();
         assert_eq!(found, Some(code), "{keys:?}: {shown}");
-        assert_eq!(
-            home.json(&["roots"])["items"].as_array().unwrap().len(),
-            usize::from(code == 1),
-            "{keys:?}"
-        );
+        assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), usize::from(code == 1), "{keys:?}");
     }
 }
 
@@ -78,8 +71,7 @@ fn control_characters_in_names_are_escaped_on_a_terminal() {
 fn progress_line_fits_the_terminal_and_is_cleared_at_the_end() {
     for columns in [30, 80, 200] {
         let home = library();
-        let mut session =
-            Session::start(home.command(&["scan", "--yes", "--io-limit", "1B/s", "a"]), columns);
+        let mut session = Session::start(home.command(&["scan", "--yes", "--io-limit", "1B/s", "a"]), columns);
         // All segments are shown only on the widest terminal.
         session.wait_for(if columns == 200 { " busy · " } else { "\r\u{1b}[K" });
         signal(&session.process, "INT");

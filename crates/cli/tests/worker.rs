@@ -32,12 +32,7 @@ fn once_runs_due_tasks_and_exits() {
 fn once_reports_due_tasks_without_a_handler() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--", "true"], 0, "task 1", "");
-    home.run_with_input(&["enqueue", "square", "--lines", "-"], b"1\n2\n").check(
-        "lines",
-        0,
-        "queued 2 tasks",
-        "",
-    );
+    home.run_with_input(&["enqueue", "square", "--lines", "-"], b"1\n2\n").check("lines", 0, "queued 2 tasks", "");
     home.check(&["enqueue", "cube", "--payload", "1"], 0, "task 4", "");
     home.check(&["enqueue", "cube", "--payload", "1", "--queue", "elsewhere"], 0, "task 5", "");
     home.check(&["enqueue", "cube", "--payload", "1", "--run-after", "1h"], 0, "task 6", "");
@@ -97,12 +92,7 @@ fn worker_claims_only_from_its_queues() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--queue", "a", "--", "true"], 0, "task 1", "");
     home.check(&["enqueue", "exec", "--queue", "b", "--", "true"], 0, "task 2", "");
-    home.check(
-        &["worker", "--once", "--queue", "b", "--queue", "c"],
-        0,
-        "1 task completed",
-        "serves queues b, c of",
-    );
+    home.check(&["worker", "--once", "--queue", "b", "--queue", "c"], 0, "1 task completed", "serves queues b, c of");
     assert_eq!(home.json(&["jobs", "show", "1"])["status"], "pending");
     home.check(&["worker", "--once", "--queue", ""], 1, "", "worker.queues is [\"\"] (--queue)");
 }
@@ -308,22 +298,16 @@ fn commands_do_not_inherit_the_broker_password_or_message_variables() {
         command.env(name, "of another message");
     }
     assert!(command.output().unwrap().status.success());
-    let environment =
-        |id: &str| home.json(&["jobs", "show", id])["result"]["stdout"].as_str().unwrap().to_owned();
+    let environment = |id: &str| home.json(&["jobs", "show", id])["result"]["stdout"].as_str().unwrap().to_owned();
     let found = environment("1");
     assert!(found.contains("KEPT=yes") && found.contains("GRISTMILL_TASK_ID=1"), "{found}");
     assert!(!found.contains("secret") && !found.contains("another message"), "{found}");
-    assert!(
-        environment("2").contains("GRISTMILL_AMQP_URI=amqp://asked-for"),
-        "a task may set the variable itself"
-    );
+    assert!(environment("2").contains("GRISTMILL_AMQP_URI=amqp://asked-for"), "a task may set the variable itself");
 }
 
 #[test]
 fn worker_exits_with_an_error_when_its_database_is_deleted_or_replaced() {
-    for (what, words) in
-        [("deleted", "was deleted or moved away"), ("replaced", "was replaced by another file")]
-    {
+    for (what, words) in [("deleted", "was deleted or moved away"), ("replaced", "was replaced by another file")] {
         // A command that ignores SIGTERM is ended too.
         let mut busy = BusyWorker::start_with(&["sh", "-c", "trap '' TERM; cat pipe"], &[], "1d");
         let database = busy.home.database();
@@ -346,11 +330,7 @@ fn worker_exits_with_an_error_when_its_database_is_deleted_or_replaced() {
             if what == "replaced" { "task 2" } else { "task 1" },
             "",
         );
-        assert_eq!(
-            busy.task()["status"],
-            "pending",
-            "{what}: the new database contains nothing of the old one"
-        );
+        assert_eq!(busy.task()["status"], "pending", "{what}: the new database contains nothing of the old one");
     }
 }
 
@@ -405,10 +385,7 @@ fn doctor_ends_the_command_of_a_killed_worker_before_it_releases_the_task() {
     busy.worker.wait().unwrap();
     let found = busy.home.run(&["doctor", "--json"]);
     assert_eq!(found.code, Some(1), "{found:?}");
-    assert!(
-        found.out.contains("held by a worker that has exited or stopped renewing its lease"),
-        "{found:?}"
-    );
+    assert!(found.out.contains("held by a worker that has exited or stopped renewing its lease"), "{found:?}");
     let repaired = busy.home.run(&["doctor", "--repair"]);
     assert_eq!(repaired.code, Some(0), "{repaired:?}");
     let mut pipe = busy.pipe.take().unwrap();
@@ -418,8 +395,7 @@ fn doctor_ends_the_command_of_a_killed_worker_before_it_releases_the_task() {
 }
 
 /// Script that prints the number of its start. The first start then reads the pipe.
-const WHICH_START: &str =
-    "echo $GRISTMILL_ATTEMPT $GRISTMILL_REDELIVERED; test $GRISTMILL_ATTEMPT != 1 || cat pipe";
+const WHICH_START: &str = "echo $GRISTMILL_ATTEMPT $GRISTMILL_REDELIVERED; test $GRISTMILL_ATTEMPT != 1 || cat pipe";
 
 #[test]
 fn once_runs_the_tasks_of_a_killed_worker_without_waiting_for_their_lease() {
@@ -430,10 +406,7 @@ fn once_runs_the_tasks_of_a_killed_worker_without_waiting_for_their_lease() {
     let summary = busy.home.json(&["worker", "--once"]);
     assert_eq!(summary["completed"], 1, "{summary}");
     let task = busy.task();
-    assert_eq!(
-        (&task["status"], &task["starts"], &task["crashes"]),
-        (&"completed".into(), &2.into(), &1.into())
-    );
+    assert_eq!((&task["status"], &task["starts"], &task["crashes"]), (&"completed".into(), &2.into(), &1.into()));
     assert_eq!(task["result"]["stdout"], "2 1\n", "GRISTMILL_ATTEMPT, GRISTMILL_REDELIVERED");
 }
 

@@ -152,14 +152,12 @@ impl Coverage {
             }
         }
         let majority = hashed.into_iter().max_by_key(|(_, files)| *files).map(|(algorithm, _)| algorithm);
-        let is_unread = |file: &&PossibleDuplicate| {
-            file.algorithm.is_none() || file.algorithm != majority || file.ungrouped
-        };
+        let is_unread =
+            |file: &&PossibleDuplicate| file.algorithm.is_none() || file.algorithm != majority || file.ungrouped;
         if inodes.len() < 2 {
             return;
         }
-        for file in alike.iter().filter(is_unread).filter(|file| only.is_empty() || only.contains(&file.root))
-        {
+        for file in alike.iter().filter(is_unread).filter(|file| only.is_empty() || only.contains(&file.root)) {
             self.unread_files += 1;
             self.unreadable_files += u64::from(file.failed);
             self.unreachable_files += u64::from(self.absent_ids.contains(&file.root));
@@ -182,12 +180,12 @@ impl Coverage {
             counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
             counted(unreadable_folders, "folder", "could not be read; the files below are unknown"),
         ];
-        let unscanned = self.unscanned_folders.iter().map(|folder| {
-            format!("{} has not been scanned since its root was removed", display_path(folder))
-        });
+        let unscanned = self
+            .unscanned_folders
+            .iter()
+            .map(|folder| format!("{} has not been scanned since its root was removed", display_path(folder)));
         let unfinished = self.unfinished_roots.iter();
-        let unfinished =
-            unfinished.map(|root| format!("{} has not been scanned completely", display_path(root)));
+        let unfinished = unfinished.map(|root| format!("{} has not been scanned completely", display_path(root)));
         let absent = self.absent_roots.iter().map(|root| {
             let root = display_path(root);
             format!("{root} cannot be reached now; its files are listed as of its last scan")

@@ -49,9 +49,7 @@ impl Filter {
     /// Returns the patterns that cannot match in any of these roots, each with the reason.
     pub fn unmatchable(&self, roots: &[PathBuf]) -> Vec<(String, String)> {
         let patterns = self.include.iter().chain(&self.exclude);
-        patterns
-            .filter_map(|pattern| Some((pattern.clone(), pattern::cannot_match(pattern, roots)?)))
-            .collect()
+        patterns.filter_map(|pattern| Some((pattern.clone(), pattern::cannot_match(pattern, roots)?))).collect()
     }
 }
 
@@ -89,8 +87,7 @@ impl CompiledFilter {
 
     /// Whether the name and path of a file match.
     pub(crate) fn matches_file(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>) -> bool {
-        self.matches_name(path, name, rules, false)
-            && (self.filter.include.is_empty() || self.include.is_match(path))
+        self.matches_name(path, name, rules, false) && (self.filter.include.is_empty() || self.include.is_match(path))
     }
 
     fn matches_name(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>, is_folder: bool) -> bool {

@@ -101,8 +101,7 @@ pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<Fold
     let links = LinkTable::new(&tree);
     let paths = FolderPaths::new(store)?;
     let identical = classes.identical.outermost(&tree).into_iter().map(|members| (true, members));
-    let others =
-        classes.scanned.outermost(&tree).into_iter().filter(|members| !classes.is_identical(members));
+    let others = classes.scanned.outermost(&tree).into_iter().filter(|members| !classes.is_identical(members));
     let mut found = Vec::new();
     for (identical, members) in identical.chain(others.map(|members| (false, members))) {
         let (files, bytes) = (tree.folders[members[0] as usize].count(), tree.bytes(members[0]));

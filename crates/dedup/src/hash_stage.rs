@@ -278,9 +278,7 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
         let fits = batches.last().is_some_and(|batch: &Vec<FileRow>| {
             batch.len() < MAX_TASK_FILES
                 && bytes < MAX_TASK_BYTES
-                && batch
-                    .first()
-                    .is_some_and(|first| first.root == row.root && first.path.parent() == row.path.parent())
+                && batch.first().is_some_and(|first| first.root == row.root && first.path.parent() == row.path.parent())
         });
         if !fits {
             batches.push(Vec::new());

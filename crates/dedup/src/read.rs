@@ -108,11 +108,7 @@ pub(crate) fn read_if_cached(
         }?;
         let found = sys::file_stat(file).ok()?;
         let stat = with_link_kind(found.stat, expected);
-        (found.kind == EntryKind::File && stat.is_same(expected)).then_some(ReadFile {
-            stat,
-            result,
-            racy: false,
-        })
+        (found.kind == EntryKind::File && stat.is_same(expected)).then_some(ReadFile { stat, result, racy: false })
     })
 }
 
@@ -192,9 +188,7 @@ fn read_scope(
     throttle: &impl Throttle,
 ) -> io::Result<Option<ReadResult>> {
     match scope {
-        HashScope::Content(algorithm) if size <= MAX_SMALL_SIZE => {
-            hash_small(file, size, algorithm, buffer, throttle)
-        }
+        HashScope::Content(algorithm) if size <= MAX_SMALL_SIZE => hash_small(file, size, algorithm, buffer, throttle),
         HashScope::Content(algorithm) => hash_large(file, size, algorithm, buffer, throttle),
         HashScope::Samples => hash_samples(file, size, buffer, throttle),
     }
@@ -227,8 +221,7 @@ fn hash_small(
             break;
         }
     }
-    Ok((filled == expected)
-        .then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, &buffer[..expected]))))
+    Ok((filled == expected).then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, &buffer[..expected]))))
 }
 
 fn hash_large(

@@ -81,8 +81,7 @@ impl Report<'_> {
         page.raw("content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n");
         page.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n");
         page.raw("<meta name=\"referrer\" content=\"no-referrer\"/>\n<title>Duplicates</title>\n<style>\n");
-        page.raw(include_str!("report/page.css"))
-            .raw("</style>\n</head>\n<body>\n<header><h1>Duplicates</h1>");
+        page.raw(include_str!("report/page.css")).raw("</style>\n</head>\n<body>\n<header><h1>Duplicates</h1>");
         page.raw("<p class=\"soft\">Catalog as of ").text(&minute(self.options.now));
         page.raw(" UTC</p></header>\n<main>\n");
         self.completeness(page);
@@ -99,12 +98,8 @@ impl Report<'_> {
             page.raw("</div>\n");
         }
         self.scanned(page);
-        page.raw(
-            "</main>\n<footer>Made by Gristmill. Hard links to one file count as one copy. Bytes that are ",
-        );
-        page.raw(
-            "not valid text and invisible characters are shown as escapes.</footer>\n</body>\n</html>\n",
-        );
+        page.raw("</main>\n<footer>Made by Gristmill. Hard links to one file count as one copy. Bytes that are ");
+        page.raw("not valid text and invisible characters are shown as escapes.</footer>\n</body>\n</html>\n");
     }
 
     /// Writes what is missing from the page before anything else, so that the page is not mistaken for complete.
@@ -136,8 +131,7 @@ impl Report<'_> {
             0 => format!("in {}", counted(stats.folders, "folder", "folders")),
             number => format!("{} unreadable", count(number)),
         };
-        let share =
-            format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
+        let share = format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
         tile("main", "Reclaimable", &bytes(groups.reclaimable), &share);
         tile("", "Duplicate groups", &count(groups.total), &counted(groups.files, "file", "files"));
         tile("", "Files", &count(stats.files), &unreadable);
@@ -154,7 +148,9 @@ impl Report<'_> {
 
     fn space(&self, page: &mut Page) {
         let stats = self.stats;
-        page.raw("<section><h2>Space by folder</h2><p class=\"soft\">Areas are proportional to size. The stronger the ");
+        page.raw(
+            "<section><h2>Space by folder</h2><p class=\"soft\">Areas are proportional to size. The stronger the ",
+        );
         page.raw("colour, the larger the share of duplicates.</p>");
         svg::maps(page, &stats.space);
         page.raw("</section>\n");
@@ -187,13 +183,7 @@ impl Report<'_> {
         self.folder_groups(page, "Folders identical apart from entries not scanned", what, others);
     }
 
-    fn folder_groups(
-        &self,
-        page: &mut Page,
-        title: &'static str,
-        what: &'static str,
-        groups: &[FolderGroup],
-    ) {
+    fn folder_groups(&self, page: &mut Page, title: &'static str, what: &'static str, groups: &[FolderGroup]) {
         if groups.is_empty() {
             return;
         }
@@ -206,8 +196,7 @@ impl Report<'_> {
             let files = counted(group.files, "file", "files");
             let what = format!("{} × {} ({files})", count(group.folders.len() as u64), bytes(group.bytes));
             let places = group.folders.iter();
-            let places: Vec<ListedPath<'_>> =
-                places.map(|folder| (folder.root, folder.path.as_path(), None)).collect();
+            let places: Vec<ListedPath<'_>> = places.map(|folder| (folder.root, folder.path.as_path(), None)).collect();
             if group.identical {
                 self.group_item(
                     page,
@@ -227,9 +216,7 @@ impl Report<'_> {
         page.raw("<p class=\"soft\">").raw(what);
         match total {
             0 => page.raw(" None found."),
-            _ if listed < total => {
-                page.raw(" Showing ").text(&count(listed)).raw(" of ").text(&count(total)).raw(".")
-            }
+            _ if listed < total => page.raw(" Showing ").text(&count(listed)).raw(" of ").text(&count(total)).raw("."),
             _ => page,
         };
         page.raw("</p>");
@@ -243,8 +230,7 @@ impl Report<'_> {
         (figure, of, what): (&str, &'static str, &str),
         bar: Option<(u64, u64)>,
     ) {
-        let roots: HashMap<i64, &Path> =
-            self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
+        let roots: HashMap<i64, &Path> = self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
         let write = |page: &mut Page, (root, path, link): &ListedPath<'_>| {
             let root = roots.get(root).copied().unwrap_or(Path::new(""));
             let path = if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) };
@@ -264,11 +250,7 @@ impl Report<'_> {
             svg::bar(page, part, max);
         }
         let others = &places[1.min(places.len())..];
-        page.raw("<details><summary>").text(&counted(
-            others.len() as u64,
-            "other location",
-            "other locations",
-        ));
+        page.raw("<details><summary>").text(&counted(others.len() as u64, "other location", "other locations"));
         page.raw("</summary><ul>");
         for other in others.iter().take(self.options.paths) {
             page.raw("<li>");
@@ -288,9 +270,7 @@ impl Report<'_> {
         self.list_intro(page, listed.len() as u64, types.len() as u64, "By file name extension.");
         page.raw("<div class=\"wide\"><table><thead><tr><th>Type</th><th class=\"n\">Files</th>");
         page.raw("<th class=\"n less\">Size</th><th class=\"n less\">Duplicates</th>");
-        page.raw(
-            "<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>",
-        );
+        page.raw("<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>");
         let max = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
         for kind in listed {
             let name = if kind.name.is_empty() { "(none)" } else { &kind.name };

@@ -21,10 +21,9 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
     })?;
     match std::fs::metadata(&found) {
         Ok(metadata) if metadata.is_dir() => Ok(found),
-        Ok(_) => Err(Error::Root(
-            path.to_path_buf(),
-            "not a folder; give the folder that contains this file".to_owned(),
-        )),
+        Ok(_) => {
+            Err(Error::Root(path.to_path_buf(), "not a folder; give the folder that contains this file".to_owned()))
+        }
         Err(error) => Err(Error::Root(path.to_path_buf(), error.to_string())),
     }
 }

@@ -103,12 +103,7 @@ struct Settings<'a> {
 }
 
 /// Scans roots. Roots inside them are scanned too, each separately.
-pub fn scan(
-    store: &Store,
-    roots: &[Root],
-    options: &ScanOptions,
-    handle: &Arc<ScanHandle>,
-) -> Result<ScanSummary> {
+pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<ScanHandle>) -> Result<ScanSummary> {
     let started = Instant::now();
     let all = store.roots().list()?;
     let within = |root: &&Root| roots.iter().any(|outer| root.path.starts_with(&outer.path));
@@ -182,10 +177,8 @@ pub fn scan(
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
             let scanned = scan_totals(store, scan, &totals)?;
             let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
-            let walk = walk.map(|root| WalkRecord {
-                filters: filters_json(options),
-                filesystem: root.filesystem.clone(),
-            });
+            let walk =
+                walk.map(|root| WalkRecord { filters: filters_json(options), filesystem: root.filesystem.clone() });
             finished.push(FinishedScan { id: scan.id, root: scan.root, totals: scanned, walk });
         }
         store.scans().finish(finished, comparison)?;
@@ -242,10 +235,8 @@ fn fill_summary(summary: &mut ScanSummary, handle: &ScanHandle, counters: &Count
     summary.special_files = get(&counters.special);
     summary.broken_links = get(&counters.broken_links);
     summary.repeated_links = get(&counters.repeated_links);
-    summary.link_samples =
-        std::mem::take(&mut counters.link_samples.lock().unwrap_or_else(PoisonError::into_inner));
-    summary.error_samples =
-        std::mem::take(&mut counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner));
+    summary.link_samples = std::mem::take(&mut counters.link_samples.lock().unwrap_or_else(PoisonError::into_inner));
+    summary.error_samples = std::mem::take(&mut counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// Counts the duplicates, unless they are known to be unchanged.

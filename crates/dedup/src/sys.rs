@@ -150,10 +150,7 @@ mod tests {
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "words");
         assert_eq!(file_stat(&file).unwrap().stat, found.stat);
-        assert!(
-            a.open_file("b").is_err()
-                || file_stat(&a.open_file("b").unwrap()).unwrap().kind != EntryKind::File
-        );
+        assert!(a.open_file("b").is_err() || file_stat(&a.open_file("b").unwrap()).unwrap().kind != EntryKind::File);
     }
 
     fn symlinks_are_refused_unless_followed<F: SystemFolder>() {
@@ -189,8 +186,7 @@ mod tests {
         }
         assert!(path.as_os_str().len() > 8_000);
         let top = linux::Folder::open(folder.path()).unwrap();
-        let (deep, found) =
-            (top.open_below(&path, false).unwrap().own_stat().unwrap(), here.own_stat().unwrap());
+        let (deep, found) = (top.open_below(&path, false).unwrap().own_stat().unwrap(), here.own_stat().unwrap());
         assert_eq!((deep.device, deep.inode), (found.device, found.inode));
     }
 }

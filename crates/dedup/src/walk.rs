@@ -157,8 +157,7 @@ impl Walk {
         let root_folder = Arc::new(Folder::open(path).map_err(unreadable)?);
         let device = root_folder.own_stat().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
-        let nested_roots =
-            cx.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
+        let nested_roots = cx.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
         let (has_failed, root_filesystem, filesystems, counted, links, visited) = Default::default();
         let has_unusual = cx.store.catalog().has_unusual(cx.root.id)?;
         let walk = Walk {
@@ -225,8 +224,7 @@ impl Walk {
             return Ok(*filesystem);
         }
         let identity = folder.filesystem();
-        let filesystem =
-            identity.map(|identity| self.cx.store.catalog().filesystem_id(&identity)).transpose()?;
+        let filesystem = identity.map(|identity| self.cx.store.catalog().filesystem_id(&identity)).transpose()?;
         known.insert(device, filesystem);
         if device == self.device {
             let _ = self.root_filesystem.set(filesystem);
@@ -257,14 +255,8 @@ impl Walk {
     }
 
     fn walk_folder(self: &Arc<Self>, ctx: &Context, folder_task: FolderTask) -> TaskResult<()> {
-        let FolderTask {
-            folder_ref,
-            filesystem: known_filesystem,
-            was_mount_point,
-            parent_fs,
-            rules,
-            via_link,
-        } = folder_task;
+        let FolderTask { folder_ref, filesystem: known_filesystem, was_mount_point, parent_fs, rules, via_link } =
+            folder_task;
         if ctx.is_cancelled() || self.cx.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
@@ -301,16 +293,12 @@ impl Walk {
             Some((before, now)) => self.may_be_one_filesystem(before, now)?,
             None => true,
         };
-        visit.listing.mount_point =
-            parent_fs.zip(filesystem).is_some_and(|(parent_fs, own)| parent_fs != own);
+        visit.listing.mount_point = parent_fs.zip(filesystem).is_some_and(|(parent_fs, own)| parent_fs != own);
         let is_top = folder_ref.path.as_os_str().is_empty();
         visit.may_be_unmounted = is_top || was_mount_point && !visit.listing.mount_point;
         if !visit.keeps_hashes && (is_top || was_mount_point) {
-            let is_mounted = if is_top {
-                mounts::is_mounted(&self.cx.root.path, device)
-            } else {
-                visit.listing.mount_point
-            };
+            let is_mounted =
+                if is_top { mounts::is_mounted(&self.cx.root.path, device) } else { visit.listing.mount_point };
             if is_mounted {
                 self.warn_disk_replaced(&folder_ref.path);
             } else if !self.cx.options.allow_empty {
@@ -348,8 +336,7 @@ impl Walk {
         while let Some(Subfolder { folder_ref, filesystem, was_mount_point, parent_fs }) = folders.pop() {
             let walk = self.clone();
             let rules = rules.clone();
-            let folder_task =
-                FolderTask { folder_ref, filesystem, was_mount_point, parent_fs, rules, via_link };
+            let folder_task = FolderTask { folder_ref, filesystem, was_mount_point, parent_fs, rules, via_link };
             let _ = ctx.spawn(move |ctx| walk.walk_folder(ctx, folder_task));
         }
         let Some(hasher) = &self.cx.hasher else { return Ok(()) };
@@ -400,8 +387,7 @@ impl Walk {
         add(&self.cx.counters.special, 1);
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing =
-            Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
+        let mut listing = Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
         listing.foreign_folders.push(name);
         listing.skipped = skipped;
         self.send_listing(listing)
@@ -411,8 +397,7 @@ impl Walk {
     fn record_missing(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing =
-            Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
+        let mut listing = Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
         listing.missing_folders.push(name);
         listing.skipped = skipped;
         self.send_listing(listing)

@@ -77,8 +77,7 @@ impl WalkHasher {
     ) -> Self {
         let sizes = (0..SHARDS).map(|_| Mutex::default()).collect();
         // With a rate limit, nothing is prefetched that may not be read yet.
-        let max_prefetched =
-            if rate_limiter.is_limited() { 1 } else { (MAX_PREFETCHED / workers.max(1)).max(1) };
+        let max_prefetched = if rate_limiter.is_limited() { 1 } else { (MAX_PREFETCHED / workers.max(1)).max(1) };
         WalkHasher {
             algorithm,
             every_file,
@@ -135,8 +134,7 @@ impl WalkHasher {
 
     fn may_hash_whole(&self, new_file: &NewFile) -> bool {
         let size = new_file.stat.size;
-        let is_allowed =
-            size <= MAX_FILE_SIZE && self.large_bytes.fetch_add(size, Ordering::Relaxed) < MAX_LARGE_BYTES;
+        let is_allowed = size <= MAX_FILE_SIZE && self.large_bytes.fetch_add(size, Ordering::Relaxed) < MAX_LARGE_BYTES;
         if !is_allowed {
             self.defer();
         }
@@ -154,9 +152,7 @@ impl WalkHasher {
         match first_files.entry(key) {
             Entry::Occupied(mut known) => (Some(new_file), known.get_mut().take()),
             // Small files have at most `MAX_SMALL_SIZE` different sizes, so they need no limit.
-            Entry::Vacant(_)
-                if is_large && self.large_files.fetch_add(1, Ordering::Relaxed) >= MAX_LARGE_FILES =>
-            {
+            Entry::Vacant(_) if is_large && self.large_files.fetch_add(1, Ordering::Relaxed) >= MAX_LARGE_FILES => {
                 self.defer();
                 (None, None)
             }
@@ -189,8 +185,7 @@ impl WalkHasher {
             let scope = self.scope(&new_file);
             self.count_planned(&new_file, scope);
             let file = folder.open_file(&new_file.name).ok();
-            match file.as_ref().and_then(|file| read::read_if_cached(file, &new_file.stat, scope, &throttle))
-            {
+            match file.as_ref().and_then(|file| read::read_if_cached(file, &new_file.stat, scope, &throttle)) {
                 Some(found) => done.extend(self.record_result(new_file, Some(found))),
                 None => {
                     if let Some(file) = &file {
@@ -216,8 +211,7 @@ impl WalkHasher {
         let throttle = ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter };
         for (new_file, file) in pending.drain(..) {
             let scope = self.scope(&new_file);
-            let found =
-                read::read_file(file, || folder.open_file(&new_file.name), &new_file.stat, scope, &throttle);
+            let found = read::read_file(file, || folder.open_file(&new_file.name), &new_file.stat, scope, &throttle);
             done.extend(self.record_result(new_file, found));
         }
     }
@@ -290,14 +284,12 @@ mod tests {
 
         let files = MAX_LARGE_BYTES / MAX_FILE_SIZE;
         let bytes = walk_hasher();
-        let read: usize =
-            (0..files).map(|_| bytes.match_samples(new_file(&root, MAX_FILE_SIZE), 1).len()).sum();
+        let read: usize = (0..files).map(|_| bytes.match_samples(new_file(&root, MAX_FILE_SIZE), 1).len()).sum();
         assert!(read as u64 == files && bytes.is_complete());
         assert!(bytes.match_samples(new_file(&root, MAX_FILE_SIZE), 1).is_empty() && !bytes.is_complete());
 
         let large = walk_hasher();
-        let read =
-            [1, 1].map(|samples| large.match_samples(new_file(&root, MAX_FILE_SIZE + 1), samples).len());
+        let read = [1, 1].map(|samples| large.match_samples(new_file(&root, MAX_FILE_SIZE + 1), samples).len());
         assert!(read == [0, 0] && !large.is_complete());
     }
 }

@@ -7,8 +7,8 @@ mod trees;
 use std::path::PathBuf;
 
 use gristmill_dedup::folders::{
-    self, CappedList, Difference, Differing, Entry, FolderGroup, FolderOptions, GroupedFolder,
-    SimilarFolders, SimilarOptions,
+    self, CappedList, Difference, Differing, Entry, FolderGroup, FolderOptions, GroupedFolder, SimilarFolders,
+    SimilarOptions,
 };
 use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped};
 use proptest::prelude::*;
@@ -33,13 +33,7 @@ fn by_path(found: &[FolderGroup]) -> Vec<Vec<String>> {
 }
 
 #[track_caller]
-fn check(
-    options: &FolderOptions,
-    files: &[TestFile],
-    folders: &[&str],
-    failed: &[&str],
-    expected: &[&[&str]],
-) {
+fn check(options: &FolderOptions, files: &[TestFile], folders: &[&str], failed: &[&str], expected: &[&[&str]]) {
     let trees = store(files, folders, failed);
     let found = folders::find_identical(&trees.store, options).expect("an answer");
     assert_eq!(by_path(&found), expected);
@@ -117,19 +111,12 @@ fn unknown_contents_are_not_identical() {
 fn folders_of_empty_files_are_identical_on_request() {
     let files = [file("a/1", Empty), file("b/1", Empty)];
     check(&FolderOptions::default(), &files, &[], &[], &[]);
-    check(
-        &FolderOptions { min_size: 0, ..FolderOptions::default() },
-        &files,
-        &["c", "d"],
-        &[],
-        &[&["a", "b"]],
-    );
+    check(&FolderOptions { min_size: 0, ..FolderOptions::default() }, &files, &["c", "d"], &[], &[&["a", "b"]]);
 }
 
 #[test]
 fn min_files_and_min_size_exclude_small_folders() {
-    let files =
-        [file("a/1", X), file("b/1", X), file("c/1", Y), file("c/2", X), file("d/1", Y), file("d/2", X)];
+    let files = [file("a/1", X), file("b/1", X), file("c/1", Y), file("c/2", X), file("d/1", Y), file("d/2", X)];
     check(&FolderOptions { min_files: 2, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
     check(&FolderOptions { min_size: 11, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
 }
@@ -146,16 +133,15 @@ fn hard_links_are_not_reclaimable() {
     }
     // The two files of `a` are one inode. `b`, which occupies more space, is kept.
     let files = [linked("a/1", X, 9), linked("a/2", X, 9), file("b/1", X), file("b/2", X)];
-    let found = folders::find_identical(&store(&files, &[], &[]).store, &FolderOptions::default())
-        .expect("an answer");
+    let found = folders::find_identical(&store(&files, &[], &[]).store, &FolderOptions::default()).expect("an answer");
     assert_eq!((found[0].bytes, found[0].reclaimable), (20, 10));
 }
 
 #[test]
 fn reclaimable_counts_allocated_bytes_of_files_that_are_freed() {
     let freed = |files: &[TestFile]| {
-        let found = folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default())
-            .expect("an answer");
+        let found =
+            folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default()).expect("an answer");
         let group = found.iter().find(|group| by_path(std::slice::from_ref(group)) == [["a", "b"]]);
         let group = group.expect("a group");
         (group.bytes, group.reclaimable, group.redundant)
@@ -186,8 +172,8 @@ fn reclaimable_counts_allocated_bytes_of_files_that_are_freed() {
 #[test]
 fn folder_reached_by_two_paths_is_not_identical_to_itself() {
     let groups = |files: &[TestFile]| {
-        let found = folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default())
-            .expect("an answer");
+        let found =
+            folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default()).expect("an answer");
         by_path(&found)
     };
     let at = |path: &str, links, inode| TestFile { inode, links, ..file(path, X) };
@@ -255,22 +241,14 @@ fn folders_are_identical_only_if_their_unscanned_entries_are() {
     // The same link in another subfolder.
     check_unscanned(&[link("a", "l", "t"), link("b/s", "l", "t")], true, &[(false, Some(2), top)]);
     // Unknown entries are never equal.
-    check_unscanned(
-        &[("a", "n", None), ("b", "n", None)],
-        true,
-        &[(true, Some(0), inner), (false, Some(2), top)],
-    );
+    check_unscanned(&[("a", "n", None), ("b", "n", None)], true, &[(true, Some(0), inner), (false, Some(2), top)]);
     check_unscanned(&[("b/s", "n", None)], true, &[(false, Some(1), top)]);
 }
 
 #[test]
 fn folder_without_a_record_of_its_entries_is_not_identical() {
     check_unscanned(&[("a/s", "", None)], false, &[(false, None, &["a", "b"])]);
-    check_unscanned(
-        &[("a", "", None)],
-        false,
-        &[(true, Some(0), &["a/s", "b/s"]), (false, None, &["a", "b"])],
-    );
+    check_unscanned(&[("a", "", None)], false, &[(true, Some(0), &["a/s", "b/s"]), (false, None, &["a", "b"])]);
 }
 
 #[test]
@@ -311,11 +289,8 @@ fn order_of_rows_does_not_change_what_is_listed() {
             })
             .collect();
         let found = folders::find_similar(&trees.store, &SimilarOptions::default()).expect("an answer");
-        let pairs: Vec<_> = found
-            .pairs
-            .iter()
-            .map(|pair| [&pair.a, &pair.b].map(|side| paths(side.root).join(&side.path)))
-            .collect();
+        let pairs: Vec<_> =
+            found.pairs.iter().map(|pair| [&pair.a, &pair.b].map(|side| paths(side.root).join(&side.path))).collect();
         (groups, pairs)
     };
     let expected = answers([0, 1, 2, 3]);
@@ -353,22 +328,16 @@ fn nested_root_counts_as_a_folder_of_the_outer_root() {
     let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert_eq!(by_path(&found), [["", "b/x"]], "b has another root");
     trees.store.roots().register("/r/a/never".as_ref()).expect("a root");
-    trees
-        .store
-        .roots()
-        .remove(trees.store.roots().find("/r/b/new".as_ref()).expect("r").expect("r").id)
-        .expect("r");
+    trees.store.roots().remove(trees.store.roots().find("/r/b/new".as_ref()).expect("r").expect("r").id).expect("r");
     let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert_eq!(by_path(&found), [["", "b/x"]], "an unscanned root is unknown");
 }
 
 #[test]
 fn missing_files_and_folders_are_ignored() {
-    let files =
-        [file("a/1", X), file("a/2", Unique(1)), file("b/1", X), file("b/s/3", Unique(2)), file("c/1", X)];
+    let files = [file("a/1", X), file("a/2", Unique(1)), file("b/1", X), file("b/s/3", Unique(2)), file("c/1", X)];
     let trees = store(&files, &[], &["c"]);
-    let found =
-        || by_path(&folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer"));
+    let found = || by_path(&folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer"));
     assert!(found().is_empty());
     let catalog = trees.store.catalog();
     let root = trees.store.roots().list().expect("roots")[0].id;
@@ -416,8 +385,7 @@ fn similar_pair_lists_its_differences() {
     assert_eq!((pair.a.files, pair.b.files, pair.matching_files, pair.matching_bytes), (5, 4, 3, 60));
     assert_eq!((pair.a.bytes, pair.b.bytes, pair.similarity), (68, 68, 50.0));
     assert!(pair.a.whole && pair.b.whole);
-    let entry =
-        |path: &str, size: u64| Entry { path: path.into(), size, mtime_ns: size as i64 * 1_000_000_000 };
+    let entry = |path: &str, size: u64| Entry { path: path.into(), size, mtime_ns: size as i64 * 1_000_000_000 };
     assert_eq!(pair.only_in_a, CappedList { items: vec![entry("own", 1)], total: 1 });
     assert_eq!(pair.only_in_b, CappedList { items: vec![], total: 0 });
     let notes = Differing { a: entry("notes", 7), b: entry("notes", 8), known: true };
@@ -429,10 +397,7 @@ fn similar_pair_lists_its_differences() {
 fn check_pairs(files: &[(&str, trees::FileContent)], expected: &[(&str, &str, u64)]) {
     let found = similar(files, 50);
     let path = |path: &PathBuf| path.to_str().expect("plain").to_owned();
-    let pairs = found
-        .pairs
-        .iter()
-        .map(|pair| (path(&pair.a.path), path(&pair.b.path), pair.similarity.round() as u64));
+    let pairs = found.pairs.iter().map(|pair| (path(&pair.a.path), path(&pair.b.path), pair.similarity.round() as u64));
     let pairs: Vec<_> = pairs.collect();
     let expected: Vec<_> = expected.iter().map(|(a, b, s)| (a.to_string(), b.to_string(), *s)).collect();
     assert_eq!(pairs, expected);
@@ -449,8 +414,7 @@ fn outermost_pair_with_the_highest_similarity_is_listed() {
     // Identical folders are not listed, nor pairs that only add files to one of them.
     check_pairs(&inner, &[]);
     check_pairs(&[&inner[..], &outer[1..2]].concat(), &[("a", "b", 75)]);
-    let with_more =
-        [("a/p/1", X), ("a/p/2", Y), ("a/y", Unique(2)), ("b/1", X), ("b/2", Y), ("c", Unique(4))];
+    let with_more = [("a/p/1", X), ("a/p/2", Y), ("a/y", Unique(2)), ("b/1", X), ("b/2", Y), ("c", Unique(4))];
     check_pairs(&with_more, &[]);
     // The same files in other subfolders are not identical.
     check_pairs(&[("a/p/1", X), ("a/2", Y), ("b/1", X), ("b/2", Y)], &[("a", "b", 100)]);
@@ -474,8 +438,7 @@ fn every_pair_states_its_differences() {
         trees.skipped = skipped.iter().map(skip).collect();
         let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
         trees.root("/r", &files, &[], failed);
-        let mut found =
-            folders::find_similar(&trees.store, &SimilarOptions::default()).expect("an answer").pairs;
+        let mut found = folders::find_similar(&trees.store, &SimilarOptions::default()).expect("an answer").pairs;
         assert!(found.len() < 2, "{found:?}");
         found.pop().map(|pair| (pair.differences, [pair.a.unscanned, pair.b.unscanned]))
     };
@@ -502,11 +465,9 @@ fn identical_folders_are_represented_by_one_in_pairs() {
         files.extend([file(format!("{folder}/in/3"), Y), file(format!("{folder}/in/4"), Z)]);
     }
     files.push(file("c/more", Unique(1)));
-    let found =
-        folders::find_similar(&store(&files, &[], &[]).store, &SimilarOptions::default()).expect("an answer");
+    let found = folders::find_similar(&store(&files, &[], &[]).store, &SimilarOptions::default()).expect("an answer");
     let path = |side: &folders::Side| side.path.to_str().expect("plain").to_owned();
-    let pairs: Vec<_> =
-        found.pairs.iter().map(|pair| (path(&pair.a), path(&pair.b), pair.a.identical)).collect();
+    let pairs: Vec<_> = found.pairs.iter().map(|pair| (path(&pair.a), path(&pair.b), pair.a.identical)).collect();
     assert_eq!(pairs, [("a".to_owned(), "c".to_owned(), 1)]);
 }
 

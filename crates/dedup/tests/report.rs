@@ -82,9 +82,7 @@ fn page_is_well_formed_and_self_contained() {
         let page = page(&trees);
         check_form(&page, |_| ());
         assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
-        for word in
-            ["<script", "javascript:", "url(", "@import", "src=\"", "href=", "onload", "<link", "<img"]
-        {
+        for word in ["<script", "javascript:", "url(", "@import", "src=\"", "href=", "onload", "<link", "<img"] {
             assert!(!page.contains(word), "{word}");
         }
         let elsewhere = page.replace("http://www.w3.org/1999/xhtml", "");
@@ -162,9 +160,8 @@ fn file_reached_by_two_paths_counts_once() {
     };
     let mut trees = CatalogFixture::new();
     trees.root("/some/place", &[planned("w/a", 9), planned("bound/a", 9)], &[], &[]);
-    let reclaimable = |trees: &CatalogFixture| {
-        trees.store.catalog().groups(&GroupQuery::default()).expect("groups").reclaimable
-    };
+    let reclaimable =
+        |trees: &CatalogFixture| trees.store.catalog().groups(&GroupQuery::default()).expect("groups").reclaimable;
     assert_eq!(reclaimable(&trees), 0);
     assert!(page(&trees).contains("<dt>Reclaimable</dt><dd>0 B <small>0 % of 300 B on disk"));
     trees.root("/other", &[planned("copy", 8)], &[], &[]);
@@ -206,8 +203,7 @@ fn file_names_are_escaped_as_text() {
     let mut trees = CatalogFixture::new();
     let mut files = Vec::new();
     for (n, name) in names.iter().enumerate() {
-        let name =
-            OsString::from_vec(name.iter().map(|&byte| if byte == b'/' { b'|' } else { byte }).collect());
+        let name = OsString::from_vec(name.iter().map(|&byte| if byte == b'/' { b'|' } else { byte }).collect());
         for folder in ["a", "b"] {
             let mut path = OsString::from(folder);
             path.push("/");

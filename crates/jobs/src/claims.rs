@@ -89,9 +89,7 @@ impl Claims {
         }
         let urgency = (rank, Reverse(task.priority), task.id);
         let place = match self.waiting.back() {
-            Some((last, _)) if *last >= urgency => {
-                self.waiting.partition_point(|(other, _)| *other < urgency)
-            }
+            Some((last, _)) if *last >= urgency => self.waiting.partition_point(|(other, _)| *other < urgency),
             _ => self.waiting.len(),
         };
         match self.waiting.get_mut(place) {

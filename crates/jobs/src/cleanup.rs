@@ -20,8 +20,7 @@ pub(crate) struct CleanupPool {
 
 impl CleanupPool {
     pub(crate) fn new(signals: Arc<DispatcherSignals>) -> Result<Self, crate::Error> {
-        let pool =
-            Pool::builder().name("clean-ups").workers(1).queue_capacity(64).keep_failures(0).build()?;
+        let pool = Pool::builder().name("clean-ups").workers(1).queue_capacity(64).keep_failures(0).build()?;
         Ok(CleanupPool { signals, pool })
     }
 

@@ -29,11 +29,7 @@ pub struct RetrySummary {
 }
 
 /// Retries every dead letter that matches the filter. One that cannot be retried does not affect the others.
-pub fn retry_all(
-    store: &Store,
-    kinds: &[TaskKind],
-    filter: &DeadLetterFilter,
-) -> Result<RetrySummary, Error> {
+pub fn retry_all(store: &Store, kinds: &[TaskKind], filter: &DeadLetterFilter) -> Result<RetrySummary, Error> {
     let mut summary = RetrySummary::default();
     let mut after = None;
     loop {
@@ -61,9 +57,8 @@ fn rebuild_task(kinds: &[TaskKind], dead_letter: &DeadLetter) -> Result<NewTask,
     dead_letter.require_task()?;
     let kind = kinds.iter().find(|kind| kind.name() == dead_letter.task_type);
     if let Some(rebuild) = kind.and_then(|kind| kind.rebuild.as_ref()) {
-        return rebuild(dead_letter).map_err(|reason| {
-            Error::Invalid(format!("cannot retry dead letter {}: {reason}", dead_letter.id))
-        });
+        return rebuild(dead_letter)
+            .map_err(|reason| Error::Invalid(format!("cannot retry dead letter {}: {reason}", dead_letter.id)));
     }
     dead_letter.task().ok_or_else(|| {
         Error::Invalid(format!(

@@ -184,15 +184,13 @@ impl Dispatcher {
         }
         self.presence.set_busy(self.in_flight() > 0)?;
         // Maintenance waits for an idle tick, for at most one more interval.
-        let due =
-            if tick.is_idle { self.next_maintenance } else { self.next_maintenance + MAINTENANCE_INTERVAL };
+        let due = if tick.is_idle { self.next_maintenance } else { self.next_maintenance + MAINTENANCE_INTERVAL };
         if now >= due && !stopping {
             let mut more = false;
             for source in &mut self.sources {
                 more |= source.maintain()?;
             }
-            self.next_maintenance =
-                now + if more { Duration::from_secs(1) } else { jittered(MAINTENANCE_INTERVAL) };
+            self.next_maintenance = now + if more { Duration::from_secs(1) } else { jittered(MAINTENANCE_INTERVAL) };
         }
         if mode != PollMode::SettleOnly {
             self.next_poll = now + jittered(IDLE_POLL_INTERVAL);

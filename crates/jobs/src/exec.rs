@@ -76,8 +76,7 @@ impl Command {
         if self.argv.is_empty() {
             return Err("argv is empty; expected: the program and its arguments".to_owned());
         }
-        let argv =
-            self.argv.iter().enumerate().map(|(index, word)| (format!("argv[{index}]"), word.as_bytes()));
+        let argv = self.argv.iter().enumerate().map(|(index, word)| (format!("argv[{index}]"), word.as_bytes()));
         let cwd = self.cwd.iter().map(|cwd| ("cwd".to_owned(), cwd.as_os_str().as_encoded_bytes()));
         let env = self.env.iter().map(|(name, value)| (format!("env.{name:?}"), value.as_bytes()));
         if let Some((field, _)) = argv.chain(cwd).chain(env).find(|(_, text)| text.contains(&0)) {
@@ -232,8 +231,7 @@ impl fmt::Display for CommandFailure {
 pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
     let Cause::Error(error) = error.cause() else { return None };
     let failure = error.downcast_ref::<CommandFailure>()?;
-    let parts: Vec<_> =
-        failure.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
+    let parts: Vec<_> = failure.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
     Some(Some(parts.join("\n")).filter(|text| !text.is_empty()))
 }
 
@@ -355,8 +353,7 @@ impl RunningCommand {
     fn output(&self) -> (String, String) {
         let limit = Instant::now() + OUTPUT_DRAIN_TIMEOUT;
         while let Ok(()) = self.closed.recv_timeout(limit.saturating_duration_since(Instant::now())) {}
-        let text =
-            |output: &Arc<Mutex<BoundedOutput>>| output.lock().unwrap_or_else(PoisonError::into_inner).text();
+        let text = |output: &Arc<Mutex<BoundedOutput>>| output.lock().unwrap_or_else(PoisonError::into_inner).text();
         (text(&self.stdout), text(&self.stderr))
     }
 }
@@ -368,10 +365,9 @@ fn spawn_error(program: &str, command: &Command, error: &io::Error) -> TaskError
         None => format!("cannot run {program:?}: {error}"),
     };
     match error.kind() {
-        ErrorKind::NotFound
-        | ErrorKind::PermissionDenied
-        | ErrorKind::NotADirectory
-        | ErrorKind::InvalidInput => TaskError::permanent(text),
+        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::InvalidInput => {
+            TaskError::permanent(text)
+        }
         // For example too many processes, too little memory, or a program file that is being written.
         _ => TaskError::transient(text),
     }

@@ -93,8 +93,7 @@ impl Execution {
             self.complete(Disposition::Released, false);
             return Ok(());
         }
-        let permit = match self.runner.kind.breaker.as_ref().map(gristmill_pool::Breaker::acquire).transpose()
-        {
+        let permit = match self.runner.kind.breaker.as_ref().map(gristmill_pool::Breaker::acquire).transpose() {
             Ok(permit) => permit,
             Err(open) => {
                 let wait = open.retry_in.max(Duration::from_millis(100));

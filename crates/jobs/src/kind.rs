@@ -59,10 +59,7 @@ impl TaskKind {
     ///
     /// The handler's return value decides the outcome: `Ok` completes the task; a transient or partial error is retried
     /// later; a permanent error, a panic, or the last failed attempt makes it a dead letter.
-    pub fn new(
-        name: &str,
-        handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(name: &str, handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static) -> Self {
         TaskKind {
             name: name.into(),
             handler: Arc::new(handler),
@@ -138,10 +135,7 @@ impl TaskKind {
     /// Sets a function that cleans up after a task that has become a dead letter. It is called again for the same dead
     /// letter if it fails or the process crashes.
     #[must_use]
-    pub fn on_exhausted(
-        mut self,
-        cleanup: impl Fn(&DeadLetter) -> TaskResult<()> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn on_exhausted(mut self, cleanup: impl Fn(&DeadLetter) -> TaskResult<()> + Send + Sync + 'static) -> Self {
         self.cleanup = Some(Arc::new(cleanup));
         self
     }

@@ -50,13 +50,11 @@ pub(crate) fn renew_leases(
     runner: &KindRunner,
     select: impl Fn(&InFlight) -> bool,
 ) -> Result<(), Error> {
-    let held: Vec<Arc<InFlight>> =
-        runner.claims().all().values().filter(|claim| select(claim)).cloned().collect();
+    let held: Vec<Arc<InFlight>> = runner.claims().all().values().filter(|claim| select(claim)).cloned().collect();
     if held.is_empty() {
         return Ok(());
     }
-    let tokens: Vec<(i64, Token)> =
-        held.iter().map(|claim| (claim.task.id, claim.task.token.clone())).collect();
+    let tokens: Vec<(i64, Token)> = held.iter().map(|claim| (claim.task.id, claim.task.token.clone())).collect();
     // Read before the write, so that a lease is never considered younger than it is.
     let now = (Instant::now(), store.now());
     let results = store.tasks().heartbeat(tokens, runner.lease)?;
@@ -66,8 +64,7 @@ pub(crate) fn renew_leases(
             continue;
         }
         // A task that was settled meanwhile is not lost.
-        let is_held =
-            runner.claims().all().get(&claim.task.id).is_some_and(|other| Arc::ptr_eq(other, claim));
+        let is_held = runner.claims().all().get(&claim.task.id).is_some_and(|other| Arc::ptr_eq(other, claim));
         if is_held {
             tracing::warn!(task = claim.task.id, ?result, "the lease is lost; the handler is cancelled");
             claim.cancel_token.cancel();

@@ -99,12 +99,7 @@ pub(crate) trait LeasedRows: Send + Sync + 'static {
     fn id(row: &Self::Row) -> String;
     fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error>;
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
-    fn heartbeat(
-        &self,
-        store: &Store,
-        claim: &RowClaim<Self::Row>,
-        lease: Duration,
-    ) -> Result<HeartbeatResult, Error>;
+    fn heartbeat(&self, store: &Store, claim: &RowClaim<Self::Row>, lease: Duration) -> Result<HeartbeatResult, Error>;
     /// Whether the claim still holds the row. It does not if the row was cancelled.
     fn is_held(&self, _: &Store, _: &RowClaim<Self::Row>) -> Result<bool, Error> {
         Ok(true)
@@ -255,8 +250,7 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
         let settled = self.settle()?;
         self.deferred = (self.deferred || mode != PollMode::SettleOnly) && !self.signals.is_stopping();
         let now = Instant::now();
-        let early =
-            now < self.next_poll && (mode != PollMode::ClaimNow || self.next_poll - now > MIN_POLL_INTERVAL);
+        let early = now < self.next_poll && (mode != PollMode::ClaimNow || self.next_poll - now > MIN_POLL_INTERVAL);
         if !self.deferred || early {
             let unreadable = self.next_poll.saturating_duration_since(now) > MIN_POLL_INTERVAL;
             return Ok(PollResult { settled, claimed: 0, polled: !self.deferred || unreadable });
@@ -353,11 +347,7 @@ impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
                 result => result?,
             };
             if result != HeartbeatResult::Kept {
-                tracing::warn!(
-                    table = self.table.name(),
-                    ?result,
-                    "the lease is lost; cancelling the handler"
-                );
+                tracing::warn!(table = self.table.name(), ?result, "the lease is lost; cancelling the handler");
                 claim.cancel_token.cancel();
             }
         }

@@ -270,13 +270,7 @@ mod tests {
     /// Starts a command in its own group, with its standard output piped.
     fn start(script: &str) -> Child {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", script])
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
+        command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     }
 
     /// Returns when every process of the command has ended.

@@ -177,9 +177,7 @@ impl RunnerBuilder {
                 return setting(format!("the kind {name:?} is registered twice"));
             }
             if [kind.timeout, kind.own_timeout].contains(&Some(Duration::ZERO)) {
-                return setting(format!(
-                    "the kind {name:?} has a timeout of 0s; expected: a longer one, or none"
-                ));
+                return setting(format!("the kind {name:?} has a timeout of 0s; expected: a longer one, or none"));
             }
             if kind.max_running == Some(0) {
                 return setting(format!("the kind {name:?} may run at most 0 tasks; expected: 1 or more"));
@@ -236,8 +234,7 @@ impl RunnerBuilder {
             let signals = signals.clone();
             move || {
                 let _inside = signals.enter();
-                let dispatcher =
-                    Dispatcher::new(signals.clone(), sources, watcher, presence, recovery_interval);
+                let dispatcher = Dispatcher::new(signals.clone(), sources, watcher, presence, recovery_interval);
                 // Callers that wait for the runner must be woken even if the dispatcher panics.
                 let result = catch_unwind(AssertUnwindSafe(|| dispatcher.run()))
                     .unwrap_or_else(|_| Err(Error::Thread("the dispatcher panicked".to_owned())));
@@ -374,8 +371,7 @@ impl fmt::Debug for RunnerHandle {
 /// never yields nor a dispatcher that waits for the disk can delay it.
 fn renew_leases_until_stopped(mut sources: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
     loop {
-        let next =
-            sources.iter().map(|source| source.due()).min().unwrap_or_else(|| Instant::now() + IDLE_INTERVAL);
+        let next = sources.iter().map(|source| source.due()).min().unwrap_or_else(|| Instant::now() + IDLE_INTERVAL);
         if heartbeat_stop.wait(next.saturating_duration_since(Instant::now())) {
             return;
         }

@@ -52,12 +52,7 @@ impl LeasedRows for Jobs {
         store.jobs().claim(token, lease)
     }
 
-    fn heartbeat(
-        &self,
-        store: &Store,
-        claim: &RowClaim<JobRow>,
-        lease: Duration,
-    ) -> Result<HeartbeatResult, Error> {
+    fn heartbeat(&self, store: &Store, claim: &RowClaim<JobRow>, lease: Duration) -> Result<HeartbeatResult, Error> {
         let (items, part) = claim.progress();
         store.jobs().heartbeat(&claim.row.id, &claim.token, lease, part, items)
     }
@@ -69,9 +64,7 @@ impl LeasedRows for Jobs {
     fn is_held(&self, store: &Store, claim: &RowClaim<JobRow>) -> Result<bool, Error> {
         match store.jobs().get(&claim.row.id) {
             Err(Error::NotFound(_)) => Ok(false),
-            job => job.map(|job| {
-                job.worker_id.as_deref() == Some(claim.token.as_str()) && !job.status.is_terminal()
-            }),
+            job => job.map(|job| job.worker_id.as_deref() == Some(claim.token.as_str()) && !job.status.is_terminal()),
         }
     }
 
@@ -194,12 +187,7 @@ impl LeasedRows for Cleanups {
         (self.0)(context)
     }
 
-    fn finish(
-        &self,
-        store: &Store,
-        claim: &RowClaim<CleanupRow>,
-        result: &TaskResult<()>,
-    ) -> Result<(), Error> {
+    fn finish(&self, store: &Store, claim: &RowClaim<CleanupRow>, result: &TaskResult<()>) -> Result<(), Error> {
         store.cleanups().finish(claim.row.id, &claim.token, outcome(result)).map(drop)
     }
 

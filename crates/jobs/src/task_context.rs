@@ -106,10 +106,8 @@ impl TaskContext<'_> {
     /// most half of the time until the deadline of a stop.
     pub(crate) fn grace(&self) -> Duration {
         let usual = Duration::from_millis(if self.claim.is_cancel_requested() { 500 } else { 5_000 });
-        let left = self
-            .signals
-            .deadlines()
-            .map(|deadlines| deadlines.release.saturating_duration_since(Instant::now()));
+        let left =
+            self.signals.deadlines().map(|deadlines| deadlines.release.saturating_duration_since(Instant::now()));
         left.map_or(usual, |left| usual.min(left / 2))
     }
 
@@ -130,9 +128,9 @@ impl TaskContext<'_> {
         let Some(found) = saved.into_iter().find(|checkpoint| checkpoint.step == step) else {
             return Ok(None);
         };
-        serde_json::from_str(&found.data).map(Some).map_err(|error| {
-            TaskError::permanent(format!("cannot parse the checkpoint of step {step:?}: {error}"))
-        })
+        serde_json::from_str(&found.data)
+            .map(Some)
+            .map_err(|error| TaskError::permanent(format!("cannot parse the checkpoint of step {step:?}: {error}")))
     }
 
     /// Saves `data` for `step`. It is on disk when this returns, so the next attempt, on any worker, can continue from

@@ -14,8 +14,7 @@ use gristmill_pool::{Pool, Task};
 use gristmill_store::lease::{HeldLeases, Token, WorkerId};
 use gristmill_store::start_log::StartLog;
 use gristmill_store::tasks::{
-    ClaimBatch, ClaimRequest, ClaimedTask, Disposition, ReplacementClaim, TaskFailure, UpdateResult,
-    WorkerBatch,
+    ClaimBatch, ClaimRequest, ClaimedTask, Disposition, ReplacementClaim, TaskFailure, UpdateResult, WorkerBatch,
 };
 use gristmill_store::{Error, UtcTime};
 
@@ -85,8 +84,7 @@ impl TaskSource {
             // A task claimed ahead counts towards a limit across processes and would keep others from reaching it.
             let estimate = ClaimAhead::new(kind.workers, kind.max_running.is_none());
             let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
-            let pool =
-                builder.queue_capacity(estimate.max_claimed()).clock(settings.clock.clone()).build()?;
+            let pool = builder.queue_capacity(estimate.max_claimed()).clock(settings.clock.clone()).build()?;
             let lease = kind.lease.unwrap_or(settings.lease);
             runners.push(Arc::new(KindRunner::new(kind, pool, lease, start_log.clone())));
             estimates.push(estimate);
@@ -154,12 +152,8 @@ impl TaskSource {
     ) -> Result<ClaimBatch, Error> {
         let updates = pending.iter().map(|pending| pending.update.clone()).collect();
         let started = starts.iter().map(|claim| (claim.task.id, claim.task.token.clone())).collect();
-        let batch = self.signals.store.tasks().apply(WorkerBatch {
-            started,
-            updates,
-            claims: requests,
-            replacements,
-        })?;
+        let batch =
+            self.signals.store.tasks().apply(WorkerBatch { started, updates, claims: requests, replacements })?;
         for (claim, is_held) in starts.iter().zip(&batch.started) {
             claim.set_recorded();
             if !is_held && !claim.has_ended() {
@@ -194,9 +188,7 @@ impl TaskSource {
             (0..self.runners.len()).map(|index| self.unsettled(index, pending)).collect();
         // One at a time in the whole process: if two ran together, it would be unknown which of them crashed it.
         let crashed_often: usize = unsettled.iter().map(|(_, crashes)| crashes.crashed_often).sum();
-        for ((runner, estimate), (in_flight, crashes)) in
-            self.runners.iter().zip(&self.estimates).zip(unsettled)
-        {
+        for ((runner, estimate), (in_flight, crashes)) in self.runners.iter().zip(&self.estimates).zip(unsettled) {
             let claims = runner.claims();
             let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
             // Tasks that free workers are about to start are not replaced.
@@ -240,12 +232,12 @@ impl TaskSource {
             let extra = replaceable.min(estimate.max_claimed().saturating_sub(in_flight + limit));
             if let Some((rank, Reverse(priority), _)) = least_urgent.filter(|_| may_replace && extra > 0) {
                 let token = self.worker.token();
-                replacements.extend(self.settings.queues.iter().take(rank + 1).enumerate().map(
-                    |(nth, queue)| ReplacementClaim {
+                replacements.extend(self.settings.queues.iter().take(rank + 1).enumerate().map(|(nth, queue)| {
+                    ReplacementClaim {
                         claim: request(queue, extra, &token),
                         above_priority: (nth == rank).then_some(priority),
-                    },
-                ));
+                    }
+                }));
             }
         }
         (requests, replacements)
@@ -258,8 +250,7 @@ impl TaskSource {
         for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
             let replaced = replaced.iter().filter(|kind| **kind == runner.kind.name).count();
             let mut claims = runner.claims();
-            let (in_flight, capacity) =
-                (claims.all().len(), estimate.capacity(claims.busy_for(runner.kind.workers)));
+            let (in_flight, capacity) = (claims.all().len(), estimate.capacity(claims.busy_for(runner.kind.workers)));
             if in_flight > estimate.release_above(capacity) {
                 let held = claims.take_least_urgent(replaced.min(in_flight - capacity));
                 released.extend(held.into_iter().map(|claim| PendingUpdate::released(index, claim)));
@@ -279,8 +270,7 @@ impl TaskSource {
                     estimate.record_duration(*time);
                 }
                 // A task that is released for another one is not counted as released by this runner.
-                let was_not_started =
-                    update.disposition == Disposition::Released && claim.started().is_none();
+                let was_not_started = update.disposition == Disposition::Released && claim.started().is_none();
                 if !was_not_started || self.signals.is_stopping() || *settled != UpdateResult::Done {
                     runner.counts.count(&update.disposition, *settled);
                 }
@@ -300,8 +290,7 @@ impl TaskSource {
         let mut settled = 0;
         while let Some(mut one) = rest.next() {
             let store = self.signals.store.clone();
-            let write =
-                |one: &PendingUpdate| store.tasks().settle_and_claim(vec![one.update.clone()], Vec::new());
+            let write = |one: &PendingUpdate| store.tasks().settle_and_claim(vec![one.update.clone()], Vec::new());
             let batch = match write(&one) {
                 Err(error) if !is_fatal(&error) && !error.is_transient() => {
                     tracing::error!(task = one.update.id, %error, "cannot store the outcome; the task becomes a dead letter");
@@ -343,8 +332,7 @@ impl TaskSource {
             let missing = claims.missing_placeholders();
             drop(claims);
             for _ in 0..missing {
-                let (signals, completions, runner) =
-                    (self.signals.clone(), self.completions.clone(), runner.clone());
+                let (signals, completions, runner) = (self.signals.clone(), self.completions.clone(), runner.clone());
                 let timeout = runner.kind.timeout;
                 let pool = runner.clone();
                 let mut task = Task::new(move |context| {
@@ -388,8 +376,7 @@ impl WorkSource for TaskSource {
         }
         // Before the tasks can be claimed by other workers, and before cancelled ones free their unique keys.
         ProcessGroups::for_database(self.signals.store.path()).kill_orphans(None);
-        let recovered =
-            self.signals.store.tasks().recover_by(self.settings.max_crashes, self.held_leases())?;
+        let recovered = self.signals.store.tasks().recover_by(self.settings.max_crashes, self.held_leases())?;
         if recovered.freed > 0 || !recovered.poisoned.is_empty() {
             let (freed, poisoned) = (recovered.freed, recovered.poisoned.len());
             tracing::warn!(freed, poisoned, "released tasks of workers that died or did not renew leases");
@@ -426,8 +413,7 @@ impl WorkSource for TaskSource {
         if let Some(due) = batch.next_due {
             self.next_due = Some(self.next_due.map_or(due, |earlier| earlier.min(due)));
         }
-        let (claimed, replaced) =
-            (std::mem::take(&mut batch.claimed), std::mem::take(&mut batch.replacements));
+        let (claimed, replaced) = (std::mem::take(&mut batch.claimed), std::mem::take(&mut batch.replacements));
         let count = claimed.len() + replaced.len();
         self.dispatch(claimed, now);
         if !replaced.is_empty() {
@@ -443,8 +429,7 @@ impl WorkSource for TaskSource {
     fn maintain(&mut self) -> Result<bool, Error> {
         let store = &self.signals.store;
         for runner in self.runners.iter().filter(|runner| runner.kind.cleanup.is_some()) {
-            let left =
-                store.dead_letters().list_cleanup_pending(&[runner.kind.name.as_ref().to_owned()], 100)?;
+            let left = store.dead_letters().list_cleanup_pending(&[runner.kind.name.as_ref().to_owned()], 100)?;
             self.cleanup.submit(store, &runner.kind, left.iter().map(|id| id.id).collect());
         }
         store.checkpoints().delete_orphans(store.now().minus(ORPHAN_CHECKPOINT_RETENTION))?;
@@ -493,8 +478,7 @@ impl WorkSource for TaskSource {
             len if len >= self.completions.threshold.load(Ordering::SeqCst) => return Some(Duration::ZERO),
             _ => Some(FLUSH_INTERVAL),
         };
-        let mut shorten =
-            |time: Duration| flush_after = Some(flush_after.map_or(time, |sooner| sooner.min(time)));
+        let mut shorten = |time: Duration| flush_after = Some(flush_after.map_or(time, |sooner| sooner.min(time)));
         for runner in &self.runners {
             let claims = runner.claims();
             if let Some(due) = claims.next_record(RECORD_START_AFTER) {
@@ -518,10 +502,8 @@ impl WorkSource for TaskSource {
         let mut pending = self.completions.take();
         for (index, runner) in self.runners.iter().enumerate() {
             let claims = runner.claims();
-            let left = claims
-                .all()
-                .values()
-                .filter(|claim| !pending.iter().any(|pending| Arc::ptr_eq(&pending.claim, claim)));
+            let left =
+                claims.all().values().filter(|claim| !pending.iter().any(|pending| Arc::ptr_eq(&pending.claim, claim)));
             let left: Vec<_> = left.map(|claim| PendingUpdate::released(index, claim.clone())).collect();
             drop(claims);
             pending.extend(left);

@@ -37,10 +37,7 @@ impl Fixture {
         self.store.tasks().enqueue(task).unwrap()
     }
 
-    fn run(
-        &self,
-        handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
-    ) -> RunnerHandle {
+    fn run(&self, handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static) -> RunnerHandle {
         let kind = TaskKind::new("k", handler).workers(1);
         Runner::builder(self.store.clone()).lease(LEASE).kind(kind).start().unwrap()
     }

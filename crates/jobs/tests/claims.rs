@@ -98,10 +98,7 @@ fn slow_tasks_are_not_claimed_ahead() {
 
 /// Starts a runner with one worker, which has claimed tasks ahead and runs a task that waits for the gate. Returns the
 /// order of runs too.
-fn start_with_tasks_claimed_ahead(
-    store: &Store,
-    gate: &Gate,
-) -> (gristmill_jobs::RunnerHandle, Arc<Mutex<Vec<i64>>>) {
+fn start_with_tasks_claimed_ahead(store: &Store, gate: &Gate) -> (gristmill_jobs::RunnerHandle, Arc<Mutex<Vec<i64>>>) {
     let ids = put(store, 400, 0);
     let (order, stop_at) = (Arc::new(Mutex::new(Vec::new())), ids[200]);
     let (log, before) = (order.clone(), gate.clone());
@@ -319,9 +316,7 @@ fn claimed_tasks_that_a_killed_process_had_not_started_do_not_count_as_crashed()
         // Let its leases expire.
         let other = rusqlite::Connection::open(store.path()).unwrap();
         other
-            .execute_batch(
-                "UPDATE tasks SET lease_expires_at = '2026-01-01 00:00:00' WHERE status = 'running'",
-            )
+            .execute_batch("UPDATE tasks SET lease_expires_at = '2026-01-01 00:00:00' WHERE status = 'running'")
             .unwrap();
         store.tasks().recover(3).unwrap();
     }
@@ -362,8 +357,7 @@ fn claim_that_a_living_worker_does_not_hold_is_released_when_its_lease_expires()
     let builder = Runner::builder(store.clone()).lease(Duration::from_secs(1));
     let runner = builder.kind(kind.workers(2)).start().unwrap();
     let unfinished = || runner.stats().kinds[0].tasks.unfinished;
-    let is_forgotten =
-        becomes(|| gate.is_waited_for() && runs.load(Ordering::SeqCst) == 1 && unfinished() == 1);
+    let is_forgotten = becomes(|| gate.is_waited_for() && runs.load(Ordering::SeqCst) == 1 && unfinished() == 1);
     other.execute_batch("DROP TRIGGER refuse").unwrap();
     clock.set(clock.now().plus(Duration::from_secs(3_600)));
     let is_run_again = becomes(|| store.tasks().get(refused).unwrap().status == TaskStatus::Completed);

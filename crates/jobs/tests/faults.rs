@@ -79,14 +79,11 @@ fn settling_a_lost_claim_keeps_the_new_claim_of_the_same_task() {
         assert!(first || !task.is_cancelled());
         Ok(())
     });
-    let running =
-        Runner::builder(store.clone()).lease(Duration::from_secs(1)).kind(kind.workers(2)).start().unwrap();
+    let running = Runner::builder(store.clone()).lease(Duration::from_secs(1)).kind(kind.workers(2)).start().unwrap();
     wait_for(&starts);
     // Another program releases the row, and the same runner claims it again.
     let other = rusqlite::Connection::open(store.path()).unwrap();
-    other
-        .execute_batch("UPDATE tasks SET status = 'pending', worker_id = NULL, lease_expires_at = NULL")
-        .unwrap();
+    other.execute_batch("UPDATE tasks SET status = 'pending', worker_id = NULL, lease_expires_at = NULL").unwrap();
     wait_for(&starts);
     end.send(()).unwrap();
     end.send(()).unwrap();
@@ -250,12 +247,8 @@ fn tasks_that_crashed_twice_run_one_at_a_time_across_queues_and_kinds() {
             lease: LONG,
             token: worker.token(),
         };
-        let requests = vec![
-            request("default", "k"),
-            request("other", "k"),
-            request("default", "l"),
-            request("other", "l"),
-        ];
+        let requests =
+            vec![request("default", "k"), request("other", "k"), request("default", "l"), request("other", "l")];
         let claimed = store.tasks().settle_and_claim(vec![], requests).unwrap().claimed;
         assert_eq!(claimed.len(), 4);
         claimed.iter().for_each(|task| assert!(store.tasks().start(task.id, &task.token).unwrap()));

@@ -183,10 +183,7 @@ fn retry_after_a_partial_error_continues_from_its_checkpoint() {
     };
     let (_, fixture) = check_end(handler, 3, (TaskStatus::Completed, 1, 0));
     assert_eq!(*steps.lock().unwrap(), ["1upload", "2move"]);
-    assert!(
-        fixture.store.checkpoints().list(1).unwrap().is_empty(),
-        "checkpoints of a completed task are deleted"
-    );
+    assert!(fixture.store.checkpoints().list(1).unwrap().is_empty(), "checkpoints of a completed task are deleted");
 }
 
 #[test]
@@ -196,10 +193,7 @@ fn retried_dead_letter_passes_its_checkpoints_to_the_new_task() {
         Err(TaskError::permanent("gone"))
     };
     let (_, fixture) = check_end(fail, 3, (TaskStatus::Failed, 1, 1));
-    assert_eq!(
-        fixture.store.dead_letters().get(1).unwrap().checkpoint.as_deref(),
-        Some(r#"{"upload":"page 3"}"#)
-    );
+    assert_eq!(fixture.store.dead_letters().get(1).unwrap().checkpoint.as_deref(), Some(r#"{"upload":"page 3"}"#));
     let again = dead_letters::retry(&fixture.store, &[], 1).unwrap();
     assert_eq!(fixture.store.dead_letters().count().unwrap(), 0);
     let (found, checkpoints) = channel();
@@ -219,11 +213,10 @@ fn retry_all_rebuilds_tasks_and_keeps_dead_letters_that_cannot_be_rebuilt() {
         fixture.enqueue("k", payload);
     }
     fixture.run_once(TaskKind::new("k", |_| Err(TaskError::permanent("no"))));
-    let kind =
-        TaskKind::new("k", |_| Ok(())).rebuild_with(|dead_letter| match dead_letter.payload.as_deref() {
-            Some("2") => Err("it is a two".to_owned()),
-            payload => Ok(NewTask::new("k", format!("[{}]", payload.unwrap_or_default()))),
-        });
+    let kind = TaskKind::new("k", |_| Ok(())).rebuild_with(|dead_letter| match dead_letter.payload.as_deref() {
+        Some("2") => Err("it is a two".to_owned()),
+        payload => Ok(NewTask::new("k", format!("[{}]", payload.unwrap_or_default()))),
+    });
     let retried = dead_letters::retry_all(&fixture.store, &[kind], &DeadLetterFilter::default()).unwrap();
     assert_eq!((retried.tasks.len(), retried.refused.len()), (2, 1));
     assert!(retried.refused[0].1.to_string().contains("it is a two"));
@@ -287,8 +280,7 @@ fn task_that_exceeds_its_timeout_is_retried() {
     };
     let fixture = Fixture::new();
     fixture.enqueue("k", "1");
-    let running =
-        fixture.run(TaskKind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
+    let running = fixture.run(TaskKind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
     while fixture.task(1).status != TaskStatus::Completed {
         running.wait_idle().unwrap();
     }
@@ -390,8 +382,7 @@ fn lost_lease_cancels_the_handler_and_its_result_is_refused() {
         stopped.lock().unwrap().send(cancelled)?;
         Ok(()) // reports success although it was cancelled
     });
-    let running =
-        Runner::builder(fixture.store.clone()).lease(Duration::from_millis(300)).kind(kind).start().unwrap();
+    let running = Runner::builder(fixture.store.clone()).lease(Duration::from_millis(300)).kind(kind).start().unwrap();
     wait_for(&starts);
     // Another worker has claimed it.
     let conn = rusqlite::Connection::open(fixture.store.path()).unwrap();
@@ -502,10 +493,8 @@ fn idle_runner_notices_tasks_of_this_process_other_processes_and_schedules() {
     // so it must have noticed the change in the file.
     fixture.reopen().tasks().enqueue(NewTask::new("k", "2")).unwrap();
     assert_eq!(dones.recv_timeout(Duration::from_secs(15)).as_deref(), Ok("2"));
-    let later = NewTask {
-        run_after: Some(fixture.store.now().plus(Duration::from_millis(30))),
-        ..NewTask::new("k", "3")
-    };
+    let later =
+        NewTask { run_after: Some(fixture.store.now().plus(Duration::from_millis(30))), ..NewTask::new("k", "3") };
     fixture.store.tasks().enqueue(later).unwrap();
     assert_eq!(wait_for(&dones), "3");
 }

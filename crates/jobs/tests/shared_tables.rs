@@ -136,14 +136,13 @@ fn failed_thumbnail_has_an_error_code_of_the_protocol() {
     for key in ["good", "bad", "worse"] {
         store.thumbnails().request(thumbnail(key), CAPACITY).unwrap();
     }
-    let builder =
-        Runner::builder(store.clone()).on_thumbnail(ThumbLimits::default(), |context| {
-            match context.row().thumb_key.as_str() {
-                "good" => Ok(ThumbnailInfo { width: 256, height: 128, bytes_size: 999 }),
-                "bad" => Err(TaskError::permanent("no image").with_step("THUMB_DECODE_FAILED")),
-                _ => Err(TaskError::permanent("unknown").with_step("other")),
-            }
-        });
+    let builder = Runner::builder(store.clone()).on_thumbnail(ThumbLimits::default(), |context| {
+        match context.row().thumb_key.as_str() {
+            "good" => Ok(ThumbnailInfo { width: 256, height: 128, bytes_size: 999 }),
+            "bad" => Err(TaskError::permanent("no image").with_step("THUMB_DECODE_FAILED")),
+            _ => Err(TaskError::permanent("unknown").with_step("other")),
+        }
+    });
     builder.start().unwrap().wait_idle().unwrap();
     let get = |key| store.thumbnails().get(key).unwrap();
     assert_eq!((get("good").status, get("good").width), (ThumbStatus::Ready, Some(256)));

@@ -56,9 +56,7 @@ pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
         &form,
         ParsedBlock::default(),
     );
-    let text = |bytes: &[u8]| {
-        String::from_utf8(bytes.to_vec()).expect("the parser rejects lines that are not UTF-8")
-    };
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("the parser rejects lines that are not UTF-8");
     let value = |cell: &Cell| match *cell {
         Cell::Null => Value::Null,
         Cell::Bool(value) => Value::Bool(value),

@@ -135,11 +135,7 @@ impl<R: Read> Blocks<R> {
         Ok(())
     }
 
-    fn next_of_document(
-        &mut self,
-        mut buffer: Vec<u8>,
-        mut splitter: Box<Splitter>,
-    ) -> io::Result<Option<Block>> {
+    fn next_of_document(&mut self, mut buffer: Vec<u8>, mut splitter: Box<Splitter>) -> io::Result<Option<Block>> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -282,8 +278,7 @@ mod tests {
         for size in 1..30 {
             let blocks = cut("a\nbb\ncccccccccccccccc\ndd\n", size, 8);
             let long: Vec<_> = blocks.iter().filter(|(_, too_long)| *too_long).collect();
-            let rest: String =
-                blocks.iter().filter(|(_, long)| !long).map(|(bytes, _)| bytes.as_str()).collect();
+            let rest: String = blocks.iter().filter(|(_, long)| !long).map(|(bytes, _)| bytes.as_str()).collect();
             if size <= 8 {
                 assert_eq!(long.len(), 1, "{size}: {blocks:?}");
                 assert!(rest.starts_with("a\nbb\n") && rest.ends_with("dd\n"), "{size}: {blocks:?}");

@@ -233,9 +233,8 @@ impl Splitter {
         if !self.is_bare {
             return self.nesting.close(bytes);
         }
-        let ends = |byte: &u8| {
-            byte.is_ascii_whitespace() || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
-        };
+        let ends =
+            |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']');
         Ok(bytes.iter().position(ends))
     }
 
@@ -261,8 +260,7 @@ impl Splitter {
     /// Removes the first bytes of the buffer. Returns the number of their line ends and the column at which they begin.
     pub(crate) fn cut(&mut self, bytes: &[u8]) -> (usize, usize) {
         let column = self.column;
-        self.element_start =
-            self.element_start.map(|element_start| element_start.saturating_sub(bytes.len()));
+        self.element_start = self.element_start.map(|element_start| element_start.saturating_sub(bytes.len()));
         self.scanned = self.scanned.saturating_sub(bytes.len());
         (self.advance(bytes), column)
     }

@@ -66,9 +66,9 @@ impl Error {
                 Error::System(format!("{path}: the disk is full; no incomplete data is left in it"))
             }
             // For some calls SQLite reports a full disk as an I/O error.
-            Some(ErrorCode::SystemIoFailure) => Error::System(format!(
-                "{path}: the disk is full, or failed: {error}; no incomplete data is left in it"
-            )),
+            Some(ErrorCode::SystemIoFailure) => {
+                Error::System(format!("{path}: the disk is full, or failed: {error}; no incomplete data is left in it"))
+            }
             _ => Error::System(format!("{path}: {error}")),
         }
     }
@@ -77,16 +77,13 @@ impl Error {
 /// Whether a statement failed because it does not match the table, as opposed to a failure of the system.
 pub(crate) fn is_table_mismatch(error: &rusqlite::Error) -> bool {
     // rusqlite returns the second variant for the same code if SQLite knows the position in the statement.
-    error.sqlite_error_code() == Some(ErrorCode::Unknown)
-        || matches!(error, rusqlite::Error::SqlInputError { .. })
+    error.sqlite_error_code() == Some(ErrorCode::Unknown) || matches!(error, rusqlite::Error::SqlInputError { .. })
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Invalid(text) | Error::Busy(text) | Error::System(text) | Error::Replaced(text) => {
-                f.write_str(text)
-            }
+            Error::Invalid(text) | Error::Busy(text) | Error::System(text) | Error::Replaced(text) => f.write_str(text),
             Error::Cancelled => f.write_str("cancelled before it was complete"),
         }
     }

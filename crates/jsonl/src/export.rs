@@ -161,8 +161,7 @@ impl ExportTable {
 
     /// Finds the columns whose texts are all JSON. Stops reading when no candidate is left.
     fn find_json(&mut self, conn: &Connection) -> rusqlite::Result<()> {
-        let mut candidates: Vec<usize> =
-            (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
+        let mut candidates: Vec<usize> = (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
         let mut statement = conn.prepare(&self.select())?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -224,12 +223,7 @@ struct RowWriter<'a> {
 }
 
 impl RowWriter<'_> {
-    fn write(
-        &mut self,
-        conn: &Connection,
-        table: &ExportTable,
-        handle: &ImportHandle,
-    ) -> Result<(), ExportError> {
+    fn write(&mut self, conn: &Connection, table: &ExportTable, handle: &ImportHandle) -> Result<(), ExportError> {
         let mut statement = conn.prepare(&table.select())?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {

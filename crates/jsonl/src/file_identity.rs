@@ -77,9 +77,8 @@ impl FileIdentity {
             State::Deleted => checkpoint(conn),
             State::Replaced => {}
         }
-        let is_own = |(path, expected): &(PathBuf, Option<Identity>)| {
-            expected.is_some() && identity(path).ok() == *expected
-        };
+        let is_own =
+            |(path, expected): &(PathBuf, Option<Identity>)| expected.is_some() && identity(path).ok() == *expected;
         let log = &self.log.0;
         if is_own(&self.log) {
             let is_empty = fs::metadata(log).is_ok_and(|found| found.len() == 0);

@@ -83,9 +83,7 @@ pub fn import(
         discovered.sources.iter().zip(&names).map(|(source, name)| file(source, name)).collect();
     let stems = discovered.sources.iter().map(|source| source.table.clone()).collect();
     let preview = match target {
-        Target::Preview(path)
-            if std::fs::metadata(path).is_ok_and(|found| found.len() > 0 || !found.is_file()) =>
-        {
+        Target::Preview(path) if std::fs::metadata(path).is_ok_and(|found| found.len() > 0 || !found.is_file()) => {
             Some(output_db::read_only(path)?)
         }
         _ => None,
@@ -130,16 +128,13 @@ pub fn import(
         summary.files.push(failed_file(path, why));
     }
     // The table of a file that was not loaded may have the column.
-    if *target != Target::ValidateOnly && summary.files.iter().all(|file| file.outcome == FileOutcome::Loaded)
-    {
+    if *target != Target::ValidateOnly && summary.files.iter().all(|file| file.outcome == FileOutcome::Loaded) {
         summary.unmatched = unmatched;
     }
     summary.is_published = !is_new && output_db.is_some();
     if let (Some(output_db), Some(conn)) = (output_db, conn) {
-        let has_any = summary
-            .files
-            .iter()
-            .any(|file| matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Unchanged));
+        let has_any =
+            summary.files.iter().any(|file| matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Unchanged));
         if is_new && (interrupted || summary.stopped_by.is_some() || !has_any) {
             drop(conn);
             drop(output_db);
@@ -171,21 +166,16 @@ fn check(options: &ImportOptions) -> Result<()> {
     for key in of_schema.chain([&options.primary_key]) {
         let is_twice = |(at, name): &(usize, &String)| key[..*at].contains(name);
         if let Some((_, name)) = key.iter().enumerate().find(is_twice) {
-            return Err(Error::Invalid(format!(
-                "the primary key has the column {name:?} twice; name it once"
-            )));
+            return Err(Error::Invalid(format!("the primary key has the column {name:?} twice; name it once")));
         }
     }
     selection::check(options)?;
     if options.workers > MAX_WORKERS {
-        let text =
-            format!("{} workers are too many; expected: 0 (one per core) to {MAX_WORKERS}", options.workers);
+        let text = format!("{} workers are too many; expected: 0 (one per core) to {MAX_WORKERS}", options.workers);
         return Err(Error::Invalid(text));
     }
     if options.block == 0 || options.max_line == 0 || options.max_line > MAX_LINE_BYTES {
-        return Err(Error::Invalid(format!(
-            "--max-line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes"
-        )));
+        return Err(Error::Invalid(format!("--max-line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes")));
     }
     Ok(())
 }
@@ -217,9 +207,7 @@ fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Op
         .iter()
         .find(|source| target.is_some() && source.path.as_deref().and_then(canonical) == target)
     {
-        Some(source) => {
-            Err(Error::Invalid(format!("{} cannot be both an input and the database", source.display())))
-        }
+        Some(source) => Err(Error::Invalid(format!("{} cannot be both an input and the database", source.display()))),
         None => Ok(()),
     }
 }
@@ -288,8 +276,7 @@ fn run_passes(
                 FileJob { index, source, parse_options: Arc::new(parse_options), demand, copy }
             })
             .collect();
-        let demands: HashMap<usize, Arc<Demand>> =
-            jobs.iter().map(|job| (job.index, job.demand.clone())).collect();
+        let demands: HashMap<usize, Arc<Demand>> = jobs.iter().map(|job| (job.index, job.demand.clone())).collect();
         let (pool, results) = pipeline::start(jobs, options, handle, &writer.buffers)?;
         for outcome in results {
             let item = outcome.result.map_err(|failure| Error::System(failure.to_string()))?;

@@ -101,10 +101,7 @@ impl Keys {
         for _ in 0..MAX_GUESSES {
             let key = self.keys.get(guess as usize)?;
             let length = key.name.len();
-            if key.parent == parent
-                && key.is_plain
-                && bytes.get(length) == Some(&b'"')
-                && bytes[..length] == *key.name
+            if key.parent == parent && key.is_plain && bytes.get(length) == Some(&b'"') && bytes[..length] == *key.name
             {
                 return Some(guess);
             }

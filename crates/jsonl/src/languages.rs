@@ -97,10 +97,7 @@ mod tests {
     fn only_selected_languages_of_localised_objects_are_kept() {
         for (line, expected) in [
             (r#"{"_key":1,"name":{"de":"a","en":"b"}}"#, r#"{"_key":1,"name":{"en":"b"}}"#),
-            (
-                r#"{"name" : { "de" : "a" , "en" : "b\"}{" } , "x":1}"#,
-                r#"{"name" : {"en" : "b\"}{"} , "x":1}"#,
-            ),
+            (r#"{"name" : { "de" : "a" , "en" : "b\"}{" } , "x":1}"#, r#"{"name" : {"en" : "b\"}{"} , "x":1}"#),
             (r#"{"a":[{"n":{"fr":"x","en":null}}]}"#, r#"{"a":[{"n":{"en":null}}]}"#),
             (r#"{"a":[{"id":3,"text":{"fr":"x","en":null}}]}"#, r#"{"a":[{"id":3,"text":{"en":null}}]}"#),
             (r#"{"name":{"de":"a"}}"#, r#"{"name":{"de":"a"}}"#),

@@ -165,8 +165,7 @@ impl<'a> Cursor<'a> {
                         levels.pop();
                     }
                     _ => {
-                        let reason =
-                            if is_object { ParseErrorKind::NoComma } else { ParseErrorKind::NoCommaInArray };
+                        let reason = if is_object { ParseErrorKind::NoComma } else { ParseErrorKind::NoCommaInArray };
                         return Err(self.expected(reason));
                     }
                 }

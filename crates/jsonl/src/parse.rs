@@ -288,11 +288,8 @@ impl<'a> Parser<'a> {
         if !self.out.keys.mark(key, self.row) {
             let name = String::from_utf8_lossy(&self.out.keys.get(key).name).into_owned();
             let is_filename = self.filename.is_some_and(|(filename, _)| filename == key);
-            let reason = if is_filename {
-                ParseErrorKind::FilenameKey(name)
-            } else {
-                ParseErrorKind::DuplicateKey(name)
-            };
+            let reason =
+                if is_filename { ParseErrorKind::FilenameKey(name) } else { ParseErrorKind::DuplicateKey(name) };
             return Err(ParseError { at: start, reason });
         }
         self.value(cursor, key, depth)
@@ -300,9 +297,7 @@ impl<'a> Parser<'a> {
 
     fn known_key(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> Option<u32> {
         let is_open = || parent != ROOT && self.out.keys.get(parent).is_open;
-        if self.options.unknown_keys == UnknownKeys::Inferred
-            || is_open()
-            || self.out.keys.find(parent, name).is_some()
+        if self.options.unknown_keys == UnknownKeys::Inferred || is_open() || self.out.keys.find(parent, name).is_some()
         {
             return Some(self.out.keys.intern(parent, last, name));
         }
@@ -420,9 +415,7 @@ impl<'a> Parser<'a> {
         let is_rounded = match self.out.keys.get(key).rule {
             ColumnRule::Inferred | ColumnRule::Detected(_) => decimals == Decimals::Rounded && !is_whole,
             ColumnRule::Fixed(Type::Real) => decimals != Decimals::Exact,
-            ColumnRule::Fixed(Type::Numeric) | ColumnRule::NumericAffinity => {
-                decimals != Decimals::Exact && !is_whole
-            }
+            ColumnRule::Fixed(Type::Numeric) | ColumnRule::NumericAffinity => decimals != Decimals::Exact && !is_whole,
             ColumnRule::Fixed(_) | ColumnRule::Skipped => false,
         };
         match rounded(written).filter(|_| is_rounded) {
@@ -463,10 +456,7 @@ impl<'a> Parser<'a> {
         let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
         let column = self.options.names.get(&key).cloned().unwrap_or_else(name);
         let value = excerpt(self.text.get(self.line_start + at..).unwrap_or_default());
-        ParseError {
-            at,
-            reason: ParseErrorKind::TypeMismatch { column, accepts, found: cell.found(), value },
-        }
+        ParseError { at, reason: ParseErrorKind::TypeMismatch { column, accepts, found: cell.found(), value } }
     }
 
     #[inline]

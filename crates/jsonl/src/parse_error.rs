@@ -87,9 +87,7 @@ impl fmt::Display for ParseErrorKind {
                 f.write_str("an element begins here and is never closed; is the file cut off?")
             }
             ParseErrorKind::OpenArray => f.write_str("the array is never closed; is the file cut off?"),
-            ParseErrorKind::OpenString => {
-                f.write_str("a string begins here and is never closed; is the line cut off?")
-            }
+            ParseErrorKind::OpenString => f.write_str("a string begins here and is never closed; is the line cut off?"),
             ParseErrorKind::NotAnObject(found) => {
                 write!(f, "expected an object such as {{\"id\":1}}; found {found}")
             }
@@ -97,19 +95,17 @@ impl fmt::Display for ParseErrorKind {
             ParseErrorKind::NoColon => f.write_str("a colon is expected here, between key and value"),
             ParseErrorKind::NoComma => f.write_str("a comma or the closing } is expected here"),
             ParseErrorKind::NoCommaInArray => f.write_str("a comma or the closing ] is expected here"),
-            ParseErrorKind::NoValue => f.write_str(
-                "a value is expected here: an object, an array, a string, a number, true, false or null",
-            ),
+            ParseErrorKind::NoValue => {
+                f.write_str("a value is expected here: an object, an array, a string, a number, true, false or null")
+            }
             ParseErrorKind::Control(0) => f.write_str("a NUL byte in a string; JSON writes it as \\u0000"),
             ParseErrorKind::Control(byte) => {
                 write!(f, "a control character (byte {byte}) in a string; JSON writes it as \\u{byte:04x}")
             }
-            ParseErrorKind::BadEscape => f.write_str(
-                "not an escape; expected: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits",
-            ),
-            ParseErrorKind::LoneSurrogate => {
-                f.write_str("half of a surrogate pair, such as \\ud83d without \\ude80")
+            ParseErrorKind::BadEscape => {
+                f.write_str("not an escape; expected: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits")
             }
+            ParseErrorKind::LoneSurrogate => f.write_str("half of a surrogate pair, such as \\ud83d without \\ude80"),
             ParseErrorKind::BadNumber => f.write_str("not a JSON number, such as 0, -1.5 or 2e10"),
             ParseErrorKind::TooDeep => {
                 write!(f, "nested deeper than {} levels", crate::lexer::MAX_DEPTH)

@@ -173,8 +173,7 @@ impl Sink {
             good.remove(could_not - 1);
         };
         let why = format!("a trigger of the table {:?} rolls back the transaction", self.name);
-        let refused =
-            |item: &T| Err(RejectedObject::new(bytes_of(item), 0, ParseErrorKind::Refused(why.clone())));
+        let refused = |item: &T| Err(RejectedObject::new(bytes_of(item), 0, ParseErrorKind::Refused(why.clone())));
         let mut results: Vec<Result<R, RejectedObject>> = items.iter().map(refused).collect();
         for (index, result) in good.into_iter().zip(written) {
             results[index] = result;
@@ -263,8 +262,7 @@ impl Sink {
             let map = match key_count {
                 Ok(map) => map,
                 Err(LayoutConflict::NoRoom(_)) => {
-                    *cached =
-                        self.without_new_columns(format!("SQLite has at most {MAX_COLUMNS} columns"))?;
+                    *cached = self.without_new_columns(format!("SQLite has at most {MAX_COLUMNS} columns"))?;
                     continue;
                 }
                 // The layout was changed, so parse again.
@@ -277,16 +275,13 @@ impl Sink {
             match cached.table.write(&self.conn, &block, &map) {
                 Ok(result) if result.failed_after.is_some() => {
                     let why = "it has no key, and the table does not exist yet";
-                    let all =
-                        block.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
+                    let all = block.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
                     let all = all.collect();
                     break (block, all);
                 }
                 Ok(result) => break (block, result.refused),
                 // The table rejects a new column. A STRICT table rejects all columns without a type.
-                Err(error)
-                    if has_new_columns && is_table_mismatch(&error) && cached.columns_closed.is_none() =>
-                {
+                Err(error) if has_new_columns && is_table_mismatch(&error) && cached.columns_closed.is_none() => {
                     self.run("ROLLBACK TO new_columns")?;
                     if objects.len() > 1 {
                         *cached = self.inspect_table()?;
@@ -473,8 +468,7 @@ fn retry_while_busy<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusq
     loop {
         match attempt() {
             Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && started.elapsed() < BUSY_TIMEOUT =>
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && started.elapsed() < BUSY_TIMEOUT =>
             {
                 std::thread::park_timeout(RETRY_INTERVAL);
             }
@@ -539,8 +533,7 @@ mod tests {
     fn sink_uses_wal_with_synchronous_full() {
         let folder = tempfile::tempdir().unwrap();
         let sink = Sink::open(&folder.path().join("x.db"), "t").unwrap();
-        let mode =
-            |conn: &Connection| conn.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
+        let mode = |conn: &Connection| conn.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
         assert_eq!((mode(&sink.conn).unwrap().as_str(), count(&sink, "PRAGMA synchronous")), ("wal", 2));
     }
 

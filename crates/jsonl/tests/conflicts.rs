@@ -33,8 +33,7 @@ fn line_is_rejected_when_a_trigger_ignores_it() {
 #[test]
 fn line_with_only_a_key_is_rejected_when_a_trigger_ignores_it() {
     let fixture = Fixture::new();
-    let sql =
-        "CREATE TABLE t (id TEXT COLLATE NOCASE, l INT, PRIMARY KEY (id, l)); INSERT INTO t VALUES ('x', 1);
+    let sql = "CREATE TABLE t (id TEXT COLLATE NOCASE, l INT, PRIMARY KEY (id, l)); INSERT INTO t VALUES ('x', 1);
         CREATE TRIGGER g BEFORE INSERT ON t WHEN new.id = 'y' BEGIN SELECT raise(IGNORE); END;";
     let text = [r#"{"id":"X","l":1}"#, r#"{"id":"y","l":1}"#, r#"{"l":2,"id":"z"}"#];
     let summary = load(&fixture, sql, &text, ExistingTable::Upsert);
@@ -74,8 +73,7 @@ fn triggers_keep_their_own_conflict_clauses() {
     let fixture = Fixture::new();
     let sql = "CREATE TABLE t (id INTEGER PRIMARY KEY, kind); CREATE TABLE kinds (kind UNIQUE);
         CREATE TRIGGER g AFTER INSERT ON t BEGIN INSERT OR IGNORE INTO kinds VALUES (new.kind); END;";
-    let summary =
-        load(&fixture, sql, &[r#"{"id":1,"kind":"a"}"#, r#"{"id":2,"kind":"a"}"#], ExistingTable::Append);
+    let summary = load(&fixture, sql, &[r#"{"id":1,"kind":"a"}"#, r#"{"id":2,"kind":"a"}"#], ExistingTable::Append);
     assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
     assert_eq!(fixture.all("SELECT kind FROM kinds"), "a");
 }

@@ -35,8 +35,7 @@ fn failure(summary: &ImportSummary) -> String {
 
 #[test]
 fn upsert_into_a_new_table_keeps_the_last_line_of_a_key_and_rejects_keyless_lines() {
-    let text =
-        [r#"{"id":1,"a":1}"#, r#"{"id":1,"a":2}"#, r#"{"a":1}"#, r#"{"id":2,"a":3}"#, r#"{"id":null,"a":4}"#];
+    let text = [r#"{"id":1,"a":1}"#, r#"{"id":1,"a":2}"#, r#"{"a":1}"#, r#"{"id":2,"a":3}"#, r#"{"id":null,"a":4}"#];
     for options in [existing(ExistingTable::Upsert), keyed(ExistingTable::Upsert, "id")] {
         for block in [8, 1 << 16] {
             let fixture = Fixture::new();
@@ -91,8 +90,7 @@ fn upsert_keeps_the_last_line_of_a_key_in_an_existing_table() {
 fn upsert_of_a_key_that_changes_its_type_keeps_one_row_for_a_key() {
     let fixture = Fixture::new();
     load(&fixture, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":1}"#], &existing(ExistingTable::Upsert));
-    let summary =
-        load(&fixture, &[r#"{"id":"x","a":2}"#, r#"{"id":1,"a":3}"#], &existing(ExistingTable::Upsert));
+    let summary = load(&fixture, &[r#"{"id":"x","a":2}"#, r#"{"id":1,"a":3}"#], &existing(ExistingTable::Upsert));
     assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
     assert_eq!(fixture.all("SELECT id, a, typeof(id) FROM t ORDER BY id"), "1|3|text\n2|1|text\nx|2|text");
 }
@@ -225,8 +223,7 @@ fn exact_column_name_wins_with_a_schema_that_skips_other_keys() {
     load(&fixture, &[r#"{"A":1,"a":2}"#], &existing(ExistingTable::Append));
     let path = fixture.folder.path().join("data/s.toml");
     for others in ["skip", "reject"] {
-        std::fs::write(&path, format!("[tables.t]\nothers = \"{others}\"\ncolumns.a.type = \"integer\""))
-            .unwrap();
+        std::fs::write(&path, format!("[tables.t]\nothers = \"{others}\"\ncolumns.a.type = \"integer\"")).unwrap();
         let schema = Schema::read(&path).unwrap();
         let text = [r#"{"a_2":3}"#, r#"{"a_2":"x"}"#];
         let summary = load(&fixture, &text, &ImportOptions { schema, ..existing(ExistingTable::Append) });
@@ -317,13 +314,8 @@ fn decimals_beyond_a_double_are_rounded() {
     ];
     let summary = load(&fixture, &text, &ImportOptions::default());
     assert_eq!(summary.rejected, 0);
-    assert_eq!(
-        fixture.all("SELECT * FROM t"),
-        "3.141592653589793r|0.0r|1e400|123456789012345678901\n0.1r|1.5r|2|7"
-    );
-    assert!(
-        fixture.schema("t").contains("\"pi\" REAL,\n  \"small\" REAL,\n  \"far\" TEXT,\n  \"code\" TEXT")
-    );
+    assert_eq!(fixture.all("SELECT * FROM t"), "3.141592653589793r|0.0r|1e400|123456789012345678901\n0.1r|1.5r|2|7");
+    assert!(fixture.schema("t").contains("\"pi\" REAL,\n  \"small\" REAL,\n  \"far\" TEXT,\n  \"code\" TEXT"));
     // Append to a table created by an import and to one created by the user.
     assert_eq!(load(&fixture, &text[..1], &existing(ExistingTable::Append)).rejected, 0);
     assert_eq!(fixture.all("SELECT typeof(pi), typeof(small) FROM t WHERE rowid = 3"), "real|real");
@@ -374,19 +366,12 @@ fn append_widens_columns_and_rejects_no_line() {
         assert_eq!(fixture.schema("t"), format!("CREATE TABLE \"t\" (\n  \"n\" {kind}\n)"));
         assert_eq!(once.schema("t"), fixture.schema("t"));
         assert_eq!(once.all("SELECT n FROM t"), rows);
-        assert_eq!(
-            fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 't'"),
-            "i"
-        );
+        assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 't'"), "i");
     }
 }
 
 /// Rows of the lines, imported separately and together.
-fn imported_separately_and_together(
-    lines: &[&str],
-    options: &ImportOptions,
-    select: &str,
-) -> (String, String) {
+fn imported_separately_and_together(lines: &[&str], options: &ImportOptions, select: &str) -> (String, String) {
     let (apart, once) = (Fixture::new(), Fixture::new());
     for line in lines {
         let summary = load(&apart, &[line], options);
@@ -403,8 +388,7 @@ fn upsert_finds_a_number_after_its_key_column_became_text() {
         let lines = [line(id, "old"), line("1.5", "h"), line("\"x\"", "t"), line(id, "new")];
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let select = "SELECT id, v FROM t ORDER BY v";
-        let (apart, once) =
-            imported_separately_and_together(&lines, &existing(ExistingTable::Upsert), select);
+        let (apart, once) = imported_separately_and_together(&lines, &existing(ExistingTable::Upsert), select);
         assert_eq!(apart, format!("1.5|h\n{id}|new\nx|t"));
         assert_eq!(apart, once);
     }
@@ -438,8 +422,7 @@ fn numbers_have_the_spelling_of_one_import_when_their_column_becomes_text() {
     for values in [["true", "5", "\"x\""], ["true", "1.5", "\"x\""]] {
         let lines = values.map(|value| format!("{{\"n\":{value}}}"));
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let (apart, _) =
-            imported_separately_and_together(&lines, &existing(ExistingTable::Append), "SELECT n FROM t");
+        let (apart, _) = imported_separately_and_together(&lines, &existing(ExistingTable::Append), "SELECT n FROM t");
         assert_eq!(apart, format!("1\n{}\nx", values[1]));
     }
 }
@@ -462,15 +445,11 @@ fn append_widens_a_primary_key() {
     let fixture = Fixture::new();
     load(&fixture, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":2}"#], &ImportOptions::default());
     fixture.open().execute_batch("CREATE INDEX i ON t (a)").unwrap();
-    let summary =
-        load(&fixture, &[r#"{"id":"x","a":3}"#, r#"{"id":"1","a":4}"#], &existing(ExistingTable::Append));
+    let summary = load(&fixture, &[r#"{"id":"x","a":3}"#, r#"{"id":"1","a":4}"#], &existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (1, 1), "{:?}", summary.examples);
     assert!(summary.examples[0].reason.contains("UNIQUE"), "{:?}", summary.examples);
     assert_eq!(fixture.all("SELECT id, a FROM t ORDER BY a"), "1|1\n2|2\nx|3");
-    assert_eq!(
-        fixture.schema("t"),
-        "CREATE TABLE \"t\" (\n  \"id\" TEXT NOT NULL PRIMARY KEY,\n  \"a\" INTEGER\n)"
-    );
+    assert_eq!(fixture.schema("t"), "CREATE TABLE \"t\" (\n  \"id\" TEXT NOT NULL PRIMARY KEY,\n  \"a\" INTEGER\n)");
     // A primary key that is not the rowid.
     let fixture = Fixture::new();
     load(&fixture, &[r#"{"id":2}"#, r#"{"id":1}"#], &ImportOptions::default());
@@ -519,9 +498,7 @@ fn resume_loads_a_dropped_table_again() {
 
 #[test]
 fn resume_fails_for_a_table_that_lost_rows_or_columns() {
-    for change in
-        ["DELETE FROM t WHERE a = 1", "ALTER TABLE t DROP COLUMN b", "DROP TABLE t; CREATE TABLE t (a, b)"]
-    {
+    for change in ["DELETE FROM t WHERE a = 1", "ALTER TABLE t DROP COLUMN b", "DROP TABLE t; CREATE TABLE t (a, b)"] {
         let fixture = Fixture::new();
         load(&fixture, &[r#"{"a":1,"b":1}"#, r#"{"a":2,"b":2}"#], &ImportOptions::default());
         fixture.open().execute_batch(change).unwrap();
@@ -591,11 +568,7 @@ fn import_fails_when_the_table_has_another_primary_key() {
 // Keys of several columns.
 
 fn composite(existing: ExistingTable) -> ImportOptions {
-    ImportOptions {
-        existing,
-        primary_key: vec!["year".to_owned(), "n".to_owned()],
-        ..ImportOptions::default()
-    }
+    ImportOptions { existing, primary_key: vec!["year".to_owned(), "n".to_owned()], ..ImportOptions::default() }
 }
 
 #[test]
@@ -610,8 +583,7 @@ fn composite_key_is_the_tables_primary_key() {
     ];
     for block in [8, 1 << 16] {
         let fixture = Fixture::new();
-        let summary =
-            load(&fixture, &text[..3], &ImportOptions { block, ..composite(ExistingTable::Refuse) });
+        let summary = load(&fixture, &text[..3], &ImportOptions { block, ..composite(ExistingTable::Refuse) });
         assert_eq!((summary.rows, summary.rejected), (3, 0));
         assert_eq!(summary.files[0].primary_key.as_deref(), Some("year, n"));
         assert_eq!(
@@ -662,8 +634,7 @@ fn schema_sets_a_composite_key() {
         Schema::read(file.path())
     };
     let options = |key: &str| {
-        let text =
-            format!("[tables.t]\nprimary_key = {key}\n[tables.t.columns]\nn = {{ name = \"number\" }}\n");
+        let text = format!("[tables.t]\nprimary_key = {key}\n[tables.t.columns]\nn = {{ name = \"number\" }}\n");
         ImportOptions { schema: schema(&text).unwrap(), ..existing(ExistingTable::Upsert) }
     };
     let fixture = Fixture::new();
@@ -685,8 +656,7 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "[tables.t.columns]\ngroupID = { type = \"integer\", name = \"group_id\" }\n";
     std::fs::write(file.path(), text).unwrap();
-    let options =
-        ImportOptions { schema: Schema::read(file.path()).unwrap(), ..existing(ExistingTable::Append) };
+    let options = ImportOptions { schema: Schema::read(file.path()).unwrap(), ..existing(ExistingTable::Append) };
     let text = [r#"{"groupID":"x"}"#, r#"{"groupID":1}"#, r#"{"groupID":"y"}"#];
     let fixture = Fixture::new();
     // A new table and an existing one.

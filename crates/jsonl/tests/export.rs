@@ -41,12 +41,8 @@ fn exported_values_are_equal_after_import() {
 
 #[test]
 fn column_is_exported_as_text_unless_every_text_is_json() {
-    let fixture =
-        database("CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('[1]', '{\"x\": 1}'), ('no', '[]')");
-    assert_eq!(
-        exported(&fixture.database(), "t"),
-        "{\"a\":\"[1]\",\"b\":{\"x\": 1}}\n{\"a\":\"no\",\"b\":[]}\n"
-    );
+    let fixture = database("CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('[1]', '{\"x\": 1}'), ('no', '[]')");
+    assert_eq!(exported(&fixture.database(), "t"), "{\"a\":\"[1]\",\"b\":{\"x\": 1}}\n{\"a\":\"no\",\"b\":[]}\n");
 }
 
 #[test]
@@ -103,8 +99,7 @@ fn export_fails_for_values_that_json_lacks() {
     ] {
         let fixture = database(&format!("CREATE TABLE t (a); INSERT INTO t VALUES ('x'), ({value})"));
         let file = fixture.folder.path().join("data.jsonl");
-        let error =
-            export_to_file(&fixture.database(), "t", &file, false, &Arc::default()).unwrap_err().to_string();
+        let error = export_to_file(&fixture.database(), "t", &file, false, &Arc::default()).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("\"a\""), "{error}");
         assert_eq!(fixture.leftovers(), Vec::<String>::new(), "files are left after a failed export");
     }
@@ -123,8 +118,7 @@ fn export_fails_for_missing_tables_and_views() {
 fn file_is_replaced_only_with_force_and_when_complete() {
     let fixture = database("CREATE TABLE t (a); INSERT INTO t VALUES (1)");
     let file = fixture.write("t.jsonl", b"mine");
-    let write =
-        |file: &Path, force: bool| export_to_file(&fixture.database(), "t", file, force, &Arc::default());
+    let write = |file: &Path, force: bool| export_to_file(&fixture.database(), "t", file, force, &Arc::default());
     let error = write(&file, false).unwrap_err().to_string();
     assert!(error.contains("exists; --force replaces it"), "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"mine");

@@ -54,10 +54,7 @@ fn filename_column_distinguishes_files_whose_names_are_not_utf8() {
     write(&fixture, b"\xfe.jsonl", "{\"a\":2}\n");
     fixture.load(&ImportOptions { filename_column: Some("file".to_owned()), ..into_one() });
     let shown = |name: &str| fixture.data().join(name).display().to_string();
-    assert_eq!(
-        fixture.all("SELECT file, a FROM t"),
-        format!("{}|2\n{}|1", shown("\\xFE.jsonl"), shown("\\xFF.jsonl"))
-    );
+    assert_eq!(fixture.all("SELECT file, a FROM t"), format!("{}|2\n{}|1", shown("\\xFE.jsonl"), shown("\\xFF.jsonl")));
 }
 
 fn failures(summary: &ImportSummary) -> Vec<(&str, &str)> {
@@ -117,7 +114,6 @@ fn pattern_matches_folders_and_reports_missing_ones() {
         fixture.import_of(&[fixture.data().join(pattern)], &into_one()).unwrap();
         assert_eq!(fixture.all("SELECT a FROM t"), rows, "{pattern}");
     }
-    let error =
-        fixture.import_of(&[fixture.data().join("gone/*.jsonl")], &into_one()).unwrap_err().to_string();
+    let error = fixture.import_of(&[fixture.data().join("gone/*.jsonl")], &into_one()).unwrap_err().to_string();
     assert!(error.contains("no file matches") && error.contains("No such file"), "{error}");
 }

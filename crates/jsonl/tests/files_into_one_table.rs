@@ -52,10 +52,8 @@ fn types_are_inferred_from_all_files() {
     ]);
     fixture.load(&into_one());
     assert_eq!(fixture.all("SELECT a, b FROM logs"), "1|1.0r\n1.50|2.0r\nx|2.5r");
-    let together = Fixture::with(&[(
-        "logs.jsonl",
-        "{\"a\":1,\"b\":1}\n{\"a\":1.50,\"b\":2}\n{\"a\":\"x\",\"b\":2.5}\n",
-    )]);
+    let together =
+        Fixture::with(&[("logs.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":1.50,\"b\":2}\n{\"a\":\"x\",\"b\":2.5}\n")]);
     together.load(&small_blocks());
     assert_eq!(fixture.schema("logs"), together.schema("logs"));
 }
@@ -67,8 +65,7 @@ fn key_is_unique_over_all_files() {
     assert_eq!((fixture.all("SELECT id, a FROM logs").as_str(), summary.rejected), ("1|1", 1));
     assert!(summary.examples[0].file.ends_with("2.jsonl"), "{:?}", summary.examples);
     let fixture = Fixture::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
-    let upsert =
-        ImportOptions { existing: ExistingTable::Upsert, primary_key: vec!["id".to_owned()], ..into_one() };
+    let upsert = ImportOptions { existing: ExistingTable::Upsert, primary_key: vec!["id".to_owned()], ..into_one() };
     fixture.load(&upsert);
     assert_eq!(fixture.all("SELECT id, a FROM logs"), "1|2", "the last line of a key wins");
 }
@@ -173,15 +170,11 @@ fn files_are_added_to_a_table_that_exists() {
 
 #[test]
 fn filename_column_has_the_file_of_each_row() {
-    let fixture =
-        Fixture::with(&[("1.jsonl", "{\"a\":1}\n{\"a\":2}\n"), ("2.jsonl", "{\"a\":\"x\"}\n{\"file\":1}\n")]);
+    let fixture = Fixture::with(&[("1.jsonl", "{\"a\":1}\n{\"a\":2}\n"), ("2.jsonl", "{\"a\":\"x\"}\n{\"file\":1}\n")]);
     let options = ImportOptions { filename_column: Some("file".to_owned()), ..into_one() };
     let summary = fixture.load(&options);
     let shown = |name: &str| fixture.data().join(name).display().to_string();
-    assert_eq!(
-        fixture.all("SELECT * FROM logs"),
-        format!("{0}|1\n{0}|2\n{1}|x", shown("1.jsonl"), shown("2.jsonl"))
-    );
+    assert_eq!(fixture.all("SELECT * FROM logs"), format!("{0}|1\n{0}|2\n{1}|x", shown("1.jsonl"), shown("2.jsonl")));
     assert_eq!(summary.rejected, 1);
     assert!(summary.examples[0].reason.contains("--filename-column"), "{:?}", summary.examples);
 }
@@ -205,10 +198,8 @@ fn pattern_selects_matching_files() {
 
 #[test]
 fn only_the_named_columns_are_loaded() {
-    let fixture = Fixture::with(&[(
-        "t.jsonl",
-        "{\"a\":1,\"b\":{\"x\":1,\"y\":2},\"c\":true}\n{\"c\":false,\"d\":5}\n",
-    )]);
+    let fixture =
+        Fixture::with(&[("t.jsonl", "{\"a\":1,\"b\":{\"x\":1,\"y\":2},\"c\":true}\n{\"c\":false,\"d\":5}\n")]);
     let columns = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let options = ImportOptions { columns: columns(&["c", "b"]), ..small_blocks() };
     fixture.load(&options);
@@ -221,8 +212,7 @@ fn only_the_named_columns_are_loaded() {
     fixture.load(&ImportOptions { flatten: 4, ..options });
     assert_eq!(fixture.all("SELECT b_x, b_y, c FROM t"), "1|2|1\n∅|∅|0");
     std::fs::remove_file(fixture.database()).unwrap();
-    let summary =
-        fixture.load(&ImportOptions { columns: columns(&["b.y", "nope"]), flatten: 4, ..small_blocks() });
+    let summary = fixture.load(&ImportOptions { columns: columns(&["b.y", "nope"]), flatten: 4, ..small_blocks() });
     assert_eq!(fixture.all("SELECT * FROM t"), "2\n∅");
     assert_eq!(summary.unmatched, ["nope"]);
 }
@@ -230,8 +220,7 @@ fn only_the_named_columns_are_loaded() {
 #[test]
 fn key_that_is_not_among_the_columns_is_refused() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1,\"b\":2}\n")]);
-    let options =
-        ImportOptions { columns: vec!["a".to_owned()], primary_key: vec!["b".to_owned()], ..small_blocks() };
+    let options = ImportOptions { columns: vec!["a".to_owned()], primary_key: vec!["b".to_owned()], ..small_blocks() };
     let error = fixture.import(&options).unwrap_err().to_string();
     assert!(error.contains("add it to --columns"), "{error}");
 }
@@ -258,12 +247,8 @@ fn limit_takes_the_first_rows_of_each_table() {
 fn limit_counts_rows_that_the_table_takes() {
     let text = "{\"id\":1}\n{\"id\":1}\nbad\n{\"a\":2}\n{\"id\":3}\n{\"id\":4}\n{\"id\":5,\"z\":1}\nworse\n";
     for block in [1, 16, 1 << 16] {
-        let keyed = ImportOptions {
-            primary_key: vec!["id".to_owned()],
-            limit: Some(3),
-            block,
-            ..ImportOptions::default()
-        };
+        let keyed =
+            ImportOptions { primary_key: vec!["id".to_owned()], limit: Some(3), block, ..ImportOptions::default() };
         let fixture = Fixture::with(&[("t.jsonl", text)]);
         let summary = fixture.load(&keyed);
         assert_eq!((summary.rows, summary.rejected), (3, 3), "{block}: {summary:?}");
@@ -341,8 +326,7 @@ fn preview_reports_changes_and_writes_nothing() {
 fn preview_of_a_new_database_is_its_schema() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1}\n")]);
     let summary =
-        import(&[fixture.data()], &Target::Preview(fixture.database()), &small_blocks(), &Arc::default())
-            .unwrap();
+        import(&[fixture.data()], &Target::Preview(fixture.database()), &small_blocks(), &Arc::default()).unwrap();
     assert_eq!((summary.files[0].action, summary.is_published), (Some("create"), false));
     assert!(!fixture.database().exists());
 }

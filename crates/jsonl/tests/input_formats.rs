@@ -62,12 +62,7 @@ fn pretty_printed_objects_are_loaded() {
     let text = "{\n  \"a\": 1\n}\n{\n  \"a\": 2,\n  \"b\": [\n    true\n  ]\n}\n";
     load("t.jsonl", text.as_bytes(), "SELECT a, b FROM t", "1|∅\n2|[true]");
     load("t.jsonl", b"{\"a\":1,\n \"b\":2}\n{\"a\":3,\n\"b\":4}", "SELECT a, b FROM t", "1|2\n3|4");
-    load(
-        "t.jsonl",
-        b"{\"a\": [\n{\"b\":1},\n{\"b\":2}]}\n{\"a\":[]}",
-        "SELECT a FROM t",
-        "[{\"b\":1},{\"b\":2}]\n[]",
-    );
+    load("t.jsonl", b"{\"a\": [\n{\"b\":1},\n{\"b\":2}]}\n{\"a\":[]}", "SELECT a FROM t", "[{\"b\":1},{\"b\":2}]\n[]");
 }
 
 #[test]
@@ -91,8 +86,7 @@ fn lines_that_begin_like_a_document_are_read_as_lines() {
 
 #[test]
 fn bad_element_of_an_array_is_rejected_with_line_and_column() {
-    let text =
-        "[\n  {\"a\": 1},\n  17, {\"a\":\n      tru},\n  {\"a\": 2},\n  [3], \"x\", {\"a\":1,\"a\":2}\n]\n";
+    let text = "[\n  {\"a\": 1},\n  17, {\"a\":\n      tru},\n  {\"a\": 2},\n  [3], \"x\", {\"a\":1,\"a\":2}\n]\n";
     let summary = load("t.jsonl", text.as_bytes(), "SELECT a FROM t", "1\n2");
     let found: Vec<_> = summary.examples.iter().map(|bad| (bad.line, bad.column)).collect();
     assert_eq!(found, [(3, 3), (4, 7), (6, 3), (6, 8), (6, 20)], "{:?}", summary.examples);
@@ -124,8 +118,7 @@ fn only_the_element_longer_than_the_limit_is_rejected() {
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
     let summary = fixture.load(&ImportOptions { max_line: 100, ..small_blocks() });
     assert_eq!(fixture.all("SELECT a FROM t"), "1\n2");
-    let found: Vec<_> =
-        summary.examples.iter().map(|bad| (bad.line, bad.reason.contains("100 bytes"))).collect();
+    let found: Vec<_> = summary.examples.iter().map(|bad| (bad.line, bad.reason.contains("100 bytes"))).collect();
     assert_eq!(found, [(2, true), (503, false)], "{:?}", summary.examples);
 }
 
@@ -133,8 +126,7 @@ fn only_the_element_longer_than_the_limit_is_rejected() {
 fn array_with_languages_and_flattened_objects_is_loaded() {
     let text = "[\n{\"n\":\n{\"de\":\"a\",\n\"en\":\"b\"}},\n{\"n\":{\"en\":\"c\"}}, 5\n]";
     let fixture = Fixture::with(&[("t.jsonl", text)]);
-    let summary =
-        fixture.load(&ImportOptions { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
+    let summary = fixture.load(&ImportOptions { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
     assert_eq!(fixture.all("SELECT * FROM t"), "b\nc");
     assert_eq!((summary.examples[0].line, summary.examples[0].column), (5, 19));
 }
@@ -144,8 +136,7 @@ fn rejected_element_is_written_completely_to_the_rejects() {
     let fixture = Fixture::with(&[("t.jsonl", "[{\"a\":1},\n{\"a\":\n1,,}]")]);
     let rejects = fixture.data().join("bad.txt");
     fixture.load(&ImportOptions { rejects: Some(rejects.clone()), ..ImportOptions::default() });
-    let written: serde_json::Value =
-        serde_json::from_str(std::fs::read_to_string(rejects).unwrap().trim()).unwrap();
+    let written: serde_json::Value = serde_json::from_str(std::fs::read_to_string(rejects).unwrap().trim()).unwrap();
     assert_eq!((&written["line"], &written["raw"]), (&3.into(), &"{\"a\":\n1,,}".into()));
 }
 
@@ -170,8 +161,7 @@ fn reader_returns_the_elements_of_an_array() {
     struct Id {
         id: u32,
     }
-    let ids: Vec<u32> =
-        Reader::new(&b"[{\"id\":3},{\"id\":4}]"[..]).typed::<Id>().map(|row| row.unwrap().id).collect();
+    let ids: Vec<u32> = Reader::new(&b"[{\"id\":3},{\"id\":4}]"[..]).typed::<Id>().map(|row| row.unwrap().id).collect();
     assert_eq!(ids, [3, 4]);
 }
 
@@ -222,10 +212,9 @@ fn zstd_with_a_long_window_is_loaded() {
 #[test]
 fn truncated_and_damaged_compressed_files_have_different_errors() {
     let text = "{\"a\":1}\n".repeat(10_000);
-    for (name, whole) in [
-        ("t.jsonl.gz", gzip(text.as_bytes())),
-        ("t.jsonl.zst", zstd::encode_all(text.as_bytes(), 1).unwrap()),
-    ] {
+    for (name, whole) in
+        [("t.jsonl.gz", gzip(text.as_bytes())), ("t.jsonl.zst", zstd::encode_all(text.as_bytes(), 1).unwrap())]
+    {
         let why = |bytes: &[u8]| {
             let fixture = Fixture::with(&[("good.jsonl", "{\"a\":1}\n")]);
             fixture.write(name, bytes);
@@ -248,13 +237,9 @@ fn truncated_and_damaged_compressed_files_have_different_errors() {
 fn dry_run_infers_the_columns_of_an_array() {
     let fixture = Fixture::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
     let control = gristmill_jsonl::import::handle::ImportHandle::default().into();
-    let summary = gristmill_jsonl::import::import(
-        &[fixture.data()],
-        &Target::Schema,
-        &ImportOptions::default(),
-        &control,
-    )
-    .unwrap();
+    let summary =
+        gristmill_jsonl::import::import(&[fixture.data()], &Target::Schema, &ImportOptions::default(), &control)
+            .unwrap();
     assert_eq!(summary.files[0].columns.len(), 2);
 }
 

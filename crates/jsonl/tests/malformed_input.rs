@@ -95,12 +95,8 @@ fn lines_with_duplicate_keys_are_rejected() {
 
 #[test]
 fn keys_with_escapes_are_decoded() {
-    let text = lines(&[
-        r#"{"\\":1,"a\nb":2}"#,
-        r#"{"\"":3,"\\":4}"#,
-        r#"{"\\\"":5,"\u0061\u000ab":6}"#,
-        r#"{"a\nb":7}"#,
-    ]);
+    let text =
+        lines(&[r#"{"\\":1,"a\nb":2}"#, r#"{"\"":3,"\\":4}"#, r#"{"\\\"":5,"\u0061\u000ab":6}"#, r#"{"a\nb":7}"#]);
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
     assert_eq!(fixture.load(&ImportOptions::default()).rejected, 0);
     assert_eq!(
@@ -131,19 +127,13 @@ fn lines_with_a_lone_surrogate_are_rejected() {
 #[test]
 fn lines_nested_deeper_than_the_limit_are_rejected() {
     let deep = |levels: usize| format!("{{\"a\":{}1{}}}\n", "[".repeat(levels), "]".repeat(levels));
-    let fixture = Fixture::with(&[(
-        "t.jsonl",
-        &(deep(999) + &deep(1000) + &deep(1_000_000) + &"{\"a\":".repeat(500_000)),
-    )]);
+    let fixture =
+        Fixture::with(&[("t.jsonl", &(deep(999) + &deep(1000) + &deep(1_000_000) + &"{\"a\":".repeat(500_000)))]);
     for flatten in [0, 32] {
         let _ = std::fs::remove_file(fixture.database());
         let summary = fixture.load(&ImportOptions { flatten, ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected), (1, 3));
-        assert!(
-            summary.examples[0].reason.contains("deeper than 1000 levels"),
-            "{}",
-            summary.examples[0].reason
-        );
+        assert!(summary.examples[0].reason.contains("deeper than 1000 levels"), "{}", summary.examples[0].reason);
         // SQLite's JSON functions accept the same depth.
         assert_eq!(fixture.all("SELECT json_valid(a) FROM t"), "1");
     }
@@ -169,10 +159,7 @@ fn file_without_rows_makes_no_table() {
         let summary = fixture.load(&ImportOptions::default());
         assert_eq!(summary.files[0].outcome, FileOutcome::Loaded);
         assert!(summary.files[0].notes[0].contains("no table was created"), "{:?}", summary.files[0].notes);
-        assert_eq!(
-            fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
-            "_imports\nu"
-        );
+        assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"), "_imports\nu");
     }
 }
 
@@ -186,10 +173,7 @@ fn file_whose_lines_have_no_key_fails() {
             let FileOutcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
             assert!(why.contains("no line has a key"), "{why}");
             assert_eq!((summary.files[0].rows, summary.rows), (0, 1), "{text:?}");
-            assert_eq!(
-                fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
-                "_imports\nu"
-            );
+            assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"), "_imports\nu");
             assert_eq!(fixture.all("SELECT rows, error IS NULL FROM _imports ORDER BY source"), "0|0\n1|1");
         }
     }
@@ -271,10 +255,7 @@ fn line_of_a_hundred_megabytes_is_loaded() {
 fn nul_character_is_stored_as_text() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":\"x\\u0000y\"}\n")]);
     fixture.load(&ImportOptions::default());
-    assert_eq!(
-        fixture.open().query_row("SELECT a FROM t", [], |row| row.get::<_, String>(0)).unwrap(),
-        "x\0y"
-    );
+    assert_eq!(fixture.open().query_row("SELECT a FROM t", [], |row| row.get::<_, String>(0)).unwrap(), "x\0y");
 }
 
 #[test]
@@ -289,16 +270,9 @@ fn utf16_and_wrong_compression_extensions_fail_the_file() {
         fixture.write(name, bytes);
         let summary = fixture.load(&ImportOptions::default());
         let failed = summary.files.iter().find(|file| file.table != "good").unwrap();
-        assert!(
-            matches!(&failed.outcome, FileOutcome::Failed(why) if why.contains(reason)),
-            "{:?}",
-            failed.outcome
-        );
+        assert!(matches!(&failed.outcome, FileOutcome::Failed(why) if why.contains(reason)), "{:?}", failed.outcome);
         assert!(summary.has_failures());
-        assert_eq!(
-            fixture.all("SELECT \"table\", error IS NULL FROM _imports ORDER BY id").lines().count(),
-            2
-        );
+        assert_eq!(fixture.all("SELECT \"table\", error IS NULL FROM _imports ORDER BY id").lines().count(), 2);
         assert_eq!(fixture.all("SELECT a FROM good"), "1");
     }
 }
@@ -321,8 +295,7 @@ fn unsupported_compression_is_named_in_the_error() {
             let fixture = Fixture::new();
             fixture.write("t.jsonl", &[head, line].concat());
             let summary = fixture.import(&ImportOptions { block, ..ImportOptions::default() }).unwrap();
-            let expected =
-                format!("it is compressed with {name}, which is not supported; decompress it first: ");
+            let expected = format!("it is compressed with {name}, which is not supported; decompress it first: ");
             assert!(
                 matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.starts_with(&expected)),
                 "{name}: {:?}",
@@ -342,15 +315,9 @@ fn truncated_line_is_marked_in_the_rejects() {
         let _ = std::fs::remove_file(fixture.database());
         let rejects = fixture.folder.path().join("data/rejects");
         let _ = std::fs::remove_file(&rejects);
-        fixture.load(&ImportOptions {
-            block,
-            max_line,
-            rejects: Some(rejects.clone()),
-            ..ImportOptions::default()
-        });
+        fixture.load(&ImportOptions { block, max_line, rejects: Some(rejects.clone()), ..ImportOptions::default() });
         let written = std::fs::read_to_string(&rejects).unwrap();
-        let written: Vec<serde_json::Value> =
-            written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let written: Vec<serde_json::Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(written[0].get("truncated"), None);
         assert_eq!(written[1]["raw"].as_str().unwrap().len(), kept);
         assert_eq!(written[1].get("truncated"), (kept < 308).then_some(&true.into()), "{max_line}");
@@ -375,8 +342,7 @@ fn each_rejected_line_is_written_once_to_the_rejects() {
         assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 102, 3));
         assert_eq!(summary.examples.len(), 3);
         let written = std::fs::read_to_string(&rejects).unwrap();
-        let written: Vec<serde_json::Value> =
-            written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let written: Vec<serde_json::Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(written.len(), 3);
         assert_eq!(written[0]["file"], file.display().to_string());
         assert_eq!((&written[0]["line"], &written[0]["raw"]), (&2.into(), &"bad".into()));
@@ -395,10 +361,8 @@ fn each_rejected_line_is_written_once_to_the_rejects() {
 
 #[test]
 fn import_stops_at_the_maximum_of_bad_lines() {
-    let fixture = Fixture::with(&[
-        ("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\nworse\nworst\n"),
-        ("u.jsonl", "{\"a\":1}\n"),
-    ]);
+    let fixture =
+        Fixture::with(&[("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\nworse\nworst\n"), ("u.jsonl", "{\"a\":1}\n")]);
     for (on_error, line) in [(OnError::Fail, 2), (OnError::FailAfter(1), 4), (OnError::FailAfter(2), 5)] {
         let summary = fixture.import(&ImportOptions { on_error, ..ImportOptions::default() }).unwrap();
         assert_eq!(summary.stopped_by.as_ref().map(|bad| bad.line), Some(line));
@@ -406,7 +370,6 @@ fn import_stops_at_the_maximum_of_bad_lines() {
         assert!(!fixture.database().exists(), "an incomplete database is visible");
         assert_eq!(fixture.leftovers(), Vec::<String>::new());
     }
-    let summary =
-        fixture.load(&ImportOptions { on_error: OnError::FailAfter(3), ..ImportOptions::default() });
+    let summary = fixture.load(&ImportOptions { on_error: OnError::FailAfter(3), ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (3, 3));
 }

@@ -12,8 +12,7 @@ use gristmill_jsonl::import::stats::{DateKind, stats};
 
 fn rejected_lines(path: &Path) -> Vec<u64> {
     let written = std::fs::read_to_string(path).unwrap();
-    let line =
-        |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["line"].as_u64().unwrap();
+    let line = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["line"].as_u64().unwrap();
     written.lines().map(line).collect()
 }
 
@@ -21,8 +20,7 @@ fn rejected_lines(path: &Path) -> Vec<u64> {
 fn rejects_are_appended_by_each_import() {
     let fixture = Fixture::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
     let rejects = fixture.data().join("bad.txt");
-    let options =
-        ImportOptions { rejects: Some(rejects.clone()), existing: ExistingTable::Append, ..small_blocks() };
+    let options = ImportOptions { rejects: Some(rejects.clone()), existing: ExistingTable::Append, ..small_blocks() };
     fixture.load(&options);
     assert_eq!(rejected_lines(&rejects), [2]);
     fixture.write("a.jsonl", b"{\"x\":1}\n{\"x\":2}\nbad\n");
@@ -103,9 +101,7 @@ fn rejects_are_written_when_too_many_lines_are_bad() {
     let fixture = Fixture::with(&[("a.jsonl", "{\"x\":1}\nbad\nworse\n")]);
     let rejects = fixture.data().join("bad.txt");
     let on_error = OnError::FailAfter(1);
-    fixture
-        .import(&ImportOptions { rejects: Some(rejects.clone()), on_error, ..ImportOptions::default() })
-        .unwrap();
+    fixture.import(&ImportOptions { rejects: Some(rejects.clone()), on_error, ..ImportOptions::default() }).unwrap();
     assert_eq!(rejected_lines(&rejects), [2, 3]);
 }
 
@@ -119,10 +115,8 @@ fn indexes(fixture: &Fixture) -> String {
 
 #[test]
 fn indexes_of_two_tables_do_not_share_a_name() {
-    let fixture =
-        Fixture::with(&[("a.jsonl", "{\"b_c\":1,\"c\":1}\n"), ("a_b.jsonl", "{\"c\":2,\"b_c\":1}\n")]);
-    let options =
-        ImportOptions { indexes: vec!["c".to_owned(), "b_c".to_owned()], ..ImportOptions::default() };
+    let fixture = Fixture::with(&[("a.jsonl", "{\"b_c\":1,\"c\":1}\n"), ("a_b.jsonl", "{\"c\":2,\"b_c\":1}\n")]);
+    let options = ImportOptions { indexes: vec!["c".to_owned(), "b_c".to_owned()], ..ImportOptions::default() };
     fixture.load(&options);
     assert_eq!(indexes(&fixture), "a|b_c\na|c\na_b|b_c\na_b|c");
     // A second import into the same tables creates no duplicate index.

@@ -24,11 +24,8 @@ fn rows_without_any_column_are_kept_if_the_schema_has_one() {
     ] {
         for block in [1, 24, 1 << 16] {
             let fixture = Fixture::with(&[("t.jsonl", &lines(text))]);
-            let summary = fixture.load(&ImportOptions {
-                block,
-                schema: schema(schema_text),
-                ..ImportOptions::default()
-            });
+            let summary =
+                fixture.load(&ImportOptions { block, schema: schema(schema_text), ..ImportOptions::default() });
             let rows = text.len() as u64 - rejected;
             assert_eq!((summary.rows, summary.rejected), (rows, rejected), "{text:?}, block {block}");
             assert_eq!(fixture.all("SELECT count(*), count(n) FROM t"), format!("{rows}|0"), "{text:?}");
@@ -46,11 +43,8 @@ fn type_of_a_schema_stays_in_a_second_import() {
         ("integer", "\"n\" INTEGER", "{}", "{\"n\":7}"),
     ] {
         let text = format!("[tables.t.columns]\nn = {{ type = \"{kind}\" }}\n");
-        let options = ImportOptions {
-            schema: schema(&text),
-            existing: ExistingTable::Append,
-            ..ImportOptions::default()
-        };
+        let options =
+            ImportOptions { schema: schema(&text), existing: ExistingTable::Append, ..ImportOptions::default() };
         let fixture = Fixture::with(&[("t.jsonl", &lines(&[first]))]);
         fixture.load(&options);
         fixture.write("t.jsonl", lines(&[second]).as_bytes());

@@ -111,11 +111,7 @@ fn bad_objects_are_rejected_and_the_others_written() {
         }
         assert_eq!(fixture.all("SELECT count(*), count(a) FROM t"), format!("{0}|{0}", 12 * round));
     }
-    assert_eq!(
-        fixture.all("SELECT name FROM pragma_table_info('t')"),
-        "a",
-        "a rejected object added a column"
-    );
+    assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "a", "a rejected object added a column");
     // A batch of bad objects only.
     assert!(append(&mut sink, &["x", "y"]).iter().all(Result::is_err));
 }
@@ -160,10 +156,7 @@ fn keys_that_differ_in_case_keep_their_columns_after_reopening() {
     append_all(&mut one, &["{\"iD\":10}", "{\"Id\":11}"]);
     drop((one, two));
     append_all(&mut open(&fixture), &["{\"iD\":12,\"id\":13,\"\":14,\"Id\":15,\"ID\":16}"]);
-    assert_eq!(
-        fixture.all("SELECT name FROM pragma_table_info('t')"),
-        "ID\nid_2\nempty\nempty_2\nId_3\niD_4"
-    );
+    assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "ID\nid_2\nempty\nempty_2\nId_3\niD_4");
     assert_eq!(
         fixture.all("SELECT * FROM t"),
         "1|2|3|4|∅|∅\n7|5|8|6|∅|∅\n∅|∅|∅|∅|9|∅\n∅|∅|∅|∅|∅|10\n∅|∅|∅|∅|11|∅\n16|13|14|∅|15|12"
@@ -196,10 +189,7 @@ fn sink_appends_to_an_imported_table_and_keeps_its_types() {
             "{\"i\":\"abc\",\"t\":1}",
             "byte 6: the column \"i\" is INTEGER (whole numbers of 64 bits); found text: \"abc\"",
         ),
-        (
-            "{\"i\":1.5}",
-            "is INTEGER (whole numbers of 64 bits); found a number with a fraction or an exponent: 1.5",
-        ),
+        ("{\"i\":1.5}", "is INTEGER (whole numbers of 64 bits); found a number with a fraction or an exponent: 1.5"),
         ("{\"i\":9223372036854775808}", "found a number that needs more than 64 bits: 9223372036854775808"),
         ("{\"r\":1e400}", "the column \"r\" is REAL (numbers in the range of a double); found a number that"),
         ("{\"b\": 2}", "byte 7: the column \"b\" is BOOLEAN (true and false); found a whole number: 2"),
@@ -230,10 +220,8 @@ fn sink_respects_types_triggers_and_constraints_of_user_tables() {
         open(&fixture)
     };
     let mut sink = table("(Id INT UNIQUE NOT NULL, n DEFAULT 5, up AS (n || 'x'), CHECK (n < 9))");
-    let results = append(
-        &mut sink,
-        &["{\"id\":1}", "{\"id\":1}", "{\"n\":1}", "{\"id\":2,\"n\":9}", "{\"id\":3,\"up\":1}"],
-    );
+    let results =
+        append(&mut sink, &["{\"id\":1}", "{\"id\":1}", "{\"n\":1}", "{\"id\":2,\"n\":9}", "{\"id\":3,\"up\":1}"]);
     let taken: Vec<bool> = results.iter().map(Result::is_ok).collect();
     assert_eq!(taken, [true, false, false, false, true], "{results:?}");
     assert_eq!(fixture.all("SELECT * FROM t"), "1|5|5x|∅\n3|5|5x|1");
@@ -246,15 +234,11 @@ fn sink_respects_types_triggers_and_constraints_of_user_tables() {
     let results = append(&mut sink, &["{\"a\":1}", "{\"a\":2,\"new\":true}", "{\"a\":\"x\"}", "{\"a\":3}"]);
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false, true]);
     let error = results[1].as_ref().unwrap_err().to_string();
-    assert!(
-        error.contains("cannot add a column for the key \"new\"") && error.contains("datatype"),
-        "{error}"
-    );
+    assert!(error.contains("cannot add a column for the key \"new\"") && error.contains("datatype"), "{error}");
     assert_eq!(fixture.all("SELECT * FROM t"), "1\n3");
     // A trigger that rolls back the transaction.
-    let mut sink = table(
-        "(id INT); CREATE TRIGGER g BEFORE INSERT ON t WHEN new.id = 2 BEGIN SELECT raise(ROLLBACK, 'no'); END",
-    );
+    let mut sink =
+        table("(id INT); CREATE TRIGGER g BEFORE INSERT ON t WHEN new.id = 2 BEGIN SELECT raise(ROLLBACK, 'no'); END");
     let results = append(&mut sink, &["{\"id\":1}", "{\"id\":2}", "{\"id\":3}"]);
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
     let error = results[1].as_ref().unwrap_err().to_string();
@@ -316,10 +300,7 @@ fn two_sinks_can_append_to_one_table_concurrently() {
                     // Columns that both sinks add, and columns that only one adds.
                     let objects: Vec<String> = (0..5)
                         .map(|n| {
-                            format!(
-                                "{{\"w\":{writer},\"n\":{n},\"both{batch}\":1,\"own{writer}_{}\":1}}",
-                                batch % 7
-                            )
+                            format!("{{\"w\":{writer},\"n\":{n},\"both{batch}\":1,\"own{writer}_{}\":1}}", batch % 7)
                         })
                         .collect();
                     append_all(&mut sink, &objects.iter().map(String::as_str).collect::<Vec<_>>());
@@ -388,11 +369,7 @@ fn keys_named_like_the_rowid_get_other_column_names() {
             let mut again = open(&fixture);
             append_all(&mut again, &[&text]);
             let column = fixture.all("SELECT name FROM pragma_table_info('t') WHERE name <> 'a'");
-            assert_eq!(
-                fixture.all(&format!("SELECT \"{column}\" FROM t WHERE a > 0")),
-                "x\n7\n∅\n7\nx",
-                "{key}"
-            );
+            assert_eq!(fixture.all(&format!("SELECT \"{column}\" FROM t WHERE a > 0")), "x\n7\n∅\n7\nx", "{key}");
         }
     }
 }
@@ -402,8 +379,7 @@ fn only_objects_with_the_refused_key_are_rejected() {
     let fixture = Fixture::new();
     fixture.open().execute_batch("CREATE TABLE t (a INT) STRICT").unwrap();
     let mut sink = open(&fixture);
-    let results =
-        append(&mut sink, &["{\"a\":1}", "{\"a\":2,\"new\":1}", "{\"a\":3}", "{\"b\":1}", "{\"a\":5}"]);
+    let results = append(&mut sink, &["{\"a\":1}", "{\"a\":2,\"new\":1}", "{\"a\":3}", "{\"b\":1}", "{\"a\":5}"]);
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false, true]);
     assert_eq!(fixture.all("SELECT a FROM t"), "1\n3\n5");
     // The failure is not cached: the next object with a new key uses the current definition of the table.
@@ -439,13 +415,11 @@ fn object_with_a_processed_id_is_a_duplicate() {
     let again = [with(Some("a"), "{\"n\":6}"), with(Some("b"), "{\"n\":7}")];
     let results: Vec<_> = once("q", hour).append_deduplicated(&again).unwrap().iter().map(outcome).collect();
     assert_eq!(results, [known, known]);
-    let results: Vec<_> =
-        once("other", hour).append_deduplicated(&again).unwrap().iter().map(outcome).collect();
+    let results: Vec<_> = once("other", hour).append_deduplicated(&again).unwrap().iter().map(outcome).collect();
     assert_eq!(results, [new, new]);
     // Ids are forgotten after the window.
     fixture.open().execute_batch("UPDATE _processed_ids SET processed_at = 1").unwrap();
-    let results: Vec<_> =
-        once("q", hour).append_deduplicated(&again[..1]).unwrap().iter().map(outcome).collect();
+    let results: Vec<_> = once("q", hour).append_deduplicated(&again[..1]).unwrap().iter().map(outcome).collect();
     assert_eq!(results, [new]);
     let left = "SELECT scope, id FROM _processed_ids ORDER BY scope, id";
     assert_eq!(fixture.all(left), "other|a\nother|b\nq|a");
@@ -514,10 +488,7 @@ fn sink_refuses_batches_when_its_database_was_deleted_or_replaced() {
             std::fs::remove_file(&path).unwrap();
         }
         let error = sink.append(&[b"{\"n\":2}"]).unwrap_err();
-        assert!(
-            matches!(&error, gristmill_jsonl::Error::Replaced(text) if text.contains("start again")),
-            "{error}"
-        );
+        assert!(matches!(&error, gristmill_jsonl::Error::Replaced(text) if text.contains("start again")), "{error}");
         assert!(!error.is_transient() && !error.is_user_error());
     }
 }

@@ -66,10 +66,7 @@ fn names_are_made_valid_and_unique() {
         fixture.all("SELECT name FROM pragma_table_info('t_1st')"),
         "select\nwe\"ird; --\nempty\nID\nid_2\nId_3\nrowid_2"
     );
-    assert_eq!(
-        fixture.all("SELECT \"select\", \"we\"\"ird; --\", empty, ID, id_2, Id_3 FROM t_1st"),
-        "1|2|3|4|5|6"
-    );
+    assert_eq!(fixture.all("SELECT \"select\", \"we\"\"ird; --\", empty, ID, id_2, Id_3 FROM t_1st"), "1|2|3|4|5|6");
     let notes = &summary.files.iter().find(|file| file.table == "t_1st").unwrap().notes;
     assert_eq!(notes.len(), 4, "{notes:?}");
     assert_eq!(notes[1], "the key \"id\" is the column \"id_2\"");
@@ -94,12 +91,7 @@ fn import_fails_when_there_is_no_file_to_load() {
     let error = fixture.import(&ImportOptions::default()).unwrap_err();
     assert!(error.is_user_error());
     assert!(error.to_string().contains("no file to load"), "{error}");
-    assert!(
-        fixture
-            .import_of(&[fixture.data().join("gone")], &ImportOptions::default())
-            .unwrap_err()
-            .is_user_error()
-    );
+    assert!(fixture.import_of(&[fixture.data().join("gone")], &ImportOptions::default()).unwrap_err().is_user_error());
     // It is loaded if it is named itself.
     fixture.write("types.json", b"{\"a\":1}\n");
     fixture.import_of(&[fixture.data().join("types.json")], &ImportOptions::default()).unwrap();
@@ -124,10 +116,7 @@ fn compressed_files_are_loaded() {
     fixture.write("z.ndjson.zst", &packed);
     assert_eq!(fixture.load(&ImportOptions::default()).rows, 100_000);
     for table in ["g", "z"] {
-        assert_eq!(
-            fixture.all(&format!("SELECT count(*), sum(_key), sum(x) FROM {table}")),
-            "50000|1249975000|149997"
-        );
+        assert_eq!(fixture.all(&format!("SELECT count(*), sum(_key), sum(x) FROM {table}")), "50000|1249975000|149997");
     }
     // A truncated file is not loaded.
     fixture.write("z.ndjson.zst", &packed[..packed.len() / 2]);
@@ -147,11 +136,7 @@ fn primary_key_is_chosen_by_rule() {
         (&["{\"id\":5}", "{\"id\":1}", "{\"id\":3}"], Some("id"), "\"id\" INT NOT NULL PRIMARY KEY"),
         (&["{\"_id\":\"b\"}", "{\"_id\":\"a\"}"], Some("_id"), "\"_id\" TEXT NOT NULL PRIMARY KEY"),
         (&["{\"_id\":\"b\"}", "{\"_id\":7}"], Some("_id"), "\"_id\" TEXT NOT NULL PRIMARY KEY"),
-        (
-            &["{\"id\":1,\"_key\":9}", "{\"id\":2,\"_key\":8}"],
-            Some("_key"),
-            "\"_key\" INT NOT NULL PRIMARY KEY",
-        ),
+        (&["{\"id\":1,\"_key\":9}", "{\"id\":2,\"_key\":8}"], Some("_key"), "\"_key\" INT NOT NULL PRIMARY KEY"),
         // None of these is a key.
         (&["{\"id\":1}", "{\"id\":1}"], None, "\"id\" INTEGER"),
         (&["{\"id\":2}", "{\"id\":1}", "{\"id\":1}"], None, "\"id\" INTEGER"),
@@ -211,10 +196,8 @@ fn requested_primary_key_is_used() {
     let other = summary.files.iter().find(|file| file.table == "other").unwrap();
     assert!(other.notes[0].contains("there is no column \"user\""), "{:?}", other.notes);
     // Numbers that are ascending only at first.
-    let fixture = Fixture::with(&[(
-        "t.jsonl",
-        "{\"user\":1}\n{\"user\":2}\n{\"user\":2}\n{\"user\":1}\n{\"user\":9}\n",
-    )]);
+    let fixture =
+        Fixture::with(&[("t.jsonl", "{\"user\":1}\n{\"user\":2}\n{\"user\":2}\n{\"user\":1}\n{\"user\":9}\n")]);
     let summary = fixture.load(&options);
     assert_eq!((summary.rows, summary.rejected), (3, 2));
     assert_eq!(fixture.all("SELECT user FROM t"), "1\n2\n9");
@@ -248,20 +231,13 @@ fn flattened_object_with_too_many_keys_stays_json() {
     let mut text = String::new();
     for line in 0..300 {
         let members: Vec<String> = (0..10).map(|n| format!("\"{}\":{n}", line * 10 + n)).collect();
-        text.push_str(&format!(
-            "{{\"_key\":{line},\"name\":{{\"en\":\"x\"}},\"by_id\":{{{}}}}}\n",
-            members.join(",")
-        ));
+        text.push_str(&format!("{{\"_key\":{line},\"name\":{{\"en\":\"x\"}},\"by_id\":{{{}}}}}\n", members.join(",")));
     }
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
     let summary = fixture.load(&ImportOptions { flatten: 32, block: 4_096, ..ImportOptions::default() });
     assert_eq!(summary.rows, 300);
     assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "_key\nname_en\nby_id");
-    assert!(
-        summary.files[0].notes[0].contains("\"by_id\" have too many keys"),
-        "{:?}",
-        summary.files[0].notes
-    );
+    assert!(summary.files[0].notes[0].contains("\"by_id\" have too many keys"), "{:?}", summary.files[0].notes);
     assert_eq!(fixture.one("SELECT json_extract(by_id, '$.19') FROM t WHERE _key = 1"), "9");
 }
 
@@ -276,11 +252,7 @@ fn keys_beyond_the_column_limit_go_to_the_overflow_column() {
     let summary = fixture.load(&ImportOptions { block: 4_096, ..ImportOptions::default() });
     assert_eq!(summary.rows, 300);
     assert_eq!(fixture.all("SELECT count(*) FROM pragma_table_info('t')"), "2000");
-    assert!(
-        summary.files[0].notes[0].contains("the others are in \"_more\""),
-        "{:?}",
-        summary.files[0].notes
-    );
+    assert!(summary.files[0].notes[0].contains("the others are in \"_more\""), "{:?}", summary.files[0].notes);
     assert_eq!(fixture.all("SELECT k1997, json_extract(_more, '$.k1998') FROM t WHERE _key = 199"), "7|8");
     assert_eq!(fixture.all("SELECT _more FROM t WHERE _key = 0"), "∅");
     assert_eq!(fixture.all("SELECT json_extract(_more, '$.k2999') FROM t WHERE _key = 299"), "9");
@@ -294,15 +266,11 @@ fn only_selected_languages_are_kept() {
         r#"{"_key":3,"name":{"de":"Erz","en":"cut"#,
     ]);
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    let options =
-        ImportOptions { languages: vec!["en".to_owned(), "de".to_owned()], ..ImportOptions::default() };
+    let options = ImportOptions { languages: vec!["en".to_owned(), "de".to_owned()], ..ImportOptions::default() };
     let rejects = fixture.folder.path().join("data/rejects.txt");
     let summary = fixture.load(&ImportOptions { rejects: Some(rejects.clone()), ..options.clone() });
     assert_eq!(summary.rejected, 1);
-    assert_eq!(
-        fixture.one("SELECT name, size, en FROM t"),
-        "{\"de\":\"Erz\",\"en\":\"Ore\"}|{\"x\":1,\"y\":2}|stays"
-    );
+    assert_eq!(fixture.one("SELECT name, size, en FROM t"), "{\"de\":\"Erz\",\"en\":\"Ore\"}|{\"x\":1,\"y\":2}|stays");
     assert_eq!(fixture.one("SELECT name FROM t WHERE _key = 2"), "{\"fr\":\"Seul\"}");
     assert!(
         std::fs::read_to_string(rejects)
@@ -415,14 +383,15 @@ fn append_adds_rows_and_columns() {
     // Append to a table created by the user.
     fixture
         .open()
-        .execute_batch("CREATE TABLE own (id INTEGER PRIMARY KEY, name VARCHAR(20) NOT NULL, at DATETIME, up AS (upper(name)))")
+        .execute_batch(
+            "CREATE TABLE own (id INTEGER PRIMARY KEY, name VARCHAR(20) NOT NULL, at DATETIME, up AS (upper(name)))",
+        )
         .unwrap();
     fixture.write(
         "own.jsonl",
         b"{\"name\":7,\"at\":\"2024-01-02\",\"id\":1}\n{\"at\":1,\"id\":2}\n{\"name\":\"x\",\"id\":9}\n",
     );
-    let summary =
-        fixture.import_of(&[fixture.data().join("own.jsonl")], &existing(ExistingTable::Append)).unwrap();
+    let summary = fixture.import_of(&[fixture.data().join("own.jsonl")], &existing(ExistingTable::Append)).unwrap();
     assert_eq!((summary.rows, summary.rejected), (2, 1));
     assert_eq!(fixture.all("SELECT * FROM own"), "1|7|2024-01-02|7\n9|x|∅|X");
 }
@@ -440,10 +409,12 @@ fn append_keeps_the_columns_of_flattened_objects() {
 
 #[test]
 fn upsert_updates_rows_by_key() {
-    let fixture =
-        Fixture::with(&[("t.jsonl", "{\"_key\":1,\"a\":1,\"b\":1}\n{\"_key\":2,\"a\":2,\"b\":2}\n")]);
+    let fixture = Fixture::with(&[("t.jsonl", "{\"_key\":1,\"a\":1,\"b\":1}\n{\"_key\":2,\"a\":2,\"b\":2}\n")]);
     fixture.load(&ImportOptions::default());
-    fixture.write("t.jsonl", b"{\"_key\":2,\"a\":20}\n{\"_key\":3,\"a\":30,\"c\":1}\n{\"a\":1}\n{\"_key\":1,\"b\":null}\n{\"_key\":1}\n");
+    fixture.write(
+        "t.jsonl",
+        b"{\"_key\":2,\"a\":20}\n{\"_key\":3,\"a\":30,\"c\":1}\n{\"a\":1}\n{\"_key\":1,\"b\":null}\n{\"_key\":1}\n",
+    );
     let summary = fixture.load(&existing(ExistingTable::Upsert));
     assert_eq!((summary.rows, summary.rejected), (4, 1));
     assert_eq!(summary.examples[0].reason, "the primary key \"_key\" is missing or null");
@@ -460,28 +431,18 @@ fn upsert_updates_rows_by_key() {
 
 #[test]
 fn resume_skips_unchanged_files() {
-    let fixture =
-        Fixture::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "{\"x\":1}\n")]);
+    let fixture = Fixture::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "{\"x\":1}\n")]);
     fixture.load(&ImportOptions::default());
     // A new time without new contents is no change.
     let touched = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
-    std::fs::File::options()
-        .append(true)
-        .open(fixture.data().join("b.jsonl"))
-        .unwrap()
-        .set_modified(touched)
-        .unwrap();
+    std::fs::File::options().append(true).open(fixture.data().join("b.jsonl")).unwrap().set_modified(touched).unwrap();
     fixture.write("c.jsonl", b"{\"x\":2}\n");
     fixture.write("d.jsonl", b"{\"x\":4}\n");
-    let error =
-        fixture.import(&ImportOptions { resume: true, ..ImportOptions::default() }).unwrap_err().to_string();
+    let error = fixture.import(&ImportOptions { resume: true, ..ImportOptions::default() }).unwrap_err().to_string();
     assert!(error.contains("has the table c already") && error.contains("changed since"), "{error}");
     let summary = fixture.load(&ImportOptions { resume: true, ..existing(ExistingTable::Append) });
     let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
-    assert_eq!(
-        outcomes,
-        [FileOutcome::Unchanged, FileOutcome::Unchanged, FileOutcome::Loaded, FileOutcome::Loaded]
-    );
+    assert_eq!(outcomes, [FileOutcome::Unchanged, FileOutcome::Unchanged, FileOutcome::Loaded, FileOutcome::Loaded]);
     assert_eq!(fixture.all("SELECT x FROM c"), "1\n2");
     assert_eq!(fixture.all("SELECT x FROM d"), "4");
     // With other options the file is loaded again.
@@ -492,11 +453,8 @@ fn resume_skips_unchanged_files() {
 #[test]
 fn file_that_is_not_a_database_is_not_changed() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    std::fs::write(
-        fixture.database(),
-        "a letter, not a database, and longer than a header would be: ".repeat(20),
-    )
-    .unwrap();
+    std::fs::write(fixture.database(), "a letter, not a database, and longer than a header would be: ".repeat(20))
+        .unwrap();
     let error = fixture.import(&ImportOptions::default()).unwrap_err();
     assert!(error.is_user_error() && error.to_string().contains("not an SQLite database"), "{error}");
     assert!(std::fs::read_to_string(fixture.database()).unwrap().starts_with("a letter"));
@@ -520,8 +478,7 @@ fn file_that_is_not_a_database_is_not_changed() {
 fn dry_run_writes_nothing() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\nbad\n{\"_key\":2,\"a\":\"x\"}\n")]);
     let look = |target| {
-        import(&[fixture.data()], &target, &ImportOptions::default(), &ImportHandle::default().into())
-            .unwrap()
+        import(&[fixture.data()], &target, &ImportOptions::default(), &ImportHandle::default().into()).unwrap()
     };
     let summary = look(Target::Schema);
     assert_eq!(
@@ -538,15 +495,11 @@ fn dry_run_writes_nothing() {
 
 #[test]
 fn stats_count_tables_rows_and_bytes() {
-    let fixture =
-        Fixture::with(&[("a.jsonl", "{\"_key\":\"x\"}\nbad\n"), ("b.jsonl", "{\"y\":1,\"z\":2}\n")]);
+    let fixture = Fixture::with(&[("a.jsonl", "{\"_key\":\"x\"}\nbad\n"), ("b.jsonl", "{\"y\":1,\"z\":2}\n")]);
     fixture.load(&ImportOptions { indexes: vec!["y".to_owned()], ..ImportOptions::default() });
     let stats = stats(&fixture.database()).unwrap();
-    let tables: Vec<_> = stats
-        .tables
-        .iter()
-        .map(|table| (table.table.as_str(), table.rows, table.columns, table.errors))
-        .collect();
+    let tables: Vec<_> =
+        stats.tables.iter().map(|table| (table.table.as_str(), table.rows, table.columns, table.errors)).collect();
     assert_eq!(tables, [("a", 1, 1, Some(1)), ("b", 1, 2, Some(0))]);
     assert!(stats.tables.iter().all(|table| table.bytes > 0 && table.index_bytes > 0));
     assert!(stats.tables[1].source.as_ref().unwrap().ends_with("b.jsonl"));
@@ -555,8 +508,7 @@ fn stats_count_tables_rows_and_bytes() {
 
 #[test]
 fn cancelled_import_is_resumed() {
-    let fixture =
-        Fixture::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "bad\n")]);
+    let fixture = Fixture::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "bad\n")]);
     let options = ImportOptions { resume: true, on_error: OnError::Fail, ..ImportOptions::default() };
     let summary = fixture.import(&options).unwrap();
     assert!(summary.stopped_by.is_some() && !fixture.database().exists());
@@ -569,10 +521,7 @@ fn cancelled_import_is_resumed() {
     let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
     assert_eq!(outcomes, [FileOutcome::Unchanged, FileOutcome::Loaded, FileOutcome::Loaded]);
     assert_eq!(fixture.all("SELECT b.x, c.x, d.x FROM b, c, d"), "1|3|4");
-    assert_eq!(
-        fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
-        "_imports\nb\nc\nd"
-    );
+    assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"), "_imports\nb\nc\nd");
     assert_eq!(fixture.all("SELECT \"table\" FROM _imports ORDER BY 1"), "b\nc\nd");
 }
 
@@ -606,12 +555,7 @@ fn import_fails_when_the_database_path_is_not_usable() {
     std::fs::write(&real, "").unwrap();
     std::os::unix::fs::symlink("real.db", &link).unwrap();
     let into = |path: PathBuf| {
-        import(
-            &[fixture.data()],
-            &Target::Database(path),
-            &ImportOptions::default(),
-            &ImportHandle::default().into(),
-        )
+        import(&[fixture.data()], &Target::Database(path), &ImportOptions::default(), &ImportHandle::default().into())
     };
     into(link.clone()).unwrap();
     assert!(link.is_symlink() && stats(&real).unwrap().tables.len() == 1);
@@ -639,8 +583,7 @@ fn column_of_numbers_widens_when_rows_are_appended() {
     let other = fixture.open();
     assert_eq!(common::rows(&other, "SELECT n FROM v"), "1");
     // Numbers that the old types cannot hold without loss.
-    fixture
-        .write("t.jsonl", lines(&[r#"{"_key":2,"n":3.5,"r":9007199254740993,"b":7,"t":1.50}"#]).as_bytes());
+    fixture.write("t.jsonl", lines(&[r#"{"_key":2,"n":3.5,"r":9007199254740993,"b":7,"t":1.50}"#]).as_bytes());
     for (existing_rows, key) in [(ExistingTable::Append, 2), (ExistingTable::Upsert, 2)] {
         let summary = fixture.load(&existing(existing_rows));
         let rejected =
@@ -660,11 +603,7 @@ fn column_of_numbers_widens_when_rows_are_appended() {
     // Text makes the column TEXT.
     fixture.write("t.jsonl", b"{\"_key\":3,\"n\":\"text\"}\n{\"_key\":4}\n");
     assert_eq!(fixture.load(&existing(ExistingTable::Append)).rejected, 0);
-    assert_eq!(
-        common::rows(&other, "SELECT n FROM v"),
-        "1\n3.5\ntext\n∅",
-        "another connection sees the change"
-    );
+    assert_eq!(common::rows(&other, "SELECT n FROM v"), "1\n3.5\ntext\n∅", "another connection sees the change");
 }
 
 #[test]
@@ -694,9 +633,7 @@ fn requested_columns_that_no_table_has_are_unmatched() {
     let again = ImportOptions { resume: true, existing: ExistingTable::Replace, ..options };
     assert_eq!(fixture.load(&again).unmatched, [""; 0]);
     assert_eq!(
-        fixture.all(
-            "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = 't'"
-        ),
+        fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = 't'"),
         "idx_t_a"
     );
     // A schema names a column by its key or its new name, and named columns are not skipped.
@@ -706,10 +643,7 @@ fn requested_columns_that_no_table_has_are_unmatched() {
     let summary = fixture.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
     assert_eq!(summary.files[0].primary_key.as_deref(), Some("c"));
     assert_eq!(fixture.all("SELECT * FROM t"), "1|3");
-    assert_eq!(
-        fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND name LIKE 'idx%'"),
-        "idx_t_alpha"
-    );
+    assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND name LIKE 'idx%'"), "idx_t_alpha");
 }
 
 #[test]
@@ -727,8 +661,7 @@ fn file_fails_when_its_table_cannot_be_finished() {
     let options = ImportOptions { indexes: vec!["a".to_owned()], ..existing(ExistingTable::Append) };
     for _ in 0..2 {
         let summary = fixture.load(&options);
-        let failed: Vec<_> =
-            summary.files.iter().filter(|file| file.outcome != FileOutcome::Loaded).collect();
+        let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != FileOutcome::Loaded).collect();
         assert!(matches!(&failed[..], [file] if file.table == "t"), "{failed:?}");
         assert_eq!(fixture.all("SELECT count(*) FROM t"), "0");
     }
@@ -753,11 +686,7 @@ fn import_respects_types_triggers_and_constraints_of_user_tables() {
     // Columns with defaults.
     fixture.open().execute_batch("DROP TABLE t; CREATE TABLE t (id INT UNIQUE, n DEFAULT 5)").unwrap();
     assert_eq!(fixture.load(&existing(ExistingTable::Append)).rows, 3);
-    assert_eq!(
-        fixture.all("SELECT id, n FROM t"),
-        "1|5\n2|5\n3|5",
-        "missing values are the defaults of the table"
-    );
+    assert_eq!(fixture.all("SELECT id, n FROM t"), "1|5\n2|5\n3|5", "missing values are the defaults of the table");
     // Types with numeric affinity.
     fixture.open().execute_batch("DROP TABLE t; CREATE TABLE t (code STRING, day DATETIME)").unwrap();
     fixture.write(
@@ -775,23 +704,17 @@ fn import_respects_types_triggers_and_constraints_of_user_tables() {
     fixture.open().execute_batch("DROP TABLE t; CREATE TABLE t (a INT) STRICT").unwrap();
     fixture.write("t.jsonl", b"{\"a\":1,\"new\":true}\n");
     let summary = fixture.load(&existing(ExistingTable::Append));
-    assert!(
-        matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.contains("rejects its rows"))
-    );
+    assert!(matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.contains("rejects its rows")));
 }
 
 #[test]
 fn upsert_into_a_new_table_updates_earlier_lines() {
     for primary_key in [None, Some("k".to_owned())] {
         let key = primary_key.as_deref().unwrap_or("id");
-        let text = format!(
-            "{{\"{key}\":\"a\",\"n\":1}}\n{{\"{key}\":\"b\",\"n\":2}}\n{{\"{key}\":\"a\",\"n\":3}}\n"
-        );
+        let text = format!("{{\"{key}\":\"a\",\"n\":1}}\n{{\"{key}\":\"b\",\"n\":2}}\n{{\"{key}\":\"a\",\"n\":3}}\n");
         let fixture = Fixture::with(&[("t.jsonl", &text)]);
-        let options = ImportOptions {
-            primary_key: primary_key.clone().into_iter().collect(),
-            ..existing(ExistingTable::Upsert)
-        };
+        let options =
+            ImportOptions { primary_key: primary_key.clone().into_iter().collect(), ..existing(ExistingTable::Upsert) };
         for _ in 0..2 {
             assert_eq!(fixture.load(&options).rejected, 0);
             assert_eq!(fixture.all(&format!("SELECT {key}, n FROM t ORDER BY 1")), "a|3\nb|2");
@@ -802,9 +725,8 @@ fn upsert_into_a_new_table_updates_earlier_lines() {
 #[test]
 fn resume_skips_only_files_whose_rows_are_in_the_table() {
     let fixture = Fixture::with(&[("a/t.jsonl", "{\"x\":1}\n"), ("b/t.jsonl", "{\"x\":2}\n")]);
-    let import_of = |folder: &str, options: &ImportOptions| {
-        fixture.import_of(&[fixture.data().join(folder)], options).unwrap()
-    };
+    let import_of =
+        |folder: &str, options: &ImportOptions| fixture.import_of(&[fixture.data().join(folder)], options).unwrap();
     import_of("a", &ImportOptions::default());
     import_of("b", &existing(ExistingTable::Replace));
     let again = ImportOptions { resume: true, ..existing(ExistingTable::Replace) };
@@ -816,8 +738,7 @@ fn resume_skips_only_files_whose_rows_are_in_the_table() {
 
 #[test]
 fn too_many_columns_are_reduced_for_every_kind_of_key() {
-    let keys =
-        |from: usize, to: usize| (from..to).map(|n| format!("\"k{n}\":{n}")).collect::<Vec<_>>().join(",");
+    let keys = |from: usize, to: usize| (from..to).map(|n| format!("\"k{n}\":{n}")).collect::<Vec<_>>().join(",");
     let wide = keys(0, 2_100);
     for text in [
         // Flattened objects after too many keys.
@@ -847,10 +768,8 @@ fn too_many_columns_are_reduced_for_every_kind_of_key() {
             .lines()
             .map(|name| format!("coalesce(\"{name}\", '')"))
             .collect();
-        let all: String = texts
-            .chunks(50)
-            .map(|chunk| fixture.all(&format!("SELECT {} FROM t", chunk.join("||'|'||"))))
-            .collect();
+        let all: String =
+            texts.chunks(50).map(|chunk| fixture.all(&format!("SELECT {} FROM t", chunk.join("||'|'||")))).collect();
         assert!(all.contains("2099"), "{}", &all[..200]);
         // More rows can be appended.
         let again = ImportOptions { existing: ExistingTable::Append, ..options };

@@ -47,8 +47,7 @@ fn replaced(sql: &str, lines: &str) -> (Fixture, Result<ImportSummary>) {
     fixture.load(&ImportOptions::default());
     fixture.open().execute_batch(sql).unwrap();
     fixture.write("t.jsonl", lines.as_bytes());
-    let summary =
-        fixture.import(&ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() });
+    let summary = fixture.import(&ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() });
     (fixture, summary)
 }
 
@@ -89,9 +88,6 @@ fn failed_drop_of_a_draft_table_keeps_table_and_record() {
     assert!(fixture.import(&resume).is_err());
     draft().execute_batch("DROP TRIGGER refuse").unwrap();
     fixture.load(&resume);
-    assert_eq!(
-        fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"),
-        "_imports\nt"
-    );
+    assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"), "_imports\nt");
     assert_eq!(fixture.all("SELECT \"table\" FROM _imports"), "t");
 }

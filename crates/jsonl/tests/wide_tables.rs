@@ -25,8 +25,7 @@ fn upsert() -> ImportOptions {
 #[test]
 fn upsert_keeps_overflow_keys_that_the_line_lacks() {
     let first = wide("\"id\":1,", ",\"o\":{\"a\":1,\"b\":2},\"n\":1,\"q\\\"\":1");
-    let second =
-        "{\"id\":1,\"c2098\":\"changed\",\"o\":{\"b\":null},\"n\":null,\"q\\u0022\":2,\"new\":[1]}\n";
+    let second = "{\"id\":1,\"c2098\":\"changed\",\"o\":{\"b\":null},\"n\":null,\"q\\u0022\":2,\"new\":[1]}\n";
     let check = |fixture: &Fixture| {
         assert_eq!(fixture.all("SELECT count(*), c0, json_valid(_more) FROM t"), "1|0|1");
         assert_eq!(fixture.all("SELECT _more ->> 'c2097', _more ->> 'c2098' FROM t"), "2097|changed");
@@ -90,8 +89,7 @@ fn key_and_index_columns_never_overflow() {
 
         let fixture = Fixture::new();
         let text = wide("", "") + "{\"id\":7,\"c2099\":0}\n{\"id\":7,\"c2098\":1}\n";
-        let summary =
-            load(&fixture, &text, &ImportOptions { existing: ExistingTable::Upsert, ..options.clone() });
+        let summary = load(&fixture, &text, &ImportOptions { existing: ExistingTable::Upsert, ..options.clone() });
         assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", summary.files[0]);
         assert_eq!(fixture.all("SELECT id, _more FROM t"), "7|{\"c2099\":0,\"c2098\":1}");
     }

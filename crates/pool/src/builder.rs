@@ -85,9 +85,9 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zero { setting } => write!(f, "cannot build a pool: `{setting}` is 0; it must be more"),
-            Self::NoRuntime => f.write_str(
-                "cannot build an async pool: no tokio runtime on this thread; build it inside one",
-            ),
+            Self::NoRuntime => {
+                f.write_str("cannot build an async pool: no tokio runtime on this thread; build it inside one")
+            }
             Self::Clock { source } => write!(f, "cannot start the timer thread: {source}"),
             Self::Start { worker, source } => write!(f, "cannot start worker {worker}: {source}"),
         }
@@ -246,9 +246,8 @@ impl PoolBuilder {
         let config = self.into_config(result_order)?;
         config.clock.start().map_err(|source| BuildError::Clock { source })?;
         panics::install_hook();
-        let results = result_order.map(|result_order| {
-            Arc::new(ResultQueue::new(result_order, config.result_capacity, config.workers))
-        });
+        let results = result_order
+            .map(|result_order| Arc::new(ResultQueue::new(result_order, config.result_capacity, config.workers)));
         let (worker_count, stall_timeout) = (config.workers, config.stall_timeout);
         let core = Arc::new(Core::new(config, runtime, results.clone()));
         let pool = Pool::new(Arc::clone(&core));

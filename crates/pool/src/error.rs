@@ -298,11 +298,7 @@ mod tests {
         check(TaskError::permanent("x").with_step("open"), ErrorClass::Permanent, "open: x");
         check(TaskError::cancelled(), ErrorClass::Transient, "cancelled");
         check(TaskError::timed_out(Duration::from_secs(2)), ErrorClass::Transient, "timed out after 2s");
-        check(
-            TaskError::stalled(Duration::from_secs(9)),
-            ErrorClass::Permanent,
-            "stalled: no heartbeat for 9s",
-        );
+        check(TaskError::stalled(Duration::from_secs(9)), ErrorClass::Permanent, "stalled: no heartbeat for 9s");
         check(
             TaskError::breaker_open(Duration::from_secs(1)),
             ErrorClass::Transient,
@@ -312,8 +308,7 @@ mod tests {
 
     #[test]
     fn setters_and_getters_agree() {
-        let error =
-            TaskError::partial("upload", "503").with_retry_after(Duration::from_secs(7)).with_hint("later");
+        let error = TaskError::partial("upload", "503").with_retry_after(Duration::from_secs(7)).with_hint("later");
         assert_eq!(error.step(), Some("upload"));
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
         assert_eq!(error.hint(), Some("later"));

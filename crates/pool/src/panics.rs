@@ -78,8 +78,7 @@ pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
         let message = payload_text(payload.as_ref());
         // The hook saw no panic, or an earlier one that the task itself caught, if it was replaced later or if this
         // panic is a `resume_unwind`.
-        let hooked =
-            LAST_PANIC.with(|cell| cell.borrow_mut().take()).filter(|(text, _)| text.starts_with(message));
+        let hooked = LAST_PANIC.with(|cell| cell.borrow_mut().take()).filter(|(text, _)| text.starts_with(message));
         let (message, backtrace) = hooked.unwrap_or_else(|| (message.to_owned(), Backtrace::disabled()));
         discard(payload);
         Panic { message, backtrace }

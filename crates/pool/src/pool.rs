@@ -85,9 +85,7 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
     pub(crate) fn is_called_from_own_task(&self) -> bool {
         let inside = panics::current_worker(self.core().address()).is_some();
         if inside {
-            tracing::error!(
-                "a task called join or shutdown on its own pool; the call returns without waiting"
-            );
+            tracing::error!("a task called join or shutdown on its own pool; the call returns without waiting");
         }
         inside
     }

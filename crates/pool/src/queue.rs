@@ -226,11 +226,7 @@ mod tests {
     #[test]
     fn each_order_pops_by_its_rank() {
         check(QueueOrder::Fifo, &[3, 1, 2, 1], &[(3, 0), (1, 1), (2, 2), (1, 3)]);
-        check(
-            QueueOrder::Priority,
-            &[3, 1, 2, 1, 255, 64],
-            &[(255, 4), (64, 5), (3, 0), (2, 2), (1, 1), (1, 3)],
-        );
+        check(QueueOrder::Priority, &[3, 1, 2, 1, 255, 64], &[(255, 4), (64, 5), (3, 0), (2, 2), (1, 1), (1, 3)]);
         check(QueueOrder::Cost, &[3, 1, 2, 1], &[(1, 1), (1, 3), (2, 2), (3, 0)]);
     }
 

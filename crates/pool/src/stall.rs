@@ -55,8 +55,7 @@ mod tests {
     #[test]
     fn run_stalls_only_without_progress_for_the_whole_timeout() {
         let mut detector = StallDetector::default();
-        let mut check =
-            |running, now, want| assert_eq!(detector.observe(running, now, 100), want, "at {now}");
+        let mut check = |running, now, want| assert_eq!(detector.observe(running, now, 100), want, "at {now}");
         check(None, 0, None);
         check(None, 500, None);
         check(Some((1, 0)), 600, None);

@@ -292,9 +292,7 @@ mod tests {
         (1..=1_000).for_each(|micros| durations.record(micros * 1_000, 1, 0));
         let summary = durations.summary("x");
         assert_eq!((summary.count, summary.mean_ns, summary.max_ns), (1_000, 500_500, 1_000_000));
-        for (got, want) in
-            [(summary.p50_ns, 500_000.0), (summary.p95_ns, 950_000.0), (summary.p99_ns, 990_000.0)]
-        {
+        for (got, want) in [(summary.p50_ns, 500_000.0), (summary.p95_ns, 950_000.0), (summary.p99_ns, 990_000.0)] {
             assert!((got as f64 / want - 1.0).abs() <= 1.0 / 16.0, "{got} for {want}");
         }
     }
@@ -311,8 +309,7 @@ mod tests {
 
     #[test]
     fn merged_counters_equal_common_counters() {
-        let (one, two, both) =
-            (WorkerCounters::default(), WorkerCounters::default(), WorkerCounters::default());
+        let (one, two, both) = (WorkerCounters::default(), WorkerCounters::default(), WorkerCounters::default());
         for (counts, nanos) in [(&one, 10), (&two, 5_000), (&both, 10), (&both, 5_000)] {
             counts.completed.add(1);
             counts.record(0, nanos, 1, 0);

@@ -213,10 +213,7 @@ impl<T: Send + 'static> Task<T, TokioTasks> {
     }
 
     /// Creates an async task that is retried under `policy` when it fails. Between attempts it occupies no worker.
-    pub fn retrying_future<Fut>(
-        policy: Retry,
-        mut body: impl FnMut(AsyncContext<T>) -> Fut + Send + 'static,
-    ) -> Self
+    pub fn retrying_future<Fut>(policy: Retry, mut body: impl FnMut(AsyncContext<T>) -> Fut + Send + 'static) -> Self
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {

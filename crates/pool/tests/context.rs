@@ -117,8 +117,7 @@ fn remaining_counts_down_the_timeout<K: WorkerKind>() {
         let clock = ManualClock::new();
         let builder = pool_builder(1, 4).clock(&clock);
         let builder = pool.map_or(builder.clone(), |limit| builder.timeout(limit));
-        let (fixture, mut results) =
-            build_with_results::<[Option<Duration>; 3], K>(builder, ResultOrder::AsCompleted);
+        let (fixture, mut results) = build_with_results::<[Option<Duration>; 3], K>(builder, ResultOrder::AsCompleted);
         clock.advance(SEC * 100);
         let task = K::once(async move |context: ContextOf<[Option<Duration>; 3], K>| {
             let whole = context.remaining();
@@ -135,8 +134,7 @@ fn remaining_counts_down_the_timeout<K: WorkerKind>() {
 
 fn remaining_is_zero_after_the_timeout<K: WorkerKind>() {
     let clock = ManualClock::new();
-    let (fixture, contexts, gate) =
-        (build::<K>(pool_builder(1, 4).clock(&clock)), Log::default(), Gate::default());
+    let (fixture, contexts, gate) = (build::<K>(pool_builder(1, 4).clock(&clock)), Log::default(), Gate::default());
     let (kept, passed, started) = (contexts.clone(), gate.passed(), Signal::default());
     let begun = started.clone();
     let task = K::once(async move |context: ContextOf<(), K>| {
@@ -154,8 +152,7 @@ fn remaining_is_zero_after_the_timeout<K: WorkerKind>() {
 }
 
 fn context_has_worker_and_task_id<K: WorkerKind>() {
-    let (fixture, results) =
-        build_with_results::<(usize, u64), K>(pool_builder(3, 8), ResultOrder::AsSubmitted);
+    let (fixture, results) = build_with_results::<(usize, u64), K>(pool_builder(3, 8), ResultOrder::AsSubmitted);
     let barrier = Barrier::new(3);
     let ids: Vec<u64> = (0..3)
         .map(|_| {
@@ -176,11 +173,9 @@ fn context_has_worker_and_task_id<K: WorkerKind>() {
 }
 
 fn spawned_task_has_the_id_returned_to_its_parent<K: WorkerKind>() {
-    let (fixture, results) =
-        build_with_results::<(u64, Option<u64>), K>(pool_builder(1, 4), ResultOrder::AsCompleted);
+    let (fixture, results) = build_with_results::<(u64, Option<u64>), K>(pool_builder(1, 4), ResultOrder::AsCompleted);
     let task = K::once(async |context: ContextOf<(u64, Option<u64>), K>| {
-        let child =
-            K::once(async |context: ContextOf<(u64, Option<u64>), K>| Ok((context.task_id().get(), None)));
+        let child = K::once(async |context: ContextOf<(u64, Option<u64>), K>| Ok((context.task_id().get(), None)));
         let child = context.spawn_task(child)?;
         Ok((context.task_id().get(), Some(child.get())))
     });

@@ -8,8 +8,7 @@
 mod suite;
 
 use gristmill_pool::{
-    Outcome, Priority, QueueOrder, Report, ResultOrder, Retry, TaskError, error::Cause,
-    error::SubmitErrorKind,
+    Outcome, Priority, QueueOrder, Report, ResultOrder, Retry, TaskError, error::Cause, error::SubmitErrorKind,
 };
 use proptest::{prelude::*, test_runner::Config};
 use std::{
@@ -175,12 +174,7 @@ impl<K: WorkerKind> Recorder<K> {
         task.priority(Priority(rank)).cost(rank.into())
     }
 
-    async fn attempt(
-        self,
-        node: Node,
-        path: TreePath,
-        context: ContextOf<TreePath, K>,
-    ) -> Result<TreePath, TaskError> {
+    async fn attempt(self, node: Node, path: TreePath, context: ContextOf<TreePath, K>) -> Result<TreePath, TaskError> {
         self.attempts.add((path.clone(), context.attempt()));
         self.started.notify();
         if self.cancel_at.is_some_and(|at| self.started.count() > at) {
@@ -199,9 +193,7 @@ impl<K: WorkerKind> Recorder<K> {
             Behavior::Succeed => Ok(path),
             Behavior::Fail => Err(TaskError::permanent("no")),
             Behavior::Panic => panic!("ouch"),
-            Behavior::FailFirst { failures, .. } if context.attempt() <= failures => {
-                Err(TaskError::transient("busy"))
-            }
+            Behavior::FailFirst { failures, .. } if context.attempt() <= failures => Err(TaskError::transient("busy")),
             Behavior::FailFirst { .. } => Ok(path),
         }
     }
@@ -216,9 +208,8 @@ struct Outcomes {
 }
 
 fn run<K: WorkerKind>(scenario: &Scenario) -> Outcomes {
-    let builder = pool_builder(scenario.workers, scenario.queue)
-        .result_capacity(scenario.result_capacity)
-        .order(scenario.order);
+    let builder =
+        pool_builder(scenario.workers, scenario.queue).result_capacity(scenario.result_capacity).order(scenario.order);
     let (fixture, results) = build_with_results::<TreePath, K>(builder, scenario.result_order);
     let reader = thread::spawn(move || results.collect::<Vec<_>>());
     let cancel_at = if let Stop::CancelInside(at) = scenario.stop { Some(at) } else { None };
@@ -313,11 +304,7 @@ fn check_uncancelled(scenario: &Scenario, out: &Outcomes) {
     for outcome in &out.outcomes {
         let path = &out.ids[&outcome.task.id.get()];
         let behavior = find(&scenario.roots, path).behavior;
-        assert_eq!(
-            (expected(outcome), attempts[path]),
-            (behavior.expected(), behavior.attempts()),
-            "{path:?}"
-        );
+        assert_eq!((expected(outcome), attempts[path]), (behavior.expected(), behavior.attempts()), "{path:?}");
     }
     let retried: u32 = want.iter().map(|path| find(&scenario.roots, path).behavior.attempts() - 1).sum();
     assert_eq!(out.report.stats.retried, u64::from(retried));

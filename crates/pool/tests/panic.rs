@@ -96,8 +96,7 @@ impl Drop for PanicOnDrop {
 
 /// The pool drops values of the user in closures, results, panic payloads and tasks that never started.
 fn worker_survives_a_panic_on_drop<K: WorkerKind>() {
-    let (fixture, results) =
-        build_with_results::<Option<PanicOnDrop>, K>(pool_builder(1, 8), ResultOrder::AsCompleted);
+    let (fixture, results) = build_with_results::<Option<PanicOnDrop>, K>(pool_builder(1, 8), ResultOrder::AsCompleted);
     let panic_on_drop = PanicOnDrop("in the closure");
     let task = K::once(async move |_| {
         let _bomb = panic_on_drop;

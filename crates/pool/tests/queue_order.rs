@@ -35,8 +35,7 @@ fn each_order_is_exact_with_one_worker<K: WorkerKind>() {
 fn fifo_order_is_exact_with_one_worker_and_many_tasks<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let (fixture, results) = build_with_results::<u32, K>(pool_builder(1, 7), result_order);
-        let reader =
-            std::thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>());
+        let reader = std::thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>());
         for n in 0..2_000 {
             fixture.submit(returning::<u32, K>(n)).unwrap();
         }
@@ -46,10 +45,8 @@ fn fifo_order_is_exact_with_one_worker_and_many_tasks<K: WorkerKind>() {
 }
 
 fn tasks_without_priority_are_normal<K: WorkerKind>() {
-    let (fixture, mut results) = build_with_results::<&str, K>(
-        pool_builder(1, 9).order(QueueOrder::Priority),
-        ResultOrder::AsCompleted,
-    );
+    let (fixture, mut results) =
+        build_with_results::<&str, K>(pool_builder(1, 9).order(QueueOrder::Priority), ResultOrder::AsCompleted);
     let gate = Gate::default();
     occupy(&fixture, &gate);
     fixture.submit(returning::<&str, K>("low").priority(Priority::LOW)).unwrap();

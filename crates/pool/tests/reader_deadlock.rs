@@ -57,11 +57,7 @@ fn number(n: usize) -> Task<usize> {
 
 /// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task whose result
 /// it does not read.
-fn check_deadlock_is_logged(
-    result_order: ResultOrder,
-    first: Task<usize>,
-    meanwhile: impl FnOnce(&Pool<usize>),
-) {
+fn check_deadlock_is_logged(result_order: ResultOrder, first: Task<usize>, meanwhile: impl FnOnce(&Pool<usize>)) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, results) = builder.build_with_results::<usize>(result_order).unwrap();
     LOGGED.0.lock().unwrap().clear();

@@ -6,9 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{
-    Priority, QueueOrder, ResultOrder, Results, Retry, TaskError, clock::ManualClock, error::Cause,
-};
+use gristmill_pool::{Priority, QueueOrder, ResultOrder, Results, Retry, TaskError, clock::ManualClock, error::Cause};
 use std::thread;
 use suite::*;
 
@@ -56,9 +54,8 @@ fn every_result_is_delivered_once_from_tight_pools<K: WorkerKind>() {
             for workers in 1..=3 {
                 let builder = pool_builder(workers, 1).result_capacity(1).order(order);
                 let (fixture, results) = build_with_results::<u32, K>(builder, result_order);
-                let reader = thread::spawn(move || {
-                    results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>()
-                });
+                let reader =
+                    thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>());
                 for n in 0..TASKS {
                     let task = returning::<u32, K>(n).priority(Priority(n as u8)).cost(u64::from(TASKS - n));
                     fixture.submit(task).unwrap();
@@ -68,10 +65,7 @@ fn every_result_is_delivered_once_from_tight_pools<K: WorkerKind>() {
                 if result_order == ResultOrder::AsCompleted {
                     values.sort_unstable();
                 }
-                assert!(
-                    values == (0..TASKS).collect::<Vec<_>>(),
-                    "{result_order:?} {order:?} {workers}: {values:?}"
-                );
+                assert!(values == (0..TASKS).collect::<Vec<_>>(), "{result_order:?} {order:?} {workers}: {values:?}");
             }
         }
     }
@@ -133,11 +127,7 @@ fn submit_order_limits_how_far_tasks_run_ahead<K: WorkerKind>() {
     let gate = Gate::default();
     occupy(&fixture, &gate);
     let (accepted, _) = offer(&fixture, workers + queue + result_capacity - 1);
-    assert_eq!(
-        accepted,
-        workers + queue + result_capacity - 1,
-        "with the blocked task, as many as may run ahead"
-    );
+    assert_eq!(accepted, workers + queue + result_capacity - 1, "with the blocked task, as many as may run ahead");
     // All but the blocked task can finish: full results do not keep tasks from starting that the reader waits for.
     wait_until(|| fixture.stats().completed as usize == accepted);
     let pool = fixture.pool.clone();
@@ -198,8 +188,7 @@ fn submit_order_starts_the_task_that_the_reader_waits_for<K: WorkerKind>() {
 
 fn dropped_results_do_not_block_the_pool<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
-        let (fixture, results) =
-            build_with_results::<u32, K>(pool_builder(2, 2).result_capacity(1), result_order);
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 2).result_capacity(1), result_order);
         let pool = fixture.pool.clone();
         let submitter = thread::spawn(move || {
             for n in 0..100 {
@@ -245,8 +234,7 @@ fn results_can_be_read_after_the_pool_ended<K: WorkerKind>() {
 /// Every task that was started has one outcome, even if the pool is cancelled before anything was read.
 fn outcomes_of_started_tasks_are_delivered_after_cancel<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
-        let (fixture, results) =
-            build_with_results::<u32, K>(pool_builder(2, 4).result_capacity(1), result_order);
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 4).result_capacity(1), result_order);
         let (started, gate) = (Signal::default(), Gate::default());
         for n in 0..4 {
             fixture.submit(hold::<u32, K>(&started, &gate, n)).unwrap();
@@ -305,8 +293,7 @@ fn waiting_reader_is_woken_at_the_end<K: WorkerKind>() {
 }
 
 fn submit_order_works_with_unlimited_queue<K: WorkerKind>() {
-    let (fixture, mut results) =
-        build_with_results::<u32, K>(pool_builder(2, usize::MAX), ResultOrder::AsSubmitted);
+    let (fixture, mut results) = build_with_results::<u32, K>(pool_builder(2, usize::MAX), ResultOrder::AsSubmitted);
     for n in 0..10 {
         fixture.submit(returning::<u32, K>(n)).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), n);
@@ -358,10 +345,9 @@ fn rejected_spawn_leaves_no_gap_in_submit_order() {
     // The spawn is rejected, with an id between those of the tasks before and after it.
     go.open();
     rejected.wait_for(1);
-    let again =
-        K::retrying(Retry::linear(2, SEC / 100).without_jitter(), async |context: ContextOf<u32, K>| {
-            if context.attempt() == 1 { Err(TaskError::transient("not yet")) } else { Ok(3) }
-        });
+    let again = K::retrying(Retry::linear(2, SEC / 100).without_jitter(), async |context: ContextOf<u32, K>| {
+        if context.attempt() == 1 { Err(TaskError::transient("not yet")) } else { Ok(3) }
+    });
     fixture.submit(again).unwrap();
     wait_until(|| fixture.stats().waiting_retry == 1);
     fixture.submit(returning::<u32, K>(4)).unwrap();

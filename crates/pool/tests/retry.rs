@@ -6,18 +6,14 @@
 mod suite;
 
 use gristmill_pool::{
-    ErrorClass, Failure, PoolBuilder, ResultOrder, Results, Retry, TaskError, clock::ManualClock,
-    error::Cause, error::SubmitErrorKind,
+    ErrorClass, Failure, PoolBuilder, ResultOrder, Results, Retry, TaskError, clock::ManualClock, error::Cause,
+    error::SubmitErrorKind,
 };
 use std::{thread, time::Duration};
 use suite::*;
 
 /// A task that logs each attempt and fails with what `error` returns for its number.
-fn failing<K: WorkerKind>(
-    policy: Retry,
-    log: &Log<u32>,
-    error: fn(u32) -> Option<TaskError>,
-) -> TaskOf<u32, K> {
+fn failing<K: WorkerKind>(policy: Retry, log: &Log<u32>, error: fn(u32) -> Option<TaskError>) -> TaskOf<u32, K> {
     let log = log.clone();
     K::retrying(policy, move |context: ContextOf<u32, K>| {
         log.add(context.attempt());
@@ -49,11 +45,7 @@ fn wait_exactly(clock: &ManualClock, log: &Log<u32>, delay: Duration) {
 }
 
 #[track_caller]
-fn check<K: WorkerKind>(
-    policy: Retry,
-    error: fn(u32) -> Option<TaskError>,
-    delays: &[Duration],
-) -> Option<Failure> {
+fn check<K: WorkerKind>(policy: Retry, error: fn(u32) -> Option<TaskError>, delays: &[Duration]) -> Option<Failure> {
     let ((fixture, mut results, clock), log) = (fixture::<K>(pool_builder(1, 4)), Log::default());
     fixture.submit(failing::<K>(policy, &log, error)).unwrap();
     for delay in delays {
@@ -98,10 +90,7 @@ fn error_class_and_retry_after_decide_the_retry<K: WorkerKind>() {
         1 => Some(TaskError::transient("busy")),
         _ => Some(TaskError::permanent("gone")),
     };
-    assert_eq!(
-        check::<K>(policy, then_permanent, &[SEC]).unwrap().to_string(),
-        "task #0: gone (after 2 attempts)"
-    );
+    assert_eq!(check::<K>(policy, then_permanent, &[SEC]).unwrap().to_string(), "task #0: gone (after 2 attempts)");
 }
 
 fn panic_is_not_retried<K: WorkerKind>() {
@@ -217,11 +206,7 @@ fn closed_pool_waits_for_retries<K: WorkerKind>() {
 }
 
 #[track_caller]
-fn assert_failed_with_its_last_error<K: WorkerKind>(
-    fixture: &Fixture<u32, K>,
-    results: Results<u32>,
-    label: &str,
-) {
+fn assert_failed_with_its_last_error<K: WorkerKind>(fixture: &Fixture<u32, K>, results: Results<u32>, label: &str) {
     let report = fixture.join();
     assert_reports_each_task_once(&report);
     assert_eq!(labels(&report.never_started), Vec::<String>::new(), "it was started, so it failed");

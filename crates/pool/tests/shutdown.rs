@@ -255,8 +255,7 @@ fn report_made_inside_a_task_accounts_for_every_task<K: WorkerKind>() {
 
 fn dropping_the_last_handle_closes_the_pool<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
-        let (Fixture { pool, runtime }, results) =
-            build_with_results::<u32, K>(pool_builder(1, 8), result_order);
+        let (Fixture { pool, runtime }, results) = build_with_results::<u32, K>(pool_builder(1, 8), result_order);
         let other = pool.clone();
         for n in 0..4 {
             pool.submit(returning::<u32, K>(n)).unwrap();

@@ -6,8 +6,8 @@
 #![cfg(shuttle)]
 
 use gristmill_pool::{
-    AsyncContext, AsyncPool, Breaker, Context, Pool, Priority, QueueOrder, Report, ResultOrder, Retry, Task,
-    TaskError, clock::ManualClock, error::SubmitErrorKind,
+    AsyncContext, AsyncPool, Breaker, Context, Pool, Priority, QueueOrder, Report, ResultOrder, Retry, Task, TaskError,
+    clock::ManualClock, error::SubmitErrorKind,
 };
 use shuttle::{
     Config, Runner,
@@ -337,8 +337,7 @@ fn slow_reader_gets_every_result() {
                 }
                 pool
             });
-            let mut numbers: Vec<u64> =
-                results.by_ref().take(5).map(|outcome| outcome.result.unwrap()).collect();
+            let mut numbers: Vec<u64> = results.by_ref().take(5).map(|outcome| outcome.result.unwrap()).collect();
             let pool = submitter.join().unwrap();
             pool.close();
             assert!(results.next().is_none());
@@ -498,8 +497,7 @@ fn task_is_settled_once_when_timeout_and_end_race() {
         let clock = ManualClock::new();
         let pool = Pool::builder().workers(1).timeout(SEC).clock(&clock).build().unwrap();
         for _ in 0..2 {
-            let body =
-                |context: &Context| if context.is_cancelled() { Err(TaskError::cancelled()) } else { Ok(()) };
+            let body = |context: &Context| if context.is_cancelled() { Err(TaskError::cancelled()) } else { Ok(()) };
             pool.submit(body).unwrap();
         }
         let driver = thread::spawn({
@@ -644,8 +642,7 @@ fn sleeping_worker_runs_spawned_task() {
 fn tasks_spawned_by_stalling_task_are_not_lost() {
     explore(|| {
         let clock = ManualClock::new();
-        let pool =
-            Pool::builder().workers(1).queue_capacity(4).stall_timeout(SEC).clock(&clock).build().unwrap();
+        let pool = Pool::builder().workers(1).queue_capacity(4).stall_timeout(SEC).clock(&clock).build().unwrap();
         let started = Gate::default();
         let begun = started.clone();
         pool.submit(move |context| {
@@ -759,8 +756,7 @@ fn cancel_wakes_async_tasks() {
 #[test]
 fn snapshots_are_consistent_while_tasks_run() {
     explore(|| {
-        let (pool, counter) =
-            (Pool::builder().workers(2).queue_capacity(2).build().unwrap(), Counter::default());
+        let (pool, counter) = (Pool::builder().workers(2).queue_capacity(2).build().unwrap(), Counter::default());
         let watched = pool.clone();
         let watcher = thread::spawn(move || {
             for _ in 0..3 {

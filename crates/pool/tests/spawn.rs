@@ -95,8 +95,7 @@ fn tree_needs_memory_for_its_depth_per_worker<K: WorkerKind>() {
 
 fn task_can_spawn_beyond_queue_capacity<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
-        let (fixture, results) =
-            build_with_results::<u32, K>(pool_builder(2, 1).result_capacity(1), result_order);
+        let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 1).result_capacity(1), result_order);
         let task = K::once(async |context: ContextOf<u32, K>| {
             for n in 1..1_000 {
                 context.spawn_task(returning::<u32, K>(n))?;

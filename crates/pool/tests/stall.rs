@@ -6,8 +6,7 @@
 mod suite;
 
 use gristmill_pool::{
-    Breaker, ResultOrder, Results, breaker::BreakerState, clock::ManualClock, error::Cause,
-    error::SubmitErrorKind,
+    Breaker, ResultOrder, Results, breaker::BreakerState, clock::ManualClock, error::Cause, error::SubmitErrorKind,
 };
 use std::{
     sync::{
@@ -18,10 +17,7 @@ use std::{
 };
 use suite::*;
 
-fn fixture<K: WorkerKind>(
-    workers: usize,
-    result_order: ResultOrder,
-) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
+fn fixture<K: WorkerKind>(workers: usize, result_order: ResultOrder) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
     let builder = pool_builder(workers, 8).clock(&clock).stall_timeout(SEC * 8);
     let (fixture, results) = build_with_results(builder, result_order);
@@ -169,8 +165,7 @@ fn local_tasks_of_stalled_worker_run_elsewhere<K: WorkerKind>() {
         assert_eq!(fixture.stats().queued, 5);
         stall(&clock);
         fixture.close();
-        let (values, failed): (Vec<_>, Vec<_>) =
-            results.map(|outcome| outcome.result).partition(Result::is_ok);
+        let (values, failed): (Vec<_>, Vec<_>) = results.map(|outcome| outcome.result).partition(Result::is_ok);
         let mut values: Vec<u32> = values.into_iter().map(Result::unwrap).collect();
         values.sort_unstable();
         assert_eq!((values, failed.len()), (vec![1, 2, 3, 4, 5], 1));

@@ -30,9 +30,7 @@ fn any_task<K: WorkerKind>(rng: &mut Rng) -> TaskOf<u32, K> {
     match rng.roll(6) {
         0 => fail::<u32, K>("no"),
         1 => K::once(async |_| panic!("ouch")),
-        2 => K::retrying(Retry::linear(3, Duration::from_micros(10)), async |_| {
-            Err(TaskError::transient("busy"))
-        }),
+        2 => K::retrying(Retry::linear(3, Duration::from_micros(10)), async |_| Err(TaskError::transient("busy"))),
         3 => K::once(async |context: ContextOf<u32, K>| {
             for n in 0..5 {
                 // Rejected once the pool is cancelled.

@@ -10,10 +10,7 @@ use std::{collections::HashSet, thread};
 use suite::*;
 
 /// A pool whose only worker is occupied and whose queue is full.
-fn full<K: WorkerKind>(
-    queue: usize,
-    clock: &ManualClock,
-) -> (Fixture<u32, K>, Gate, gristmill_pool::Results<u32>) {
+fn full<K: WorkerKind>(queue: usize, clock: &ManualClock) -> (Fixture<u32, K>, Gate, gristmill_pool::Results<u32>) {
     let builder = pool_builder(1, queue).clock(clock).result_capacity(1_000);
     let (fixture, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
     let gate = Gate::default();
@@ -125,8 +122,7 @@ fn every_task_runs_once_when_many_threads_submit<K: WorkerKind>() {
     const EACH: u32 = 100;
     for order in ORDERS {
         for result_order in RESULT_ORDERS {
-            let (fixture, results) =
-                build_with_results::<u32, K>(pool_builder(2, 2).order(order), result_order);
+            let (fixture, results) = build_with_results::<u32, K>(pool_builder(2, 2).order(order), result_order);
             let submitters: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     let pool = fixture.pool.clone();
@@ -137,8 +133,7 @@ fn every_task_runs_once_when_many_threads_submit<K: WorkerKind>() {
                     thread::spawn(ids)
                 })
                 .collect();
-            let reader =
-                thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>());
+            let reader = thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>());
             let ids: HashSet<TaskId> = submitters.into_iter().flat_map(|one| one.join().unwrap()).collect();
             assert_eq!(ids.len() as u32, THREADS * EACH, "two tasks have the same id");
             let report = fixture.join();
@@ -189,8 +184,7 @@ fn submitted_tasks_are_numbered_from_0<K: WorkerKind>() {
     let ids: Vec<u64> = (0..4).map(|n| fixture.submit(returning::<u32, K>(n)).unwrap().get()).collect();
     assert_eq!(ids, [0, 1, 2, 3]);
     fixture.close();
-    let reported: Vec<(u64, u32)> =
-        results.map(|outcome| (outcome.task.id.get(), outcome.result.unwrap())).collect();
+    let reported: Vec<(u64, u32)> = results.map(|outcome| (outcome.task.id.get(), outcome.result.unwrap())).collect();
     assert_eq!(reported, [(0, 0), (1, 1), (2, 2), (3, 3)]);
 }
 
@@ -265,8 +259,7 @@ mod in_line {
     #[test]
     fn waiting_submitters_are_served_in_order() {
         let (fixture, first, second, results) = pool();
-        let waiting: Vec<_> =
-            (10..15).map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n))).collect();
+        let waiting: Vec<_> = (10..15).map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n))).collect();
         first.open();
         second.open();
         let ids: Vec<u64> = waiting.into_iter().map(Submitter::accepted).collect();
@@ -283,10 +276,7 @@ mod in_line {
         let waiting = Submitter::new(&fixture, returning::<u32, OnTokio>(10));
         first.open();
         waiting.flag.wait();
-        assert_eq!(
-            fixture.try_submit(returning::<u32, OnTokio>(11)).unwrap_err().kind,
-            SubmitErrorKind::Full
-        );
+        assert_eq!(fixture.try_submit(returning::<u32, OnTokio>(11)).unwrap_err().kind, SubmitErrorKind::Full);
         let mut late = Submitter::new(&fixture, returning::<u32, OnTokio>(12));
         let Submitter { mut future, flag } = waiting;
         let waker = Waker::from(flag);

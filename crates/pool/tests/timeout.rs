@@ -46,9 +46,7 @@ fn task_with_timeout_of_zero_is_rejected<K: WorkerKind>() {
 
 /// A task's own timeout replaces that of the pool.
 fn task_is_cancelled_after_its_timeout<K: WorkerKind>() {
-    for (pool, own, want) in
-        [(Some(3), None, 3), (None, Some(2), 2), (Some(3), Some(2), 2), (Some(3), Some(5), 5)]
-    {
+    for (pool, own, want) in [(Some(3), None, 3), (None, Some(2), 2), (Some(3), Some(2), 2), (Some(3), Some(5), 5)] {
         let (fixture, mut results, clock) = fixture::<K>(pool.map(|secs| SEC * secs));
         let (started, want) = (Signal::default(), SEC * want);
         let task = run_until_cancelled::<u32, K>(&started);
@@ -161,10 +159,7 @@ fn timeout_keeps_step_hint_and_retry_after_of_late_error() {
         || TaskError::transient("503").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
         ErrorClass::Transient,
     );
-    check(
-        || TaskError::partial("upload", "403").with_hint("log in").with_retry_after(SEC * 7),
-        ErrorClass::Partial,
-    );
+    check(|| TaskError::partial("upload", "403").with_hint("log in").with_retry_after(SEC * 7), ErrorClass::Partial);
 }
 
 /// Runs a task on a thread past its timeout until it returns this result. Returns its outcome.
@@ -207,9 +202,8 @@ fn timed_out_thread_resumes_at_its_failed_step() {
     let (fixture, mut results, clock) = fixture::<OnThreads>(Some(SEC));
     let (started, steps) = (Signal::default(), Log::default());
     let (begun, log) = (started.clone(), steps.clone());
-    let task = OnThreads::retrying(
-        Retry::linear(2, SEC).without_jitter(),
-        move |context: ContextOf<u32, OnThreads>| {
+    let task =
+        OnThreads::retrying(Retry::linear(2, SEC).without_jitter(), move |context: ContextOf<u32, OnThreads>| {
             log.add(context.failed_step().map(str::to_owned));
             begun.notify();
             async move {
@@ -219,8 +213,7 @@ fn timed_out_thread_resumes_at_its_failed_step() {
                 }
                 Ok(1)
             }
-        },
-    );
+        });
     fixture.submit(task).unwrap();
     started.wait_for(1);
     clock.advance(SEC);

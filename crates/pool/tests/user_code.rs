@@ -70,10 +70,8 @@ fn waker_may_call_pool_when_task_is_cancelled<K: WorkerKind>() {
 /// Dropping the reader releases workers that wait for room, even if a result panics on drop.
 fn workers_continue_when_dropped_results_panic<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
-        let (fixture, results) = build_with_results::<Option<DropHook<fn()>>, K>(
-            pool_builder(1, 8).result_capacity(1),
-            result_order,
-        );
+        let (fixture, results) =
+            build_with_results::<Option<DropHook<fn()>>, K>(pool_builder(1, 8).result_capacity(1), result_order);
         fixture.submit(K::once(async |_| Ok(Some(DropHook(panic_now as fn()))))).unwrap();
         fixture.submit(returning::<_, K>(None)).unwrap();
         wait_until(|| fixture.stats().completed == 1 && fixture.stats().queued == 0);

@@ -70,10 +70,7 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
         )));
     }
     if target.is_dir() {
-        return Err(Error::Invalid(format!(
-            "{} is a folder; name a file for the copy",
-            display_path(target)
-        )));
+        return Err(Error::Invalid(format!("{} is a folder; name a file for the copy", display_path(target))));
     }
     if existing == ExistingFile::Keep && fs::symlink_metadata(target).is_ok() {
         return Err(already_exists(target));
@@ -148,8 +145,7 @@ impl Draft {
     fn check(&self) -> Result<BackupReport> {
         let failed = |error: rusqlite::Error| Error::sqlite(&self.path, &error);
         let conn = Connection::open(&self.path).map_err(failed)?;
-        let check_result: String =
-            conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+        let check_result: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
         let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(failed)?;
         conn.close().map_err(|(_, error)| failed(error))?;
         if check_result != "ok" {

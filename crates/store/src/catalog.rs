@@ -298,8 +298,7 @@ impl Catalog<'_> {
     /// Marks files as missing that another program recorded and a complete walk has not seen. Returns how many.
     pub fn mark_unseen_missing(self, root: i64) -> Result<usize> {
         // The plus keeps SQLite from searching all files of the root: by `folder_id` there is mostly nothing to read.
-        let has_unplaced =
-            "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
+        let has_unplaced = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
         if self.0.read(|db| db.number(has_unplaced, [root]))? == 0 {
             return Ok(0);
         }
@@ -363,9 +362,7 @@ impl Catalog<'_> {
             AND error_status IS NOT NULL AND error_status = ?2 AND removed_at IS NULL AND excluded_at IS NULL
             ORDER BY relative_path";
         self.0.read(|db| {
-            db.rows(sql, (root, record::UNSCANNED), |row| {
-                Ok(paths::from_text(&row.get::<_, String>(0)?).into())
-            })
+            db.rows(sql, (root, record::UNSCANNED), |row| Ok(paths::from_text(&row.get::<_, String>(0)?).into()))
         })
     }
 }

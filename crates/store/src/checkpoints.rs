@@ -51,7 +51,8 @@ impl Checkpoints<'_> {
     /// Lists the checkpoints of a task, oldest first.
     pub fn list(self, task: i64) -> Result<Vec<Checkpoint>> {
         self.0.read(|db| {
-            let sql = "SELECT step, data, updated_at FROM task_checkpoints WHERE task_id = ?1 ORDER BY created_at, step";
+            let sql =
+                "SELECT step, data, updated_at FROM task_checkpoints WHERE task_id = ?1 ORDER BY created_at, step";
             db.rows(sql, [task], |row| {
                 Ok(Checkpoint { step: row.get(0)?, data: row.get(1)?, updated_at: required_time(row, "updated_at")? })
             })
@@ -109,7 +110,5 @@ pub(crate) fn restore(db: &Db<'_>, task: i64, saved: &str) -> Result<()> {
     })?;
     let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
         VALUES (?1, ?2, ?3, ?4, ?4)";
-    steps
-        .iter()
-        .try_for_each(|(step, data)| db.execute(sql, params![task, step, data.get(), db.now()]).map(drop))
+    steps.iter().try_for_each(|(step, data)| db.execute(sql, params![task, step, data.get(), db.now()]).map(drop))
 }

@@ -197,8 +197,7 @@ impl Db<'_> {
 /// Reads an optional time. Text that is not a time is an error, because the end of a lease must not be guessed.
 pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTime>> {
     let text: Option<String> = row.get(column)?;
-    text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time")))
-        .transpose()
+    text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time"))).transpose()
 }
 
 /// Reads a time that must not be NULL.

@@ -56,9 +56,7 @@ impl NewDeadLetter {
             ));
         }
         let checkpoint = self.checkpoint.as_deref();
-        checkpoint.map_or(Ok(()), |text| {
-            json::check_up_to("the dead letter's checkpoint", text, MAX_CHECKPOINT_BYTES)
-        })
+        checkpoint.map_or(Ok(()), |text| json::check_up_to("the dead letter's checkpoint", text, MAX_CHECKPOINT_BYTES))
     }
 }
 
@@ -154,12 +152,7 @@ pub struct DeadLetters<'a>(pub(crate) &'a Store);
 
 impl DeadLetters<'_> {
     /// Lists dead letters, newest first. `after`: the last id of the previous page.
-    pub fn list(
-        self,
-        filter: &DeadLetterFilter,
-        after: Option<i64>,
-        limit: usize,
-    ) -> Result<Page<DeadLetter>> {
+    pub fn list(self, filter: &DeadLetterFilter, after: Option<i64>, limit: usize) -> Result<Page<DeadLetter>> {
         let from = after.unwrap_or(i64::MAX);
         let rows = self.0.read(|db| {
             let sql = format!(
@@ -233,8 +226,7 @@ impl DeadLetters<'_> {
     /// Deletes the dead letter of a message that was published again, and returns whether it did. It is kept if the
     /// message has failed again since it was read.
     pub fn remove_published(self, dead_letter: &DeadLetter) -> Result<bool> {
-        let (id, last, attempts) =
-            (dead_letter.id, dead_letter.last_failure.to_string(), dead_letter.attempt_count);
+        let (id, last, attempts) = (dead_letter.id, dead_letter.last_failure.to_string(), dead_letter.attempt_count);
         self.0.write(WriteKind::Statement, move |db| {
             let sql = format!(
                 "DELETE FROM dead_letter_queue WHERE id = ?1 AND last_failure = ?2 AND attempt_count = ?3

@@ -30,8 +30,7 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 const ORPHAN_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// Tables with the columns `status` and `created_at`.
-const STATUS_TABLES: &[&str] =
-    &["tasks", "jobs", "thumbnails", "thumbnail_cleanup_jobs", "wal_maintenance_jobs"];
+const STATUS_TABLES: &[&str] = &["tasks", "jobs", "thumbnails", "thumbnail_cleanup_jobs", "wal_maintenance_jobs"];
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -152,13 +151,11 @@ impl StoreOptions {
         };
         let mut file = file;
         let inspected = match migrations::inspect(&file) {
-            Err(error) if read_only::may_be_read_only(&error, path) => {
-                read_only::open(&file).map(|(found, _)| {
-                    file = found;
-                    let what = "the file or its folder is read-only";
-                    checkup.report(Severity::Note, what, "nothing, if that is intended");
-                })
-            }
+            Err(error) if read_only::may_be_read_only(&error, path) => read_only::open(&file).map(|(found, _)| {
+                file = found;
+                let what = "the file or its folder is read-only";
+                checkup.report(Severity::Note, what, "nothing, if that is intended");
+            }),
             inspected => inspected.map(drop),
         };
         if checkup.record_damage(inspected)? {
@@ -179,8 +176,7 @@ impl StoreOptions {
     pub fn repair(&self, path: &Path, found: &Checkup, max_crashes: u32) -> Result<Vec<String>> {
         let mut done = Vec::new();
         let only_indexes = |finding: &&Finding| finding.severity == Severity::Damage;
-        if found.findings.iter().filter(only_indexes).count() > usize::from(!found.broken_indexes.is_empty())
-        {
+        if found.findings.iter().filter(only_indexes).count() > usize::from(!found.broken_indexes.is_empty()) {
             return Ok(done);
         }
         let file = self.file(path);
@@ -362,10 +358,8 @@ impl Examination<'_> {
             }
             let (leased, stale) = rules.leased_and_stale(&self.db)?;
             let ends = sortable_time("lease_expires_at");
-            let sql = format!(
-                "SELECT count(*) FROM {table} WHERE status = 'running' AND {ends} > ?1{}",
-                rules.row_filter
-            );
+            let sql =
+                format!("SELECT count(*) FROM {table} WHERE status = 'running' AND {ends} > ?1{}", rules.row_filter);
             let far_ahead = self.count(&sql, [&far])?;
             let (leased, stale) = (leased.unsigned_abs(), stale.unsigned_abs());
             self.checkup.leases.push(LeaseCount { table, leased, stale, far_ahead });

@@ -62,8 +62,7 @@ impl Error {
     /// Returns whether the user can fix the cause, as opposed to a failure of the system.
     pub fn is_user_error(&self) -> bool {
         use Error::{
-            CannotOpen, Conflict, Foreign, Invalid, Malformed, Newer, NotADatabase, NotFound, QueueFull,
-            ReadOnly,
+            CannotOpen, Conflict, Foreign, Invalid, Malformed, Newer, NotADatabase, NotFound, QueueFull, ReadOnly,
         };
         matches!(
             self,
@@ -132,9 +131,7 @@ impl Error {
                 Error::Io(path, detail)
             }
             Code::TooBig => Error::Invalid(format!("value too large for the database: {detail}")),
-            Code::ConstraintViolation => {
-                Error::Conflict(format!("refused by a constraint of the database: {detail}"))
-            }
+            Code::ConstraintViolation => Error::Conflict(format!("refused by a constraint of the database: {detail}")),
             _ => Error::Internal(detail),
         }
     }
@@ -212,10 +209,7 @@ impl fmt::Display for Error {
                 f.write_str(text)
             }
             Error::Malformed(detail) => {
-                write!(
-                    f,
-                    "a row has an invalid value: {detail}. Another program wrote it; correct or delete the row"
-                )
+                write!(f, "a row has an invalid value: {detail}. Another program wrote it; correct or delete the row")
             }
             Error::Closed => f.write_str("the store is closed"),
             Error::Internal(detail) => write!(f, "internal error of the store: {detail}"),

@@ -159,8 +159,7 @@ impl Jobs<'_> {
                 LEASE_RULES.recover(db)?;
                 check_no_other_active(db, &id)?;
             }
-            let sql =
-                "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload, created_at,
+            let sql = "INSERT INTO jobs (id, kind, status, dry_run, progress, processed_items, payload, created_at,
                     updated_at)
                 VALUES (?1, ?2, 'pending', ?3, 0.0, 0, ?4, ?5, ?5)";
             db.execute(sql, params![id, kind.as_str(), dry_run, payload, db.now()])?;
@@ -212,8 +211,7 @@ impl Jobs<'_> {
         self.0.write(WriteKind::Compound, move |db| {
             let done = match &outcome {
                 Ok(()) => {
-                    let sets =
-                        "status = 'completed', progress = 1.0, error_code = NULL, error_message = NULL,
+                    let sets = "status = 'completed', progress = 1.0, error_code = NULL, error_message = NULL,
                         finished_at = ?1, updated_at = ?1";
                     LEASE_RULES.finish(db, &id, &token, sets, &[])?
                 }
@@ -356,14 +354,7 @@ fn to_pending(db: &Db<'_>, id: &str) -> Result<usize> {
 }
 
 /// Ends a run with an error.
-fn end_with_error(
-    db: &Db<'_>,
-    id: &str,
-    token: &Token,
-    to: JobStatus,
-    code: &str,
-    message: &str,
-) -> Result<bool> {
+fn end_with_error(db: &Db<'_>, id: &str, token: &Token, to: JobStatus, code: &str, message: &str) -> Result<bool> {
     let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
     LEASE_RULES.finish(db, &id, token, sets, &[&to.as_str(), &code, &message])
 }

@@ -27,9 +27,7 @@ pub(crate) fn check_up_to(what: &str, text: &str, max_bytes: usize) -> Result<()
         return Err(Error::Invalid(format!("{what} is not JSON: {error}")));
     }
     if depth(text) > MAX_DEPTH {
-        return Err(Error::Invalid(format!(
-            "{what} is nested too deeply; expected at most {MAX_DEPTH} levels"
-        )));
+        return Err(Error::Invalid(format!("{what} is nested too deeply; expected at most {MAX_DEPTH} levels")));
     }
     Ok(())
 }

@@ -81,12 +81,8 @@ pub struct HeldLeases {
 
 impl HeldLeases {
     /// Records the rows, by id and token, that `worker` holds.
-    pub fn new<'a, I: std::fmt::Display>(
-        worker: &WorkerId,
-        rows: impl IntoIterator<Item = (I, &'a Token)>,
-    ) -> Self {
-        let rows: Vec<String> =
-            rows.into_iter().map(|(id, token)| format!("{id} {}", token.as_str())).collect();
+    pub fn new<'a, I: std::fmt::Display>(worker: &WorkerId, rows: impl IntoIterator<Item = (I, &'a Token)>) -> Self {
+        let rows: Vec<String> = rows.into_iter().map(|(id, token)| format!("{id} {}", token.as_str())).collect();
         HeldLeases { worker: worker.name().to_owned(), rows: serde_json::json!(rows).to_string() }
     }
 
@@ -321,13 +317,7 @@ impl LeaseRules {
 
 /// Returns the rules of every table with leases.
 pub(crate) fn leased_tables() -> [&'static LeaseRules; 5] {
-    [
-        tasks::lease_rules(),
-        jobs::lease_rules(),
-        thumbnails::lease_rules(),
-        cleanup::lease_rules(),
-        wal::lease_rules(),
-    ]
+    [tasks::lease_rules(), jobs::lease_rules(), thumbnails::lease_rules(), cleanup::lease_rules(), wal::lease_rules()]
 }
 
 /// Runs a statement of [`LeaseRules::finish_sql`].

@@ -170,8 +170,7 @@ impl StoreOptions {
                 }
                 read_only::check_version(&file, &conn)?;
                 let file = Arc::new(file);
-                let (notifier, opened_files) =
-                    (Arc::default(), Arc::new(OpenedFiles::record(&file.path, false)));
+                let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::record(&file.path, false)));
                 let readers = ReaderPool::new(file.clone());
                 Ok(Store(Arc::new(Inner { readers, writer: None, notifier, file, opened_files })))
             }

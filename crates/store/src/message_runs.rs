@@ -13,8 +13,7 @@ use crate::error::{Error, Result};
 use crate::writer::WriteKind;
 
 /// Deletes the oldest rows; reads only what it deletes.
-const PRUNE: &str =
-    "DELETE FROM message_runs WHERE (scope, fingerprint, copy) IN (SELECT scope, fingerprint, copy
+const PRUNE: &str = "DELETE FROM message_runs WHERE (scope, fingerprint, copy) IN (SELECT scope, fingerprint, copy
     FROM message_runs WHERE updated_at <= ?1 ORDER BY updated_at LIMIT ?2)";
 
 /// Identifies a message of a scope.
@@ -74,9 +73,8 @@ impl MessageRuns<'_> {
     /// Counts a start of each message, like [`start`](Self::start).
     pub fn start_all(self, scope: &str, keys: Vec<RunKey>, limit: u32) -> Result<Vec<Option<u32>>> {
         let scope = check_scope(scope)?;
-        self.0.write(WriteKind::Compound, move |db| {
-            keys.iter().map(|key| count_start(db, &scope, *key, limit)).collect()
-        })
+        self.0
+            .write(WriteKind::Compound, move |db| keys.iter().map(|key| count_start(db, &scope, *key, limit)).collect())
     }
 
     /// Reverts starts whose runs the consumer itself ended, such as at shutdown: they are not crashes.

@@ -74,19 +74,15 @@ pub(crate) fn inspect(file: &DbFile) -> Result<Option<Connection>> {
 /// Refuses databases of other programs and of newer versions.
 pub(crate) fn check_compatible(file: &DbFile, conn: &Connection) -> Result<()> {
     let db = file.db(conn);
-    let names: BTreeSet<String> = db
-        .rows("SELECT name FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0))?
-        .into_iter()
-        .collect();
+    let names: BTreeSet<String> =
+        db.rows("SELECT name FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0))?.into_iter().collect();
     if names.is_empty() {
         return Ok(());
     }
     // Other programs have a table of this name with a version only.
     let migration_columns = columns(&db, "schema_migrations")?;
-    let is_gristmill =
-        ["version", "name", "applied_at"].iter().all(|column| migration_columns.contains(*column));
-    let is_interrupted =
-        migration_columns.is_empty() && names.contains("jobs") && names.contains("library_roots");
+    let is_gristmill = ["version", "name", "applied_at"].iter().all(|column| migration_columns.contains(*column));
+    let is_interrupted = migration_columns.is_empty() && names.contains("jobs") && names.contains("library_roots");
     if !is_gristmill && !is_interrupted {
         return Err(Error::Foreign(file.path.clone()));
     }
@@ -180,9 +176,7 @@ fn protocol(db: &Db<'_>) -> Result<()> {
     }
     db.batch("DROP INDEX IF EXISTS ix_jobs_single_active_scan_hash")?;
     for (table, column) in schema::ENUM_COLUMNS {
-        db.batch(&format!(
-            "UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column})"
-        ))?;
+        db.batch(&format!("UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column})"))?;
     }
     keep_one_active(db)?;
     db.batch(schema::SHARED_INDEXES)?;

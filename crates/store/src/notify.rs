@@ -31,8 +31,7 @@ impl Notifier {
             if left.is_zero() {
                 break;
             }
-            generation =
-                self.changed.wait_timeout(generation, left).unwrap_or_else(PoisonError::into_inner).0;
+            generation = self.changed.wait_timeout(generation, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *generation
     }

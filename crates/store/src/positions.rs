@@ -16,16 +16,14 @@ impl Positions<'_> {
     /// Returns the offset at which a consumer continues, if one was recorded.
     pub fn get(self, stream: &str, consumer: &str) -> Result<Option<u64>> {
         let sql = "SELECT next_offset FROM stream_positions WHERE stream = ?1 AND consumer = ?2";
-        let found: Option<i64> =
-            self.0.read(|db| db.first(sql, params![stream, consumer], |row| row.get(0)))?;
+        let found: Option<i64> = self.0.read(|db| db.first(sql, params![stream, consumer], |row| row.get(0)))?;
         Ok(found.and_then(|offset| u64::try_from(offset).ok()))
     }
 
     /// Records the offset at which a consumer continues. It is on disk when this returns.
     pub fn record(self, stream: &str, consumer: &str, next_offset: u64) -> Result<()> {
-        let next = i64::try_from(next_offset).map_err(|_| {
-            Error::Invalid(format!("invalid offset {next_offset}; expected at most {}", i64::MAX))
-        })?;
+        let next = i64::try_from(next_offset)
+            .map_err(|_| Error::Invalid(format!("invalid offset {next_offset}; expected at most {}", i64::MAX)))?;
         if stream.is_empty() || consumer.is_empty() {
             return Err(Error::Invalid(
                 "a position needs the names of its stream and its consumer; neither may be empty".to_owned(),

@@ -47,11 +47,7 @@ pub fn files_open_to_others(database: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     let endings = ["", "-wal", "-shm", "-journal", "-wal.replaced"];
-    endings
-        .into_iter()
-        .map(|ending| with_suffix(database, ending))
-        .filter(|path| is_open_to_others(path))
-        .collect()
+    endings.into_iter().map(|ending| with_suffix(database, ending)).filter(|path| is_open_to_others(path)).collect()
 }
 
 /// Returns whether other users may read or write a file or folder.

@@ -59,8 +59,7 @@ impl ProcessedIds<'_> {
             if db.number(seen, params![scope, id, db.now.minus(window).to_string()])? > 0 {
                 return Ok(ClaimResult::AlreadyProcessed);
             }
-            let claimed =
-                "SELECT claimed_by, claimed_at > ?3 FROM message_claims WHERE scope = ?1 AND message_id = ?2";
+            let claimed = "SELECT claimed_by, claimed_at > ?3 FROM message_claims WHERE scope = ?1 AND message_id = ?2";
             let horizon = db.now.minus(CLAIM_LEASE).to_string();
             let found = db.rows(claimed, params![scope, id, horizon], |row| {
                 Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))
@@ -90,9 +89,7 @@ impl ProcessedIds<'_> {
             return Ok(());
         }
         if scope.is_empty() {
-            return Err(Error::Invalid(
-                "the scope is empty; expected a text such as a queue's name".to_owned(),
-            ));
+            return Err(Error::Invalid("the scope is empty; expected a text such as a queue's name".to_owned()));
         }
         if ids.iter().any(String::is_empty) {
             return Err(Error::Invalid(

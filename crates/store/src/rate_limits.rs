@@ -37,8 +37,7 @@ impl RateLimits<'_> {
 
 fn reserve(db: &Db<'_>, bucket: &str, cost: i64) -> Result<Duration> {
     let now = db.now.micros().div_euclid(1_000);
-    let ensure =
-        "INSERT INTO io_rate_limits (bucket_key, next_available_at_ms, updated_at) VALUES (?1, 0, ?2)
+    let ensure = "INSERT INTO io_rate_limits (bucket_key, next_available_at_ms, updated_at) VALUES (?1, 0, ?2)
         ON CONFLICT (bucket_key) DO NOTHING";
     db.execute(ensure, (bucket, db.now()))?;
     // The backlog is the time from now, or from the row's last use if that is later, to `next_available_at_ms`. The

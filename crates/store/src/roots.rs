@@ -57,8 +57,7 @@ pub struct RemovedRoot {
 #[derive(Clone, Copy, Debug)]
 pub struct Roots<'a>(pub(crate) &'a Store);
 
-const COLUMNS: &str =
-    "id, name, root_path, created_at, last_scanned_at, traverse_links, folder_count, file_count,
+const COLUMNS: &str = "id, name, root_path, created_at, last_scanned_at, traverse_links, folder_count, file_count,
     total_size, filters, filesystem";
 
 impl Roots<'_> {
@@ -77,10 +76,7 @@ impl Roots<'_> {
     /// registered root is returned unchanged.
     pub fn register(self, path: &Path) -> Result<Root> {
         if !path.is_absolute() {
-            return Err(Error::Invalid(format!(
-                "a root must be an absolute path, not {}",
-                display_path(path)
-            )));
+            return Err(Error::Invalid(format!("a root must be an absolute path, not {}", display_path(path))));
         }
         let path = path.to_path_buf();
         self.0.write(WriteKind::Compound, move |db| register(db, &path))
@@ -102,11 +98,7 @@ impl Roots<'_> {
             crate::scans::clear_settled(db)?;
             // An enclosing root has no records below this folder.
             if let Some((enclosing, relative_path)) = enclosing(db, id)? {
-                crate::catalog::mark_folder_unscanned(
-                    db,
-                    enclosing,
-                    &paths::to_text(relative_path.as_os_str()),
-                )?;
+                crate::catalog::mark_folder_unscanned(db, enclosing, &paths::to_text(relative_path.as_os_str()))?;
                 recount(db, enclosing)?;
             }
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
@@ -150,8 +142,7 @@ fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
 fn enclosing(db: &Db<'_>, id: i64) -> Result<Option<(i64, PathBuf)>> {
     let roots = list(db)?;
     let Some(root) = roots.iter().find(|root| root.id == id) else { return Ok(None) };
-    let relative_path =
-        |other: &Root| Some((other.id, root.path.strip_prefix(&other.path).ok()?.to_path_buf()));
+    let relative_path = |other: &Root| Some((other.id, root.path.strip_prefix(&other.path).ok()?.to_path_buf()));
     let enclosing = roots.iter().filter(|other| other.id != id).filter_map(relative_path);
     // The innermost root has the shortest remaining path.
     Ok(enclosing.min_by_key(|(_, path)| path.as_os_str().len()))

@@ -123,8 +123,7 @@ impl Scans<'_> {
                 return Ok(None);
             }
             db.first(sql, [method], |row| {
-                let (groups, files, reclaimable) =
-                    (number(row.get(0)?), number(row.get(1)?), number(row.get(2)?));
+                let (groups, files, reclaimable) = (number(row.get(0)?), number(row.get(1)?), number(row.get(2)?));
                 Ok(Duplicates { groups, files, reclaimable })
             })
         })
@@ -181,8 +180,7 @@ pub struct WalkRecord {
 fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates)>) -> Result<()> {
     let FinishedScan { id, root, totals, walk } = scan;
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let [folders, files, bytes, errors] =
-        [totals.folders, totals.files, totals.bytes, totals.errors].map(signed);
+    let [folders, files, bytes, errors] = [totals.folders, totals.files, totals.bytes, totals.errors].map(signed);
     let method = settled.map(|(method, _)| method);
     let [groups, duplicates, reclaimable] = match settled {
         Some((_, Duplicates { groups, files, reclaimable })) => {
@@ -195,8 +193,7 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
         error_count = ?6, error_message = NULL,
         settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
         WHERE id = ?1 AND status = 'running'";
-    let numbers =
-        params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable];
+    let numbers = params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable];
     if db.execute(sql, numbers)? == 0 {
         return Err(Error::Conflict(format!("scan {id} is no longer running")));
     }
@@ -210,8 +207,7 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
 
 /// Returns whether a scan other than these is unfinished.
 fn has_other_running(db: &Db<'_>, own: &[i64]) -> Result<bool> {
-    let running: Vec<i64> =
-        db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
+    let running: Vec<i64> = db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
     Ok(running.iter().any(|id| !own.contains(id)))
 }
 
@@ -227,8 +223,7 @@ pub(crate) fn check_not_scanning(db: &Db<'_>, root: i64) -> Result<()> {
     if db.number(sql, (root, db.now.minus(LEASE).to_string()))? == 0 {
         return Ok(());
     }
-    let text =
-        "the root is being scanned, or its scan was killed less than a minute ago; try again in a minute";
+    let text = "the root is being scanned, or its scan was killed less than a minute ago; try again in a minute";
     Err(Error::Conflict(text.to_owned()))
 }
 

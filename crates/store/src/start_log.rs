@@ -65,14 +65,13 @@ impl StartLog {
     /// Rewrites the log with only the starts that are not in the database. If that fails, it may double its length.
     fn rewrite(&self, lock: &mut Option<OpenLog>) {
         let length = lock.as_ref().map_or(0, |log| log.length);
-        let rewritten =
-            self.unrecorded().map_err(|error| io::Error::other(error.to_string())).and_then(|text| {
-                let new = new_path(&self.path);
-                let mut file = open_with(&new, OpenOptions::new().create(true).write(true).truncate(true))?;
-                file.write_all(text.as_bytes())?;
-                std::fs::rename(&new, &self.path)?;
-                Ok((open(&self.path)?, text.len()))
-            });
+        let rewritten = self.unrecorded().map_err(|error| io::Error::other(error.to_string())).and_then(|text| {
+            let new = new_path(&self.path);
+            let mut file = open_with(&new, OpenOptions::new().create(true).write(true).truncate(true))?;
+            file.write_all(text.as_bytes())?;
+            std::fs::rename(&new, &self.path)?;
+            Ok((open(&self.path)?, text.len()))
+        });
         match rewritten {
             Ok((file, length)) => {
                 *lock = Some(OpenLog { file, length, rewrite_at: MAX_LENGTH.max(2 * length) });
@@ -94,8 +93,7 @@ impl StartLog {
             db.rows(sql, [&self.worker], |row| Ok((row.get(0)?, Token::named(&row.get::<_, String>(1)?))))
         })?;
         let claimed: HashSet<(i64, Token)> = rows.into_iter().collect();
-        let logged =
-            read(self.store.path(), &self.worker).into_iter().filter(|start| claimed.contains(start));
+        let logged = read(self.store.path(), &self.worker).into_iter().filter(|start| claimed.contains(start));
         Ok(logged.map(|(task, token)| format!("{task} {}\n", token.as_str())).collect())
     }
 }

@@ -53,8 +53,8 @@ use settle::Completions;
 pub use cancel::CancelOutcome;
 pub use foreign_claims::ForeignClaims;
 pub use types::{
-    ClaimBatch, ClaimRequest, ClaimedTask, Disposition, Enqueued, NewTask, Recovered, ReplacementClaim,
-    TaskFailure, TaskFilter, TaskRow, TaskStatus, TaskUpdate, UpdateResult, WorkerBatch,
+    ClaimBatch, ClaimRequest, ClaimedTask, Disposition, Enqueued, NewTask, Recovered, ReplacementClaim, TaskFailure,
+    TaskFilter, TaskRow, TaskStatus, TaskUpdate, UpdateResult, WorkerBatch,
 };
 
 /// Queue of tasks that do not name one.
@@ -144,9 +144,8 @@ impl Tasks<'_> {
     }
 
     fn recover_all(self, max_crashes: u32, held: Option<HeldLeases>) -> Result<Recovered> {
-        let (recovered, ended) = self
-            .0
-            .write_and_notify(WriteKind::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
+        let (recovered, ended) =
+            self.0.write_and_notify(WriteKind::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
         // Their starts are on disk now. Worker records are deleted last, because they contain the names of the logs.
         if !ended.is_empty() {
             ended.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
@@ -235,8 +234,7 @@ impl Tasks<'_> {
     /// or a postponement. A task scheduled for its first attempt was never claimed and does not count.
     pub fn has_waiting(self, queues: &[String], kinds: &[&str]) -> Result<bool> {
         self.0.read(|db| {
-            let sql =
-                "SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'pending' AND queue = ?1 AND kind = ?2)
+            let sql = "SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'pending' AND queue = ?1 AND kind = ?2)
                 OR EXISTS (SELECT 1 FROM tasks WHERE status = 'scheduled' AND queue = ?1 AND kind = ?2
                     AND worker_heartbeat_at IS NOT NULL)";
             for queue in queues {
@@ -352,15 +350,11 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(
     let stale: Vec<(i64, u32, bool)> =
         db.rows(&count, [db.now()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let mut poisoned = Vec::new();
-    for (id, crashes, _) in
-        stale.into_iter().filter(|(_, crashes, started)| *started && *crashes >= max_crashes)
-    {
+    for (id, crashes, _) in stale.into_iter().filter(|(_, crashes, started)| *started && *crashes >= max_crashes) {
         let failure = TaskFailure {
             reason: format!("poison pill: its worker died {crashes} times"),
             step: None,
-            details: Some(
-                "Each time its handler had been started and its worker's process ended.".to_owned(),
-            ),
+            details: Some("Each time its handler had been started and its worker's process ended.".to_owned()),
             ..TaskFailure::default()
         };
         let sql = "UPDATE tasks SET status = 'failed', finished_at = ?2, last_failed_at = ?2,

@@ -307,11 +307,9 @@ impl Thumbnails<'_> {
     /// Returns the number of thumbnails in each status.
     pub fn counts(self) -> Result<Vec<(ThumbStatus, u64)>> {
         self.0.read(|db| {
-            db.rows(
-                "SELECT status, count(*) AS n FROM thumbnails GROUP BY status ORDER BY status",
-                [],
-                |row| Ok((ThumbStatus::read(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs())),
-            )
+            db.rows("SELECT status, count(*) AS n FROM thumbnails GROUP BY status ORDER BY status", [], |row| {
+                Ok((ThumbStatus::read(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs()))
+            })
         })
     }
 }
@@ -325,9 +323,7 @@ fn check(new: &NewThumbnail) -> Result<()> {
         return Err(Error::Invalid("max_dimension is 0; expected 1 or more".to_owned()));
     }
     if *source_size_bytes < 0 {
-        return Err(Error::Invalid(format!(
-            "invalid source size {source_size_bytes}; expected 0 or more bytes"
-        )));
+        return Err(Error::Invalid(format!("invalid source size {source_size_bytes}; expected 0 or more bytes")));
     }
     Ok(())
 }

@@ -248,9 +248,7 @@ impl Wal<'_> {
             let sql = "SELECT status, count(*) AS n FROM wal_maintenance_jobs GROUP BY status";
             let counts: Vec<(WalStatus, i64)> =
                 db.rows(sql, [], |row| Ok((WalStatus::read(row, "status")?, row.get("n")?)))?;
-            let count = |status| {
-                counts.iter().find(|(found, _)| *found == status).map_or(0, |(_, n)| n.unsigned_abs())
-            };
+            let count = |status| counts.iter().find(|(found, _)| *found == status).map_or(0, |(_, n)| n.unsigned_abs());
             Ok(WalMetrics {
                 wal_size_bytes,
                 pending: count(WalStatus::Pending),
@@ -336,18 +334,10 @@ fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<CheckpointCounts
             retry_count = retry_count + 1, retry_after = ?7, error_code = 'WAL_CHECKPOINT_BUSY', error_message = ?8,
             finished_at = NULL, updated_at = ?1";
         let retry_after = db.now.plus(RETRY_DELAY).to_string();
-        let message =
-            format!("WAL checkpoint busy={busy} log_frames={log_frames} checkpointed_frames={checkpointed}");
-        return LEASE_RULES.finish(
-            db,
-            &id,
-            token,
-            sets,
-            &[busy, log_frames, checkpointed, &retry_after, &message],
-        );
+        let message = format!("WAL checkpoint busy={busy} log_frames={log_frames} checkpointed_frames={checkpointed}");
+        return LEASE_RULES.finish(db, &id, token, sets, &[busy, log_frames, checkpointed, &retry_after, &message]);
     }
-    let sets =
-        "status = 'completed', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
+    let sets = "status = 'completed', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
         error_code = NULL, error_message = NULL, finished_at = ?1, updated_at = ?1";
     LEASE_RULES.finish(db, &id, token, sets, &[busy, log_frames, checkpointed])
 }

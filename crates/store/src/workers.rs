@@ -49,9 +49,8 @@ impl Workers<'_> {
     pub fn remove(self, worker: &WorkerId) -> Result<()> {
         let name = worker.name().to_owned();
         start_log::remove_of(self.0.path(), &name);
-        self.0.write(WriteKind::Statement, move |db| {
-            db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop)
-        })
+        self.0
+            .write(WriteKind::Statement, move |db| db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop))
     }
 
     /// Returns the names of workers whose process has ended. A recovery frees their rows.
@@ -63,8 +62,7 @@ impl Workers<'_> {
 /// Returns the names of workers whose process has ended, as seen from this process.
 pub(crate) fn dead_workers(db: &Db<'_>) -> Result<BTreeSet<String>> {
     let sql = "SELECT name, process, state IS 'dead' FROM workers";
-    let workers: Vec<(String, String, bool)> =
-        db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let workers: Vec<(String, String, bool)> = db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let is_dead = |process: &str| process::is_alive(process) == Some(false);
     let dead = workers.into_iter().filter(|(_, process, dead)| *dead || is_dead(process));
     Ok(dead.map(|(name, ..)| name).collect())

@@ -88,8 +88,7 @@ impl Writer {
             let queue = queue.clone();
             move || writer.run_loop(&queue)
         });
-        let thread =
-            thread.map_err(|error| Error::Internal(format!("cannot start the writer thread: {error}")))?;
+        let thread = thread.map_err(|error| Error::Internal(format!("cannot start the writer thread: {error}")))?;
         Ok(Writer { queue, thread: Mutex::new(Some(thread)) })
     }
 

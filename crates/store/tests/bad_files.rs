@@ -123,11 +123,7 @@ fn foreign_database_is_refused_and_unchanged() {
             conn.execute_batch(schema).unwrap();
             drop(conn);
             let before = bytes(folder.path());
-            assert_open_refused(
-                &path,
-                Error::Foreign,
-                &["another program", "it was not changed", "Choose a file"],
-            );
+            assert_open_refused(&path, Error::Foreign, &["another program", "it was not changed", "Choose a file"]);
             assert!(bytes(folder.path()) == before, "{schema}");
         }
     }
@@ -157,10 +153,8 @@ fn wal_of_a_foreign_database_is_not_applied() {
     let original = folder.path().join("original.db");
     let conn = Connection::open(&original).unwrap();
     conn.pragma_update(None, "journal_mode", "wal").unwrap();
-    conn.execute_batch(
-        "CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')",
-    )
-    .unwrap();
+    conn.execute_batch("CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')")
+        .unwrap();
     // Copies the files while they are in use.
     let log = folder.path().join("work.db-wal");
     fs::copy(&original, &path).unwrap();
@@ -183,12 +177,7 @@ fn database_of_a_newer_version_is_refused_and_unchanged() {
         let before = bytes(folder.path());
         let error = Store::open(&path).unwrap_err();
         let expected = Error::Newer { path: path.clone(), version };
-        check(
-            &error,
-            &expected,
-            &path,
-            &[&version.to_string(), "newer version", "Use that version, or another file"],
-        );
+        check(&error, &expected, &path, &[&version.to_string(), "newer version", "Use that version, or another file"]);
         assert!(bytes(folder.path()) == before);
     }
 }
@@ -237,12 +226,7 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
         check(&store.tasks().get(1).unwrap_err(), &corrupt(path.into()), path, &parts);
         let many = vec![NewTask::new("convert", "{}"); 2];
         check(&store.tasks().enqueue_many(many).unwrap_err(), &corrupt(path.into()), path, &parts);
-        check(
-            &store.tasks().enqueue(NewTask::new("convert", "{}")).unwrap_err(),
-            &corrupt(path.into()),
-            path,
-            &parts,
-        );
+        check(&store.tasks().enqueue(NewTask::new("convert", "{}")).unwrap_err(), &corrupt(path.into()), path, &parts);
         assert_eq!(store.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items, []);
     }
     drop(store);
@@ -303,9 +287,7 @@ fn with_mounts(name: &str, body: impl FnOnce()) {
         Command::new("unshare").args(*way).args(script).output().is_ok_and(|output| output.status.success())
     };
     let Some(way) = ways.into_iter().find(|way| probe(way)) else {
-        eprintln!(
-            "SKIPPED {name}: `unshare --mount` may not mount a tmpfs here, neither as this user nor as root"
-        );
+        eprintln!("SKIPPED {name}: `unshare --mount` may not mount a tmpfs here, neither as this user nor as root");
         return;
     };
     let this = std::env::current_exe().unwrap();
@@ -316,15 +298,13 @@ fn with_mounts(name: &str, body: impl FnOnce()) {
         .env(INSIDE, "1")
         .output()
         .unwrap();
-    let output_text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 /// Mounts a tmpfs; only inside [`with_mounts`].
 fn mount(folder: &Path, options: &str) {
-    let status =
-        Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(folder).status().unwrap();
+    let status = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(folder).status().unwrap();
     assert!(status.success());
 }
 
@@ -364,8 +344,7 @@ fn acknowledged_writes_survive_a_full_disk() {
             let new = Store::open(&path);
             for store in new.iter().chain([&store]) {
                 let rows = store.tasks().list(&TaskFilter::default(), None, 100_000).unwrap().items;
-                let found: BTreeMap<i64, String> =
-                    rows.into_iter().map(|row| (row.id, row.payload)).collect();
+                let found: BTreeMap<i64, String> = rows.into_iter().map(|row| (row.id, row.payload)).collect();
                 assert!(found == *acknowledged, "{} of {}", found.len(), acknowledged.len());
             }
             acknowledged.len()
@@ -391,10 +370,8 @@ fn acknowledged_writes_survive_a_full_disk() {
         }
         all_there();
         store.close();
-        let check: String = Connection::open(&path)
-            .unwrap()
-            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-            .unwrap();
+        let check: String =
+            Connection::open(&path).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
         assert_eq!(check, "ok");
     });
 }
@@ -452,8 +429,7 @@ fn read_only_file_is_reported_as_read_only() {
         // Mounted over itself: the file is read-only, its folder is not.
         assert!(Command::new("mount").arg("--bind").args([&path, &path]).status().unwrap().success());
         assert!(Command::new("mount").args(["-o", "remount,ro,bind"]).arg(&path).status().unwrap().success());
-        let opened =
-            Store::open(&path).and_then(|store| store.tasks().enqueue(NewTask::new("convert", "{}")));
+        let opened = Store::open(&path).and_then(|store| store.tasks().enqueue(NewTask::new("convert", "{}")));
         check(&opened.unwrap_err(), &Error::ReadOnly(path.clone()), &path, &["read-only"]);
         assert!(bytes(folder.path())[&path] == before[&path]);
     });

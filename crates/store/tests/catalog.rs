@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use gristmill_store::catalog::{
-    Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, HashedFile,
-    KnownFile, LinkKind, Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
+    Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, HashedFile, KnownFile,
+    LinkKind, Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
 };
 use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime, WallClock};
@@ -110,8 +110,7 @@ impl Fixture {
     }
 
     fn folder(&self, root: i64, path: &str) -> FolderRef {
-        let ids = self
-            .query(&format!("SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{path}'"));
+        let ids = self.query(&format!("SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{path}'"));
         let number = |text: &String| text.trim_start_matches("Integer(").trim_end_matches(')').parse().ok();
         FolderRef { root, id: ids.first().and_then(number), path: path.into() }
     }
@@ -122,8 +121,7 @@ impl Fixture {
     }
 
     fn id(&self, path: &str) -> i64 {
-        let text =
-            self.query(&format!("SELECT id FROM library_files WHERE relative_path = '{path}'")).remove(0);
+        let text = self.query(&format!("SELECT id FROM library_files WHERE relative_path = '{path}'")).remove(0);
         text.trim_start_matches("Integer(").trim_end_matches(')').parse().expect("a number")
     }
 
@@ -163,11 +161,7 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     let known = fixture.store.catalog().known_entries(&top, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
-        HashedFile {
-            id: file.id,
-            stat: file.stat,
-            result: ReadResult::Content(Algorithm::Blake3, hash(content)),
-        }
+        HashedFile { id: file.id, stat: file.stat, result: ReadResult::Content(Algorithm::Blake3, hash(content)) }
     });
     fixture.store.catalog().record_shared(hashed.collect()).expect("recorded");
     fixture.finish(&scan);
@@ -187,14 +181,10 @@ mod walk_records {
             ..fixture.whole_listing(&scan, "")
         }]);
         fixture.record(vec![
-            Listing {
-                status: ListingStatus::Failed("closed".into()),
-                ..fixture.whole_listing(&scan, "closed")
-            },
+            Listing { status: ListingStatus::Failed("closed".into()), ..fixture.whole_listing(&scan, "closed") },
             fixture.whole_listing(&scan, "here"),
         ]);
-        fixture
-            .record(vec![Listing { missing_folders: names(&["gone"]), ..fixture.whole_listing(&scan, "") }]);
+        fixture.record(vec![Listing { missing_folders: names(&["gone"]), ..fixture.whole_listing(&scan, "") }]);
         let unreadable = fixture.store.catalog().unreadable(root, 9).expect("a result");
         assert_eq!(unreadable, [("closed".into(), "closed".to_owned())]);
         assert_eq!(fixture.store.catalog().count_folders(root).expect("a number"), 3);
@@ -233,17 +223,11 @@ mod walk_records {
             let expected = [("empty".into(), empty, none), ("usual".into(), usual, none)];
             assert_eq!((states(false), states(true)), (expected.to_vec(), expected.to_vec()), "{what}");
 
-            fixture.record(vec![Listing {
-                new_files: vec![("x".into(), stat)],
-                ..fixture.whole_listing(&scan, "")
-            }]);
+            fixture.record(vec![Listing { new_files: vec![("x".into(), stat)], ..fixture.whole_listing(&scan, "") }]);
             let id = fixture.id("x");
             match what {
                 "excluded" => {
-                    fixture.record(vec![Listing {
-                        excluded_files: vec![id],
-                        ..fixture.whole_listing(&scan, "")
-                    }]);
+                    fixture.record(vec![Listing { excluded_files: vec![id], ..fixture.whole_listing(&scan, "") }]);
                 }
                 "racy" => fixture.sql(&format!("UPDATE library_files SET hash_racy = 1 WHERE id = {id}")),
                 _ => {}
@@ -256,8 +240,7 @@ mod walk_records {
 
             // A file with usual values is no longer unusual.
             let changed = ChangedFile { id, stat: usual, keeps_hash: false };
-            fixture
-                .record(vec![Listing { changed_files: vec![changed], ..fixture.whole_listing(&scan, "") }]);
+            fixture.record(vec![Listing { changed_files: vec![changed], ..fixture.whole_listing(&scan, "") }]);
             assert!(!catalog.has_unusual(root).expect("a result"), "{what}");
         }
     }
@@ -324,10 +307,7 @@ mod walk_records {
         let scan = fixture.begin(root);
         let deep = FolderRef { root, id: None, path: "a/b/c".into() };
         for _ in 0..2 {
-            fixture.record(vec![Listing {
-                status: ListingStatus::Whole,
-                ..Listing::new(scan.id, deep.clone())
-            }]);
+            fixture.record(vec![Listing { status: ListingStatus::Whole, ..Listing::new(scan.id, deep.clone()) }]);
             assert_eq!(
                 fixture.query("SELECT f.relative_path, p.relative_path FROM folders f LEFT JOIN folders p ON p.id = f.parent_id ORDER BY 1"),
                 [r#"Text("") Null"#, r#"Text("a") Text("")"#, r#"Text("a/b") Text("a")"#, r#"Text("a/b/c") Text("a/b")"#]
@@ -339,8 +319,7 @@ mod walk_records {
 mod files {
     use super::*;
 
-    const HISTORY_SQL: &str =
-        "SELECT is_missing, needs_hash, hash_algorithm, created_at, removed_at, last_seen_scan_id
+    const HISTORY_SQL: &str = "SELECT is_missing, needs_hash, hash_algorithm, created_at, removed_at, last_seen_scan_id
         FROM library_files WHERE relative_path = 'f/a'";
 
     fn history(fixture: &Fixture) -> String {
@@ -373,14 +352,10 @@ mod files {
         fixture.clock.set(day(2));
         let third = fixture.begin(root);
         assert_eq!(
-            fixture.record(vec![Listing {
-                missing_folders: names(&["f"]),
-                ..fixture.whole_listing(&third, "")
-            }]),
+            fixture.record(vec![Listing { missing_folders: names(&["f"]), ..fixture.whole_listing(&third, "") }]),
             1
         );
-        let missing =
-            r#"Integer(1) Integer(0) Text("blake3") Text("2026-01-01") Text("2026-01-03") Integer(2)"#;
+        let missing = r#"Integer(1) Integer(0) Text("blake3") Text("2026-01-01") Text("2026-01-03") Integer(2)"#;
         assert_eq!(history(&fixture), missing, "last seen by the second scan");
         let folder = "SELECT first_seen_at, removed_at FROM folders WHERE relative_path = 'f'";
         assert_eq!(
@@ -420,10 +395,8 @@ mod files {
             {
                 let fixture = Fixture::new();
                 let scan = fixture.begin(fixture.root("/r"));
-                fixture.record(vec![Listing {
-                    new_files: vec![("a".into(), same)],
-                    ..fixture.whole_listing(&scan, "")
-                }]);
+                fixture
+                    .record(vec![Listing { new_files: vec![("a".into(), same)], ..fixture.whole_listing(&scan, "") }]);
                 let id = fixture.id("a");
                 fixture
                     .store
@@ -456,15 +429,13 @@ mod files {
         let fixture = Fixture::new();
         let root = fixture.root("/r");
         let scan = fixture.begin(root);
-        fixture.record(vec![Listing {
-            new_files: vec![("a".into(), stat(10, 1))],
-            ..fixture.whole_listing(&scan, "")
-        }]);
+        fixture
+            .record(vec![Listing { new_files: vec![("a".into(), stat(10, 1))], ..fixture.whole_listing(&scan, "") }]);
         let (id, stat) = (fixture.id("a"), stat(10, 1));
-        let settle = |result| {
-            fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("recorded")
-        };
-        let columns = "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
+        let settle =
+            |result| fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("recorded");
+        let columns =
+            "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
         for (count, retry) in [(1, "00:00:30"), (2, "00:01:00"), (3, "00:02:00")] {
             settle(ReadResult::Failed("no".into()));
             let expected = format!(
@@ -493,14 +464,8 @@ mod files {
             (changed, 6, true, "Integer(6)"),
             (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
         ] {
-            let file_hash = FileHash {
-                file,
-                stat,
-                result: ReadResult::Samples(edges),
-                shared: false,
-                differs,
-                racy: false,
-            };
+            let file_hash =
+                FileHash { file, stat, result: ReadResult::Samples(edges), shared: false, differs, racy: false };
             let batch = Batch { hashes: vec![file_hash], ..Batch::default() };
             fixture.store.catalog().write(batch).expect("written");
             assert_eq!(fixture.query("SELECT edges FROM library_files"), [expected]);
@@ -564,8 +529,7 @@ mod maintenance {
                 ..fixture.whole_listing(&scan, "")
             }]);
         }
-        let purge =
-            |files, folders, before| fixture.store.catalog().purge(files, folders, before).expect("purged");
+        let purge = |files, folders, before| fixture.store.catalog().purge(files, folders, before).expect("purged");
         assert_eq!(purge(true, true, day(1)), Purged { files: 0, folders: 0 }, "not at the exact time");
         assert_eq!(purge(true, false, day(2)), Purged { files: 1, folders: 0 });
         assert_eq!(purge(false, true, day(2)), Purged { files: 0, folders: 2 });
@@ -654,10 +618,7 @@ mod maintenance {
         check(&format!("UPDATE library_files SET folder_id = NULL {x}"), &[(FILE_FOLDER, 1)]);
         check("UPDATE library_files SET removed_at = NULL WHERE is_missing = 1", &[(MISSING_SINCE, 1)]);
         check("UPDATE folders SET parent_id = NULL WHERE relative_path = 'f/g'", &[(FOLDER_PARENT, 1)]);
-        check(
-            &format!("UPDATE folders SET parent_id = {other} WHERE relative_path = 'it''s'"),
-            &[(FOLDER_PARENT, 1)],
-        );
+        check(&format!("UPDATE folders SET parent_id = {other} WHERE relative_path = 'it''s'"), &[(FOLDER_PARENT, 1)]);
         check("UPDATE library_roots SET file_count = 99", &[(ROOT_TOTALS, 1)]);
         check("UPDATE library_roots SET total_size = NULL, folder_count = 1", &[(ROOT_TOTALS, 1)]);
         check(
@@ -674,9 +635,8 @@ mod maintenance {
         fixture.store.catalog().repair().expect("repaired");
         assert_eq!(fixture.groups(&GroupQuery::default()), []);
         assert_eq!(
-            fixture.query(
-                "SELECT needs_hash, content_hash, hash_algorithm FROM library_files WHERE relative_path = 'a'"
-            ),
+            fixture
+                .query("SELECT needs_hash, content_hash, hash_algorithm FROM library_files WHERE relative_path = 'a'"),
             ["Integer(1) Null Null"]
         );
     }
@@ -729,10 +689,7 @@ mod groups {
             for offset in (0..=expected.len()).step_by(size) {
                 let page = GroupQuery { limit: size, offset, ..query.clone() };
                 let page = fixture.store.catalog().groups(&page).expect("groups");
-                assert_eq!(
-                    (page.total, page.files, page.reclaimable),
-                    (all.total, all.files, all.reclaimable)
-                );
+                assert_eq!((page.total, page.files, page.reclaimable), (all.total, all.files, all.reclaimable));
                 pages.extend(page.groups.iter().map(|group| group.hash[0]));
             }
             assert_eq!(pages, expected, "{query:?} by {size}");
@@ -766,8 +723,7 @@ mod groups {
     #[test]
     fn groups_of_equal_count_are_sorted_by_total_size_algorithm_and_hash() {
         let fixture = Fixture::new();
-        let files =
-            [("a1", 10, 1), ("a2", 10, 1), ("b1", 10, 2), ("b2", 10, 2), ("c1", 10, 3), ("c2", 10, 3)];
+        let files = [("a1", 10, 1), ("a2", 10, 1), ("b1", 10, 2), ("b2", 10, 2), ("c1", 10, 3), ("c2", 10, 3)];
         fill(&fixture, "/r", &files);
         fill(&fixture, "/s", &[("d1", 90, 4), ("d2", 90, 4), ("e1", 1, 5), ("e2", 1, 5), ("e3", 1, 5)]);
         fixture.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path IN ('a1', 'a2')");
@@ -781,11 +737,8 @@ mod groups {
         let query = GroupQuery { roots: vec![r], sort: SortBy::Path, ..GroupQuery::default() };
         let group = fixture.groups(&query).remove(0);
         assert_eq!((group.copies, group.reclaimable), (2, 10));
-        let members: Vec<_> = group
-            .members
-            .iter()
-            .map(|member| (member.path.to_str().expect("plain"), member.linked))
-            .collect();
+        let members: Vec<_> =
+            group.members.iter().map(|member| (member.path.to_str().expect("plain"), member.linked)).collect();
         assert_eq!(members, [("b1", false), ("b3", true), ("b2", false)]);
         check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[]);
         // The same inode number on another device is another file.
@@ -813,7 +766,8 @@ mod groups {
 mod control_plane_file {
     use super::*;
 
-    const INSERT: &str = "INSERT INTO library_files (id, library_id, relative_path, size_bytes, mtime_ns, inode, device,
+    const INSERT: &str =
+        "INSERT INTO library_files (id, library_id, relative_path, size_bytes, mtime_ns, inode, device,
         is_missing, needs_hash, hash_algorithm, content_hash, hashed_size_bytes, hashed_mtime_ns, hash_error_count)
         VALUES";
 
@@ -827,8 +781,7 @@ mod control_plane_file {
                     "05".repeat(32)
                 )
             };
-            let rows =
-                [row(11, "same", 1), row(12, "f/same", 2), row(13, "f/changed", 3), row(14, "gone", 4)];
+            let rows = [row(11, "same", 1), row(12, "f/same", 2), row(13, "f/changed", 3), row(14, "gone", 4)];
             conn.execute_batch(&format!(
                 "INSERT INTO library_roots (id, name, root_path) VALUES (1, 'r', '/r'); {}",
                 rows.concat()
@@ -854,10 +807,7 @@ mod control_plane_file {
             ..fixture.whole_listing(&scan, "")
         };
         let below = |scan: &Scan| Listing {
-            new_files: vec![
-                ("same".into(), stat(10, 2)),
-                ("changed".into(), Stat { mtime_ns: 9, ..stat(10, 3) }),
-            ],
+            new_files: vec![("same".into(), stat(10, 2)), ("changed".into(), Stat { mtime_ns: 9, ..stat(10, 3) })],
             ..fixture.whole_listing(scan, "f")
         };
         let written = fixture.store.catalog().write(Batch { listings: vec![(0, top)], ..Batch::default() });

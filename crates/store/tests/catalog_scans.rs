@@ -50,14 +50,8 @@ impl Fixture {
         self.store.scans().begin(self.request(holder))
     }
 
-    fn finish(
-        &self,
-        scan: &Scan,
-        totals: ScanTotals,
-        settled: Option<(&str, Duplicates)>,
-    ) -> Result<(), Error> {
-        let finished =
-            FinishedScan { id: scan.id, root: scan.root, totals, walk: Some(WalkRecord::default()) };
+    fn finish(&self, scan: &Scan, totals: ScanTotals, settled: Option<(&str, Duplicates)>) -> Result<(), Error> {
+        let finished = FinishedScan { id: scan.id, root: scan.root, totals, walk: Some(WalkRecord::default()) };
         self.store.scans().finish(vec![finished], settled)
     }
 
@@ -114,10 +108,7 @@ fn other_settings_or_restart_begin_a_new_scan() {
         assert!(fixture.store.scans().heartbeat(vec![first.id], "alive").is_err());
         fixture.finish(&second, ScanTotals::default(), None).expect("finished");
     }
-    assert_eq!(
-        fixture.sessions(),
-        ["failed - begun anew", "succeeded - -", "failed - begun anew", "succeeded - -"]
-    );
+    assert_eq!(fixture.sessions(), ["failed - begun anew", "succeeded - -", "failed - begun anew", "succeeded - -"]);
 }
 
 #[test]
@@ -173,8 +164,7 @@ fn heartbeat_names_the_scan_that_was_lost() {
     let fixture = Fixture::new();
     let first = fixture.begin("alive").expect("a new scan");
     let root = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
-    let second =
-        fixture.store.scans().begin(ScanRequest { root, ..fixture.request("alive") }).expect("a new scan");
+    let second = fixture.store.scans().begin(ScanRequest { root, ..fixture.request("alive") }).expect("a new scan");
     fixture.store.scans().heartbeat(vec![first.id, second.id], "alive").expect("a renewed heartbeat");
     fixture.finish(&second, ScanTotals::default(), None).expect("finished");
     let error = fixture.store.scans().heartbeat(vec![first.id, second.id], "alive").expect_err("lost");
@@ -202,9 +192,8 @@ fn root_is_not_removed_while_it_is_scanned() {
 fn full_comparison_is_reused_until_the_catalog_changes() {
     let fixture = Fixture::new();
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
-    let settled = |method: &str, own: &[i64]| {
-        fixture.store.scans().last_full_comparison(method, own).expect("a result")
-    };
+    let settled =
+        |method: &str, own: &[i64]| fixture.store.scans().last_full_comparison(method, own).expect("a result");
     let finish = |left| {
         let scan = fixture.begin("alive").expect("a new scan");
         fixture.finish(&scan, ScanTotals::default(), left).expect("finished");
@@ -222,11 +211,8 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
     // Of two scans the one that ended last counts.
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
-    let fourth = fixture
-        .store
-        .scans()
-        .begin(ScanRequest { root: other, ..fixture.request("alive") })
-        .expect("a new scan");
+    let fourth =
+        fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("alive") }).expect("a new scan");
     let more = Duplicates { groups: 2, ..duplicates };
     fixture.finish(&fourth, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", more))).expect("finished");
@@ -252,17 +238,11 @@ fn scan_that_ends_while_another_is_unfinished_is_not_settled() {
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     fixture.begin("dead").expect("a new scan");
-    let second = fixture
-        .store
-        .scans()
-        .begin(ScanRequest { root: other, ..fixture.request("alive") })
-        .expect("a new scan");
+    let second =
+        fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("alive") }).expect("a new scan");
     fixture.finish(&second, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
-    let third = fixture
-        .store
-        .scans()
-        .begin(ScanRequest { restart: true, ..fixture.request("alive") })
-        .expect("a new scan");
+    let third =
+        fixture.store.scans().begin(ScanRequest { restart: true, ..fixture.request("alive") }).expect("a new scan");
     assert_eq!(fixture.store.scans().last_full_comparison("blake3", &[third.id]).expect("a result"), None);
     assert!(!fixture.store.scans().is_fully_compared(&[]).expect("a result"));
     fixture.finish(&third, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
@@ -275,9 +255,7 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
     let fixture = Fixture::new();
     let settle = || {
         let scan = fixture.begin("alive").expect("a new scan");
-        fixture
-            .finish(&scan, ScanTotals::default(), Some(("blake3", Duplicates::default())))
-            .expect("finished");
+        fixture.finish(&scan, ScanTotals::default(), Some(("blake3", Duplicates::default()))).expect("finished");
     };
     let settled = || fixture.store.scans().is_fully_compared(&[]).expect("a result");
     let top = FolderRef { root: fixture.root, id: None, path: "".into() };

@@ -8,9 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use gristmill_store::lease::WorkerId;
-use gristmill_store::tasks::{
-    ClaimRequest, Disposition, NewTask, TaskFilter, TaskStatus, TaskUpdate, UpdateResult,
-};
+use gristmill_store::tasks::{ClaimRequest, Disposition, NewTask, TaskFilter, TaskStatus, TaskUpdate, UpdateResult};
 use gristmill_store::{Error, Store};
 use rusqlite::{Connection, OpenFlags};
 

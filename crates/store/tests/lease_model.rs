@@ -8,8 +8,8 @@ use std::time::Duration;
 use gristmill_store::dead_letters::DeadLetterFilter;
 use gristmill_store::lease::{HeartbeatResult, Token, WorkerId};
 use gristmill_store::tasks::{
-    CancelOutcome, ClaimRequest, Disposition, NewTask, TaskFailure, TaskFilter, TaskRow, TaskStatus,
-    TaskUpdate, UpdateResult,
+    CancelOutcome, ClaimRequest, Disposition, NewTask, TaskFailure, TaskFilter, TaskRow, TaskStatus, TaskUpdate,
+    UpdateResult,
 };
 use gristmill_store::{Durability, Error, Store, UtcTime, WallClock};
 use proptest::prelude::*;
@@ -160,8 +160,7 @@ impl Model {
     fn new() -> Self {
         // In memory if possible: this test does not depend on the disk.
         let memory = std::path::Path::new("/dev/shm");
-        let folder =
-            if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
         let open = || {
             let options = Store::options().clock(clock.clone()).durability(Durability::Normal);
@@ -299,8 +298,7 @@ impl Model {
                 checkpointed: true,
             })
             .collect();
-        let batch =
-            store.tasks().settle_and_claim(updates, claim_request.clone().into_iter().collect()).unwrap();
+        let batch = store.tasks().settle_and_claim(updates, claim_request.clone().into_iter().collect()).unwrap();
         if let Some(((id, token), outcome)) = update {
             let cancelling = self.tasks[&id].cancelling && !matches!(outcome, Outcome::Completed);
             let kept = self.settle(id, &token, outcome);
@@ -323,13 +321,7 @@ impl Model {
             let task_model = &self.tasks[&task.id];
             assert_eq!(
                 (task.attempts, task.starts, task.crashes, task.abandoned, task.priority),
-                (
-                    task_model.attempts,
-                    task_model.starts,
-                    task_model.crashes,
-                    task_model.abandoned,
-                    task_model.priority
-                )
+                (task_model.attempts, task_model.starts, task_model.crashes, task_model.abandoned, task_model.priority)
             );
             self.claims.push((task.id, task.token));
         }
@@ -390,12 +382,8 @@ impl Model {
             }
         }
         let is_due = |task: &Task| task.status == TaskStatus::Pending;
-        let mut due: Vec<(i32, i64)> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| is_due(task))
-            .map(|(id, task)| (-task.priority, *id))
-            .collect();
+        let mut due: Vec<(i32, i64)> =
+            self.tasks.iter().filter(|(_, task)| is_due(task)).map(|(id, task)| (-task.priority, *id)).collect();
         due.sort_unstable();
         due.truncate(claim_request.limit);
         let due: Vec<i64> = due.into_iter().map(|(_, id)| id).collect();
@@ -453,10 +441,7 @@ impl Model {
                 freed += 1;
             }
         }
-        assert_eq!(
-            (recovered.freed, recovered.poisoned.len(), recovered.cancelled),
-            (freed, poisoned, cancelled)
-        );
+        assert_eq!((recovered.freed, recovered.poisoned.len(), recovered.cancelled), (freed, poisoned, cancelled));
     }
 
     fn cancel(&mut self, store: &Store, task: &Index) {
@@ -499,8 +484,7 @@ impl Model {
     fn check(&mut self, reader: usize) {
         let store = &self.stores[reader];
         let rows = store.tasks().list(&TaskFilter::default(), None, 1_000).unwrap().items;
-        let dead_letters =
-            store.dead_letters().list(&DeadLetterFilter::default(), None, 1_000).unwrap().items;
+        let dead_letters = store.dead_letters().list(&DeadLetterFilter::default(), None, 1_000).unwrap().items;
         assert_eq!(
             rows.iter().map(|row| row.id).collect::<Vec<_>>(),
             self.tasks.keys().rev().copied().collect::<Vec<_>>(),

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use gristmill_store::lease::{HeldLeases, WorkerId};
 use gristmill_store::start_log::StartLog;
-use gristmill_store::tasks::{
-    ClaimRequest, ClaimedTask, Disposition, NewTask, Recovered, TaskStatus, TaskUpdate,
-};
+use gristmill_store::tasks::{ClaimRequest, ClaimedTask, Disposition, NewTask, Recovered, TaskStatus, TaskUpdate};
 use gristmill_store::{Durability, Store, UtcTime, WallClock};
 
 const LEASE: Duration = Duration::from_secs(300);
@@ -205,8 +203,7 @@ fn start_log_survives_a_failed_recovery() {
     // A killed process does not delete its log.
     std::mem::forget(log);
     register_dead(&fixture, &worker);
-    fixture
-        .sql("CREATE TRIGGER refuse BEFORE UPDATE OF crashes ON tasks BEGIN SELECT RAISE(ABORT, 'no'); END");
+    fixture.sql("CREATE TRIGGER refuse BEFORE UPDATE OF crashes ON tasks BEGIN SELECT RAISE(ABORT, 'no'); END");
     assert!(fixture.store.tasks().recover(3).is_err());
     fixture.sql("DROP TRIGGER refuse");
     assert_eq!(fixture.recover(), freed(1));

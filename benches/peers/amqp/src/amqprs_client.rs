@@ -48,9 +48,7 @@ async fn in_place(
         plan.counter.on_done(&body);
         match plan.mode {
             Mode::Each => channel.basic_ack(BasicAckArguments::new(tag, false)).await?,
-            Mode::Batch if plan.ends_batch(nth) => {
-                channel.basic_ack(BasicAckArguments::new(tag, true)).await?
-            }
+            Mode::Batch if plan.ends_batch(nth) => channel.basic_ack(BasicAckArguments::new(tag, true)).await?,
             Mode::Batch | Mode::None => {}
         }
     }

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use futures_lite::StreamExt;
-use lapin::{
-    Channel, Connection, ConnectionProperties, Consumer, message::Delivery, options::*, types::FieldTable,
-};
+use lapin::{Channel, Connection, ConnectionProperties, Consumer, message::Delivery, options::*, types::FieldTable};
 
 use crate::{BoxError, CLOSE_DELAY, Mode, Plan};
 

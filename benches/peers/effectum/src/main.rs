@@ -48,8 +48,8 @@ async fn measure(database: &Path, tasks: u64) -> Result<(), Box<dyn Error>> {
     let queue = Queue::new(database).await?;
     let start = Instant::now();
     for first in (0..tasks).step_by(BATCH as usize) {
-        let batch = (first..(first + BATCH).min(tasks))
-            .map(|number| Ok(Job::builder("add").json_payload(&number)?.build()));
+        let batch =
+            (first..(first + BATCH).min(tasks)).map(|number| Ok(Job::builder("add").json_payload(&number)?.build()));
         queue.add_jobs(batch.collect::<Result<_, effectum::Error>>()?).await?;
     }
     let enqueued = start.elapsed();

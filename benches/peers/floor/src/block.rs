@@ -33,8 +33,8 @@ impl Source {
         loop {
             if self.open.is_none() {
                 let table = self.tables.next()?;
-                let file = File::open(self.folder.join(format!("{}.jsonl", table.name)))
-                    .expect("every table has a file");
+                let file =
+                    File::open(self.folder.join(format!("{}.jsonl", table.name))).expect("every table has a file");
                 self.open = Some((table, file));
             }
             let (table, file) = self.open.as_mut()?;

@@ -73,8 +73,7 @@ impl Writer {
     pub fn finish(self) {
         self.commit();
         self.connection.close().expect("the database closes");
-        let sync =
-            |path: &Path| File::open(path).and_then(|file| file.sync_all()).expect("the file can be synced");
+        let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all()).expect("the file can be synced");
         sync(&self.part);
         fs::rename(&self.part, &self.database).expect("the database can be renamed");
         let folder = self.database.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -48,11 +48,7 @@ fn old_and_new_tables_in_any_combination_are_valid() {
 fn tables_between_old_and_new_are_violations() {
     let loaded = "_imports lists a as loaded, but it is not";
     check("INSERT INTO a VALUES (3, NULL);", &[], &["_imports does not list a as loaded, but it is"]);
-    check(
-        "INSERT INTO a VALUES (4, NULL);",
-        &[],
-        &["table a is 3 rows", "does not list a as loaded, but it is"],
-    );
+    check("INSERT INTO a VALUES (4, NULL);", &[], &["table a is 3 rows", "does not list a as loaded, but it is"]);
     let between = "the old state is";
     check(&format!("{AFTER} UPDATE a SET x = 'two' WHERE id = 2;"), &["a", "b"], &[between, loaded]);
     check(&format!("{AFTER} UPDATE a SET x = 3 WHERE id = 3;"), &["a", "b"], &[between, loaded]);

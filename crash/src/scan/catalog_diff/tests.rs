@@ -59,10 +59,7 @@ fn differing_rows_are_reported_except_ids_and_times() {
         "UPDATE library_files SET needs_hash = 1 WHERE inode = 1",
         &["file \"/r : a\": needs_hash is 1, undisturbed 0"],
     );
-    check_difference(
-        "UPDATE library_files SET hash_error_count = 2 WHERE inode = 2",
-        &["errors is 2, undisturbed 0"],
-    );
+    check_difference("UPDATE library_files SET hash_error_count = 2 WHERE inode = 2", &["errors is 2, undisturbed 0"]);
     check_difference("DELETE FROM library_files WHERE inode = 1", &["file \"/r : a\" is missing"]);
     check_difference(
         "INSERT INTO folders (library_id, parent_id, relative_path) VALUES (1, 1, 'x')",
@@ -94,8 +91,7 @@ fn remaining_work_follows_from_what_was_committed() {
     check_remaining("", (Phase::Done, 0, 0, 0));
     check_remaining(running, (Phase::Finish, 0, 0, 0));
     let with = |sql: &str| format!("{running}{sql}");
-    let unshared =
-        "UPDATE library_files SET read_hash = content_hash, read_algorithm = 'blake3', content_hash = NULL,
+    let unshared = "UPDATE library_files SET read_hash = content_hash, read_algorithm = 'blake3', content_hash = NULL,
         hash_algorithm = NULL WHERE inode = 1;";
     check_remaining(&with(unshared), (Phase::MarkShared, 0, 0, 0));
     let unread = "UPDATE library_files SET content_hash = NULL, hash_algorithm = NULL WHERE inode = 3;";
@@ -104,10 +100,7 @@ fn remaining_work_follows_from_what_was_committed() {
     let unsampled = format!("{unread} UPDATE library_files SET edges = NULL;");
     check_remaining(&with(&unsampled), (Phase::Samples, 0, 1, 1));
     // A hash of an earlier version of the file does not count.
-    check_remaining(
-        &with("UPDATE library_files SET mtime_ns = 0 WHERE inode = 2;"),
-        (Phase::Samples, 0, 1, 0),
-    );
+    check_remaining(&with("UPDATE library_files SET mtime_ns = 0 WHERE inode = 2;"), (Phase::Samples, 0, 1, 0));
     let unwalked = "UPDATE scan_sessions SET walked_at = NULL; UPDATE folders SET walked_scan_id = NULL;";
     check_remaining(&with(unwalked), (Phase::Walk, 1, 0, 0));
     let not_started = "UPDATE library_files SET last_seen_scan_id = NULL; DELETE FROM scan_sessions;";

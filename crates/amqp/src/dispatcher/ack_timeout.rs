@@ -46,8 +46,7 @@ impl AckTimeout {
     /// Whether the oldest unfinished delivery is to be reported, which happens once. `last` is the latest delivery.
     fn observe(&mut self, now: Instant, last: u64, oldest: Option<u64>) -> bool {
         let Some(limit) = self.limit.filter(|_| !self.is_reported) else { return false };
-        if self.samples.back().is_none_or(|(then, _)| now.duration_since(*then) >= limit / SAMPLES_PER_LIMIT)
-        {
+        if self.samples.back().is_none_or(|(then, _)| now.duration_since(*then) >= limit / SAMPLES_PER_LIMIT) {
             self.samples.push_back((now, last));
         }
         // The latest sample that is old enough counts.
@@ -74,8 +73,7 @@ impl Dispatcher {
             return;
         }
         let is_it = |tag: u64| Some(tag) == oldest;
-        let running =
-            self.in_pool.values().find(|message| is_it(message.tag) && !message.cancel.is_cancelled());
+        let running = self.in_pool.values().find(|message| is_it(message.tag) && !message.cancel.is_cancelled());
         tracing::warn!(
             consumer = self.config.name,
             queue = &*self.config.queue,

@@ -73,8 +73,7 @@ impl Dispatcher {
     pub(super) fn restart_stream(&mut self) {
         self.offsets = Offsets { since: self.offsets.since, ..Offsets::from(Some(0)) };
         self.orphans = Orphans::default();
-        for message in self.in_pool.values_mut().chain(self.follow_ups.messages().map(|(_, message)| message))
-        {
+        for message in self.in_pool.values_mut().chain(self.follow_ups.messages().map(|(_, message)| message)) {
             message.offset = None;
         }
     }
@@ -82,11 +81,7 @@ impl Dispatcher {
 
 /// Offset in the header of a delivery. A publisher can set a header of that name.
 pub(super) fn offset_of(delivery: &Delivery) -> Option<u64> {
-    delivery
-        .headers()
-        .get("x-stream-offset")
-        .and_then(crate::FieldValue::as_int)
-        .and_then(|at| u64::try_from(at).ok())
+    delivery.headers().get("x-stream-offset").and_then(crate::FieldValue::as_int).and_then(|at| u64::try_from(at).ok())
 }
 
 #[cfg(test)]

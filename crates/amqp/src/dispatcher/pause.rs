@@ -341,8 +341,7 @@ impl<T> Pause<T> {
         failed_for: Duration,
         was_probe: bool,
     ) -> bool {
-        let first =
-            **failures.first.get_or_insert_with(|| Box::new(FirstFailure { at: Instant::now(), run, ended }));
+        let first = **failures.first.get_or_insert_with(|| Box::new(FirstFailure { at: Instant::now(), run, ended }));
         failures.count += 1;
         failures.failed_too_long = first.at.elapsed().max(failed_for) >= MAX_BLOCKED;
         let worked_since = self.worked_since >= first.ended;

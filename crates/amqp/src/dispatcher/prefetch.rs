@@ -12,9 +12,7 @@ impl Dispatcher {
         match self.config.is_stream {
             true => self.config.sizing.prefetch,
             false if self.holds_one_message() => 1,
-            false => self
-                .adaptive_prefetch
-                .initial(self.config.sizing.is_explicit || self.config.has_fixed_prefetch()),
+            false => self.adaptive_prefetch.initial(self.config.sizing.is_explicit || self.config.has_fixed_prefetch()),
         }
     }
 

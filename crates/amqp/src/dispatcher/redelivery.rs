@@ -85,8 +85,7 @@ impl Dispatcher {
         let failed_ago = self.starts.failed_ago(message.run)?;
         let delay = self.config.retry.delay(message.delivery.failed()).checked_sub(failed_ago)?;
         let is_waiting = !delay.is_zero() && !message.delivery.expires_within(delay);
-        (is_waiting && message.key.as_ref().is_none_or(|key| self.keyed_queue.reserve_key(key)))
-            .then_some(delay)
+        (is_waiting && message.key.as_ref().is_none_or(|key| self.keyed_queue.reserve_key(key))).then_some(delay)
     }
 
     /// Replaces the lost delivery of a run, or returns the delivery if the run is gone.
@@ -148,8 +147,7 @@ impl Dispatcher {
     /// Orphans all runs, because their channel is lost.
     pub(super) fn orphan_all(&mut self) {
         let workers = self.in_pool.iter_mut().map(|(number, message)| (RunPlace::Worker(*number), message));
-        let follow_ups =
-            self.follow_ups.messages().map(|(number, message)| (RunPlace::FollowUp(number), message));
+        let follow_ups = self.follow_ups.messages().map(|(number, message)| (RunPlace::FollowUp(number), message));
         let running: Vec<_> =
             workers.chain(follow_ups).map(|(place, message)| (*message.fingerprint(), place)).collect();
         self.orphans.detach(running.into_iter());

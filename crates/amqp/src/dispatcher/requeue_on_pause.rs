@@ -17,9 +17,7 @@ impl Dispatcher {
         if !is_idle || !self.holds_one_message() || self.waiting() <= 1 {
             return None;
         }
-        self.session
-            .as_ref()
-            .filter(|session| session.prefetch > 1 && session.is_settled(ACK_SETTLE_TIME))?;
+        self.session.as_ref().filter(|session| session.prefetch > 1 && session.is_settled(ACK_SETTLE_TIME))?;
         let session = self.session.take()?;
         session.cancel.cancel();
         tracing::info!(
@@ -41,10 +39,7 @@ impl Dispatcher {
 
     /// Number of messages that wait for a worker or for the sink.
     pub(super) fn waiting(&self) -> usize {
-        self.keyed_queue.len()
-            + self.suspects.len()
-            + usize::from(self.overflow.is_some())
-            + self.pause.waiting()
+        self.keyed_queue.len() + self.suspects.len() + usize::from(self.overflow.is_some()) + self.pause.waiting()
     }
 }
 

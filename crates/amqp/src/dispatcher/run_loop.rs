@@ -29,8 +29,7 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the broker to confirm the end of a channel.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) type OpeningSession =
-    Pin<Box<dyn Future<Output = Result<(Session, Vec<MessageRun>), Error>> + Send>>;
+pub(super) type OpeningSession = Pin<Box<dyn Future<Output = Result<(Session, Vec<MessageRun>), Error>> + Send>>;
 
 impl Dispatcher {
     /// Consumes until `stop` receives the deadline for stopping.

@@ -80,8 +80,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 impl Session {
     /// Opens a channel and consumes through it.
     pub(super) async fn open(options: SessionOptions) -> Result<Self, Error> {
-        let SessionOptions { config, broker, topology, mut resume, is_reopen, prefetch, others, failed } =
-            options;
+        let SessionOptions { config, broker, topology, mut resume, is_reopen, prefetch, others, failed } = options;
         if failed > 0 {
             tokio::time::sleep(BACKOFF.delay(failed)).await;
         }
@@ -115,9 +114,7 @@ impl Session {
         }
         let tag = format!("{}.{}", config.name, std::process::id());
         let flags = if config.exclusive { flag::CONSUME_EXCLUSIVE } else { 0 };
-        channel
-            .call(&Outgoing::Consume { queue: &config.queue, tag: &tag, flags, arguments: &arguments })
-            .await?;
+        channel.call(&Outgoing::Consume { queue: &config.queue, tag: &tag, flags, arguments: &arguments }).await?;
         let (acks, cancel) = (AckTracker::default(), CancelToken::default());
         Ok(Self {
             channel,

@@ -34,8 +34,7 @@ impl Dispatcher {
 
     /// Dispatches one message as a probe of the sink, when it is due.
     pub(super) fn dispatch_probe(&mut self) {
-        let (overflow, keyed_queue, suspects) =
-            (&mut self.overflow, &mut self.keyed_queue, &mut self.suspects);
+        let (overflow, keyed_queue, suspects) = (&mut self.overflow, &mut self.keyed_queue, &mut self.suspects);
         let untried = || overflow.take().map(|(_, message)| message).or_else(|| suspects.next(keyed_queue));
         let Some((mut message, permit)) = self.pause.take_probe(untried) else { return };
         match self.pool.submit(self.job(&mut message, self.pause.gate().for_probe())) {
@@ -63,12 +62,7 @@ impl Dispatcher {
     }
 
     /// Notes a failure. Returns whose fault it is if the sink may have failed, and none if it is the message's fault.
-    pub(super) fn sink_failed(
-        &mut self,
-        number: u64,
-        message: &mut InFlight,
-        error: &TaskError,
-    ) -> Option<Fault> {
+    pub(super) fn sink_failed(&mut self, number: u64, message: &mut InFlight, error: &TaskError) -> Option<Fault> {
         let ended = self.pause.gate().take(number);
         let dependency = match error.cause() {
             Cause::Cancelled => {
@@ -84,8 +78,7 @@ impl Dispatcher {
             return None;
         };
         let since = message.delivery.sink_failed_since();
-        let failed_for =
-            since.map(|since| Duration::from_millis(now().saturating_sub(since))).unwrap_or_default();
+        let failed_for = since.map(|since| Duration::from_millis(now().saturating_sub(since))).unwrap_or_default();
         let can_move = !self.retries_in_place(message);
         let tried = FailedMessage { failures: &mut message.sink_failures, failed_for, can_move };
         let ended = ended.unwrap_or_else(|| self.pause.gate().advance());

@@ -81,8 +81,7 @@ impl Channel {
             number
         };
         let guard = Arc::clone(&connection._guard);
-        let mut channel =
-            Self { number, shared, _guard: guard, events, queued: VecDeque::new(), gate, closed: false };
+        let mut channel = Self { number, shared, _guard: guard, events, queued: VecDeque::new(), gate, closed: false };
         channel.call(&Outgoing::ChannelOpen).await?;
         Ok(channel)
     }

@@ -35,9 +35,7 @@ where
     match handshake.read().await? {
         Incoming::Start { mechanisms } if mechanisms.split(' ').any(|one| one == mechanism) => {}
         Incoming::Start { mechanisms } => {
-            return Err(
-                handshake.protocol_error(format!("it authenticates by {mechanisms}, not by {mechanism}"))
-            );
+            return Err(handshake.protocol_error(format!("it authenticates by {mechanisms}, not by {mechanism}")));
         }
         other => return Err(handshake.unexpected(&other)),
     }
@@ -46,13 +44,9 @@ where
         false => format!("\0{}\0{}", endpoint.user, endpoint.password),
     };
     let properties = properties(connection_name);
-    handshake
-        .send(&Outgoing::StartOk { properties: &properties, mechanism, response: response.as_bytes() })
-        .await?;
+    handshake.send(&Outgoing::StartOk { properties: &properties, mechanism, response: response.as_bytes() }).await?;
     let tune = match handshake.read().await? {
-        Incoming::Tune { channel_max, frame_max, heartbeat } => {
-            negotiate(endpoint, channel_max, frame_max, heartbeat)
-        }
+        Incoming::Tune { channel_max, frame_max, heartbeat } => negotiate(endpoint, channel_max, frame_max, heartbeat),
         other => return Err(handshake.unexpected(&other)),
     };
     handshake
@@ -132,8 +126,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                 }
                 Some(frame) => match frame.content {
                     Content::Method(payload) => {
-                        return Incoming::read(&payload)
-                            .map_err(|error| self.protocol_error(error.to_string()));
+                        return Incoming::read(&payload).map_err(|error| self.protocol_error(error.to_string()));
                     }
                     _ => continue,
                 },

@@ -232,9 +232,7 @@ impl PartialMessage {
             | Incoming::GetOk { tag, redelivered, exchange, key } => {
                 (Received { tag, redelivered, exchange, key, ..Received::default() }, None)
             }
-            Incoming::Return { text, exchange, key } => {
-                (Received { exchange, key, ..Received::default() }, Some(text))
-            }
+            Incoming::Return { text, exchange, key } => (Received { exchange, key, ..Received::default() }, Some(text)),
             other => return Err(other),
         };
         Ok(Self { received: Box::new(received), returned, has_header: false, missing: 0, parts: None })

@@ -71,11 +71,7 @@ pub(crate) fn handshake(endpoint: &Endpoint, sent: &[u8]) -> bool {
 struct ScriptedBroker<'a>(&'a [u8]);
 
 impl AsyncRead for ScriptedBroker<'_> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let count = self.0.len().min(buffer.remaining());
         let (now, rest) = self.0.split_at(count);
         buffer.put_slice(now);

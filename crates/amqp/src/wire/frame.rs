@@ -69,10 +69,7 @@ pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>
 }
 
 /// Reads a content header: properties and body length. Unreadable properties are an error of the message only.
-pub(crate) fn header(
-    payload: &[u8],
-    properties: &mut Properties,
-) -> Result<(u64, Option<Malformed>), Malformed> {
+pub(crate) fn header(payload: &[u8], properties: &mut Properties) -> Result<(u64, Option<Malformed>), Malformed> {
     let mut cursor = Cursor::new(payload);
     cursor.take(4)?;
     let size = cursor.u64()?;
@@ -88,13 +85,7 @@ pub(crate) fn put_method(out: &mut BytesMut, channel: u16, method: &Outgoing<'_>
 }
 
 /// Writes header and body, in as many frames as needed.
-pub(crate) fn put_content(
-    out: &mut BytesMut,
-    channel: u16,
-    properties: &Properties,
-    body: &[u8],
-    largest: usize,
-) {
+pub(crate) fn put_content(out: &mut BytesMut, channel: u16, properties: &Properties, body: &[u8], largest: usize) {
     put_frame(out, HEADER, channel, |out| {
         out.put_u16(60);
         out.put_u16(0);

@@ -89,9 +89,7 @@ impl Incoming {
                 Self::Start { mechanisms: String::from_utf8_lossy(cursor.long()?).into_owned() }
             }
             (10, 20) => Self::Secure,
-            (10, 30) => {
-                Self::Tune { channel_max: cursor.u16()?, frame_max: cursor.u32()?, heartbeat: cursor.u16()? }
-            }
+            (10, 30) => Self::Tune { channel_max: cursor.u16()?, frame_max: cursor.u32()?, heartbeat: cursor.u16()? },
             (10, 41) => Self::OpenOk,
             (10, 50) => Self::Close(Closing::read(&mut cursor)?),
             (10, 51) => Self::CloseOk,
@@ -101,9 +99,7 @@ impl Incoming {
             (20, 20) => Self::ChannelFlow(cursor.u8()? & 1 != 0),
             (20, 40) => Self::ChannelClose(Closing::read(&mut cursor)?),
             (20, 41) => Self::ChannelCloseOk,
-            (50, 11) => {
-                Self::DeclareOk { queue: cursor.short()?, messages: cursor.u32()?, consumers: cursor.u32()? }
-            }
+            (50, 11) => Self::DeclareOk { queue: cursor.short()?, messages: cursor.u32()?, consumers: cursor.u32()? },
             (50, 31) => Self::PurgeOk { messages: cursor.u32()? },
             (60, 21) => Self::ConsumeOk { tag: cursor.short()? },
             (60, 30) => Self::Cancel,

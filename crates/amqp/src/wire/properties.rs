@@ -173,10 +173,8 @@ impl Properties {
             Some(bytes) => bytes.len() > 255,
             None => text.len() > 255,
         };
-        let found = self
-            .texts()
-            .into_iter()
-            .find(|(_, bit, text)| text.as_deref().is_some_and(|text| long(*bit, text)));
+        let found =
+            self.texts().into_iter().find(|(_, bit, text)| text.as_deref().is_some_and(|text| long(*bit, text)));
         found.map(|(name, ..)| name).or_else(|| {
             let long = |field: &Field| field.name_bytes().len() > 255;
             self.headers.fields().iter().any(long).then_some("name of a header")

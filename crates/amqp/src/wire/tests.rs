@@ -44,14 +44,8 @@ fn table_of(value: impl Strategy<Value = FieldValue>) -> impl Strategy<Value = H
 
 fn properties() -> impl Strategy<Value = Properties> {
     let text = || prop::option::of(".{0,60}");
-    let first = (
-        text(),
-        text(),
-        table_of(value()),
-        prop::option::of(any::<u8>()),
-        prop::option::of(any::<u8>()),
-        text(),
-    );
+    let first =
+        (text(), text(), table_of(value()), prop::option::of(any::<u8>()), prop::option::of(any::<u8>()), text());
     let second = (text(), text(), text(), prop::option::of(any::<u64>()), text(), text(), text(), text());
     (first, second).prop_map(|(first, second)| Properties {
         content_type: first.0,

@@ -43,8 +43,7 @@ async fn republished_dead_letter_starts_at_attempt_one() {
     let orders = name("back");
     let dead = format!("{orders}.dead");
     let log = Log::default();
-    let client =
-        builder().queue(Queue::quorum(&orders)).consumer(failing(&orders, &log)).start().await.unwrap();
+    let client = builder().queue(Queue::quorum(&orders)).consumer(failing(&orders, &log)).start().await.unwrap();
     let mut message = Message::to_queue(&orders, "x");
     for round in 1..=3 {
         client.publisher().publish(message.clone()).await.unwrap();

@@ -119,8 +119,7 @@ async fn blocked_connection_outlives_its_heartbeats() {
         result.unwrap();
     }
     assert_eq!(client.stats().connections, 1);
-    until("all there", async || client.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth >= MESSAGES))
-        .await;
+    until("all there", async || client.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth >= MESSAGES)).await;
     assert_eq!(client.queue_depth(&orders).await.unwrap().0, MESSAGES);
     client.shutdown(SECONDS).await;
 }
@@ -155,9 +154,7 @@ async fn publishers_time_out_while_the_broker_blocks() {
     let stats = client.stats();
     assert_eq!((stats.blocked.is_some(), stats.connections), (true, 1));
     drop(alarm);
-    until("publishing to resume", async || {
-        client.publisher().publish(Message::to_queue(&orders, "x")).await.is_ok()
-    })
-    .await;
+    until("publishing to resume", async || client.publisher().publish(Message::to_queue(&orders, "x")).await.is_ok())
+        .await;
     client.shutdown(SECONDS).await;
 }

@@ -197,17 +197,13 @@ async fn outcome_of_a_run_is_used_for_the_redelivery_of_its_message() {
 async fn order_by_key_is_kept_after_a_lost_channel() {
     let orders = name("keys");
     let queue = Queue::new(&orders);
-    let messages =
-        (0..10).map(|number| Message::to_queue(&orders, number.to_string()).header("account", "one"));
+    let messages = (0..10).map(|number| Message::to_queue(&orders, number.to_string()).header("account", "one"));
     fill_with(&queue, messages.collect()).await;
     let (log, gate) = (Log::default(), Gate::default());
     let consumer = {
         let (log, gate) = (log.clone(), gate.clone());
-        Consumer::new(&orders, "keys")
-            .workers(4)
-            .prefetch(10)
-            .order_by(OrderBy::Header("account".into()))
-            .handle(move |delivery| {
+        Consumer::new(&orders, "keys").workers(4).prefetch(10).order_by(OrderBy::Header("account".into())).handle(
+            move |delivery| {
                 let (log, gate) = (log.clone(), gate.clone());
                 async move {
                     log.add(("begin", number(&delivery)));
@@ -217,7 +213,8 @@ async fn order_by_key_is_kept_after_a_lost_channel() {
                     log.add(("end", number(&delivery)));
                     Ok(())
                 }
-            })
+            },
+        )
     };
     let proxy = Proxy::to(broker().address()).unwrap();
     let client = behind(&proxy, &queue, consumer).await;
@@ -248,8 +245,7 @@ async fn blocked_connection_delays_publishing_only() {
     let publisher = publishing.publisher();
     let waiting = tokio::spawn(async move { publisher.publish(Message::to_queue("", "x")).await.is_ok() });
     let (publisher, to) = (publishing.publisher(), orders.clone());
-    let waiting_too =
-        tokio::spawn(async move { publisher.publish(Message::to_queue(to, "100")).await.is_ok() });
+    let waiting_too = tokio::spawn(async move { publisher.publish(Message::to_queue(to, "100")).await.is_ok() });
     until("the blocked notification", async || publishing.stats().blocked.is_some()).await;
     assert!(!waiting_too.is_finished());
     broker.ctl(["set_vm_memory_high_watermark", "0.4"]).unwrap();
@@ -285,12 +281,10 @@ async fn permanent_errors_are_returned_at_once() {
     let elsewhere = broker().uri().replace("%2f", "nowhere");
     let error = Client::builder(elsewhere).start().await.err().unwrap();
     assert!(error.to_string().contains("nowhere"), "{error}");
-    let error =
-        Client::builder("amqp://127.0.0.1:1").connect_timeout(Duration::from_millis(300)).start().await;
+    let error = Client::builder("amqp://127.0.0.1:1").connect_timeout(Duration::from_millis(300)).start().await;
     assert!(error.err().unwrap().to_string().contains("refused"));
     let unknown = Consumer::new("is-not-there", "missing").handle(|_| async { Ok(()) });
-    let error =
-        builder().queue(Queue::existing("is-not-there")).consumer(unknown).start().await.err().unwrap();
+    let error = builder().queue(Queue::existing("is-not-there")).consumer(unknown).start().await.err().unwrap();
     assert!(error.to_string().contains("NOT_FOUND"), "{error}");
 }
 
@@ -299,12 +293,8 @@ async fn tls_connects_to_trusted_brokers_only() {
     let broker = Broker::start_with(&Settings::new().tls()).unwrap();
     let (orders, log) = (name("tls"), Log::default());
     let trusting = format!("{}?cacertfile={}", broker.tls_uri().unwrap(), broker.ca().unwrap().display());
-    let client = Client::builder(&trusting)
-        .queue(Queue::new(&orders))
-        .consumer(recording(&orders, &log))
-        .start()
-        .await
-        .unwrap();
+    let client =
+        Client::builder(&trusting).queue(Queue::new(&orders)).consumer(recording(&orders, &log)).start().await.unwrap();
     publish(&client, &orders, 0..100).await;
     log.reaches(100).await;
     client.shutdown(SECONDS).await;
@@ -317,8 +307,7 @@ async fn tls_connects_to_trusted_brokers_only() {
     refused(&format!("{}?cacertfile=/nowhere.pem", broker.tls_uri().unwrap()), "nowhere.pem").await;
     // TLS to a plain port.
     refused(
-        &trusting
-            .replace(&broker.tls_address().unwrap().port().to_string(), &broker.address().port().to_string()),
+        &trusting.replace(&broker.tls_address().unwrap().port().to_string(), &broker.address().port().to_string()),
         "",
     )
     .await;

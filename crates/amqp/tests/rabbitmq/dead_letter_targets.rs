@@ -85,16 +85,10 @@ async fn missing_exchange_does_not_duplicate_dead_letters_of_others() {
     for result in publisher.publish_all(to_homeless.chain(to_others)).await {
         result.unwrap();
     }
-    until("all others dead-lettered", async || {
-        client.stats().consumers[1].dead_lettered == u64::from(OTHERS)
-    })
-    .await;
+    until("all others dead-lettered", async || client.stats().consumers[1].dead_lettered == u64::from(OTHERS)).await;
     assert_eq!(client.stats().consumers[0].dead_lettered, 0);
     let dead = format!("{others}.dead");
-    until("all in the queue", async || {
-        client.queue_depth(&dead).await.is_ok_and(|(depth, _)| depth >= OTHERS)
-    })
-    .await;
+    until("all in the queue", async || client.queue_depth(&dead).await.is_ok_and(|(depth, _)| depth >= OTHERS)).await;
     assert_eq!(client.queue_depth(&dead).await.unwrap().0, OTHERS);
     // No dead letter is lost.
     let _helped = builder()
@@ -104,10 +98,8 @@ async fn missing_exchange_does_not_duplicate_dead_letters_of_others() {
         .start()
         .await
         .unwrap();
-    until("the unroutable ones dead-lettered", async || {
-        client.stats().consumers[0].dead_lettered == UNROUTABLE as u64
-    })
-    .await;
+    until("the unroutable ones dead-lettered", async || client.stats().consumers[0].dead_lettered == UNROUTABLE as u64)
+        .await;
     assert_eq!(client.stats().connections, 1);
     client.shutdown(SECONDS).await;
     helper.shutdown(SECONDS).await;

@@ -21,20 +21,17 @@ async fn dead_letter_has_the_reason_in_headers() {
     }
     let orders = name("dead");
     let queue = Queue::new(&orders);
-    let texts =
-        [r#"{"what":"transient"}"#, r#"{"what":"permanent"}"#, r#"{"what":"panic"}"#, "not JSON", "{}"];
-    let messages =
-        texts.iter().enumerate().map(|(id, text)| Message::to_queue(&orders, *text).id(id.to_string()));
+    let texts = [r#"{"what":"transient"}"#, r#"{"what":"permanent"}"#, r#"{"what":"panic"}"#, "not JSON", "{}"];
+    let messages = texts.iter().enumerate().map(|(id, text)| Message::to_queue(&orders, *text).id(id.to_string()));
     fill_with(&queue, messages.collect()).await;
-    let consumer = Consumer::new(&orders, "rejecting").workers(2).retry(QUICK).handle_json(
-        |order: Order, _| async move {
+    let consumer =
+        Consumer::new(&orders, "rejecting").workers(2).retry(QUICK).handle_json(|order: Order, _| async move {
             match order.what.as_str() {
                 "transient" => Err(TaskError::transient("still not")),
                 "permanent" => Err(TaskError::permanent("never")),
                 _ => panic!("oh no"),
             }
-        },
-    );
+        });
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
     let dead = format!("{orders}.dead");
     depth_is(&client, &dead, 5).await;
@@ -47,13 +44,10 @@ async fn dead_letter_has_the_reason_in_headers() {
         .iter()
         .map(|dead_letter| (header_of(dead_letter, header::REASON), header_of(dead_letter, header::FAILED)))
         .collect();
-    let expected =
-        [("attempts", "3"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1")];
+    let expected = [("attempts", "3"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1")];
     assert_eq!(reasons, expected.map(|(reason, failed)| (reason.to_owned(), failed.to_owned())));
-    let errors: Vec<_> =
-        dead_letters.iter().map(|dead_letter| header_of(dead_letter, header::ERROR)).collect();
-    for (error, part) in errors.iter().zip(["still not", "never", "oh no", "cannot decode", "missing field"])
-    {
+    let errors: Vec<_> = dead_letters.iter().map(|dead_letter| header_of(dead_letter, header::ERROR)).collect();
+    for (error, part) in errors.iter().zip(["still not", "never", "oh no", "cannot decode", "missing field"]) {
         assert!(error.contains(part), "{error}");
     }
     for (dead_letter, text) in dead_letters.iter().zip(texts) {
@@ -79,9 +73,8 @@ async fn dead_letter_is_also_stored_when_configured() {
         ],
     )
     .await;
-    let consumer = Consumer::new(&orders, "keeps")
-        .store_dead_letters()
-        .handle_blocking(|_| Err(TaskError::permanent("refused")));
+    let consumer =
+        Consumer::new(&orders, "keeps").store_dead_letters().handle_blocking(|_| Err(TaskError::permanent("refused")));
     let client = builder().queue(queue).consumer(consumer).store(store.clone()).start().await.unwrap();
     depth_is(&client, &format!("{orders}.dead"), 2).await;
     client.shutdown(SECONDS).await;
@@ -102,8 +95,7 @@ async fn dead_letters_go_to_a_configured_target() {
     let consumer = Consumer::new(&orders, "own")
         .dead_letters("", &dead_queue)
         .handle(|_| async { Err(TaskError::permanent("no")) });
-    let client =
-        builder().queue(queue).queue(Queue::classic(&dead_queue)).consumer(consumer).start().await.unwrap();
+    let client = builder().queue(queue).queue(Queue::classic(&dead_queue)).consumer(consumer).start().await.unwrap();
     depth_is(&client, &dead_queue, 3).await;
     assert!(client.queue_depth(&format!("{orders}.dead")).await.is_err());
     client.shutdown(SECONDS).await;

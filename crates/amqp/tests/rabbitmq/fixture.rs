@@ -152,11 +152,10 @@ pub(crate) fn depth_is(client: &Client, queue: &str, messages: u32) -> impl Futu
 pub(crate) async fn take_all(queue: &str, count: usize) -> Vec<Delivery> {
     let log = Log::default();
     let taken = log.clone();
-    let consumer =
-        Consumer::new(queue, name("taking")).dead_letters("amq.fanout", "").handle(move |delivery| {
-            taken.add(delivery);
-            async { Ok(()) }
-        });
+    let consumer = Consumer::new(queue, name("taking")).dead_letters("amq.fanout", "").handle(move |delivery| {
+        taken.add(delivery);
+        async { Ok(()) }
+    });
     let client = builder().queue(Queue::existing(queue)).consumer(consumer).start().await.unwrap();
     let all = log.reaches(count).await;
     client.shutdown(Duration::from_secs(5)).await;

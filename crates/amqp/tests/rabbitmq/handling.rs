@@ -311,13 +311,10 @@ async fn message_with_an_id_in_progress_elsewhere_waits() {
     for result in clients[0].publisher().publish_all(messages).await {
         result.unwrap();
     }
-    until("both messages", async || clients.iter().all(|client| client.stats().consumers[0].received == 1))
-        .await;
+    until("both messages", async || clients.iter().all(|client| client.stats().consumers[0].received == 1)).await;
     // One waits for the other without a start.
     until("one that waits", async || {
-        clients
-            .iter()
-            .any(|client| client.stats().consumers[0].handler.as_ref().is_some_and(|of| of.count >= 1))
+        clients.iter().any(|client| client.stats().consumers[0].handler.as_ref().is_some_and(|of| of.count >= 1))
     })
     .await;
     assert_eq!(starts.len(), 1);

@@ -169,10 +169,7 @@ async fn empty_message_id_counts_as_none() {
     let mut seen = log.all();
     seen.sort_unstable();
     assert_eq!(seen, [0, 1, 2, 3, 4]);
-    assert_eq!(
-        (stats.consumers[0].skipped, stats.consumers[0].retried, stats.consumers[0].dead_lettered),
-        (0, 0, 0)
-    );
+    assert_eq!((stats.consumers[0].skipped, stats.consumers[0].retried, stats.consumers[0].dead_lettered), (0, 0, 0));
 }
 
 /// Regression: text that is not UTF-8 grew when written again: a long one could not be republished, and a short one had
@@ -235,8 +232,7 @@ async fn check_both_are_handled(first: &[u8], second: &[u8]) {
     let store = Store::open(folder.path().join("ids.db")).unwrap();
     let log = Log::default();
     let consumer = recording(&orders, &log).dedup_window(Duration::from_secs(60));
-    let client =
-        builder().queue(Queue::quorum(&orders)).store(store).consumer(consumer).start().await.unwrap();
+    let client = builder().queue(Queue::quorum(&orders)).store(store).consumer(consumer).start().await.unwrap();
     let mut raw = RawClient::new().await;
     for (number, id) in [("0", first), ("1", second), ("2", first)] {
         raw.publish(&orders, b"c", id, number.as_bytes()).await;

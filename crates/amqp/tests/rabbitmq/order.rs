@@ -78,12 +78,8 @@ async fn each_key_is_in_order_while_keys_run_in_parallel() {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let consumer = {
             let (log, now, most) = (log.clone(), Arc::clone(&now), Arc::clone(&most));
-            Consumer::new(&orders, "keys")
-                .workers(8)
-                .prefetch(100)
-                .retry(QUICK)
-                .order_by(order.clone())
-                .handle(move |delivery| {
+            Consumer::new(&orders, "keys").workers(8).prefetch(100).retry(QUICK).order_by(order.clone()).handle(
+                move |delivery| {
                     let (log, now, most) = (log.clone(), Arc::clone(&now), Arc::clone(&most));
                     async move {
                         most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
@@ -100,7 +96,8 @@ async fn each_key_is_in_order_while_keys_run_in_parallel() {
                         log.add((account, number(&delivery)));
                         Ok(())
                     }
-                })
+                },
+            )
         };
         let client = builder()
             .exchange(shop)
@@ -136,18 +133,16 @@ async fn waiting_key_does_not_block_other_keys() {
     let (log, gate) = (Log::default(), Gate::default());
     let consumer = {
         let (log, gate) = (log.clone(), gate.clone());
-        Consumer::new(&orders, "waits").workers(2).order_by(OrderBy::Header("account".into())).handle(
-            move |delivery| {
-                let (log, gate) = (log.clone(), gate.clone());
-                async move {
-                    if number(&delivery) == 0 {
-                        gate.pass().await;
-                    }
-                    log.add(number(&delivery));
-                    Ok(())
+        Consumer::new(&orders, "waits").workers(2).order_by(OrderBy::Header("account".into())).handle(move |delivery| {
+            let (log, gate) = (log.clone(), gate.clone());
+            async move {
+                if number(&delivery) == 0 {
+                    gate.pass().await;
                 }
-            },
-        )
+                log.add(number(&delivery));
+                Ok(())
+            }
+        })
     };
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
     assert_eq!(log.reaches(98).await, (2..100).collect::<Vec<_>>());

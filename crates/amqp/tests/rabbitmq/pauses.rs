@@ -110,8 +110,7 @@ async fn message_for_which_alone_the_sink_fails_uses_its_attempts() {
             consumer = consumer.order_by(gristmill_amqp::OrderBy::Header("account".to_owned()));
         }
         let message = |number: usize| {
-            gristmill_amqp::Message::to_queue(&orders, number.to_string())
-                .header("account", (number % 7).to_string())
+            gristmill_amqp::Message::to_queue(&orders, number.to_string()).header("account", (number % 7).to_string())
         };
         fill_with(&queue, (0..50).map(message).collect()).await;
         let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
@@ -216,12 +215,7 @@ async fn message_that_fails_for_a_day_is_at_fault_although_postponed() {
     let handler = {
         let since = since.clone();
         move |delivery: gristmill_amqp::Delivery| {
-            since.add(
-                delivery
-                    .headers()
-                    .get(header::SINK_FAILED_SINCE)
-                    .and_then(gristmill_amqp::FieldValue::as_int),
-            );
+            since.add(delivery.headers().get(header::SINK_FAILED_SINCE).and_then(gristmill_amqp::FieldValue::as_int));
             async { Err(TaskError::dependency_failed("500")) }
         }
     };

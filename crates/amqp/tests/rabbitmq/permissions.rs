@@ -67,9 +67,7 @@ async fn missing_permissions_are_named_at_start_with_the_command_that_grants_the
         format!("configure on queue {orders}.retry.125, which does not exist"),
         "write on exchange amq.default".to_owned(),
         "rabbitmqctl set_permissions -p '/' 'unprivileged-".to_owned(),
-        format!(
-            "'^({orders}\\.dead|{orders}\\.retry\\.125)$' '^(amq\\.default|{orders}\\.dead)$' '^({orders}|"
-        ),
+        format!("'^({orders}\\.dead|{orders}\\.retry\\.125)$' '^(amq\\.default|{orders}\\.dead)$' '^({orders}|"),
     ] {
         assert!(text.contains(&expected), "no {expected:?} in {text}");
     }
@@ -146,11 +144,9 @@ async fn missing_retry_queue_is_named_when_nothing_is_declared() {
 async fn existing_stream_is_recognised_without_configure_permission() {
     let (orders, uri) = (name("kind"), user("kind-reader", ["^$", ".*", ".*"]));
     let queue_of = |kind| format!("{orders}.{kind}");
-    for queue in [
-        Queue::stream(queue_of("stream")),
-        Queue::quorum(queue_of("quorum")),
-        Queue::classic(queue_of("classic")),
-    ] {
+    for queue in
+        [Queue::stream(queue_of("stream")), Queue::quorum(queue_of("quorum")), Queue::classic(queue_of("classic"))]
+    {
         fill(&queue, "unused", 0).await;
     }
     for (kind, is_stream) in [("stream", true), ("quorum", false), ("classic", false)] {

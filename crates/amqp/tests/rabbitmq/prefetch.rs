@@ -12,8 +12,7 @@ async fn prefetch_is_near_the_workers_with_slow_handlers() {
     let (orders, started, gate) = (name("slow"), Log::default(), Gate::default());
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 200).await;
-    let client =
-        builder().queue(queue).consumer(gated(&orders, &started, &gate, None)).start().await.unwrap();
+    let client = builder().queue(queue).consumer(gated(&orders, &started, &gate, None)).start().await.unwrap();
     started.reaches(4).await;
     depth_is(&client, &orders, 195).await;
     assert_eq!(client.stats().consumers[0].received, 5);

@@ -18,10 +18,7 @@ async fn client_of_peer(behavior: Behavior) -> Client {
 async fn unexpected_delivery_tags_close_only_the_channel() {
     for tags in [vec![1, 2, 2, 3], vec![1, 1 << 36], vec![0], vec![u64::MAX]] {
         let client = client_of_peer(Behavior::DeliveryTags(tags.clone())).await;
-        until(&format!("a reconnect after {tags:?}"), async || {
-            client.stats().consumers[0].channel_losses >= 2
-        })
-        .await;
+        until(&format!("a reconnect after {tags:?}"), async || client.stats().consumers[0].channel_losses >= 2).await;
         assert_eq!(client.stats().connections, 1, "{tags:?}");
         client.shutdown(Duration::from_secs(5)).await;
     }

@@ -77,8 +77,7 @@ async fn each_message_gets_its_own_result() {
     depth_is(&client, &full, 2).await;
     // The missing exchange closed the channel, and unconfirmed messages were sent again.
     let log = Log::default();
-    let consuming =
-        builder().queue(Queue::new(&orders)).consumer(recording(&orders, &log)).start().await.unwrap();
+    let consuming = builder().queue(Queue::new(&orders)).consumer(recording(&orders, &log)).start().await.unwrap();
     let seen = async || log.all().into_iter().collect::<std::collections::BTreeSet<_>>();
     until("all of them", async || seen().await.len() == arrived.len()).await;
     assert_eq!(seen().await, arrived);
@@ -105,12 +104,8 @@ async fn no_message_is_lost_when_the_network_is_cut() {
     let orders = name("cut");
     let queue = Queue::new(&orders);
     let proxy = Proxy::to(broker().address()).unwrap();
-    let client = Client::builder(proxy.uri(&broker().uri()))
-        .queue(queue.clone())
-        .max_in_flight(50)
-        .start()
-        .await
-        .unwrap();
+    let client =
+        Client::builder(proxy.uri(&broker().uri())).queue(queue.clone()).max_in_flight(50).start().await.unwrap();
     let publisher = client.publisher();
     let to = orders.clone();
     let publishing = tokio::spawn(async move {
@@ -118,8 +113,7 @@ async fn no_message_is_lost_when_the_network_is_cut() {
     });
     let asking = crate::fixture::client().await;
     for round in 1..=5 {
-        until("some more of them", async || asking.queue_depth(&orders).await.unwrap().0 >= round * 100)
-            .await;
+        until("some more of them", async || asking.queue_depth(&orders).await.unwrap().0 >= round * 100).await;
         proxy.cut();
         proxy.restore();
     }

@@ -111,8 +111,7 @@ impl RawClient {
     pub(crate) async fn publish(&mut self, queue: &str, correlation: &[u8], id: &[u8], body: &[u8]) {
         self.0.send_method(1, method(60, 40).number16(0).short(b"").short(queue.as_bytes()).byte(0)).await;
         let flags = (1 << 12) | (1 << 10) | (1 << 7);
-        let header =
-            method(60, 0).number64(body.len() as u64).number16(flags).byte(2).short(correlation).short(id);
+        let header = method(60, 0).number64(body.len() as u64).number16(flags).byte(2).short(correlation).short(id);
         self.0.send(HEADER, 1, &header.0).await;
         self.0.send(BODY, 1, body).await;
     }

@@ -89,12 +89,8 @@ async fn idle_stream_consumer_misses_no_message_after_a_cut() {
     let orders = name("idle");
     let queue = Queue::stream(&orders);
     let (log, proxy) = (Log::default(), Proxy::to(broker().address()).unwrap());
-    let client = behind(&proxy)
-        .queue(queue.clone())
-        .consumer(recording(&orders, &log).workers(1))
-        .start()
-        .await
-        .unwrap();
+    let client =
+        behind(&proxy).queue(queue.clone()).consumer(recording(&orders, &log).workers(1)).start().await.unwrap();
     proxy.cut();
     until("the loss noticed", async || !client.stats().consumers[0].consuming).await;
     fill_with(&queue, vec![Message::to_queue(&orders, "0")]).await;
@@ -126,8 +122,7 @@ async fn many_consumers_of_one_client_start_and_reconnect() {
     let client = all(behind(&proxy)).start().await.unwrap();
     let publishing = self::client().await;
     for round in 0..4 {
-        until("all consume", async || client.stats().consumers.iter().all(|consumer| consumer.consuming))
-            .await;
+        until("all consume", async || client.stats().consumers.iter().all(|consumer| consumer.consuming)).await;
         for (queue, log) in queues.iter().zip(&logs) {
             // Exactly one consumer each.
             until(&format!("one consumer of {queue}"), async || {

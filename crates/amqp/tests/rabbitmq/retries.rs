@@ -104,8 +104,7 @@ async fn timed_out_handler_is_retried() {
         let queue = Queue::new(&orders);
         fill(&queue, &orders, 3).await;
         let log = Log::default();
-        let consumer =
-            Consumer::new(&orders, "late").workers(2).retry(QUICK).timeout(Duration::from_millis(100));
+        let consumer = Consumer::new(&orders, "late").workers(2).retry(QUICK).timeout(Duration::from_millis(100));
         let consumer = match blocking {
             false => {
                 let log = log.clone();
@@ -138,11 +137,7 @@ async fn timed_out_handler_is_retried() {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2]);
         let stats = client.shutdown(SECONDS).await;
-        assert_eq!(
-            (stats.consumers[0].timed_out, stats.consumers[0].retried),
-            (1, 1),
-            "blocking: {blocking}"
-        );
+        assert_eq!((stats.consumers[0].timed_out, stats.consumers[0].retried), (1, 1), "blocking: {blocking}");
     }
 }
 
@@ -161,8 +156,7 @@ async fn message_is_retried_despite_properties_the_broker_would_refuse() {
     // As another user, whom the broker does not accept as publisher of this user id.
     broker().ctl(["add_user", "retrier", "retrier"]).unwrap();
     broker().ctl(["set_permissions", "retrier", ".*", ".*", ".*"]).unwrap();
-    let uri =
-        broker().uri().replace(&format!("{}:{}", broker().user(), broker().password()), "retrier:retrier");
+    let uri = broker().uri().replace(&format!("{}:{}", broker().user(), broker().password()), "retrier:retrier");
     let log = Log::default();
     let consumer = {
         let log = log.clone();
@@ -251,10 +245,6 @@ async fn message_with_zero_expiration_is_handled_when_delivered() {
         until("the last one", async || log.all().contains(&20)).await;
         let stats = client.shutdown(SECONDS).await.consumers.remove(0);
         assert!(log.len() > 1, "{orders}: {stats:?}");
-        assert_eq!(
-            (stats.expired, stats.handled, stats.received),
-            (0, log.len() as u64, log.len() as u64),
-            "{orders}"
-        );
+        assert_eq!((stats.expired, stats.handled, stats.received), (0, log.len() as u64, log.len() as u64), "{orders}");
     }
 }

@@ -48,11 +48,7 @@ async fn running_handlers_finish_and_the_rest_is_requeued_at_shutdown() {
         gate.open(100);
         let stats = shutdown.await.unwrap();
         let (started, done) = (started.all(), done.all());
-        assert_eq!(
-            (started.len(), done.len()),
-            (4, 4),
-            "blocking: {blocking}: waiting messages were not started"
-        );
+        assert_eq!((started.len(), done.len()), (4, 4), "blocking: {blocking}: waiting messages were not started");
         assert_eq!(stats.consumers[0].acknowledged, 4);
         let mut rest: Vec<usize> = take_all(&orders, 100 - done.len()).await.iter().map(number).collect();
         rest.extend(done);
@@ -106,8 +102,7 @@ async fn repeated_starts_and_shutdowns_handle_each_message_once() {
     }
     let client = builder().queue(queue).consumer(recording(&orders, &log)).start().await.unwrap();
     let mut seen = log.reaches(3000).await;
-    until("all acknowledged", async || client.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth == 0))
-        .await;
+    until("all acknowledged", async || client.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth == 0)).await;
     client.shutdown(Duration::from_secs(5)).await;
     seen = if seen.len() == 3000 { seen } else { log.all() };
     seen.sort_unstable();
@@ -126,8 +121,7 @@ async fn message_is_not_handled_again_when_its_channel_is_lost_during_shutdown()
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         let (started, gate) = (Log::default(), Gate::default());
         let consumer = gated(&orders, &started, &gate, None);
-        let client =
-            Client::builder(broker.uri()).queue(queue.clone()).consumer(consumer).start().await.unwrap();
+        let client = Client::builder(broker.uri()).queue(queue.clone()).consumer(consumer).start().await.unwrap();
         client.publisher().publish(Message::to_queue(&orders, "0")).await.unwrap();
         started.reaches(1).await;
         let watch = client.stats_handle();
@@ -167,11 +161,7 @@ async fn outcomes_are_used_after_a_cut_during_shutdown() {
     until("both connections back", async || proxy.connections() >= 2 * connections).await;
     gate.open(10);
     let stats = shutdown.await.unwrap().consumers.remove(0);
-    assert_eq!(
-        (started.len(), stats.handled, stats.dead_lettered, stats.acknowledged),
-        (4, 3, 1, 4),
-        "{stats:?}"
-    );
+    assert_eq!((started.len(), stats.handled, stats.dead_lettered, stats.acknowledged), (4, 3, 1, 4), "{stats:?}");
     depth_is(&asking, &orders, 6).await;
     depth_is(&asking, &format!("{orders}.dead"), 1).await;
 }

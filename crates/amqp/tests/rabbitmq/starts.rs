@@ -38,11 +38,7 @@ async fn dead_letters(client: &Client, queue: &str) -> u32 {
 
 /// Runs a consumer again and again, each time ending it abruptly while message 0 runs, until message 0 is a dead
 /// letter. Then the others finish. Returns how often message 0 was started.
-async fn crash_until_dead_lettered(
-    queue: &Queue,
-    orders: &str,
-    configure: impl Fn(Consumer) -> Consumer,
-) -> usize {
+async fn crash_until_dead_lettered(queue: &Queue, orders: &str, configure: impl Fn(Consumer) -> Consumer) -> usize {
     let database = Database::new();
     let (crashes, done) = (Log::default(), Log::default());
     let others = client().await.queue_depth(orders).await.unwrap().0 as usize - 1;
@@ -83,11 +79,7 @@ async fn crash_until_dead_lettered(
         client.shutdown(SECONDS).await;
         let dead_letters = take_all(&dead(orders), 1).await;
         assert_eq!(number(&dead_letters[0]), 0);
-        assert_eq!(
-            dead_letters[0].headers().get(header::REASON),
-            Some(&FieldValue::from("starts")),
-            "{queue:?}"
-        );
+        assert_eq!(dead_letters[0].headers().get(header::REASON), Some(&FieldValue::from("starts")), "{queue:?}");
         assert_eq!(self::client().await.queue_depth(&dead(orders)).await.unwrap().0, 0, "{queue:?}");
         return crashes.len();
     }
@@ -136,8 +128,7 @@ async fn connection_cuts_do_not_count_as_starts() {
         let asking = client().await;
         let all_here = async |times: u64| {
             until("all sixty here", async || {
-                consuming.stats().consumers[0].received >= 60 * times
-                    || dead_letters(&asking, &orders).await > 0
+                consuming.stats().consumers[0].received >= 60 * times || dead_letters(&asking, &orders).await > 0
             })
             .await;
         };
@@ -150,9 +141,7 @@ async fn connection_cuts_do_not_count_as_starts() {
         gate.open(10_000);
         until("all handled or dead-lettered", async || {
             let stats = consuming.stats().consumers.remove(0);
-            stats.consuming
-                && stats.handled + stats.dead_lettered >= 60
-                && stats.in_flight + stats.waiting == 0
+            stats.consuming && stats.handled + stats.dead_lettered >= 60 && stats.in_flight + stats.waiting == 0
         })
         .await;
         assert_eq!(dead_letters(&asking, &orders).await, 0, "{queue:?}");
@@ -193,8 +182,7 @@ async fn delivery_count_set_by_a_publisher_does_not_count() {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         let (log, database) = (Log::default(), Database::new());
         fill_with(&queue, vec![Message::to_queue(&orders, "0").header("x-delivery-count", 1000i64)]).await;
-        let consuming =
-            builder().queue(queue.clone()).consumer(recording(&orders, &log)).store(database.store());
+        let consuming = builder().queue(queue.clone()).consumer(recording(&orders, &log)).store(database.store());
         let consuming = consuming.start().await.unwrap();
         until("handled or dead-lettered", async || consuming.stats().consumers[0].acknowledged == 1).await;
         assert_eq!(log.all(), [0], "{queue:?}");
@@ -215,18 +203,12 @@ async fn equal_messages_do_not_share_their_starts() {
             seen.add(());
             std::future::pending()
         });
-        let client =
-            builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
+        let client = builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
         started.reaches(20).await;
         drop(client);
     }
-    let client = builder()
-        .queue(queue)
-        .consumer(recording(&orders, &log))
-        .store(database.store())
-        .start()
-        .await
-        .unwrap();
+    let client =
+        builder().queue(queue).consumer(recording(&orders, &log)).store(database.store()).start().await.unwrap();
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 20).await;
     assert_eq!(log.len(), 20);
     client.shutdown(SECONDS).await;
@@ -244,14 +226,10 @@ async fn kills_right_after_the_start_leave_one_copy_on_a_classic_queue() {
             started.send(()).unwrap();
             std::future::pending()
         });
-        let client =
-            builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
+        let client = builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
         has_started.recv().await.unwrap();
         drop(client);
-        until("the consumer gone", async || {
-            asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)
-        })
-        .await;
+        until("the consumer gone", async || asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)).await;
     }
     depth_is(&asking, &orders, 1).await;
 }
@@ -297,8 +275,7 @@ async fn retry_in_place_keeps_its_due_time_after_restarts() {
     fill(&queue, &orders, 1).await;
     let half = AN_HOUR / 2;
     // Start times after the first run, and the attempts made by then.
-    for (later, attempted) in [(Duration::ZERO, 1), (half, 1), (half - Duration::from_secs(1), 1), (half, 2)]
-    {
+    for (later, attempted) in [(Duration::ZERO, 1), (half, 1), (half - Duration::from_secs(1), 1), (half, 2)] {
         clock.set(clock.now().plus(later));
         let store = database.store_at(&clock);
         let client = builder().queue(queue.clone()).consumer(attempts(&orders, &log)).store(store);
@@ -337,10 +314,7 @@ async fn runs_that_failed_with_the_sink_do_not_count_as_unfinished() {
         .await;
         assert_eq!(client.stats().consumers[0].dead_lettered, 0, "it was dead-lettered");
         drop(client);
-        until("the consumer gone", async || {
-            asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)
-        })
-        .await;
+        until("the consumer gone", async || asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)).await;
     }
     let consumer = recording(&orders, &log).max_starts(2);
     let client = builder().queue(queue).consumer(consumer).store(database.store()).start().await.unwrap();
@@ -359,13 +333,8 @@ async fn equal_messages_are_all_handled_after_a_peek() {
     depth_is(&asking, &orders, 300).await;
     assert_eq!(asking.peek(&orders, 300).await.unwrap().len(), 300);
     depth_is(&asking, &orders, 300).await;
-    let client = builder()
-        .queue(queue)
-        .consumer(recording(&orders, &log))
-        .store(database.store())
-        .start()
-        .await
-        .unwrap();
+    let client =
+        builder().queue(queue).consumer(recording(&orders, &log)).store(database.store()).start().await.unwrap();
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 300).await;
     let stats = client.shutdown(SECONDS).await.consumers.remove(0);
     assert_eq!((log.len(), stats.dead_lettered), (300, 0));

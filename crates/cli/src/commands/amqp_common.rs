@@ -110,23 +110,19 @@ pub(super) fn failed(error: AmqpError) -> Error {
             "{}. Check the user and the password in the URI; percent-encode special characters, such as %2f for /",
             text.trim_end_matches('.')
         )),
-        AmqpError::ConnectionRefused { code: 530, to, text: reply } => {
-            Error::Setting(match refused_access(&reply) {
-                Some((vhost, user)) => format!(
-                    "{to}: user {user} has no access to virtual host {vhost}; an administrator can grant it with `rabbitmqctl \
+        AmqpError::ConnectionRefused { code: 530, to, text: reply } => Error::Setting(match refused_access(&reply) {
+            Some((vhost, user)) => format!(
+                "{to}: user {user} has no access to virtual host {vhost}; an administrator can grant it with `rabbitmqctl \
                  set_permissions -p '{vhost}' '{user}' '.*' '.*' '.*'`"
-                ),
-                None => {
-                    format!("{text}. Check the virtual host, which is the part of the URI after the host")
-                }
-            })
-        }
+            ),
+            None => {
+                format!("{text}. Check the virtual host, which is the part of the URI after the host")
+            }
+        }),
         AmqpError::Channel { code: 404, .. } if text.contains("no exchange") => {
             Error::Setting(format!("{text}. Declare the exchange at the broker first"))
         }
-        AmqpError::Channel { code: 404, .. } => {
-            Error::Setting(format!("{text}. Declare it with --declare quorum"))
-        }
+        AmqpError::Channel { code: 404, .. } => Error::Setting(format!("{text}. Declare it with --declare quorum")),
         AmqpError::Channel { code: 406, .. } => Error::Setting(match difference(&text) {
             Some(difference) => {
                 format!("{difference}. Give the arguments that it has, or omit --declare to use it unchanged")
@@ -148,9 +144,7 @@ pub(super) fn failed(error: AmqpError) -> Error {
         AmqpError::ConnectionRefused { .. } | AmqpError::Protocol { .. } => {
             Error::Setting(format!("{text}; {elsewhere}"))
         }
-        AmqpError::Closed => {
-            Error::System(format!("no broker answered within amqp.connect_within; {elsewhere}"))
-        }
+        AmqpError::Closed => Error::System(format!("no broker answered within amqp.connect_within; {elsewhere}")),
         _ => Error::System(text),
     }
 }
@@ -163,8 +157,7 @@ mod tests {
     fn difference_to_existing_queue_is_extracted() {
         let text = "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': \
                     received the value '10' of type 'long' but current is none";
-        let expected =
-            "queue 'q' exists with x-max-length = none, but the value '10' of type 'long' was requested";
+        let expected = "queue 'q' exists with x-max-length = none, but the value '10' of type 'long' was requested";
         assert_eq!(difference(text).as_deref(), Some(expected));
         assert_eq!(difference("PRECONDITION_FAILED - invalid arg 'x-max-priority'"), None);
     }

@@ -34,10 +34,8 @@ impl Completeness {
     /// Adds the fields to a JSON object.
     pub(super) fn insert_into(&self, object: &mut Map<String, Value>) {
         let Coverage { complete, unread_files, unreadable_files, unreachable_files, .. } = &self.coverage;
-        let Coverage { unreadable_folders, unscanned_folders, unfinished_roots, absent_roots, .. } =
-            &self.coverage;
-        let paths =
-            |paths: &[std::path::PathBuf]| paths.iter().map(|path| path_text(path)).collect::<Vec<_>>();
+        let Coverage { unreadable_folders, unscanned_folders, unfinished_roots, absent_roots, .. } = &self.coverage;
+        let paths = |paths: &[std::path::PathBuf]| paths.iter().map(|path| path_text(path)).collect::<Vec<_>>();
         let fields = [
             ("complete", json!(complete)),
             ("unread_files", json!(unread_files)),
@@ -69,7 +67,9 @@ impl Completeness {
             lines.push(format!("Complete it with `{}`", self.hints.command("scan")));
             if self.coverage.unreachable_files > 0 {
                 let command = self.hints.command("scan --every-file");
-                lines.push(format!("If these disks are never connected together, `{command}` also hashes files of unique size"));
+                lines.push(format!(
+                    "If these disks are never connected together, `{command}` also hashes files of unique size"
+                ));
             }
         }
         lines.iter().map(|line| format!("{line}\n")).collect()

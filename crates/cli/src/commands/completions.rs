@@ -54,9 +54,8 @@ pub(crate) fn man(args: &ManArgs, context: &Context) -> Result<Outcome, Error> {
         context.output.print(&json!({"page": page}), |_| page.clone())?;
         return Ok(Outcome::Done);
     };
-    let failed = |path: &Path, error: std::io::Error| {
-        Error::cannot_write(path, &error, "choose another folder with --out")
-    };
+    let failed =
+        |path: &Path, error: std::io::Error| Error::cannot_write(path, &error, "choose another folder with --out");
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     let mut files = Vec::new();
     for command in with_subcommands(built_command()) {
@@ -81,12 +80,8 @@ fn built_command() -> clap::Command {
 
 /// Returns a command and all its subcommands, recursively.
 fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
-    let mut all: Vec<clap::Command> = command
-        .get_subcommands()
-        .filter(|inner| !inner.is_hide_set())
-        .cloned()
-        .flat_map(with_subcommands)
-        .collect();
+    let mut all: Vec<clap::Command> =
+        command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned().flat_map(with_subcommands).collect();
     all.insert(0, command);
     all
 }

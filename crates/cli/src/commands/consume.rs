@@ -21,9 +21,7 @@ pub(super) mod supervisor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{
-    Binding, Client, ClientBuilder, Consumer, Delivery, Error as AmqpError, Exchange, Offset, Queue,
-};
+use gristmill_amqp::{Binding, Client, ClientBuilder, Consumer, Delivery, Error as AmqpError, Exchange, Offset, Queue};
 use gristmill_jobs::ProcessGroups;
 use gristmill_store::{Error as StoreError, Store};
 use tokio::runtime::Handle;
@@ -118,9 +116,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             quiet: context.quiet,
             shutdown: settings.amqp.shutdown,
             limit: limits.limit,
-            drain: limits
-                .drain
-                .map(|timeout| (timeout, ReturningCounter::new(Management::from_settings(&settings)))),
+            drain: limits.drain.map(|timeout| (timeout, ReturningCounter::new(Management::from_settings(&settings)))),
             rejects_when_full: chosen.iter().any(rejects_when_full),
             unfinished: None,
             signal_count: 0,
@@ -132,11 +128,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         if let Some(error) = supervisor.failure {
             return Err(error);
         }
-        Ok::<_, Error>(Some((
-            stats.map_err(amqp_common::failed)?,
-            supervisor.signal_count,
-            supervisor.unfinished,
-        )))
+        Ok::<_, Error>(Some((stats.map_err(amqp_common::failed)?, supervisor.signal_count, supervisor.unfinished)))
     });
     // The shutdown timeout of actions that still run is over.
     runtime.shutdown_background();
@@ -166,10 +158,9 @@ fn start_error(error: AmqpError, chosen: &[consumers::Consumer]) -> Error {
         one.dead_letters.is_none() && text.contains(&format!("queue '{}.dead'", one.queue))
     };
     match (amqp_common::difference(&text), chosen.iter().find(is_dead_queue)) {
-        (Some(difference), Some(one)) => Error::Setting(format!(
-            "{difference}. Use the existing queue with --dead-letters :{}.dead",
-            one.queue
-        )),
+        (Some(difference), Some(one)) => {
+            Error::Setting(format!("{difference}. Use the existing queue with --dead-letters :{}.dead", one.queue))
+        }
         _ => amqp_common::failed(error),
     }
 }
@@ -366,8 +357,7 @@ fn with_action(
             let exec = Exec::new(words.clone(), timeout, control.cancel.clone(), groups);
             if let Some(options) = batch {
                 let runtime = Handle::current();
-                let run =
-                    move |some: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(some, &lines));
+                let run = move |some: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(some, &lines));
                 return Ok(with_batches(consumer, batch::batch_writer("exec", options, run)?));
             }
             consumer.handle(move |delivery| Arc::clone(&exec).run(delivery))

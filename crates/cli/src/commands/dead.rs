@@ -64,9 +64,7 @@ pub(crate) enum Command {
         paging: Paging<Cursor>,
     },
     /// Show a dead letter with its payload and errors
-    #[command(
-        after_help = "Examples:\n  gristmill dead show 4\n  gristmill dead show 4 --json | jq .payload"
-    )]
+    #[command(after_help = "Examples:\n  gristmill dead show 4\n  gristmill dead show 4 --json | jq .payload")]
     Show {
         /// Number of the dead letter
         #[arg(value_parser = dead_letter_id)]
@@ -140,9 +138,9 @@ impl Selection {
     fn check(&self) -> Result<(), Error> {
         let given = [("--kind", &self.kind), ("--document", &self.document), ("--reason", &self.reason)];
         match given.iter().find(|(_, value)| value.is_some()) {
-            Some((flag, _)) if !self.all => Err(Error::Setting(format!(
-                "{flag} filters the dead letters of --all; omit it when you name numbers"
-            ))),
+            Some((flag, _)) if !self.all => {
+                Err(Error::Setting(format!("{flag} filters the dead letters of --all; omit it when you name numbers")))
+            }
             _ => Ok(()),
         }
     }
@@ -165,13 +163,11 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     match command {
         Command::List { filter, paging } => {
             let Filter { kind, document, reason } = filter;
-            let is_filtered =
-                kind.is_some() || document.is_some() || reason.is_some() || paging.is_continued();
+            let is_filtered = kind.is_some() || document.is_some() || reason.is_some() || paging.is_continued();
             let filter = DeadLetterFilter { kind, document_id: document, reason, task_id: None };
             let dead_letters = store.dead_letters();
-            let page = paging.collect(|after, limit| {
-                Ok(dead_letters.list(&filter, after.map(|Cursor(id)| *id), limit)?)
-            })?;
+            let page =
+                paging.collect(|after, limit| Ok(dead_letters.list(&filter, after.map(|Cursor(id)| *id), limit)?))?;
             list(context, &page, is_filtered)
         }
         Command::Show { id } => show(context, &store.dead_letters().get(id)?),
@@ -262,10 +258,8 @@ pub(crate) fn retry(store: &Store, id: i64) -> Result<(Value, String), Error> {
 fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Result<Outcome, Error> {
     let retried = dead_letters::retry_all(store, &[], filter)?;
     let tasks = retried.tasks.len() as u64;
-    let mut items: Vec<Value> =
-        retried.tasks.iter().map(|(id, task)| json!({"id": id, "task": task.id})).collect();
-    let mut refused: Vec<(i64, Error)> =
-        retried.refused.into_iter().map(|(id, error)| (id, error.into())).collect();
+    let mut items: Vec<Value> = retried.tasks.iter().map(|(id, task)| json!({"id": id, "task": task.id})).collect();
+    let mut refused: Vec<(i64, Error)> = retried.refused.into_iter().map(|(id, error)| (id, error.into())).collect();
     let mut republisher = Republisher::new(context);
     let mut published = 0;
     for id in retried.messages {
@@ -306,12 +300,7 @@ fn none_match(hints: &Hints) -> String {
     format!("no dead letter matches; `{}` lists all", hints.command("dead list"))
 }
 
-fn discard_all(
-    context: &Context,
-    store: &Store,
-    filter: &DeadLetterFilter,
-    yes: bool,
-) -> Result<Outcome, Error> {
+fn discard_all(context: &Context, store: &Store, filter: &DeadLetterFilter, yes: bool) -> Result<Outcome, Error> {
     let ids = matching_ids(store, filter)?;
     let count = plural(ids.len() as u64, "dead letter");
     if !yes && !ids.is_empty() {

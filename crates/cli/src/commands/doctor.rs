@@ -101,8 +101,7 @@ fn database_open_to_others(settings: &Settings) -> Option<Finding> {
     if !files.is_empty() {
         commands.push(command("600", &files.iter().map(|path| path.as_path()).collect::<Vec<_>>()));
     }
-    let named: Vec<_> =
-        folder.into_iter().chain(files.iter().map(|path| path.as_path())).map(path_text).collect();
+    let named: Vec<_> = folder.into_iter().chain(files.iter().map(|path| path.as_path())).map(path_text).collect();
     (!named.is_empty()).then(|| Finding {
         severity: Severity::Warning,
         what: format!(
@@ -158,18 +157,14 @@ fn as_value(checkup: &Checkup, path: &Path, repairs: Option<&[String]>) -> Resul
 }
 
 fn database_fields(output: &Output, checkup: &Checkup, path: &str) -> String {
-    let pages =
-        format!("{} of {}, {} free", checkup.pages, plural(checkup.page_bytes, "byte"), checkup.free_pages);
+    let pages = format!("{} of {}, {} free", checkup.pages, plural(checkup.page_bytes, "byte"), checkup.free_pages);
     let mode = checkup.journal_mode.as_deref().unwrap_or("unknown");
     output.fields(&[
         ("database", Some(path.to_owned())),
         ("size", Some(format!("{}, WAL {}", bytes(checkup.file_bytes), bytes(checkup.wal_bytes)))),
         ("pages", Some(pages)),
         ("schema", checkup.schema_version.map(|version| version.to_string())),
-        (
-            "sqlite",
-            Some(format!("{}, journal {mode}, synchronous {}", checkup.sqlite_version, checkup.synchronous)),
-        ),
+        ("sqlite", Some(format!("{}, journal {mode}, synchronous {}", checkup.sqlite_version, checkup.synchronous))),
     ])
 }
 
@@ -178,16 +173,10 @@ fn counts_text(output: &Output, checkup: &Checkup) -> String {
         .counts
         .iter()
         .flat_map(|(table, counts)| {
-            counts
-                .iter()
-                .map(move |(status, count)| vec![(*table).to_owned(), status.clone(), count.to_string()])
+            counts.iter().map(move |(status, count)| vec![(*table).to_owned(), status.clone(), count.to_string()])
         })
         .collect();
-    if rows.is_empty() {
-        String::new()
-    } else {
-        format!("\n{}", output.table(&["TABLE", "STATUS", "ROWS"], &rows))
-    }
+    if rows.is_empty() { String::new() } else { format!("\n{}", output.table(&["TABLE", "STATUS", "ROWS"], &rows)) }
 }
 
 fn findings_text(checkup: &Checkup) -> String {
@@ -212,8 +201,6 @@ fn repairs_text(checkup: &Checkup, repairs: Option<&[String]>) -> String {
             "\nnothing was repaired: changing a damaged file is not safe\n".to_owned()
         }
         Some([]) => "\nnothing to repair\n".to_owned(),
-        Some(repairs) => {
-            repairs.iter().map(|repair| format!("\nrepaired: {repair}")).collect::<String>() + "\n"
-        }
+        Some(repairs) => repairs.iter().map(|repair| format!("\nrepaired: {repair}")).collect::<String>() + "\n",
     }
 }

@@ -187,8 +187,7 @@ fn check_exec_flags(args: &Args) -> Result<(), Error> {
         ("--cwd", "cwd", args.cwd.is_some()),
         ("--env", "env", !args.env.is_empty()),
     ];
-    let Some((flag, field, _)) = given.into_iter().find(|(_, _, given)| *given && args.command.is_empty())
-    else {
+    let Some((flag, field, _)) = given.into_iter().find(|(_, _, given)| *given && args.command.is_empty()) else {
         return Ok(());
     };
     let remedy = match (args.kind.as_str(), &args.lines) {
@@ -224,9 +223,8 @@ fn payload(args: &Args) -> Result<String, Error> {
         Some(text) => match text.strip_prefix('@') {
             None => ("--payload".to_owned(), text.to_owned()),
             Some(path) => {
-                let file = std::fs::File::open(path).map_err(|error| {
-                    Error::Setting(format!("cannot read the payload from {path}: {error}"))
-                })?;
+                let file = std::fs::File::open(path)
+                    .map_err(|error| Error::Setting(format!("cannot read the payload from {path}: {error}")))?;
                 (path.to_owned(), read(file, path)?)
             }
         },
@@ -386,11 +384,7 @@ impl Batches<'_> {
     fn add(&mut self, task: NewTask, line: u64) -> Result<(), Error> {
         self.bytes += task.payload.len();
         self.batch.push(task);
-        if self.batch.len() >= MAX_BATCH_TASKS || self.bytes >= MAX_BATCH_BYTES {
-            self.flush(line)
-        } else {
-            Ok(())
-        }
+        if self.batch.len() >= MAX_BATCH_TASKS || self.bytes >= MAX_BATCH_BYTES { self.flush(line) } else { Ok(()) }
     }
 
     /// Inserts the collected tasks, which come from the lines up to this one.
@@ -466,8 +460,7 @@ mod tests {
         while let Some(line) = next_line(&mut source).unwrap() {
             found.push(line.map_err(|error| error[..14].to_owned()));
         }
-        let expected =
-            [Ok("1".to_owned()), Ok(String::new()), Err("is too long; t".to_owned()), Ok("3".to_owned())];
+        let expected = [Ok("1".to_owned()), Ok(String::new()), Err("is too long; t".to_owned()), Ok("3".to_owned())];
         assert_eq!(found, expected);
     }
 }

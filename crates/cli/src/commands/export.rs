@@ -122,11 +122,6 @@ fn print_summary(exported: &ExportSummary, file: &Path, context: &Context) -> Re
     });
     context.output.summary(&object, Outcome::Done, |_| {
         let rows = count_of(*rows, "row");
-        format!(
-            "wrote {}: {rows} of {table}, {} of JSONL, in {}",
-            path(file),
-            bytes(*size),
-            format_duration(*seconds)
-        )
+        format!("wrote {}: {rows} of {table}, {} of JSONL, in {}", path(file), bytes(*size), format_duration(*seconds))
     })
 }

@@ -126,7 +126,6 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 }
 
 fn percent(text: &str) -> Result<u8, String> {
-    let percent =
-        text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| (1..=100).contains(percent));
+    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| (1..=100).contains(percent));
     percent.ok_or_else(|| "expected: a whole number from 1 to 100".to_owned())
 }

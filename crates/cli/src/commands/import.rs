@@ -249,17 +249,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     reporter.end();
     signals.stop();
     let summary = match result {
-        Err(gristmill_jsonl::Error::Cancelled) => {
-            ImportSummary { interrupted: true, ..ImportSummary::default() }
-        }
+        Err(gristmill_jsonl::Error::Cancelled) => ImportSummary { interrupted: true, ..ImportSummary::default() },
         result => result?,
     };
-    let view = ImportSummaryView {
-        summary: &summary,
-        target: &target,
-        resume: args.resume,
-        rejects: args.rejects.as_deref(),
-    };
+    let view =
+        ImportSummaryView { summary: &summary, target: &target, resume: args.resume, rejects: args.rejects.as_deref() };
     let outcome = if summary.interrupted {
         Outcome::Interrupted
     } else if has_user_error(&summary, args.allows_rejected_lines()) {
@@ -374,11 +368,7 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
                     DateKind::DateTime => "dates with times",
                     DateKind::Time => "times",
                 };
-                dates.push_str(&format!(
-                    "{}.{}: {kind} (ISO 8601)\n",
-                    sanitize(&table.table),
-                    sanitize(&date.column)
-                ));
+                dates.push_str(&format!("{}.{}: {kind} (ISO 8601)\n", sanitize(&table.table), sanitize(&date.column)));
             }
         }
         format!("{table}{dates}{place}: {tables}, {}, {}", count_of(total, "row"), bytes(stats.bytes))

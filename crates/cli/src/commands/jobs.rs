@@ -63,9 +63,7 @@ pub(crate) enum Command {
     #[command(after_help = LIST)]
     List(List),
     /// Show a task or a job with its failed attempts
-    #[command(
-        after_help = "Examples:\n  gristmill jobs show 12\n  gristmill jobs show 12 --json | jq .result"
-    )]
+    #[command(after_help = "Examples:\n  gristmill jobs show 12\n  gristmill jobs show 12 --json | jq .result")]
     Show {
         /// Number of a task or UUID of a job
         id: Id,
@@ -155,11 +153,9 @@ impl FromStr for Status {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match (TaskStatus::parse(text), JobStatus::parse(text)) {
-            (None, None) => {
-                Err("expected: pending, scheduled, running, completed, failed, cancelled (tasks); \
+            (None, None) => Err("expected: pending, scheduled, running, completed, failed, cancelled (tasks); \
                 pending, running, completed, failed, cancelled, retryable (jobs)"
-                    .to_owned())
-            }
+                .to_owned()),
             (task, job) => Ok(Status { task, job }),
         }
     }
@@ -317,12 +313,7 @@ fn jobs(store: &Store, list: &List, after: Option<&str>, limit: usize) -> Result
     Ok(store.jobs().list(filter, after, limit)?)
 }
 
-fn show_list(
-    context: &Context,
-    page: &Page<Entry>,
-    is_filtered: bool,
-    now: UtcTime,
-) -> Result<Outcome, Error> {
+fn show_list(context: &Context, page: &Page<Entry>, is_filtered: bool, now: UtcTime) -> Result<Outcome, Error> {
     let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
     context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
         table(output, &context.hints, page, is_filtered, now)
@@ -338,8 +329,7 @@ fn table(output: &Output, hints: &Hints, page: &Page<Entry>, is_filtered: bool, 
         return format!("no tasks; `{}` queues a command", hints.command("enqueue exec -- echo hello"));
     }
     let rows: Vec<_> = page.items.iter().map(|entry| entry.row(now)).collect();
-    let mut text =
-        output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "AGE", "WORK", "LAST ERROR"], &rows);
+    let mut text = output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "AGE", "WORK", "LAST ERROR"], &rows);
     if let Some(cursor) = &page.next_cursor {
         text.push_str(&format!("\nnext: --after {cursor}\n"));
     }

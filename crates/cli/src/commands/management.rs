@@ -68,12 +68,7 @@ impl Management {
 
     /// Returns the counts of a queue; none if the API does not know it.
     pub(super) fn counts(&self, queue: &str) -> Result<Option<QueueCounts>, Error> {
-        let url = format!(
-            "{}/api/queues/{}/{}",
-            self.url,
-            percent_encode(&self.virtual_host),
-            percent_encode(queue)
-        );
+        let url = format!("{}/api/queues/{}/{}", self.url, percent_encode(&self.virtual_host), percent_encode(queue));
         let mut reply = self.agent.get(&url).call().map_err(|error| failed(&error.to_string()))?;
         let status = reply.status().as_u16();
         let mut text = String::new();
@@ -125,9 +120,7 @@ fn user_in_url(url: &str) -> Option<&str> {
 /// Percent-encodes a name for a path segment.
 fn percent_encode(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    name.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 #[cfg(test)]
@@ -144,11 +137,7 @@ mod tests {
             (r#"{"name": "q"}"#, None),
             (r#"{"messages": 2, "messages_ready": 2}"#, None),
         ] {
-            assert_eq!(
-                serde_json::from_str::<QueueCounts>(answer).unwrap().returning(),
-                expected,
-                "{answer}"
-            );
+            assert_eq!(serde_json::from_str::<QueueCounts>(answer).unwrap().returning(), expected, "{answer}");
         }
     }
 

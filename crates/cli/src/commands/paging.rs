@@ -66,8 +66,7 @@ impl<C: Cursor> Paging<C> {
 pub(super) struct Offset(usize);
 
 impl Cursor for Offset {
-    const LIMIT_HELP: &'static str =
-        "Show at most N entries, or `all` [default: 20 as text, all in other formats]";
+    const LIMIT_HELP: &'static str = "Show at most N entries, or `all` [default: 20 as text, all in other formats]";
 }
 
 impl FromStr for Offset {

@@ -106,8 +106,7 @@ impl ProgressLine {
             shown.join(" · ")
         };
         let with_bar = (0..=4).map(|min| line(min, NARROW_BAR_CELLS));
-        let mut lines =
-            std::iter::once(line(0, WIDE_BAR_CELLS)).chain(with_bar).chain((5..=9).map(|min| line(min, 0)));
+        let mut lines = std::iter::once(line(0, WIDE_BAR_CELLS)).chain(with_bar).chain((5..=9).map(|min| line(min, 0)));
         let fits = lines.find(|line| line.chars().count() <= width);
         fits.unwrap_or_else(|| line(9, 0).chars().take(width).collect())
     }

@@ -168,9 +168,7 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     args.broker.apply(context);
     if args.whole && !args.files.is_empty() && args.files.iter().all(|file| file != "-") {
-        return Err(Error::Setting(
-            "--whole applies to standard input only; a file is always one message".to_owned(),
-        ));
+        return Err(Error::Setting("--whole applies to standard input only; a file is always one message".to_owned()));
     }
     let settings = context.settings()?;
     let mut builder = amqp_common::builder(&settings.amqp, "gristmill publish")
@@ -248,9 +246,7 @@ impl Args {
             Some(kind) => Ok(amqp_common::queue(queue, Some(kind), &self.argument)),
             None => {
                 let expected = DECLARE.expected;
-                Err(Error::Setting(format!(
-                    "--declare is {text:?}, which is not allowed\n\nexpected: {expected}"
-                )))
+                Err(Error::Setting(format!("--declare is {text:?}, which is not allowed\n\nexpected: {expected}")))
             }
         }
     }
@@ -262,11 +258,9 @@ impl Args {
     fn message(&self, body: Vec<u8>) -> Message {
         let mut message = match (&self.queue, &self.exchange) {
             (Some(queue), _) => Message::to_queue(queue, body),
-            (None, exchange) => Message::new(
-                exchange.clone().unwrap_or_default(),
-                self.routing_key.clone().unwrap_or_default(),
-                body,
-            ),
+            (None, exchange) => {
+                Message::new(exchange.clone().unwrap_or_default(), self.routing_key.clone().unwrap_or_default(), body)
+            }
         };
         for (name, value) in &self.header {
             message = message.header(name, value.clone());

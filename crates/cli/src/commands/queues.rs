@@ -148,7 +148,8 @@ fn lookups(args: &Args, settings: &Settings) -> Result<Vec<QueueLookup>, Error> 
 fn queues_of_consumers(settings: &Settings) -> Result<Vec<String>, Error> {
     if settings.consumers.is_empty() {
         return Err(Error::Setting(
-            "no queue given, and the settings file has no [[consumers]]; name one with `gristmill queues QUEUE`".to_owned(),
+            "no queue given, and the settings file has no [[consumers]]; name one with `gristmill queues QUEUE`"
+                .to_owned(),
         ));
     }
     let queue = |declared| Ok(consumers::resolve(declared, "the settings file")?.queue);
@@ -175,13 +176,7 @@ async fn look_up(client: &Client, lookups: &[QueueLookup]) -> Result<Vec<ListedQ
             }
             Err(AmqpError::Channel { code: 404, .. }) if *may_be_missing => {}
             Err(AmqpError::Channel { code: 404, .. }) => {
-                found.push(ListedQueue {
-                    queue,
-                    exists: false,
-                    messages: None,
-                    consumers: None,
-                    returning: None,
-                });
+                found.push(ListedQueue { queue, exists: false, messages: None, consumers: None, returning: None });
             }
             Err(error) => return Err(error),
         }
@@ -199,8 +194,7 @@ fn count_returning(settings: &Settings, found: &mut [ListedQueue]) -> Result<(),
 }
 
 fn table(output: &Output, found: &[ListedQueue]) -> String {
-    let number =
-        |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| thousands(number.into()));
+    let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| thousands(number.into()));
     let row = |one: &ListedQueue| {
         let there = if one.exists { "" } else { "does not exist" };
         let returning = match one.returning {
@@ -210,19 +204,14 @@ fn table(output: &Output, found: &[ListedQueue]) -> String {
         };
         vec![one.queue.clone(), number(one.messages), number(one.consumers), returning, there.to_owned()]
     };
-    output.table(
-        &["QUEUE", "MESSAGES", "CONSUMERS", "RETURNING", ""],
-        &found.iter().map(row).collect::<Vec<_>>(),
-    )
+    output.table(&["QUEUE", "MESSAGES", "CONSUMERS", "RETURNING", ""], &found.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Adds advice to an error about a named queue.
 fn failed(error: AmqpError) -> Error {
     let text = error.to_string();
     match error {
-        AmqpError::Channel { code: 404, .. } => {
-            Error::Setting(format!("{text}. Check its name and the virtual host"))
-        }
+        AmqpError::Channel { code: 404, .. } => Error::Setting(format!("{text}. Check its name and the virtual host")),
         AmqpError::ConnectionRefused { code: 540, .. } => {
             Error::Setting(format!("{text}. Read a stream with `gristmill consume QUEUE --offset first`"))
         }

@@ -33,8 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let (store, settings) = context.open_catalog()?;
-    let roots =
-        if args.roots.is_empty() { store.roots().list()? } else { select_roots(&store, &args.roots)? };
+    let roots = if args.roots.is_empty() { store.roots().list()? } else { select_roots(&store, &args.roots)? };
     if roots.is_empty() {
         let text = "no folder has been scanned yet; scan one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));

@@ -74,9 +74,7 @@ fn list(context: &Context) -> Result<Outcome, Error> {
     let items: Vec<Value> =
         roots.iter().zip(&unreadable).map(|(root, unreadable)| as_value(root, unreadable)).collect();
     context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
-        table(output, &context.hints, &roots)
-            + &scan_options_text(output, &roots)
-            + &unreadable_text(&unreadable)
+        table(output, &context.hints, &roots) + &scan_options_text(output, &roots) + &unreadable_text(&unreadable)
     })?;
     Ok(Outcome::Done)
 }
@@ -144,11 +142,9 @@ fn scan_options(root: &Root) -> String {
         let flag = format!("--{}", name.replace('_', "-"));
         match (name.as_str(), value) {
             (_, Value::Bool(true)) => vec![flag],
-            (_, Value::Array(patterns)) => patterns
-                .iter()
-                .filter_map(Value::as_str)
-                .map(|pattern| format!("{flag} '{pattern}'"))
-                .collect(),
+            (_, Value::Array(patterns)) => {
+                patterns.iter().filter_map(Value::as_str).map(|pattern| format!("{flag} '{pattern}'")).collect()
+            }
             ("min_size" | "max_size", value) => {
                 value.as_u64().map(|size| format!("{flag} {size}")).into_iter().collect()
             }
@@ -204,8 +200,7 @@ fn remove(context: &Context, root: &Path, yes: bool) -> Result<Outcome, Error> {
                 return Ok(Outcome::UserError);
             }
             None => {
-                let text =
-                    format!("this removes {shown} and its records from the catalog; confirm with --yes");
+                let text = format!("this removes {shown} and its records from the catalog; confirm with --yes");
                 return Err(Error::Setting(text));
             }
         }

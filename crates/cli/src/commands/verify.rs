@@ -35,19 +35,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let broken: i64 = checks.iter().map(|check| check.broken).sum();
     let repaired: i64 = checks.iter().map(|check| check.repaired).sum();
     let value = json!({"items": checks, "broken": broken, "repaired": repaired});
-    context
-        .output
-        .print(&value, |output| text(output, &context.hints, &checks, args.repair, (broken, repaired)))?;
+    context.output.print(&value, |output| text(output, &context.hints, &checks, args.repair, (broken, repaired)))?;
     Ok(if broken > repaired { Outcome::UserError } else { Outcome::Done })
 }
 
-fn text(
-    output: &Output,
-    hints: &Hints,
-    checks: &[Check],
-    repair: bool,
-    (broken, repaired): (i64, i64),
-) -> String {
+fn text(output: &Output, hints: &Hints, checks: &[Check], repair: bool, (broken, repaired): (i64, i64)) -> String {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let row = |check: &Check| {
         let mut row = vec![check.name.to_owned(), thousands(number(check.broken))];
@@ -64,11 +56,7 @@ fn text(
     text.push_str(&match (number(broken), number(repaired)) {
         (0, _) => "\nall checks passed\n".to_owned(),
         (broken, 0) if !repair => {
-            format!(
-                "\n{} inconsistent; repair with `{}`\n",
-                count_of(broken, "row"),
-                hints.command("verify --repair")
-            )
+            format!("\n{} inconsistent; repair with `{}`\n", count_of(broken, "row"), hints.command("verify --repair"))
         }
         (broken, repaired) if broken == repaired => format!("\n{} repaired\n", count_of(repaired, "row")),
         (broken, repaired) => format!(

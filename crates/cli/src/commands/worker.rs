@@ -97,8 +97,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         let queues = settings.worker.queues.join(", ");
         note(&format!("worker {} serves queues {queues} of {}", running.worker(), path(store.path())));
     }
-    let supervisor =
-        Supervisor { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
+    let supervisor = Supervisor { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
     let progress = !context.quiet && (context.verbose || io::stderr().is_terminal());
     let (signal_count, summary) = std::thread::scope(|scope| {
         scope.spawn(|| {

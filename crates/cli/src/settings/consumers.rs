@@ -167,9 +167,8 @@ impl ConsumerResolver<'_> {
             let (key, needs) = (self.display_name(&ARGUMENTS), self.display_name(&DECLARE));
             return Err(Error::Setting(format!("{key} requires {needs} ({})", self.declared_in)));
         }
-        let wrong = |why: String| {
-            Error::Setting(format!("{}: {why} ({})", self.display_name(&ARGUMENTS), self.declared_in))
-        };
+        let wrong =
+            |why: String| Error::Setting(format!("{}: {why} ({})", self.display_name(&ARGUMENTS), self.declared_in));
         given.iter().map(|text| typed::argument(text).map_err(wrong)).collect()
     }
 
@@ -179,8 +178,7 @@ impl ConsumerResolver<'_> {
         let has = |key: &Key| self.declared.contains_key(key.name);
         match size {
             Some(_) if !has(&EXEC) && !has(&HTTP) => {
-                let (key, exec, http) =
-                    (self.display_name(&BATCH), self.display_name(&EXEC), self.display_name(&HTTP));
+                let (key, exec, http) = (self.display_name(&BATCH), self.display_name(&EXEC), self.display_name(&HTTP));
                 Err(Error::Setting(format!("{key} requires {exec} or {http} ({})", self.declared_in)))
             }
             Some(size) => Ok(Some((size, linger.unwrap_or(DEFAULT_LINGER)))),
@@ -196,8 +194,7 @@ impl ConsumerResolver<'_> {
         let has = |key: &Key| self.declared.contains_key(key.name);
         let given: Vec<&Key> = ACTIONS.iter().copied().filter(|key| has(key)).collect();
         let can_run = |words: &Vec<String>| {
-            words.first().is_some_and(|word| !word.is_empty())
-                && !words.iter().any(|word| word.contains('\0'))
+            words.first().is_some_and(|word| !word.is_empty()) && !words.iter().any(|word| word.contains('\0'))
         };
         let command = self.list(&EXEC)?.filter(can_run);
         let action = match given.as_slice() {
@@ -218,10 +215,8 @@ impl ConsumerResolver<'_> {
             [] => return Err(self.no_action()),
             [first, second, ..] => {
                 let (first, second) = (self.display_name(first), self.display_name(second));
-                let text = format!(
-                    "a consumer has {first} and {second} ({}); only one action is allowed",
-                    self.declared_in
-                );
+                let text =
+                    format!("a consumer has {first} and {second} ({}); only one action is allowed", self.declared_in);
                 return Err(Error::Setting(text));
             }
         };
@@ -236,11 +231,7 @@ impl ConsumerResolver<'_> {
 
     fn no_action(&self) -> Error {
         let names: Vec<&str> = ACTIONS.iter().map(|key| self.display_name(key)).collect();
-        Error::Setting(format!(
-            "no action for messages ({}); expected: one of {}",
-            self.declared_in,
-            names.join(", ")
-        ))
+        Error::Setting(format!("no action for messages ({}); expected: one of {}", self.declared_in, names.join(", ")))
     }
 
     /// Returns the name of a setting as it is written where the consumer is declared.

@@ -73,14 +73,12 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
             DeValue::Table(section) if is_section(name.get_ref()) => {
                 for (inner, value) in section {
                     let full = format!("{}.{}", name.get_ref(), inner.get_ref());
-                    let key =
-                        find_key(&full).map_err(|error| format!("{}: {error}", place(&inner.span())))?;
+                    let key = find_key(&full).map_err(|error| format!("{}: {error}", place(&inner.span())))?;
                     values.insert(key.name, (raw(text, value), line(text, inner.span().start)));
                 }
             }
             _ => {
-                let key =
-                    find_key(name.get_ref()).map_err(|error| format!("{}: {error}", place(&name.span())))?;
+                let key = find_key(name.get_ref()).map_err(|error| format!("{}: {error}", place(&name.span())))?;
                 values.insert(key.name, (raw(text, value), line(text, name.span().start)));
             }
         }
@@ -187,10 +185,7 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_the_closest_key() {
         check("\n\nlease = '5m'\n", "c.toml:3: there is no setting lease; did you mean worker.lease?");
-        check(
-            "[worker]\nleas = '5m'\n",
-            "c.toml:2: there is no setting worker.leas; did you mean worker.lease?",
-        );
+        check("[worker]\nleas = '5m'\n", "c.toml:2: there is no setting worker.leas; did you mean worker.lease?");
         check("databse = 'x'", "did you mean database?");
         check("[wroker]\nlease = '5m'", "c.toml:1: there is no setting wroker; ");
         check("zzz = 1", "`gristmill config show` lists");

@@ -15,8 +15,8 @@ use gristmill_store::catalog::Algorithm;
 
 use super::keys::{self, Key};
 use super::{
-    Environment, Flags, Origin, Raw, ResolvedSetting, absolute, config_path, consumers, file, non_empty,
-    under_home, value,
+    Environment, Flags, Origin, Raw, ResolvedSetting, absolute, config_path, consumers, file, non_empty, under_home,
+    value,
 };
 use crate::error::Error;
 
@@ -75,11 +75,7 @@ impl<'a> Resolver<'a> {
         Ok(value)
     }
 
-    pub(super) fn duration(
-        &mut self,
-        key: &'static Key,
-        (min, max): (Duration, Duration),
-    ) -> Result<Duration, Error> {
+    pub(super) fn duration(&mut self, key: &'static Key, (min, max): (Duration, Duration)) -> Result<Duration, Error> {
         let read = |text: &str| value::duration(text).filter(|value| (min..=max).contains(value));
         self.text(key, read, |value| value::show_duration(*value))
     }
@@ -169,10 +165,7 @@ impl<'a> Resolver<'a> {
         let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
         let (raw, origin) = self.given(key).unwrap_or_else(default);
         let invalid = |why: &str| {
-            Error::Setting(format!(
-                "{} ({origin}) is not allowed: {why}\n\nexpected: {}",
-                key.name, key.expected
-            ))
+            Error::Setting(format!("{} ({origin}) is not allowed: {why}\n\nexpected: {}", key.name, key.expected))
         };
         let uris: Vec<String> = match raw {
             Raw::Many(uris) => uris,
@@ -202,9 +195,8 @@ impl<'a> Resolver<'a> {
                 .ok()
                 .map(Some),
         };
-        let show = |address: &Option<SocketAddr>| {
-            address.map_or_else(|| "none".to_owned(), |address| address.to_string())
-        };
+        let show =
+            |address: &Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
         self.text(key, read, show)
     }
 
@@ -305,10 +297,7 @@ impl<'a> Resolver<'a> {
             Raw::Many(names) => format!("{names:?}"),
             Raw::Bare(text) => text,
         };
-        Error::Setting(format!(
-            "{} is {value} ({place}), which is not allowed\n\nexpected: {}",
-            key.name, key.expected
-        ))
+        Error::Setting(format!("{} is {value} ({place}), which is not allowed\n\nexpected: {}", key.name, key.expected))
     }
 }
 

@@ -8,8 +8,7 @@ use jiff::Timestamp;
 use super::value;
 
 /// The types that `NAME:TYPE=VALUE` accepts, for errors.
-const TYPES: &str =
-    "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
+const TYPES: &str = "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
 
 /// Name and value of a header or an argument.
 pub(crate) type Typed = (String, FieldValue);
@@ -88,10 +87,7 @@ pub(crate) fn header(text: &str) -> Result<Typed, String> {
 pub(crate) fn argument(text: &str) -> Result<Typed, String> {
     let names = || ARGUMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let expected = || {
-        format!(
-            "expected: NAME=VALUE, where NAME is one of {}; or x-NAME:TYPE=VALUE, where TYPE is {TYPES}",
-            names()
-        )
+        format!("expected: NAME=VALUE, where NAME is one of {}; or x-NAME:TYPE=VALUE, where TYPE is {TYPES}", names())
     };
     let (name, value) = text.split_once('=').ok_or_else(expected)?;
     let bare = name.strip_prefix("x-").unwrap_or(name);
@@ -99,8 +95,7 @@ pub(crate) fn argument(text: &str) -> Result<Typed, String> {
         return Err("--declare sets the type of the queue".to_owned());
     }
     if let Some((known, kind)) = ARGUMENTS.iter().find(|(known, _)| *known == bare) {
-        let value =
-            kind.read(value).ok_or_else(|| format!("{known} is {value:?}; expected: {}", kind.expected()))?;
+        let value = kind.read(value).ok_or_else(|| format!("{known} is {value:?}; expected: {}", kind.expected()))?;
         return Ok((format!("x-{known}"), value));
     }
     match named(name, value) {

@@ -59,8 +59,7 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     let unit = unit_bytes(unit.trim_start())?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     // Both sides of the decimal point have digits, and a number of bytes has no fraction.
-    let digits =
-        |part: &str| !part.is_empty() && part.len() <= 18 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = |part: &str| !part.is_empty() && part.len() <= 18 && part.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(fraction) || (unit == 1 && number.contains('.')) {
         return None;
     }

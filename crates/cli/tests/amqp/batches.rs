@@ -11,8 +11,7 @@ use crate::http::{server, status};
 /// Returns the batches that commands appended to the file `runs`, as parsed lines.
 fn runs(fixture: &Fixture) -> Vec<Vec<Value>> {
     let text = std::fs::read_to_string(fixture.home.path("runs")).unwrap_or_default();
-    let parse =
-        |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let parse = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     text.split("--\n").filter(|run| !run.is_empty()).map(|run| run.lines().map(parse).collect()).collect()
 }
 
@@ -28,11 +27,7 @@ fn exec_reads_batch_as_json_lines() {
     let fixture = Fixture::new("batch");
     let mut first = Message::to_queue(&fixture.queue, "{\n  \"id\": 12345678901234567890.10\n}").id("m-1");
     first = first.header("tenant", "acme");
-    fixture.send([
-        first,
-        Message::to_queue(&fixture.queue, "no json"),
-        Message::to_queue(&fixture.queue, vec![0xff]),
-    ]);
+    fixture.send([first, Message::to_queue(&fixture.queue, "no json"), Message::to_queue(&fixture.queue, vec![0xff])]);
     fixture.publish((0..7).map(|number| number.to_string()));
     let words = ["--batch", "5", "--linger", "1h", "--exec", "sh", "-c", SCRIPT];
     let stats = fixture.drain(&words);
@@ -53,20 +48,8 @@ fn exec_reads_batch_as_json_lines() {
 fn failed_batch_costs_an_attempt_only_for_the_message_that_fails_alone() {
     let fixture = Fixture::new("batch-fails");
     fixture.publish(["a", "b", "bad", "c", "d"]);
-    let words = [
-        "--batch",
-        "5",
-        "--linger",
-        "1h",
-        "--attempts",
-        "3",
-        "--retry-delay",
-        "1ms",
-        "--exec",
-        "sh",
-        "-c",
-        SCRIPT,
-    ];
+    let words =
+        ["--batch", "5", "--linger", "1h", "--attempts", "3", "--retry-delay", "1ms", "--exec", "sh", "-c", SCRIPT];
     let stats = fixture.drain(&words);
     assert_eq!(
         (&stats["handled"], &stats["dead_lettered"], &stats["retried"]),
@@ -126,8 +109,7 @@ fn killed_consumer_of_batches_loses_no_message() {
 fn collected_messages_have_no_start_before_their_batch_runs() {
     let fixture = Fixture::new("batch-waits");
     fixture.publish((0..10).map(|number| number.to_string()));
-    let words =
-        [&["consume", &fixture.queue, "--batch", "50", "--linger", "1h", "--max-starts", "2"], RUN].concat();
+    let words = [&["consume", &fixture.queue, "--batch", "50", "--linger", "1h", "--max-starts", "2"], RUN].concat();
     for _ in 0..6 {
         let mut process = fixture.command(&words).spawn().unwrap();
         fixture.wait_for_depth("", 0);

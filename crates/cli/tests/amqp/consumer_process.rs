@@ -15,8 +15,7 @@ pub(crate) struct ConsumerProcess {
 impl ConsumerProcess {
     pub(crate) fn start(fixture: &Fixture, mut command: Command) -> Self {
         let log = fixture.home.path("log");
-        let child =
-            command.stdout(std::process::Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
+        let child = command.stdout(std::process::Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
         ConsumerProcess { child, log }
     }
 

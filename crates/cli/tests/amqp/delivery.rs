@@ -21,12 +21,12 @@ fn retry_keeps_order_with_one_worker() {
 fn order_by_header_keeps_order_of_equal_keys() {
     let fixture = Fixture::new("lanes");
     let customer = |number: usize| if number.is_multiple_of(2) { "even" } else { "odd" };
-    fixture.send((0..40).map(|number| {
-        Message::to_queue(&fixture.queue, number.to_string()).header("customer", customer(number))
-    }));
+    fixture.send(
+        (0..40)
+            .map(|number| Message::to_queue(&fixture.queue, number.to_string()).header("customer", customer(number))),
+    );
     let script = "cat >> $GRISTMILL_HEADER_CUSTOMER; echo >> $GRISTMILL_HEADER_CUSTOMER";
-    let stats =
-        fixture.drain(&["--workers", "8", "--order-by", "header:customer", "--exec", "sh", "-c", script]);
+    let stats = fixture.drain(&["--workers", "8", "--order-by", "header:customer", "--exec", "sh", "-c", script]);
     assert_eq!(stats["acknowledged"], 40, "{stats}");
     for (file, first) in [("even", 0), ("odd", 1)] {
         let seen = std::fs::read_to_string(fixture.home.path(file)).unwrap();
@@ -44,10 +44,7 @@ fn dead_letters_flag_redirects_dead_letters() {
     let stats = fixture.drain(&["--attempts", "1", "--dead-letters", &place, "--exec", "false"]);
     assert_eq!(stats["dead_lettered"], 1, "{stats}");
     let found = target.take("", 1);
-    assert_eq!(
-        (body(&found[0]), header(&found[0], "x-gristmill-queue")),
-        ("x".to_owned(), fixture.queue.clone())
-    );
+    assert_eq!((body(&found[0]), header(&found[0], "x-gristmill-queue")), ("x".to_owned(), fixture.queue.clone()));
     assert_eq!(fixture.depth(".dead"), None);
 }
 
@@ -60,8 +57,7 @@ fn missing_queue_errors_say_what_to_do() {
     output.check("otherwise", 1, "", "omit --declare to use it unchanged");
     let output = fixture.run(&["consume", &fixture.queue, "--bind", "is-not-there:k", "--exec", "true"]);
     output.check("no exchange", 1, "", "Declare the exchange at the broker first");
-    let output =
-        fixture.run(&["consume", &fixture.queue, "--dead-letters", ":is-not-there", "--exec", "true"]);
+    let output = fixture.run(&["consume", &fixture.queue, "--dead-letters", ":is-not-there", "--exec", "true"]);
     output.check("no queue for dead letters", 1, "", "no queue 'is-not-there'");
 }
 

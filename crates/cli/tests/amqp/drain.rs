@@ -12,8 +12,7 @@ use crate::fixture::{Fixture, broker};
 use crate::proxy::{DepthProxy, Reaction};
 
 /// Makes the broker retry after 15 s to return a message. That is longer than a drain waits if it does not expect one.
-const RETURN_AFTER_15_S: &str =
-    "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000).";
+const RETURN_AFTER_15_S: &str = "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000).";
 
 #[test]
 fn drain_waits_for_message_that_the_broker_cannot_return_to_its_full_queue() {
@@ -62,11 +61,7 @@ fn drain_waits_for_message_that_the_broker_cannot_return_to_its_full_queue() {
     // Another message is received in its place. Then the prefetch is used up.
     begun(3);
     fixture.fill("block\n");
-    assert_eq!(
-        fixture.depth(".retry.8000"),
-        Some(1),
-        "the delay ended before the queue was full: the test is void"
-    );
+    assert_eq!(fixture.depth(".retry.8000"), Some(1), "the delay ended before the queue was full: the test is void");
     // The message is in no queue now, because its queue is full.
     fixture.wait_for_depth(".retry.8000", 0);
     fixture.home.write("over", "");

@@ -37,12 +37,7 @@ fn repeated_message_makes_one_task_while_that_is_unfinished() {
 #[test]
 fn enqueue_dead_letters_invalid_payloads() {
     let fixture = Fixture::new("no-payload");
-    fixture.publish([
-        "no JSON",
-        "{\"argv\": []}",
-        "{\"argv\": [\"true\"]}",
-        "{\"argv\": [\"true\"], \"argw\": 1}",
-    ]);
+    fixture.publish(["no JSON", "{\"argv\": []}", "{\"argv\": [\"true\"]}", "{\"argv\": [\"true\"], \"argw\": 1}"]);
     let stats = fixture.drain(&["--enqueue", "exec"]);
     assert_eq!((&stats["acknowledged"], &stats["dead_lettered"]), (&json!(4), &json!(3)), "{stats}");
     let dead = fixture.take(".dead", 3);

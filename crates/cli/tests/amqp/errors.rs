@@ -23,31 +23,19 @@ fn invalid_consume_arguments_are_rejected() {
     fails(&["consume", "q", "--into", "x.db"], "--table is missing");
     fails(&["consume", "q", "--http", "http://x", "--table", "t"], "--table requires --into");
     fails(&["consume", "q", "--workers", "201", "--exec", "true"], "expected: a whole number from 0 to 200");
-    fails(
-        &["consume", "q", "--workers", "-1", "--exec", "true"],
-        "--workers is \"-1\", which is not allowed",
-    );
+    fails(&["consume", "q", "--workers", "-1", "--exec", "true"], "--workers is \"-1\", which is not allowed");
     fails(&["consume", "q", "--prefetch", "x", "--exec", "true"], "expected: a whole number from 0 to 1000");
-    fails(
-        &["consume", "q", "--order-by", "customer", "--exec", "true"],
-        "expected: header:NAME or routing-key",
-    );
+    fails(&["consume", "q", "--order-by", "customer", "--exec", "true"], "expected: header:NAME or routing-key");
     fails(&["consume", "q", "--timeout", "5", "--exec", "true"], "--timeout is \"5\"");
     fails(&["consume", "q", "--attempts", "0", "--exec", "true"], "from 1 to 1000");
     fails(&["consume", "q", "--declare", "lazy", "--exec", "true"], "expected: quorum, classic or stream");
     fails(&["consume", "q", "--bind", "shop", "--exec", "true"], "expected: a list of EXCHANGE:KEY");
     fails(&["consume", "q", "--offset", "-3", "--exec", "true"], "expected: first, last, next or the offset");
     fails(&["consume", "q", "--for", "0s", "--exec", "true"], "--for is \"0s\"");
-    fails(
-        &["consume", "q", "--shutdown", "long", "--exec", "true"],
-        "amqp.shutdown is \"long\" (--shutdown)",
-    );
+    fails(&["consume", "q", "--shutdown", "long", "--exec", "true"], "amqp.shutdown is \"long\" (--shutdown)");
     fails(&["consume", "q", "--metrics", "here", "--exec", "true"], "amqp.metrics is \"here\" (--metrics)");
     fails(&["consume", "q", "--into", "/", "--table", "t"], "is a folder");
-    fails(
-        &["consume", "q", "--uri", "amqp://a:s3cr3t@h:x", "--exec", "true"],
-        "amqp.uri (--uri) is not allowed: ",
-    );
+    fails(&["consume", "q", "--uri", "amqp://a:s3cr3t@h:x", "--exec", "true"], "amqp.uri (--uri) is not allowed: ");
 }
 
 #[test]

@@ -79,8 +79,7 @@ fn exit_code_decides_between_done_retry_and_dead_letter() {
     let fixture = Fixture::new("exit-codes");
     fixture.publish(["0", "65", "75", "1"]);
     // Retried messages succeed at the second attempt.
-    let handler =
-        script(&fixture, "read code; test $GRISTMILL_ATTEMPT = 2 && exit 0; echo bad $code >&2; exit $code");
+    let handler = script(&fixture, "read code; test $GRISTMILL_ATTEMPT = 2 && exit 0; echo bad $code >&2; exit $code");
     let stats = fixture.drain(&["--retry-delay", "125ms", "--exec", &handler]);
     assert_eq!((&stats["retried"], &stats["dead_lettered"]), (&json!(2), &json!(1)), "{stats}");
     assert_eq!(fixture.depth(""), Some(0));
@@ -95,17 +94,8 @@ fn exit_code_decides_between_done_retry_and_dead_letter() {
 fn message_is_dead_lettered_after_its_attempts() {
     let fixture = Fixture::new("attempts");
     fixture.publish(["never"]);
-    let handler =
-        script(&fixture, "mkdir -p tries; echo $GRISTMILL_ATTEMPT > tries/$GRISTMILL_ATTEMPT; kill -9 $$");
-    let stats = fixture.drain(&[
-        "--attempts",
-        "3",
-        "--retry-delay",
-        "1ms",
-        "--store-dead-letters",
-        "--exec",
-        &handler,
-    ]);
+    let handler = script(&fixture, "mkdir -p tries; echo $GRISTMILL_ATTEMPT > tries/$GRISTMILL_ATTEMPT; kill -9 $$");
+    let stats = fixture.drain(&["--attempts", "3", "--retry-delay", "1ms", "--store-dead-letters", "--exec", &handler]);
     assert_eq!((&stats["retried"], &stats["dead_lettered"]), (&json!(2), &json!(1)), "{stats}");
     assert_eq!(files(&fixture, "tries"), ["1\n", "2\n", "3\n"]);
     let dead = fixture.take(".dead", 1);
@@ -189,10 +179,8 @@ fn timeout_kills_command_and_its_children() {
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
     };
     let mut read = String::new();
-    std::io::Read::read_to_string(&mut std::fs::File::open(fixture.home.path("pipe")).unwrap(), &mut read)
-        .unwrap();
-    let output =
-        crate::fixture::check_no_password(crate::common::RunOutput::of(&child.wait_with_output().unwrap()));
+    std::io::Read::read_to_string(&mut std::fs::File::open(fixture.home.path("pipe")).unwrap(), &mut read).unwrap();
+    let output = crate::fixture::check_no_password(crate::common::RunOutput::of(&child.wait_with_output().unwrap()));
     assert_eq!(output.code, Some(0), "{output:?}");
     let dead = fixture.take(".dead", 1);
     assert_eq!(header(&dead[0], "x-gristmill-error"), "killed after the timeout of 5s\n--- stderr\nbegun");

@@ -21,8 +21,7 @@ pub(crate) fn broker() -> &'static Broker {
 /// Returns the broker with the management plugin that its tests share.
 pub(crate) fn broker_with_management() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
-    let start =
-        || Broker::start_with(&Settings::new().management()).unwrap_or_else(|error| panic!("{error}"));
+    let start = || Broker::start_with(&Settings::new().management()).unwrap_or_else(|error| panic!("{error}"));
     BROKER.get_or_init(start)
 }
 
@@ -53,8 +52,7 @@ impl Fixture {
     pub(crate) fn at(broker: &'static Broker, what: &str, arguments: fn(Queue) -> Queue) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let queue = format!("{what}-{}", COUNT.fetch_add(1, Relaxed));
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let builder = Client::builder(broker.uri()).queue(arguments(Queue::quorum(&queue)));
         let client = runtime.block_on(builder.start()).unwrap();
         Fixture { home: Home::new(), queue, broker, client: Some(client), runtime }
@@ -128,11 +126,7 @@ impl Fixture {
     pub(crate) fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let started = Instant::now();
         while !condition() {
-            assert!(
-                started.elapsed() < TIMEOUT,
-                "timeout: {what}; the queue has {:?} messages",
-                self.depth("")
-            );
+            assert!(started.elapsed() < TIMEOUT, "timeout: {what}; the queue has {:?} messages", self.depth(""));
             std::thread::park_timeout(Duration::from_millis(20));
         }
     }
@@ -142,11 +136,10 @@ impl Fixture {
         let name = format!("{}{suffix}", self.queue);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&taken);
-        let consumer =
-            Consumer::new(&name, "take").dead_letters("amq.fanout", "").workers(1).handle(move |delivery| {
-                log.lock().unwrap().push(delivery);
-                async { Ok(()) }
-            });
+        let consumer = Consumer::new(&name, "take").dead_letters("amq.fanout", "").workers(1).handle(move |delivery| {
+            log.lock().unwrap().push(delivery);
+            async { Ok(()) }
+        });
         let builder = Client::builder(self.broker.uri()).queue(Queue::existing(&name)).consumer(consumer);
         let client = self.runtime.block_on(builder.start()).unwrap();
         self.wait_until(&format!("{count} of {name}"), || taken.lock().unwrap().len() >= count);
@@ -202,10 +195,7 @@ pub(crate) fn check_no_password(output: RunOutput) -> RunOutput {
 
 #[track_caller]
 fn without(password: &str, output: RunOutput) -> RunOutput {
-    assert!(
-        !output.out.contains(password) && !output.err.contains(password),
-        "the password was printed: {output:?}"
-    );
+    assert!(!output.out.contains(password) && !output.err.contains(password), "the password was printed: {output:?}");
     output
 }
 

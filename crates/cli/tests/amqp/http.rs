@@ -36,8 +36,7 @@ fn serve(stream: &TcpStream, answer: fn(&str, usize) -> String, log: &Requests) 
                 return;
             }
         }
-        let length =
-            head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
         reader.read_exact(&mut body).unwrap();
         let body = String::from_utf8(body).unwrap();

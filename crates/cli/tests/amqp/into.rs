@@ -35,8 +35,7 @@ fn into_writes_objects_and_dead_letters_invalid_json() {
     for dead_letter in &dead {
         assert_eq!(header(dead_letter, "x-gristmill-reason"), "permanent");
         let error = header(dead_letter, "x-gristmill-error");
-        let expected =
-            if body(dead_letter).starts_with('[') { "expected an object such as" } else { "is it cut off?" };
+        let expected = if body(dead_letter).starts_with('[') { "expected an object such as" } else { "is it cut off?" };
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -45,22 +44,9 @@ fn into_writes_objects_and_dead_letters_invalid_json() {
 fn into_path_in_settings_file_is_relative_to_the_file() {
     let fixture = Fixture::new("file");
     fixture.publish(["{\"a\": 1}"]);
-    let text = format!(
-        "[[consumers]]\nqueue = \"{}\"\ninto = \"out.db\"\ntable = \"t\"\nworkers = 3\n",
-        fixture.queue
-    );
+    let text = format!("[[consumers]]\nqueue = \"{}\"\ninto = \"out.db\"\ntable = \"t\"\nworkers = 3\n", fixture.queue);
     let file = fixture.home.write("elsewhere/c.toml", &text);
-    let words = [
-        "--config",
-        file.to_str().unwrap(),
-        "consume",
-        "--json",
-        "--drain",
-        "--for",
-        "2m",
-        "--prefetch",
-        "7",
-    ];
+    let words = ["--config", file.to_str().unwrap(), "consume", "--json", "--drain", "--for", "2m", "--prefetch", "7"];
     let output = fixture.run(&words);
     assert_eq!(output.code, Some(0), "{output:?}");
     let stats = &output.json()["consumers"][0];
@@ -73,9 +59,8 @@ fn into_path_in_settings_file_is_relative_to_the_file() {
 fn killed_consumer_writes_no_second_row_within_dedup_window() {
     const COUNT: i64 = 4_000;
     let fixture = Fixture::new("killed-into");
-    let message = |number| {
-        Message::to_queue(&fixture.queue, format!("{{\"id\":{number}}}")).id(format!("order-{number}"))
-    };
+    let message =
+        |number| Message::to_queue(&fixture.queue, format!("{{\"id\":{number}}}")).id(format!("order-{number}"));
     fixture.send((0..COUNT).map(message));
     let count = |sql: &str| match rusqlite::Connection::open(fixture.home.path("x.db")) {
         Ok(conn) => conn.query_row(sql, [], |row| row.get(0)).unwrap_or(0),

@@ -78,11 +78,8 @@ fn queues_counts_messages_that_broker_cannot_return_to_full_queue() {
     fixture.send((0..5).map(|number| Message::to_queue(&retry, number.to_string())));
     // Their delay is over and the queue is full: AMQP counts them nowhere.
     fixture.wait_for_depth(".retry.125", 0);
-    let expected = [
-        (String::new(), ready, Some(0)),
-        (".dead".to_owned(), 1, Some(0)),
-        (".retry.125".to_owned(), 0, Some(5)),
-    ];
+    let expected =
+        [(String::new(), ready, Some(0)), (".dead".to_owned(), 1, Some(0)), (".retry.125".to_owned(), 0, Some(5))];
     fixture.wait_until("all counts", || counts(&fixture, &fixture.queue) == expected);
     let output = queues(&fixture, &url(), &[&fixture.queue]);
     let line = output.out.lines().find(|line| line.starts_with(&retry)).unwrap();
@@ -139,8 +136,7 @@ fn unacknowledged_messages_are_not_counted_as_returning() {
     let fixture = Fixture::at(broker_with_management(), "held", |queue| queue);
     fixture.publish(["a", "b"]);
     let script = "touch begun-$$; while ! test -e over; do sleep 0.05; done";
-    let mut command =
-        fixture.command(&["consume", &fixture.queue, "--workers", "2", "--exec", "sh", "-c", script]);
+    let mut command = fixture.command(&["consume", &fixture.queue, "--workers", "2", "--exec", "sh", "-c", script]);
     let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let holds = || {
         let messages = ["list_queues", "name", "messages_unacknowledged"];
@@ -158,8 +154,7 @@ fn unacknowledged_messages_are_not_counted_as_returning() {
 #[test]
 fn queue_without_reported_counts_is_listed() {
     let fixture = Fixture::at(broker_with_management(), "new", |queue| queue);
-    for (suffix, kind) in
-        [(".1", Queue::quorum as fn(String) -> Queue), (".2", Queue::classic), (".3", Queue::stream)]
+    for (suffix, kind) in [(".1", Queue::quorum as fn(String) -> Queue), (".2", Queue::classic), (".3", Queue::stream)]
     {
         let queue = fixture.declare(suffix, kind);
         let output = queues(&fixture, &url(), &["--json", &queue]);
@@ -194,12 +189,7 @@ fn management_api_access_errors_name_the_missing_permission() {
     is_unknown(&fixture, &format!("http://{address}"), 1, "Check the user and the password in its URL");
     add_users();
     is_unknown(&fixture, &url_of("untagged"), 1, "`rabbitmqctl set_user_tags untagged management`");
-    is_unknown(
-        &fixture,
-        &url_of("unpermitted"),
-        1,
-        "`rabbitmqctl set_permissions -p / unpermitted '^$' '^$' '^$'`",
-    );
+    is_unknown(&fixture, &url_of("unpermitted"), 1, "`rabbitmqctl set_permissions -p / unpermitted '^$' '^$' '^$'`");
     // With both permissions, the counts are available.
     fixture.wait_until("counts", || {
         queues(&fixture, &url_of("monitor"), &["--json", &fixture.queue]).json()["items"][0]["returning"] == 0

@@ -58,8 +58,8 @@ fn unreachable_http_server_pauses_consuming_without_using_attempts() {
     let (output, log) = process.end();
     assert_eq!(output.code, Some(0), "{log}");
     let stats = &output.json()["consumers"][0];
-    let found = [&stats["handled"], &stats["dead_lettered"], &stats["retried"], &stats["pauses"]]
-        .map(ToString::to_string);
+    let found =
+        [&stats["handled"], &stats["dead_lettered"], &stats["retried"], &stats["pauses"]].map(ToString::to_string);
     assert_eq!(found, ["30", "0", "0", "1"], "{stats}");
     assert_eq!(fixture.depth(".dead"), Some(0));
     assert_eq!(log.matches("consuming is paused").count(), 1, "{log}");
@@ -136,9 +136,8 @@ fn http_retry_status_sets_statuses_that_pause() {
 #[test]
 fn message_that_alone_fails_the_server_is_dead_lettered() {
     let fixture = Fixture::new("poison");
-    fixture.publish(
-        (0..20).map(|number| format!("{}|", if number == 5 { "bad".to_owned() } else { number.to_string() })),
-    );
+    fixture
+        .publish((0..20).map(|number| format!("{}|", if number == 5 { "bad".to_owned() } else { number.to_string() })));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     serve(listener, |body| if body == "bad|" { "500 Internal Server Error" } else { "204 No Content" });
@@ -227,11 +226,8 @@ fn database_locked_beyond_timeout_pauses_and_gets_each_message_once() {
         let has_dead_letters = || fixture.depth(".dead").is_some_and(|messages| messages > 0);
         fixture.wait_until("a pause", || process.log().contains("consuming is paused") || has_dead_letters());
         other.execute_batch("COMMIT").unwrap();
-        let rows = || {
-            other
-                .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0))
-                .unwrap_or(0)
-        };
+        let rows =
+            || other.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap_or(0);
         fixture.wait_until("all rows", || rows() >= COUNT || has_dead_letters());
         let (output, log) = process.end();
         let stats = &output.json()["consumers"][0];
@@ -250,10 +246,7 @@ fn drain_fails_when_into_database_stays_locked() {
     let words = ["--drain", "--drain-timeout", "1s", "--into", "x.db", "--table", "t"];
     let (output, log) = ConsumerProcess::consume(&fixture, &words).wait();
     assert_eq!(output.code, Some(2), "{output:?} {log}");
-    assert!(
-        log.contains("1 message unhandled") && log.contains("x.db: another program kept it locked"),
-        "{log}"
-    );
+    assert!(log.contains("1 message unhandled") && log.contains("x.db: another program kept it locked"), "{log}");
     fixture.wait_for_depth("", 1);
 }
 
@@ -286,8 +279,7 @@ fn store_locked_at_start_is_waited_for() {
     for action in [&["--enqueue", "later"][..], &["--exec", "true"]] {
         let other = lock();
         let start = |words: &[&str]| {
-            let mut command =
-                fixture.command(&[&["consume", &fixture.queue, "--json"], words, action].concat());
+            let mut command = fixture.command(&[&["consume", &fixture.queue, "--json"], words, action].concat());
             command.env("GRISTMILL_BUSY_TIMEOUT", "100ms");
             ConsumerProcess::start(&fixture, command)
         };
@@ -324,8 +316,7 @@ fn command_that_cannot_be_started_pauses_consuming() {
         std::fs::rename(&new, &program).unwrap();
     };
     write("#!/is/not/there\n");
-    let process =
-        ConsumerProcess::consume(&fixture, &["--attempts", "1", "--exec", program.to_str().unwrap()]);
+    let process = ConsumerProcess::consume(&fixture, &["--attempts", "1", "--exec", program.to_str().unwrap()]);
     process.logs(&fixture, "consuming is paused");
     write("#!/bin/sh\nexit 0\n");
     process.logs(&fixture, "consuming resumes");

@@ -69,11 +69,7 @@ impl DepthProxy {
 }
 
 /// Forwards the frames of the client until the connection ends.
-fn forward(
-    mut client: &TcpStream,
-    mut broker: &TcpStream,
-    react: impl Fn(&[u8]) -> Reaction,
-) -> std::io::Result<()> {
+fn forward(mut client: &TcpStream, mut broker: &TcpStream, react: impl Fn(&[u8]) -> Reaction) -> std::io::Result<()> {
     let mut protocol = [0; 8];
     client.read_exact(&mut protocol)?;
     broker.write_all(&protocol)?;

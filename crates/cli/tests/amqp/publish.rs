@@ -77,24 +77,19 @@ fn publish_sends_files_whole_or_by_line() {
 #[test]
 fn unroutable_messages_are_reported_and_the_rest_is_published() {
     let fixture = Fixture::new("unroutable");
-    let output = feed(
-        &fixture,
-        &["publish", "--exchange", "amq.direct", "--routing-key", "unbound", "--json"],
-        b"a\n\nb\n",
-    );
+    let output =
+        feed(&fixture, &["publish", "--exchange", "amq.direct", "--routing-key", "unbound", "--json"], b"a\n\nb\n");
     assert_eq!(output.code, Some(1), "{output:?}");
     let value = output.json();
     assert_shape("publish", &value);
     assert_eq!((&value["published"], &value["failed"]), (&json!(0), &json!(2)));
     for line in ["standard input:1", "standard input:3"] {
-        let expected =
-            format!("error: {line}: no queue is bound to exchange `amq.direct` for routing key `unbound`");
+        let expected = format!("error: {line}: no queue is bound to exchange `amq.direct` for routing key `unbound`");
         assert!(output.err.contains(&expected), "{output:?}");
     }
     // Only the first 20 are reported one by one.
     let many = "x\n".repeat(500);
-    let output =
-        feed(&fixture, &["publish", "--exchange", "amq.direct", "--max-in-flight", "7"], many.as_bytes());
+    let output = feed(&fixture, &["publish", "--exchange", "amq.direct", "--max-in-flight", "7"], many.as_bytes());
     output.check("many", 1, "0 messages published in ", "and 480 more failed");
     assert_eq!(output.err.lines().count(), 21, "{output:?}");
 }
@@ -107,12 +102,7 @@ fn missing_queue_and_exchange_errors_say_what_to_do() {
     let output = feed(&fixture, &["publish", "--exchange", "is-not-there"], b"a\n");
     output.check("no exchange", 1, "", "Declare the exchange at the broker first");
     let made = format!("{}-made", fixture.queue);
-    feed(&fixture, &["publish", "--queue", &made, "--declare", "classic"], b"a\n").check(
-        "made",
-        0,
-        "1 message",
-        "",
-    );
+    feed(&fixture, &["publish", "--queue", &made, "--declare", "classic"], b"a\n").check("made", 0, "1 message", "");
     let output = feed(&fixture, &["publish", "--queue", &made, "--declare", "quorum"], b"a\n");
     output.check("otherwise", 1, "", "exists with x-queue-type = 'classic', but 'quorum' was requested");
 }
@@ -148,9 +138,8 @@ fn access_errors_name_user_and_virtual_host() {
     output.check("wrong password", 1, "", "Check the user and the password in the URI");
     assert!(!output.err.contains("wr0ng"), "{output:?}");
     let uri = broker().uri().replace("%2f", "nowhere");
-    let output = check_no_password(RunOutput::of(
-        &fixture.home.command(&["queues", "q", "--uri", &uri]).output().unwrap(),
-    ));
+    let output =
+        check_no_password(RunOutput::of(&fixture.home.command(&["queues", "q", "--uri", &uri]).output().unwrap()));
     output.check("no vhost", 1, "", "Check the virtual host, which is the part of the URI after the host");
 }
 
@@ -181,10 +170,8 @@ fn publish_stops_when_broker_does_not_confirm() {
     let mut input = process.stdin.take().unwrap();
     input.write_all(b"a\n").unwrap();
     let depth = || {
-        let asked =
-            home.command(&["queues", "q", "--json"]).env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap();
-        serde_json::from_slice::<serde_json::Value>(&asked.stdout)
-            .map(|value| value["items"][0]["messages"].clone())
+        let asked = home.command(&["queues", "q", "--json"]).env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&asked.stdout).map(|value| value["items"][0]["messages"].clone())
     };
     while depth().ok() != Some(json!(1)) {}
     own.kill();
@@ -205,11 +192,7 @@ fn publish_survives_broker_restart() {
     let mut own = Broker::start().unwrap_or_else(|error| panic!("{error}"));
     let home = Home::new();
     let mut command = home.command(&["publish", "--queue", "q", "--declare", "quorum", "--json"]);
-    command
-        .env("GRISTMILL_AMQP_URI", own.uri())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.env("GRISTMILL_AMQP_URI", own.uri()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut input = process.stdin.take().unwrap();
     let lines = |from: usize| (from..from + 2_000).map(|number| format!("{number}\n")).collect::<String>();
@@ -269,10 +252,7 @@ fn publish_sets_every_property_and_typed_headers() {
     assert_eq!(found.message_id(), Some("m-1"));
     assert_eq!((properties.priority, properties.expiration.as_deref()), (Some(5), Some("3600000")));
     assert_eq!(properties.correlation_id.as_deref(), Some("c-1"));
-    assert_eq!(
-        (properties.reply_to.as_deref(), properties.kind.as_deref()),
-        (Some("answers"), Some("created"))
-    );
+    assert_eq!((properties.reply_to.as_deref(), properties.kind.as_deref()), (Some("answers"), Some("created")));
     assert_eq!(properties.timestamp, Some(1_769_860_800));
     for (name, value) in [
         ("retries", FieldValue::Int(3)),
@@ -301,8 +281,7 @@ fn declare_sets_arguments_and_reports_differences() {
         arguments.iter().for_each(|argument| words.extend(["--argument", *argument]));
         feed(&fixture, &words, b"x\n")
     };
-    let arguments =
-        ["max-length=2", "overflow=reject-publish", "single-active-consumer=true", "max-priority=5"];
+    let arguments = ["max-length=2", "overflow=reject-publish", "single-active-consumer=true", "max-priority=5"];
     publish("classic", &arguments).check("made", 0, "1 message published", "");
     publish("classic", &arguments).check("the same", 0, "1 message published", "");
     // The queue is full at the declared length.
@@ -311,21 +290,10 @@ fn declare_sets_arguments_and_reports_differences() {
     output.check("different", 1, "", "exists with x-max-length = '2'");
     publish("classic", &[]).check("without", 1, "", "but none was requested");
     let other = format!("{queue}.other");
-    let output = feed(
-        &fixture,
-        &["publish", "--queue", &other, "--declare", "quorum", "--argument", "max-priority=5"],
-        b"x",
-    );
+    let output =
+        feed(&fixture, &["publish", "--queue", &other, "--declare", "quorum", "--argument", "max-priority=5"], b"x");
     output.check("not for quorum queues", 1, "", "invalid arg 'x-max-priority'");
-    let output = fixture.run(&[
-        "consume",
-        &queue,
-        "--declare",
-        "classic",
-        "--argument",
-        "max-length=9",
-        "--exec",
-        "true",
-    ]);
+    let output =
+        fixture.run(&["consume", &queue, "--declare", "classic", "--argument", "max-length=9", "--exec", "true"]);
     output.check("consume", 1, "", "exists with x-max-length");
 }

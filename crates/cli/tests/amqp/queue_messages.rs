@@ -35,8 +35,7 @@ fn rich(fixture: &Fixture) -> Message {
 /// Publishes a message to `amq.topic` and consumes it with failures until it is a dead letter.
 fn dead(fixture: &Fixture, words: &[&str]) {
     let bind = format!("amq.topic:{}.*", fixture.queue);
-    let output =
-        fixture.run(&["consume", &fixture.queue, "--bind", &bind, "--for", "200ms", "--exec", "true"]);
+    let output = fixture.run(&["consume", &fixture.queue, "--bind", &bind, "--for", "200ms", "--exec", "true"]);
     assert_eq!(output.code, Some(0), "{output:?}");
     fixture.send([rich(fixture)]);
     fixture.drain(&[words, &["--attempts", "2", "--retry-delay", "1ms", "--exec", "false"]].concat());
@@ -107,19 +106,9 @@ fn move_with_where_moves_only_matching_messages() {
     numbered(&fixture, 60);
     let fixed = ["queues", "move", &fixture.queue, &target];
     let run = |words: &[&str]| fixture.run(&[&fixed, words].concat());
-    run(&["--where", "reason=attempts", "--dry-run"]).check(
-        "dry run",
-        0,
-        "would move 20 of 60 messages from",
-        "",
-    );
+    run(&["--where", "reason=attempts", "--dry-run"]).check("dry run", 0, "would move 20 of 60 messages from", "");
     fixture.wait_for_depth("", 60);
-    run(&["--where", "reason=attempts", "--where", "header:tenant=1"]).check(
-        "two",
-        0,
-        "10 of 60 messages",
-        "",
-    );
+    run(&["--where", "reason=attempts", "--where", "header:tenant=1"]).check("two", 0, "10 of 60 messages", "");
     fixture.wait_for_depth(".target", 10);
     fixture.wait_for_depth("", 50);
     run(&["--limit", "5", "--where", "error=connection refused"]).check("limit", 0, "5 of 5 messages", "");
@@ -215,9 +204,11 @@ fn move_stops_when_target_is_full() {
 fn peek_shows_properties_and_leaves_messages_in_queue() {
     let fixture = Fixture::new("peek");
     let mut message = rich(&fixture);
-    message = Message::to_queue(&fixture.queue, vec![0xff, 0x00])
-        .header("small", FieldValue::Int32(7))
-        .id(message.properties.message_id.take().unwrap());
+    message = Message::to_queue(&fixture.queue, vec![0xff, 0x00]).header("small", FieldValue::Int32(7)).id(message
+        .properties
+        .message_id
+        .take()
+        .unwrap());
     fixture.send([message, Message::to_queue(&fixture.queue, "text")]);
     let output = fixture.run(&["queues", "peek", &fixture.queue, "--json"]);
     assert_eq!(output.code, Some(0), "{output:?}");

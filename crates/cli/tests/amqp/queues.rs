@@ -86,10 +86,7 @@ fn queues_lists_named_queue_with_derived_queues() {
     // A named queue must exist; a derived one need not.
     assert_eq!(
         listed(&["is-not-there", "is-not-there.dead"]),
-        (
-            Some(1),
-            vec![("is-not-there".to_owned(), None, false), ("is-not-there.dead".to_owned(), None, false)]
-        )
+        (Some(1), vec![("is-not-there".to_owned(), None, false), ("is-not-there.dead".to_owned(), None, false)])
     );
 }
 

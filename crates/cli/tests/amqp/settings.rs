@@ -29,10 +29,7 @@ fn invalid_consumer_error_names_line_and_expected_value() {
         &format!("{consumer}worker = 2\n"),
         "config.toml:4: consumers have no setting worker; did you mean workers?",
     );
-    rejects(
-        &format!("{consumer}store_dead_letters = 'maybe'\n"),
-        "consumers.store_dead_letters is \"maybe\" (",
-    );
+    rejects(&format!("{consumer}store_dead_letters = 'maybe'\n"), "consumers.store_dead_letters is \"maybe\" (");
     rejects(&format!("{consumer}http = 'http://x'\n"), "a consumer has exec and http (");
     rejects("[[consumers]]\nqueue = 'q'\n", "config.toml:1); expected: one of exec, http, enqueue, into");
     rejects("[[consumers]]\nexec = ['true']\n", "queue is missing (");
@@ -72,9 +69,8 @@ fn consumers_of_settings_file_run_together_or_by_name() {
     other.publish(["b"]);
     let run = |words: &[&str]| {
         let fixed = ["consume", "--json", "--drain", "--for", "2m"];
-        let output = check_no_password(RunOutput::of(
-            &fixture.home.command(&[&fixed, words].concat()).output().unwrap(),
-        ));
+        let output =
+            check_no_password(RunOutput::of(&fixture.home.command(&[&fixed, words].concat()).output().unwrap()));
         assert_eq!(output.code, Some(0), "{output:?}");
         output.json()["consumers"].clone()
     };
@@ -96,15 +92,8 @@ fn stream_is_declared_bound_and_read() {
     let output = fixture.run(&[&fixed, &["--exec", "true"][..]].concat());
     assert!(output.code == Some(0) && output.out.contains("0 messages"), "{output:?}");
     let lines = fixture.home.write("lines", "one\ntwo\n");
-    let words = [
-        "publish",
-        "--exchange",
-        "amq.topic",
-        "--routing-key",
-        "made.here",
-        "--lines",
-        lines.to_str().unwrap(),
-    ];
+    let words =
+        ["publish", "--exchange", "amq.topic", "--routing-key", "made.here", "--lines", lines.to_str().unwrap()];
     fixture.run(&words).check("publish", 0, "2 messages published", "");
     let script = "echo $(cat) >> seen; test $GRISTMILL_ROUTING_KEY = made.here";
     let mut command = fixture.command(&[
@@ -119,8 +108,7 @@ fn stream_is_declared_bound_and_read() {
         "-c",
         script,
     ]);
-    let process =
-        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let process = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
     let seen = || std::fs::read_to_string(fixture.home.path("seen")).unwrap_or_default();
     fixture.wait_until("two lines", || seen().lines().count() == 2);
     crate::common::signal(&process, "TERM");

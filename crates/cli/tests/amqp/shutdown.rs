@@ -60,8 +60,7 @@ impl BusyConsumer {
     fn check_commands_ended(&self) {
         for name in ["run-0", "run-1"] {
             let id = std::fs::read_to_string(self.fixture.home.path(name)).unwrap();
-            let alive =
-                Command::new("kill").args(["-s", "0", id.trim()]).stderr(Stdio::null()).status().unwrap();
+            let alive = Command::new("kill").args(["-s", "0", id.trim()]).stderr(Stdio::null()).status().unwrap();
             assert!(!alive.success(), "the command of {name} still runs");
         }
     }
@@ -77,9 +76,7 @@ fn first_signal_finishes_running_handlers_and_returns_the_rest() {
         for name in ["INT", "TERM", "HUP"] {
             let mut consumer = BusyConsumer::start("first-signal", words);
             signal(&consumer.process, name);
-            consumer.wait_for(
-                "stopping: waiting up to 30s for running actions; interrupt again to stop within 1 s",
-            );
+            consumer.wait_for("stopping: waiting up to 30s for running actions; interrupt again to stop within 1 s");
             consumer.release_commands();
             let (found, value) = consumer.end();
             assert_eq!(found, Some(code), "{words:?} {name}: {value} {}", consumer.stderr_text);
@@ -123,8 +120,7 @@ fn orphaned_commands_are_killed_before_their_messages_run_again() {
     consumer.process.kill().unwrap();
     consumer.process.wait().unwrap();
     consumer.fixture.wait_for_depth("", COUNT);
-    let ids =
-        ["run-0", "run-1"].map(|name| std::fs::read_to_string(consumer.fixture.home.path(name)).unwrap());
+    let ids = ["run-0", "run-1"].map(|name| std::fs::read_to_string(consumer.fixture.home.path(name)).unwrap());
     let script = format!(
         "for id in {}; do test -d /proc/$id && ! grep -q 'State:.Z' /proc/$id/status && touch overlap; done; true",
         ids.join(" ").replace('\n', "")
@@ -220,10 +216,8 @@ fn command_and_request_timeouts_are_counted() {
     for action in [&["--exec", "sleep", "600"][..], &["--http", &url]] {
         let fixture = Fixture::new("timeouts");
         fixture.publish(["a"]);
-        let process = ConsumerProcess::consume(
-            &fixture,
-            &[&["--timeout", "200ms", "--attempts", "1"], action].concat(),
-        );
+        let process =
+            ConsumerProcess::consume(&fixture, &[&["--timeout", "200ms", "--attempts", "1"], action].concat());
         fixture.wait_until("a dead letter or a pause", || {
             fixture.depth(".dead") == Some(1) || process.log().contains("consuming is paused")
         });

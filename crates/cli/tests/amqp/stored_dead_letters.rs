@@ -18,12 +18,7 @@ fn with_two_dead_letters(what: &str) -> Fixture {
 fn dead_retry_all_publishes_every_stored_dead_letter_of_a_queue() {
     let fixture = with_two_dead_letters("retry-all");
     let kind = format!("amqp:{}", fixture.queue);
-    fixture.run(&["dead", "retry", "--all", "--kind", &kind]).check(
-        "all",
-        0,
-        "published 2 messages again",
-        "",
-    );
+    fixture.run(&["dead", "retry", "--all", "--kind", &kind]).check("all", 0, "published 2 messages again", "");
     let mut found: Vec<_> = fixture.take("", 2).iter().map(body).collect();
     found.sort();
     assert_eq!(found, ["a", "b"]);

@@ -68,8 +68,7 @@ fn killed_stream_consumer_skips_no_message() {
     let fixture = Fixture::new("killed-stream");
     let stream = stream(&fixture);
     publish(&fixture, &stream, 0..400);
-    let words =
-        ["consume", &stream, "--offset", "first", "--workers", "4", "--exec", "sh", "-c", "cat >> seen"];
+    let words = ["consume", &stream, "--offset", "first", "--workers", "4", "--exec", "sh", "-c", "cat >> seen"];
     for round in 1..=3 {
         let mut command = fixture.command(&words);
         let mut process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -187,11 +187,7 @@ impl Drop for Home {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let left = with_open_database(self.folder.path());
-            assert!(
-                left.is_empty(),
-                "processes {left:?} still use a database of {}",
-                self.folder.path().display()
-            );
+            assert!(left.is_empty(), "processes {left:?} still use a database of {}", self.folder.path().display());
         }
     }
 }
@@ -207,9 +203,7 @@ fn with_open_database(folder: &Path) -> Vec<u32> {
     entries("/proc".into())
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|process| *process != std::process::id())
-        .filter(|process| {
-            entries(format!("/proc/{process}/fd").into()).any(|entry| is_database(entry.path()))
-        })
+        .filter(|process| entries(format!("/proc/{process}/fd").into()).any(|entry| is_database(entry.path())))
         .collect()
 }
 
@@ -313,11 +307,7 @@ pub(crate) fn with_mounts(name: &str, body: impl FnOnce()) {
     let options: [&[&str]; 2] = [&["--map-root-user", "--mount"], &["--mount"]];
     let works = |option: &&[&str]| {
         let script = ["sh", "-c", "mount -t tmpfs -o size=1m none /tmp"];
-        Command::new("unshare")
-            .args(*option)
-            .args(script)
-            .output()
-            .is_ok_and(|output| output.status.success())
+        Command::new("unshare").args(*option).args(script).output().is_ok_and(|output| output.status.success())
     };
     let Some(option) = options.into_iter().find(|option| works(option)) else {
         eprintln!("SKIPPED {name}: `unshare --mount` may not mount a tmpfs here");
@@ -326,8 +316,7 @@ pub(crate) fn with_mounts(name: &str, body: impl FnOnce()) {
     let this = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     let output = command.args(option).arg(this).args(["--exact", name]).env(INSIDE, "1").output().unwrap();
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 

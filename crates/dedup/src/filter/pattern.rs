@@ -12,12 +12,7 @@ use crate::error::{Error, Result};
 use gristmill_store::display_path;
 
 /// Compiles the patterns for one root. `roots` are all roots of the scan.
-pub(super) fn compile(
-    patterns: &[String],
-    ignore_case: bool,
-    root: &Path,
-    roots: &[PathBuf],
-) -> Result<GlobSet> {
+pub(super) fn compile(patterns: &[String], ignore_case: bool, root: &Path, roots: &[PathBuf]) -> Result<GlobSet> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         let Some(glob_text) = glob_in_root(pattern, root, roots)? else { continue };
@@ -28,9 +23,8 @@ pub(super) fn compile(
         })?;
         set.add(glob);
     }
-    set.build().map_err(|error| {
-        Error::Invalid(format!("cannot compile the patterns: {error}; use fewer or shorter ones"))
-    })
+    set.build()
+        .map_err(|error| Error::Invalid(format!("cannot compile the patterns: {error}; use fewer or shorter ones")))
 }
 
 /// Returns the glob for paths in `root`, or `None` if the pattern applies to another root.
@@ -106,6 +100,5 @@ pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
     let first = parts().next().unwrap_or_default();
     let exists = |root: &PathBuf| std::fs::symlink_metadata(root.join(first)).is_ok();
     let may_match = first.contains(['*', '?', '[', '{', '\\']) || roots.iter().any(exists);
-    (!may_match)
-        .then(|| format!("it is outside of every scanned folder; {SYNTAX}, or are absolute paths in it"))
+    (!may_match).then(|| format!("it is outside of every scanned folder; {SYNTAX}, or are absolute paths in it"))
 }

@@ -57,7 +57,6 @@ impl LinkTable {
         let from = self.names.partition_point(|(other, ..)| *other < inode);
         let all = self.names[from..].iter().take_while(|(other, ..)| *other == inode);
         let has_one_name = all.clone().all(|(.., is_single)| *is_single);
-        has_one_name
-            || all.clone().count() == names.len() && !all.clone().any(|(_, via_symlink, _)| *via_symlink)
+        has_one_name || all.clone().count() == names.len() && !all.clone().any(|(_, via_symlink, _)| *via_symlink)
     }
 }

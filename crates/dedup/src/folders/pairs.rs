@@ -70,9 +70,7 @@ impl Index {
             index.starts[done..=content].fill(index.entries.len() as u32);
             done = content + 1;
             let before = index.entries.len();
-            index
-                .entries
-                .extend(same.chunk_by(|a, b| a.1 == b.1).map(|equal| (equal[0].1, equal.len() as u32)));
+            index.entries.extend(same.chunk_by(|a, b| a.1 == b.1).map(|equal| (equal[0].1, equal.len() as u32)));
             if index.entries.len() - before > popular {
                 index.popular[content] = true;
                 index.entries.truncate(before);
@@ -125,8 +123,7 @@ pub(super) fn find(query: &PairQuery<'_>, branching: &[bool]) -> FoundPairs {
         for &b in &bounds.touched {
             let (ours, theirs) = (folder.count(), tree.folders[b as usize].count());
             let both_popular = popular[a as usize].min(popular[b as usize]);
-            let bound =
-                (u64::from(bounds.totals[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
+            let bound = (u64::from(bounds.totals[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
             if !is_similar(query.similarity, bound, ours, theirs) {
                 continue;
             }
@@ -216,9 +213,7 @@ impl Bounds {
             // Goes up the tree until one folder contains the other, or the larger one is too large to be similar.
             for at in std::iter::once(folder).chain(tree.above(folder)) {
                 let theirs = tree.folders[at as usize].count();
-                if at < end
-                    || !is_similar(query.similarity, count.min(theirs), count, theirs) && theirs > count
-                {
+                if at < end || !is_similar(query.similarity, count.min(theirs), count, theirs) && theirs > count {
                     break;
                 }
                 if branching[at as usize] && (query.is_selected)(at) {

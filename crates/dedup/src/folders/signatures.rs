@@ -55,9 +55,7 @@ impl FolderClasses {
 impl Classes {
     fn new(tree: &Tree<NameHash>, signatures: &[Option<Signature>], selected: &dyn Fn(u32) -> bool) -> Self {
         let mut sorted: Vec<u32> = (0..tree.folders.len() as u32)
-            .filter(|&at| {
-                signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && selected(at)
-            })
+            .filter(|&at| signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && selected(at))
             .collect();
         sorted.sort_unstable_by_key(|&at| (signatures[at as usize], at));
         let mut classes = Classes { of: vec![NO_CLASS; tree.folders.len()], members: Vec::new() };
@@ -147,9 +145,8 @@ impl Signatures {
         }
         files.sort_unstable();
         let folders = |signature: fn(&Signatures) -> Option<Signature>| {
-            let inner = |child: u32| {
-                Some((name(tree.folders[child as usize].name), signature(&known[child as usize])?))
-            };
+            let inner =
+                |child: u32| Some((name(tree.folders[child as usize].name), signature(&known[child as usize])?));
             let mut folders: Vec<_> = tree.children(at).map(inner).collect::<Option<_>>()?;
             folders.sort_unstable();
             Some(folders)

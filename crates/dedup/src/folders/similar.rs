@@ -138,8 +138,7 @@ pub struct Side {
 /// while the other folder has no such wrapper around it. One of several identical folders represents them all.
 pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFolders> {
     if options.min_similarity > 100 {
-        let text =
-            format!("the similarity must be between 0 and 100 percent, not {}", options.min_similarity);
+        let text = format!("the similarity must be between 0 and 100 percent, not {}", options.min_similarity);
         return Err(Error::Invalid(text));
     }
     let tree = Tree::load(store, name_hash)?;
@@ -154,12 +153,8 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
     pairs.retain(|pair| pair.bytes >= options.min_size);
     let order = |pair: &Pair| (u64::MAX - pair.bytes, union(&tree, pair) - pair.files, pair.a, pair.b);
     pairs.sort_unstable_by_key(order);
-    let mut result = SimilarFolders {
-        pairs: Vec::new(),
-        total: pairs.len(),
-        proposed: found.proposed,
-        compared: found.compared,
-    };
+    let mut result =
+        SimilarFolders { pairs: Vec::new(), total: pairs.len(), proposed: found.proposed, compared: found.compared };
     let listing = PairDescriber {
         tree: &tree,
         classes: &classes,
@@ -192,8 +187,7 @@ impl PairDescriber<'_> {
             let folder = &tree.folders[at as usize];
             let mut below = tree.folders[at as usize..folder.end as usize].iter();
             let known = !tree.files[folder.all()].iter().any(|file| file.content == UNKNOWN);
-            let identical =
-                self.classes.identical.members(self.classes.identical.of(inner)).len().saturating_sub(1);
+            let identical = self.classes.identical.members(self.classes.identical.of(inner)).len().saturating_sub(1);
             Side {
                 root,
                 path,
@@ -286,7 +280,6 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
 /// The outermost folder around `folder` with no further files.
 fn outermost(tree: &Tree<NameHash>, folder: u32, selected: impl Fn(u32) -> bool) -> u32 {
     let count = tree.folders[folder as usize].count();
-    let around =
-        tree.above(folder).take_while(|&at| tree.folders[at as usize].count() == count && selected(at));
+    let around = tree.above(folder).take_while(|&at| tree.folders[at as usize].count() == count && selected(at));
     around.last().unwrap_or(folder)
 }

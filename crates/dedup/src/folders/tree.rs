@@ -108,8 +108,7 @@ impl<L> File<L> {
 impl<L> Tree<L> {
     pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
         let mut nested = NestedRoots::new(store)?;
-        let roots: HashMap<i64, PathBuf> =
-            store.roots().list()?.into_iter().map(|root| (root.id, root.path)).collect();
+        let roots: HashMap<i64, PathBuf> = store.roots().list()?.into_iter().map(|root| (root.id, root.path)).collect();
         let mut folders = Vec::new();
         let mut files: Vec<File<L>> = Vec::new();
         store.catalog().tree(|node| match node {
@@ -202,8 +201,7 @@ fn tree_file<L>(file: &TreeFile<'_>, folder: u32, name: L) -> File<L> {
         Content::Unknown => UNKNOWN,
     };
     let (size, allocated) = (file.stat.size, file.stat.allocated);
-    let (is_single, via_symlink) =
-        (file.stat.links == LinkKind::Single, file.stat.links == LinkKind::ViaSymlink);
+    let (is_single, via_symlink) = (file.stat.links == LinkKind::Single, file.stat.links == LinkKind::ViaSymlink);
     let (id, inode, is_linked) = (file.id, file.id, false);
     File { id, size, allocated, inode, is_linked, is_single, folder, content, via_symlink, name }
 }
@@ -271,11 +269,7 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
         let entry = &mut files[at];
         (entry.inode, entry.is_linked) = (*file, true);
         if entry.content != UNKNOWN {
-            names.push(Alias {
-                key: (*file, entry.size, *ctime_ns),
-                file: at as u32,
-                content: entry.content,
-            });
+            names.push(Alias { key: (*file, entry.size, *ctime_ns), file: at as u32, content: entry.content });
         }
     }
     let contents = files.iter().map(|file| file.content).filter(|&content| content < UNKNOWN);
@@ -342,8 +336,7 @@ impl NestedRoots {
 
     fn join(&self, rows: &mut [Row]) {
         for inner in &self.roots {
-            let Some((folder, parent)) = inner.around.iter().find_map(|(path, id)| Some((path, (*id)?)))
-            else {
+            let Some((folder, parent)) = inner.around.iter().find_map(|(path, id)| Some((path, (*id)?))) else {
                 continue;
             };
             match rows.iter().position(|row| row.root == inner.root && row.is_root) {

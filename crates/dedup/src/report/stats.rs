@@ -87,11 +87,7 @@ impl Stats {
         let mut stats = Stats {
             files: tree.files.len() as u64,
             folders: tree.folders.len() as u64,
-            types: names
-                .names
-                .iter()
-                .map(|name| TypeStats { name: name.clone(), ..TypeStats::default() })
-                .collect(),
+            types: names.names.iter().map(|name| TypeStats { name: name.clone(), ..TypeStats::default() }).collect(),
             sizes: vec![SizeStats::default(); 1],
             kept: copies.kept,
             ..Stats::default()
@@ -147,8 +143,7 @@ impl Extensions {
 fn copies(tree: &Tree<u32>) -> Copies {
     let files = &tree.files;
     let is_hashed = |content: u32| content != EMPTY && content != UNIQUE && content != UNKNOWN;
-    let mut sorted: Vec<u32> =
-        (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
+    let mut sorted: Vec<u32> = (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
     sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].inode(), at));
     let (is_duplicate, reclaimable) = (vec![false; files.len()], vec![0; files.len()]);
     let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_further_name: further_names(tree) };
@@ -195,8 +190,7 @@ struct AreaMap<'a> {
 
 impl AreaMap<'_> {
     fn areas(&self) -> Result<Vec<Area>> {
-        let tops =
-            (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
+        let tops = (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
         let tops: Vec<u32> = tops.filter(|&at| self.tree.folders[at as usize].count() > 0).collect();
         let inner = |at| self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()));
         match tops[..] {
@@ -226,13 +220,11 @@ impl AreaMap<'_> {
         limit: usize,
         inner: &dyn Fn(u32) -> Result<Vec<Area>>,
     ) -> Result<Vec<Area>> {
-        let bytes =
-            |at: u32| self.tree.folders[at as usize].all().map(|at| self.copies.size(self.tree, at)).sum();
+        let bytes = |at: u32| self.tree.folders[at as usize].all().map(|at| self.copies.size(self.tree, at)).sum();
         let mut folders: Vec<(u64, u32)> = folders.into_iter().map(|at| (bytes(at), at)).collect();
         folders.sort_unstable_by_key(|&(bytes, at)| (u64::MAX - bytes, at));
         let mut areas = Vec::new();
-        let mut others =
-            self.area(format!("{} more", folders.len().saturating_sub(limit)), String::new(), 0..0);
+        let mut others = self.area(format!("{} more", folders.len().saturating_sub(limit)), String::new(), 0..0);
         for (place, (_, at)) in folders.into_iter().enumerate() {
             let range = self.tree.folders[at as usize].all();
             if place < limit {

@@ -15,14 +15,9 @@ pub(super) fn maps(page: &mut Page, areas: &[Area]) {
     map(page, areas, "broad", Rect { x: 0.0, y: 0.0, width: 1160.0, height: 560.0 });
     map(page, areas, "narrow", Rect { x: 0.0, y: 0.0, width: 350.0, height: 520.0 });
     page.raw("<ul class=\"legend\"><li>Share of duplicates:</li>");
-    for (class, text) in [
-        ("d0", "none"),
-        ("d1", "< 20 %"),
-        ("d2", "< 40 %"),
-        ("d3", "< 60 %"),
-        ("d4", "< 80 %"),
-        ("d5", "more"),
-    ] {
+    for (class, text) in
+        [("d0", "none"), ("d1", "< 20 %"), ("d2", "< 40 %"), ("d3", "< 60 %"), ("d4", "< 80 %"), ("d5", "more")]
+    {
         page.raw("<li><svg width=\"14\" height=\"14\" aria-hidden=\"true\"><rect width=\"14\" height=\"14\" rx=\"3\" class=\"")
             .text(class)
             .raw("\"/></svg>")
@@ -38,12 +33,7 @@ fn map(page: &mut Page, areas: &[Area], class: &'static str, whole: Rect) {
     page.raw("-d\"><title id=\"").raw(class).raw("-t\">Space by folder</title><desc id=\"").raw(class);
     page.raw("-d\">Largest: ");
     let largest = areas.iter().take(5).map(|area| {
-        format!(
-            "{}, {}, {} of it duplicates",
-            area.name,
-            bytes(area.bytes),
-            percent(area.duplicate, area.bytes)
-        )
+        format!("{}, {}, {} of it duplicates", area.name, bytes(area.bytes), percent(area.duplicate, area.bytes))
     });
     page.text(&largest.collect::<Vec<_>>().join("; ")).raw(".</desc>");
     let weights: Vec<u64> = areas.iter().map(|area| area.bytes).collect();
@@ -65,8 +55,7 @@ fn outer(page: &mut Page, area: &Area, rect: Rect) {
     rectangle(page, rect, "outer", "", 4.0);
     let room = rect.width - 12.0;
     let size = bytes(area.bytes);
-    let with_size =
-        fit(&format!("{}  {size}", area.name), room / FONT_SIZE).filter(|text| !text.ends_with('…'));
+    let with_size = fit(&format!("{}  {size}", area.name), room / FONT_SIZE).filter(|text| !text.ends_with('…'));
     if let Some(text) = with_size.or_else(|| fit(&area.name, room / FONT_SIZE)) {
         label(page, (rect.x + 6.0, rect.y + 14.0), "name", "", &text);
     }
@@ -160,8 +149,8 @@ pub(super) fn total(page: &mut Page, reclaimable: u64, kept: u64, all: u64) {
 /// Draws the number of files per size class, with duplicates at the bottom of each column.
 pub(super) fn sizes(page: &mut Page, sizes: &[SizeStats]) {
     const TICKS: [&str; 17] = [
-        "0", "1 B", "16 B", "256 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB", "4 GiB", "64 GiB",
-        "1 TiB", "16 TiB", "256 TiB", "4 PiB", "64 PiB", "1 EiB",
+        "0", "1 B", "16 B", "256 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB", "4 GiB", "64 GiB", "1 TiB",
+        "16 TiB", "256 TiB", "4 PiB", "64 PiB", "1 EiB",
     ];
     let largest = sizes.iter().map(|sizes| sizes.files).max().unwrap_or(0).max(1);
     let (width, floor) = (380.0, 170.0);
@@ -172,8 +161,7 @@ pub(super) fn sizes(page: &mut Page, sizes: &[SizeStats]) {
     page.text(&texts.collect::<Vec<_>>().join("; ")).raw(".</desc>");
     for (at, (sizes, tick)) in sizes.iter().zip(TICKS).enumerate() {
         let x = at as f64 * column;
-        let height =
-            |files: u64| if files == 0 { 0.0 } else { (files as f64 / largest as f64 * 145.0).max(1.5) };
+        let height = |files: u64| if files == 0 { 0.0 } else { (files as f64 / largest as f64 * 145.0).max(1.5) };
         let all = height(sizes.files);
         let copies = height(sizes.duplicates).min(all);
         let rect = |height: f64| Rect { x: x + 3.0, y: floor - height, width: column - 6.0, height };

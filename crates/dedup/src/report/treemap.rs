@@ -45,8 +45,7 @@ pub(super) fn squarify(weights: &[u64], within: Rect) -> Vec<Rect> {
 /// Worst aspect ratio in a row along `side`.
 fn worst(row: &[f64], side: f64) -> f64 {
     let sum: f64 = row.iter().sum();
-    let (most, least) =
-        (row.iter().copied().fold(0.0, f64::max), row.iter().copied().fold(f64::MAX, f64::min));
+    let (most, least) = (row.iter().copied().fold(0.0, f64::max), row.iter().copied().fold(f64::MAX, f64::min));
     if sum <= 0.0 || least <= 0.0 || side <= 0.0 {
         return f64::MAX;
     }
@@ -84,10 +83,7 @@ mod tests {
     #[test]
     fn layout_matches_the_example_of_the_paper() {
         let rects = squarify(&[6, 6, 4, 3, 2, 2, 1], Rect { x: 0.0, y: 0.0, width: 6.0, height: 4.0 });
-        assert_eq!(
-            rects[..2].iter().map(|r| (r.width, r.height)).collect::<Vec<_>>(),
-            [(3.0, 2.0), (3.0, 2.0)]
-        );
+        assert_eq!(rects[..2].iter().map(|r| (r.width, r.height)).collect::<Vec<_>>(), [(3.0, 2.0), (3.0, 2.0)]);
         assert!(rects.iter().all(|r| (r.width / r.height).max(r.height / r.width) < 3.0));
     }
 

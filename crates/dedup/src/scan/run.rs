@@ -161,8 +161,7 @@ impl ScanRun<'_> {
             Some((root.id, RootTotals { files: number(root.files)?, bytes: number(root.bytes)? }))
         });
         let totals = counted.collect::<Option<HashMap<_, _>>>();
-        let (true, Some(totals)) =
-            (same && self.options.mode == ScanMode::All && self.absent.is_empty(), totals)
+        let (true, Some(totals)) = (same && self.options.mode == ScanMode::All && self.absent.is_empty(), totals)
         else {
             return Ok(false);
         };
@@ -220,8 +219,7 @@ impl ScanRun<'_> {
             });
             match walk {
                 Ok(walk) => {
-                    let root =
-                        WalkedRoot { folder: walk.root_folder().clone(), filesystem: walk.filesystem() };
+                    let root = WalkedRoot { folder: walk.root_folder().clone(), filesystem: walk.filesystem() };
                     self.walked.insert(scan.root, root);
                     walks.push((walk, scan));
                 }
@@ -230,8 +228,7 @@ impl ScanRun<'_> {
                     add(&self.handle.errors, 1);
                     add(&self.counters.failed_roots, 1);
                     self.absent.insert(root.id);
-                    let mut errors =
-                        self.counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut errors = self.counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner);
                     errors.push(error.to_string());
                 }
                 Err(error) => return Err(error),
@@ -378,15 +375,13 @@ impl ScanRun<'_> {
         if self.handle.is_cancelled() {
             let _ = self.cancelled_at.set(Instant::now());
         }
-        let report: Report =
-            if self.handle.is_cancelled() { pool.shutdown(SHUTDOWN_TIMEOUT) } else { pool.join() };
+        let report: Report = if self.handle.is_cancelled() { pool.shutdown(SHUTDOWN_TIMEOUT) } else { pool.join() };
         for task in &report.abandoned {
             tracing::warn!(%task, "task did not stop in time and was abandoned");
         }
         // After a cancellation, all tasks fail as cancelled.
-        let is_cancellation = |failure: &&Failure| {
-            self.handle.is_cancelled() && matches!(failure.error.cause(), Cause::Cancelled)
-        };
+        let is_cancellation =
+            |failure: &&Failure| self.handle.is_cancelled() && matches!(failure.error.cause(), Cause::Cancelled);
         match report.failures.iter().find(|failure| !is_cancellation(failure)) {
             Some(failure) => Err(scan_error(failure)),
             None => Ok(()),

@@ -91,16 +91,12 @@ impl Walk {
             listing.skipped = self.skipped_link(&path, &name);
         }
         let file = match (&below, target_is_folder) {
-            (Ok(below), Some(false)) => {
-                below.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File)
-            }
+            (Ok(below), Some(false)) => below.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File),
             _ => None,
         };
         let filter = &self.cx.options.filter;
         match (file, link.file) {
-            (Some(found), known)
-                if filter.matches_file(&path, &name, None) && filter.matches_stat(&found.stat) =>
-            {
+            (Some(found), known) if filter.matches_file(&path, &name, None) && filter.matches_stat(&found.stat) => {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
                 add(&self.cx.handle.files, 1);
                 add(&self.cx.handle.bytes, self.bytes_of(&stat));

@@ -11,8 +11,8 @@ use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::catalog::{
-    ChangedFile, Digest, FileHash, FileRef, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind,
-    Listing, ListingStatus, ReadResult, Skipped, Stat,
+    ChangedFile, Digest, FileHash, FileRef, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing,
+    ListingStatus, ReadResult, Skipped, Stat,
 };
 
 use super::links::DeferredLink;
@@ -133,9 +133,7 @@ impl<'a> Visit<'a> {
     fn visit_entry(&mut self, name: OsString, kind: EntryKind) {
         let (kind, stat) = match kind {
             EntryKind::File | EntryKind::Unknown => match self.folder.stat(&name, false) {
-                Ok(found) if self.via_link => {
-                    (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat }))
-                }
+                Ok(found) if self.via_link => (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat })),
                 Ok(found) => (found.kind, Some(found.stat)),
                 // Removed between the two calls: as if it had not been listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
@@ -150,10 +148,7 @@ impl<'a> Visit<'a> {
                 add(&self.walk.cx.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
                 let is_included = self.matches(&name, true);
-                if self.walk.cx.root.follow_links
-                    && is_included
-                    && (!self.walk.cx.options.only_known || is_known())
-                {
+                if self.walk.cx.root.follow_links && is_included && (!self.walk.cx.options.only_known || is_known()) {
                     self.defer_link(&name);
                     return;
                 }
@@ -307,11 +302,7 @@ impl<'a> Visit<'a> {
         if let Some(hasher) = &self.walk.cx.hasher {
             self.hash_new_files(hasher, number, &mut listing);
         }
-        self.walk
-            .cx
-            .updates
-            .send(Update::Listing(number, Box::new(listing)))
-            .map_err(|_| TaskError::cancelled())?;
+        self.walk.cx.updates.send(Update::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())?;
         self.walk.send_hashes(std::mem::take(&mut self.hashes))
     }
 
@@ -333,12 +324,7 @@ impl<'a> Visit<'a> {
                 // Unchanged since it was listed: the hash is written with the row.
                 (
                     FileRef::New(_, position),
-                    FileHash {
-                        result: ReadResult::Content(algorithm, hash),
-                        differs: false,
-                        racy: false,
-                        ..
-                    },
+                    FileHash { result: ReadResult::Content(algorithm, hash), differs: false, racy: false, .. },
                 ) => listing.contents.push((position, Digest { algorithm, hash, shared: false })),
                 (_, hash) => {
                     self.follow_ups.match_samples(hasher, new_file, &hash);

@@ -10,9 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FileType, Mode};
 use tempfile::TempDir;
 
-use crate::ops::{
-    BIND, FIRST_MOUNT, FOLDERS, IGNORES, Location, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Target,
-};
+use crate::ops::{BIND, FIRST_MOUNT, FOLDERS, IGNORES, Location, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Target};
 
 /// More entries than a scan writes in one listing.
 const MANY_FILES: usize = 600;
@@ -69,8 +67,7 @@ impl Disk {
 
     /// Whether a path is a mount point inside a root.
     pub(crate) fn is_inner_mount_point(&self, path: &Path) -> bool {
-        self.mounts
-            && MOUNT_POINTS[ROOTS.len() - FIRST_MOUNT..].iter().any(|point| path == self.base.join(point))
+        self.mounts && MOUNT_POINTS[ROOTS.len() - FIRST_MOUNT..].iter().any(|point| path == self.base.join(point))
     }
 
     /// Whether a path is a root that is a mount point without a mounted disk.
@@ -333,13 +330,8 @@ impl Drop for Disk {
 /// Whether this process may mount disks.
 pub(crate) fn can_mount() -> bool {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut disk = Disk {
-        base: folder.path().to_owned(),
-        folder: Some(folder),
-        mounts: true,
-        mounted: Vec::new(),
-        bound: false,
-    };
+    let mut disk =
+        Disk { base: folder.path().to_owned(), folder: Some(folder), mounts: true, mounted: Vec::new(), bound: false };
     disk.mount(0, 0).is_some() && disk.unmount(0).is_some()
 }
 

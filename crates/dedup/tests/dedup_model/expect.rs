@@ -100,10 +100,7 @@ impl Round {
         match ended {
             Some(_) if matches!(op.mode, ScanMode::All | ScanMode::Hash) => {
                 self.groups_are_right(op.algorithm, &before.hashed)?;
-                if op.mode == ScanMode::All
-                    && before.chosen.len() == before.roots.len()
-                    && before.refused.is_empty()
-                {
+                if op.mode == ScanMode::All && before.chosen.len() == before.roots.len() && before.refused.is_empty() {
                     self.listed_folders_are_equal()?;
                 }
             }
@@ -130,9 +127,8 @@ impl Round {
     /// Mount points inside roots that are unmounted now: reported as errors, and their files are not marked missing.
     fn emptied(&self, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
-        let folders = samples.filter_map(|sample| {
-            sample.split_once(": empty now").or_else(|| sample.split_once(": not on the disk"))
-        });
+        let folders = samples
+            .filter_map(|sample| sample.split_once(": empty now").or_else(|| sample.split_once(": not on the disk")));
         let folders = folders.map(|(path, _)| PathBuf::from(path));
         folders.filter(|path| self.disk.is_inner_mount_point(path)).collect()
     }
@@ -206,24 +202,17 @@ impl Round {
     /// catalog then lists one file as two.
     pub(crate) fn was_scanned_in_another_root(&self, path: &Path, files: &Files) -> bool {
         let others = self.registered.iter().filter(|(other, _)| *other != path);
-        others
-            .filter_map(
-                |(_, other)| if let Known::Exactly(files) = &other.known { Some(files) } else { None },
-            )
-            .any(|other| {
-                other
-                    .values()
-                    .any(|file| files.values().any(|own| own.has_same_inode(file) && own.links == 1))
-            })
+        others.filter_map(|(_, other)| if let Known::Exactly(files) = &other.known { Some(files) } else { None }).any(
+            |other| other.values().any(|file| files.values().any(|own| own.has_same_inode(file) && own.links == 1)),
+        )
     }
 
     /// Checks that only a walk of its root marks a file missing, and only if the file does not exist.
     fn no_file_is_lost(&self, op: &ScanOp, before: &Before) -> Check {
         for root in &before.roots {
             let after = catalog::rows(self.store(), root.id)?;
-            let is_walked = before.is_chosen(&root.path)
-                && op.mode != ScanMode::Hash
-                && !before.refused.contains(&root.path);
+            let is_walked =
+                before.is_chosen(&root.path) && op.mode != ScanMode::Hash && !before.refused.contains(&root.path);
             let lost = before.rows[&root.path]
                 .iter()
                 .filter(|(path, row)| !row.missing && after.get(*path).is_none_or(|row| row.missing));

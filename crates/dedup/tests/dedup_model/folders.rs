@@ -52,8 +52,7 @@ impl Round {
     /// Checks, after a scan of all roots, that folders listed as identical have the same entries, and that other listed
     /// folders have the same scanned files.
     pub(crate) fn listed_folders_are_equal(&self) -> Check {
-        let roots: BTreeMap<i64, PathBuf> =
-            self.roots()?.into_iter().map(|root| (root.id, root.path)).collect();
+        let roots: BTreeMap<i64, PathBuf> = self.roots()?.into_iter().map(|root| (root.id, root.path)).collect();
         let mut scanned = BTreeMap::new();
         for (root, registered) in &self.registered {
             // The target of a link counts as a file of the link's folder.
@@ -72,9 +71,8 @@ impl Round {
                 let is_same = |a: &PathBuf, b: &PathBuf| {
                     let (all_a, all_b) = (entries(a), entries(b));
                     let files = |top: &PathBuf| -> BTreeMap<PathBuf, _> {
-                        let inside = scanned
-                            .iter()
-                            .filter_map(|(path, bytes)| Some((path.strip_prefix(top).ok()?, bytes)));
+                        let inside =
+                            scanned.iter().filter_map(|(path, bytes)| Some((path.strip_prefix(top).ok()?, bytes)));
                         inside.map(|(path, bytes)| (path.to_path_buf(), bytes.clone())).collect()
                     };
                     match (group.identical, match_names) {

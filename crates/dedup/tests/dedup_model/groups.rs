@@ -27,11 +27,7 @@ impl Round {
 
     /// Checks that the groups of all exactly known roots are those that a byte comparison finds. `hashed` are the files
     /// with a hash before the last scan.
-    pub(crate) fn groups_are_right(
-        &self,
-        algorithm: Algorithm,
-        hashed: &BTreeMap<PathBuf, Algorithm>,
-    ) -> Check {
+    pub(crate) fn groups_are_right(&self, algorithm: Algorithm, hashed: &BTreeMap<PathBuf, Algorithm>) -> Check {
         let roots = self.roots()?;
         let mut only = Vec::new();
         let mut files: Vec<(PathBuf, &Version, String)> = Vec::new();
@@ -63,12 +59,7 @@ impl Round {
     }
 
     /// Checks that coverage reported as complete is complete, and that it is complete after a complete scan.
-    pub(crate) fn coverage_is_right(
-        &self,
-        op: &ScanOp,
-        before: &Before,
-        summary: Option<&ScanSummary>,
-    ) -> Check {
+    pub(crate) fn coverage_is_right(&self, op: &ScanOp, before: &Before, summary: Option<&ScanSummary>) -> Check {
         let coverage = coverage(self.store(), &[])
             .map_err(|error| Failure { kind: "coverage failed", text: error.to_string() })?;
         for root in self.registered.keys().filter(|root| !root.is_dir()) {
@@ -151,8 +142,7 @@ impl Round {
             return Ok(());
         }
         for ListedGroup { members, .. } in catalog::groups(self.store(), &roots, &only)? {
-            let contents: BTreeSet<_> =
-                members.iter().map(|path| files.get(path).map(|file| &file.bytes)).collect();
+            let contents: BTreeSet<_> = members.iter().map(|path| files.get(path).map(|file| &file.bytes)).collect();
             if contents.len() > 1 || contents.contains(&None) {
                 return fail("files of a listed group differ", format!("{members:?}"));
             }

@@ -48,9 +48,8 @@ impl Version {
 
     /// Whether it is the same file with the same content.
     pub(crate) fn is_same(&self, other: &Version) -> bool {
-        let parts = |version: &Version| {
-            (version.inode, version.links, version.mtime_ns, version.ctime_ns, version.via_link)
-        };
+        let parts =
+            |version: &Version| (version.inode, version.links, version.mtime_ns, version.ctime_ns, version.via_link);
         parts(self) == parts(other) && self.bytes == other.bytes
     }
 }
@@ -63,8 +62,7 @@ pub(crate) fn mtime_ns(metadata: &Metadata) -> i64 {
 pub(crate) type Files = BTreeMap<PathBuf, Version>;
 
 pub(crate) fn is_same(files: &Files, others: &Files) -> bool {
-    files.len() == others.len()
-        && files.iter().zip(others).all(|((a, file), (b, other))| a == b && file.is_same(other))
+    files.len() == others.len() && files.iter().zip(others).all(|((a, file), (b, other))| a == b && file.is_same(other))
 }
 
 /// Returns the current files of a root that match `rules`. `roots` are the paths of all roots.
@@ -180,8 +178,7 @@ pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, 
             copy.1 &= !version.via_link;
         }
         if copies.len() > 1 {
-            let removable =
-                || copies.values().filter(|(_, removable)| *removable).map(|(allocated, _)| *allocated);
+            let removable = || copies.values().filter(|(_, removable)| *removable).map(|(allocated, _)| *allocated);
             let all_removable = removable().count() == copies.len();
             let kept = if all_removable { removable().max().unwrap_or(0) } else { 0 };
             let reclaimable = removable().sum::<u64>() - kept;

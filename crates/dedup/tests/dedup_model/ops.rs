@@ -268,11 +268,7 @@ struct ScanDefaults {
 }
 
 fn spot(rng: &mut Rng, usable: &[usize]) -> Location {
-    Location {
-        root: *rng.pick(usable),
-        folder: rng.within(0..FOLDERS.len()),
-        name: rng.within(0..NAMES.len()),
-    }
+    Location { root: *rng.pick(usable), folder: rng.within(0..FOLDERS.len()), name: rng.within(0..NAMES.len()) }
 }
 
 fn write(rng: &mut Rng, usable: &[usize]) -> Op {

@@ -138,8 +138,7 @@ impl Round {
                     *files = left;
                     let taken: Files = taken;
                     let short = |path: PathBuf| path.strip_prefix(&inside).expect("inside").to_path_buf();
-                    inner.known =
-                        Known::Exactly(taken.into_iter().map(|(path, file)| (short(path), file)).collect());
+                    inner.known = Known::Exactly(taken.into_iter().map(|(path, file)| (short(path), file)).collect());
                 }
                 Known::Exactly(_) | Known::Partly => {
                     (outer.known, inner.known) = (Known::Partly, Known::Partly);

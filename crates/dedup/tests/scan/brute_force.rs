@@ -35,9 +35,5 @@ pub(crate) fn groups(folder: &Path) -> GroupSet {
         alike.entry(bytes).or_default().push((path, *inode));
     }
     let several = |group: &Vec<(&PathBuf, u64)>| group.iter().any(|(_, inode)| *inode != group[0].1);
-    alike
-        .into_values()
-        .filter(several)
-        .map(|group| group.into_iter().map(|(path, _)| path.clone()).collect())
-        .collect()
+    alike.into_values().filter(several).map(|group| group.into_iter().map(|(path, _)| path.clone()).collect()).collect()
 }

@@ -78,8 +78,7 @@ fn cancelled_change_of_algorithm_leaves_coverage_incomplete() {
     fixture.scan();
     let sha256 = gristmill_store::catalog::Algorithm::Sha256;
     // One file is read, the next one waits for the rate limit.
-    let options =
-        ScanOptions { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..ScanOptions::default() };
+    let options = ScanOptions { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..ScanOptions::default() };
     stop_when(&fixture, &options, |progress| progress.bytes_read > 0, || ());
     let coverage = fixture.coverage();
     assert!(!coverage.complete, "{coverage:?}");
@@ -129,8 +128,7 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
         if !mounted {
             fs::rename(fixture.outside("away"), &place).expect("moved");
             fixture.scan();
-            let expected =
-                sets(&[&["disk/same", "disk/same too", "tree/copy"], &["disk/of its size", "tree/perhaps"]]);
+            let expected = sets(&[&["disk/same", "disk/same too", "tree/copy"], &["disk/of its size", "tree/perhaps"]]);
             assert_eq!(fixture.groups_under(&fixture.outside("")), expected);
             assert!(fixture.coverage().complete);
         }
@@ -202,10 +200,7 @@ fn files_of_disks_mounted_in_turn_on_one_device_number_are_not_hard_links() {
         write(&place.join("file"), &bytes(1, 5_000));
         write(&place.join("linked"), &bytes(2, 6_000));
         fs::hard_link(place.join("linked"), place.join("linked too")).expect("a hard link");
-        fixture.scan_all(
-            std::slice::from_ref(&root),
-            &ScanOptions { every_file: true, ..ScanOptions::default() },
-        );
+        fixture.scan_all(std::slice::from_ref(&root), &ScanOptions { every_file: true, ..ScanOptions::default() });
         inodes.extend(fixture.files_of(root.id).values().map(|file| (file.stat.device, file.stat.inode)));
     }
     let half = inodes.len() / 2;
@@ -347,13 +342,8 @@ fn unmounted_root_that_contains_other_files_loses_no_files() {
     write(&place.join("f/file"), &bytes(1, 50));
     for mode in [ScanMode::Refresh, ScanMode::All] {
         let options = ScanOptions { mode, ..ScanOptions::default() };
-        let summary =
-            fixture.try_scan(std::slice::from_ref(&other), &options, &Arc::default()).expect("a scan");
-        assert_eq!(
-            (summary.failed_roots, summary.new_files, summary.removed_files),
-            (1, 0, 0),
-            "{summary:?}"
-        );
+        let summary = fixture.try_scan(std::slice::from_ref(&other), &options, &Arc::default()).expect("a scan");
+        assert_eq!((summary.failed_roots, summary.new_files, summary.removed_files), (1, 0, 0), "{summary:?}");
         assert!(summary.error_samples[0].contains("Is its disk mounted?"), "{summary:?}");
     }
     assert_eq!(missing(&fixture, other.id), 0);

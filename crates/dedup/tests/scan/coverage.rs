@@ -27,9 +27,8 @@ fn files_read_but_not_grouped_count_as_unread() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50)]);
     fixture.scan_with(&mode(ScanMode::Walk));
     let content = |seed| blake3::hash(&bytes(seed, 50)).as_bytes().to_vec();
-    let hashes = [("a", 1), ("b", 1), ("c", 2)].map(|(path, seed)| {
-        file_hash(&fixture, path, ReadResult::Content(Algorithm::Blake3, content(seed)), false)
-    });
+    let hashes = [("a", 1), ("b", 1), ("c", 2)]
+        .map(|(path, seed)| file_hash(&fixture, path, ReadResult::Content(Algorithm::Blake3, content(seed)), false));
     record(&fixture, hashes.to_vec());
     let coverage = fixture.coverage();
     assert_eq!((coverage.complete, coverage.unread_files), (false, 2), "{coverage:?}");

@@ -63,10 +63,7 @@ fn check(filter: &Filter, left: &[&str]) {
     let again = fixture.scan_with(&with(filter));
     assert_eq!((again.excluded_files, again.read_files), (0, 0));
     let widened = fixture.scan();
-    assert_eq!(
-        (widened.included_files, widened.new_files, widened.read_files),
-        (narrowed.excluded_files, 0, 0)
-    );
+    assert_eq!((widened.included_files, widened.new_files, widened.read_files), (narrowed.excluded_files, 0, 0));
     assert_eq!(fixture.groups(), all);
 }
 
@@ -87,10 +84,7 @@ fn patterns_select_files_by_name_and_path() {
     check(&exclude(&["*.tmp"]), &all_but(&["a.tmp"]));
     check(&exclude(&["deep/er/*.jpg", "new*"]), &all_but(&["deep/er/a.jpg", "new.txt"]));
     check(&include(&["*.jpg"]), &["a.jpg", "deep/er/a.jpg"]);
-    check(
-        &include(&["*.[jJ][pP][gG]", "*.bin"]),
-        &["a.jpg", "deep/er/a.jpg", "deep/er/b.JPG", "deep/er/large.bin"],
-    );
+    check(&include(&["*.[jJ][pP][gG]", "*.bin"]), &["a.jpg", "deep/er/a.jpg", "deep/er/b.JPG", "deep/er/large.bin"]);
 }
 
 #[test]
@@ -191,8 +185,7 @@ fn invalid_filter_is_refused_before_the_scan_starts() {
         Filter { newer_than: Some(2), older_than: Some(2), ..Filter::default() },
     ] {
         let roots = [fixture.root.clone()];
-        let error =
-            fixture.try_scan(&roots, &with(&filter), &std::sync::Arc::default()).expect_err("an error");
+        let error = fixture.try_scan(&roots, &with(&filter), &std::sync::Arc::default()).expect_err("an error");
         assert!(error.is_user_error(), "{error}");
     }
     assert!(!fixture.scan().resumed);
@@ -203,19 +196,16 @@ fn invalid_filter_is_refused_before_the_scan_starts() {
 fn one_file_system_skips_mounted_filesystems() {
     let device = |path: &str| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let Some(own) = device("/dev") else { return };
-    let mounted =
-        ["shm"].iter().find(|name| device(&format!("/dev/{name}")).is_some_and(|other| other != own));
+    let mounted = ["shm"].iter().find(|name| device(&format!("/dev/{name}")).is_some_and(|other| other != own));
     let Some(mounted) = mounted else { return };
     let fixture = Fixture::new();
     let root = fixture.register(std::path::Path::new("/dev"));
     for (one_file_system, is_there) in [(false, true), (true, false), (false, true)] {
-        let options =
-            ScanOptions { one_file_system, mode: gristmill_dedup::ScanMode::Walk, ..ScanOptions::default() };
+        let options = ScanOptions { one_file_system, mode: gristmill_dedup::ScanMode::Walk, ..ScanOptions::default() };
         fixture.scan_all(std::slice::from_ref(&root), &options);
         let catalog = fixture.store.catalog();
-        let known = catalog
-            .known_entries(&catalog.root_folder(root.id).expect("its root folder"), true)
-            .expect("its folders");
+        let known =
+            catalog.known_entries(&catalog.root_folder(root.id).expect("its root folder"), true).expect("its folders");
         let is_in = |(name, folder): &(OsString, KnownFolder)| name == mounted && !folder.excluded;
         assert_eq!(known.folders.iter().any(is_in), is_there, "{mounted}");
     }

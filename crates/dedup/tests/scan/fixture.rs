@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use gristmill_dedup::{
-    Coverage, Result, ScanHandle, ScanMode, ScanOptions, ScanSummary, coverage, roots, scan,
-};
+use gristmill_dedup::{Coverage, Result, ScanHandle, ScanMode, ScanOptions, ScanSummary, coverage, roots, scan};
 use gristmill_store::catalog::{Algorithm, FileRow, FolderRef, Group, GroupQuery, KnownFile, SortBy};
 use gristmill_store::roots::Root;
 use gristmill_store::{Durability, Store};

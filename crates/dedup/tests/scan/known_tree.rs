@@ -44,8 +44,7 @@ fn alike(tree: &mut Tree) {
     for (seed, size) in (1_000..).zip(SIZES) {
         let content = bytes(seed, size);
         tree.group(&[format!("alike/{size}/one"), format!("alike/{size}/deep/er/two")], &content);
-        let places: BTreeSet<usize> =
-            [0, size / 4, size / 3, size / 2, size / 4 * 3, size - 1].into_iter().collect();
+        let places: BTreeSet<usize> = [0, size / 4, size / 3, size / 2, size / 4 * 3, size - 1].into_iter().collect();
         for place in places {
             let mut near = content.clone();
             near[place] ^= 1;
@@ -116,8 +115,7 @@ fn deep(tree: &mut Tree) {
     tree.group(&["shallow"], &content);
     tree.groups.remove(&["shallow"].map(PathBuf::from).into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let mut here: OwnedFd =
-        rustix::fs::open(&tree.fixture.root.path, flags, Mode::empty()).expect("the root");
+    let mut here: OwnedFd = rustix::fs::open(&tree.fixture.root.path, flags, Mode::empty()).expect("the root");
     let name = OsString::from("n".repeat(200));
     let mut path = PathBuf::new();
     while path.as_os_str().len() < 9_000 {
@@ -125,8 +123,7 @@ fn deep(tree: &mut Tree) {
         here = rustix::fs::openat(&here, &name, flags, Mode::empty()).expect("that folder");
         path.push(&name);
     }
-    let file =
-        rustix::fs::openat(&here, "deep", OFlags::WRONLY | OFlags::CREATE, Mode::RWXU).expect("a file");
+    let file = rustix::fs::openat(&here, "deep", OFlags::WRONLY | OFlags::CREATE, Mode::RWXU).expect("a file");
     std::io::Write::write_all(&mut std::fs::File::from(file), &content).expect("written");
     tree.files += 1;
     tree.groups.insert([PathBuf::from("shallow"), path.join("deep")].into());

@@ -10,10 +10,7 @@ use crate::fixture::{Fixture, bytes, mode, set, write};
 fn following() -> Fixture {
     let fixture = Fixture::new();
     fixture.store.roots().follow_links(fixture.root.id, true).expect("a setting");
-    Fixture {
-        root: fixture.store.roots().find(&fixture.root.path).expect("roots").expect("the root"),
-        ..fixture
-    }
+    Fixture { root: fixture.store.roots().find(&fixture.root.path).expect("roots").expect("the root"), ..fixture }
 }
 
 #[track_caller]
@@ -149,8 +146,7 @@ fn first_of_several_symlinks_to_a_folder_is_walked() {
             }
             // A link to a subfolder of it.
             fixture.symlink(fixture.outside("o/sub"), "b");
-            let summary =
-                fixture.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
+            let summary = fixture.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
             fixture.assert_files(&["a/a", "a/sub/b"]);
             for name in ["b", "m", "z"] {
                 lists_link(&summary, &format!("tree/{name}: another symbolic link leads to the same folder"));
@@ -183,12 +179,8 @@ fn filters_apply_to_symlink_targets() {
     fixture.symlink(fixture.outside("o"), "l");
     fixture.symlink(fixture.outside("o"), "excluded");
     fixture.symlink(fixture.outside("large"), "large");
-    let filter = Filter {
-        exclude: vec!["excluded".into()],
-        max_size: Some(100),
-        skip_hidden: true,
-        ..Filter::default()
-    };
+    let filter =
+        Filter { exclude: vec!["excluded".into()], max_size: Some(100), skip_hidden: true, ..Filter::default() };
     fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
     fixture.assert_files(&["l/a"]);
 }

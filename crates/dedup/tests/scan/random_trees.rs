@@ -73,8 +73,12 @@ enum Edit {
 }
 
 fn add() -> impl Strategy<Value = Edit> {
-    (0..FOLDERS.len(), 0..12u8, 0..SIZES.len(), 0..CONTENTS)
-        .prop_map(|(folder, name, size, content)| Edit::Add { folder, name, size, content })
+    (0..FOLDERS.len(), 0..12u8, 0..SIZES.len(), 0..CONTENTS).prop_map(|(folder, name, size, content)| Edit::Add {
+        folder,
+        name,
+        size,
+        content,
+    })
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
@@ -105,10 +109,7 @@ fn apply(top: &Path, edit: &Edit) {
     let some = |number: usize| files.get(number % files.len().max(1));
     let place = |folder: usize, name: u8| {
         let folder = top.join(FOLDERS[folder]);
-        fs::create_dir_all(&folder)
-            .ok()
-            .map(|()| folder.join(format!("f{name}")))
-            .filter(|path| !path.exists())
+        fs::create_dir_all(&folder).ok().map(|()| folder.join(format!("f{name}"))).filter(|path| !path.exists())
     };
     let away = |folder: usize| {
         let away = top.parent().expect("a folder").join("away");
@@ -120,8 +121,9 @@ fn apply(top: &Path, edit: &Edit) {
             fs::rename(top.join(FOLDERS[*folder]), away(*folder)).ok()
         }
         Edit::BringBack { folder } => fs::rename(away(*folder), top.join(FOLDERS[*folder])).ok(),
-        Edit::Add { folder, name, size, content: number } => place(*folder, *name)
-            .map(|path| fs::write(path, content(SIZES[*size], *number)).expect("written")),
+        Edit::Add { folder, name, size, content: number } => {
+            place(*folder, *name).map(|path| fs::write(path, content(SIZES[*size], *number)).expect("written"))
+        }
         Edit::Rewrite { file, content: number } => some(*file).map(|path| {
             let size = fs::metadata(path).expect("a file").len();
             rewrite_secretly(path, &content(usize::try_from(size).expect("small"), *number));
@@ -180,8 +182,7 @@ fn check_against_byte_comparison(fixture: &Fixture) -> Result<(), TestCaseError>
     let there = brute_force::files(&fixture.root.path);
     let sizes: Vec<_> = fixture.files().into_iter().filter(|(_, file)| !file.missing).collect();
     let sizes: Vec<_> = sizes.into_iter().map(|(path, file)| (path, file.stat.size)).collect();
-    let expected: Vec<_> =
-        there.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len() as u64)).collect();
+    let expected: Vec<_> = there.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len() as u64)).collect();
     prop_assert_eq!(sizes, expected);
     prop_assert_eq!(fixture.groups(), brute_force::groups(&fixture.root.path));
     Ok(())
@@ -201,11 +202,8 @@ fn options() -> impl Strategy<Value = ScanOptions> {
 }
 
 fn first() -> impl Strategy<Value = Vec<Edit>> {
-    let link = (any::<usize>(), 0..FOLDERS.len(), 0..12u8).prop_map(|(file, folder, name)| Edit::Link {
-        file,
-        folder,
-        name,
-    });
+    let link =
+        (any::<usize>(), 0..FOLDERS.len(), 0..12u8).prop_map(|(file, folder, name)| Edit::Link { file, folder, name });
     (prop::collection::vec(add(), 0..25), prop::collection::vec(link, 0..4))
         .prop_map(|(files, links)| [files, links].concat())
 }

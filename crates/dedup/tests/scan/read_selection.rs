@@ -133,14 +133,8 @@ fn every_file_option_hashes_files_with_unique_sizes() {
 
 #[test]
 fn change_of_algorithm_rehashes_and_counts_files() {
-    let fixture = Fixture::of(&[
-        ("a", 1, 50),
-        ("b", 1, 50),
-        ("c", 2, 50),
-        ("alone", 1, 51),
-        ("d", 1, LARGE),
-        ("e", 1, LARGE),
-    ]);
+    let fixture =
+        Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("alone", 1, 51), ("d", 1, LARGE), ("e", 1, LARGE)]);
     assert_eq!(fixture.scan().rehashed_files, 0);
     let again = fixture.scan_with(&with(Algorithm::Sha512));
     assert_eq!(again.rehashed_files, 5);

@@ -50,8 +50,7 @@ fn returned_file_is_read_if_it_changed() {
 
 #[test]
 fn removed_folder_removes_everything_below() {
-    let fixture =
-        Fixture::of(&[("f/a", 1, 50), ("f/g/b", 1, 50), ("f/g/h/c", 2, 50), ("f0", 2, 50), ("f-", 3, 3)]);
+    let fixture = Fixture::of(&[("f/a", 1, 50), ("f/g/b", 1, 50), ("f/g/h/c", 2, 50), ("f0", 2, 50), ("f-", 3, 3)]);
     let before = fixture.scan();
     assert_eq!((before.folders, before.files), (4, 5));
     fixture.move_away("f");
@@ -155,11 +154,7 @@ fn file_removed_before_reading_is_unread_until_the_next_walk() {
     let summary = fixture.scan_with(&mode(ScanMode::Hash));
     assert_eq!((summary.removed_files, summary.errors), (0, 0));
     fixture.assert_groups(&[&["b", "c"]]);
-    assert_eq!(
-        fixture.coverage().unread_files,
-        4,
-        "a, d, e, and g, whose samples have no other to compare with"
-    );
+    assert_eq!(fixture.coverage().unread_files, 4, "a, d, e, and g, whose samples have no other to compare with");
     assert_eq!(fixture.scan().removed_files, 3);
     fixture.assert_files(&["b", "c", "g"]);
     fixture.assert_groups(&[&["b", "c"]]);
@@ -203,8 +198,7 @@ fn missing_root_is_an_error_with_its_path() {
     fixture.scan();
     fs::rename(&fixture.root.path, fixture.outside("elsewhere")).expect("moved");
     let roots = [fixture.root.clone()];
-    let error =
-        fixture.try_scan(&roots, &ScanOptions::default(), &std::sync::Arc::default()).expect_err("no root");
+    let error = fixture.try_scan(&roots, &ScanOptions::default(), &std::sync::Arc::default()).expect_err("no root");
     assert!(error.is_user_error() && error.to_string().contains("tree: cannot be read"), "{error}");
     fixture.assert_files(&["a"]);
     // No scan holds the root.

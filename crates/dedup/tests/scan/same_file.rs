@@ -21,11 +21,7 @@ fn scan(fixture: &Fixture, root: &Root) {
 /// Number of copies, of members, and of members that are further names, for each group.
 fn groups(fixture: &Fixture) -> Vec<(u64, usize, usize)> {
     let linked = |members: &[gristmill_store::catalog::Member]| members.iter().filter(|m| m.linked).count();
-    fixture
-        .group_list()
-        .iter()
-        .map(|group| (group.copies, group.members.len(), linked(&group.members)))
-        .collect()
+    fixture.group_list().iter().map(|group| (group.copies, group.members.len(), linked(&group.members))).collect()
 }
 
 /// Paths of all folders listed as identical, and the bytes that removing copies frees.

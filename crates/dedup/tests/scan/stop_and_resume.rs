@@ -286,9 +286,8 @@ fn second_scan_in_the_same_process_is_refused() {
         |progress| progress.bytes_read > 0,
         || {
             let roots = std::slice::from_ref(&fixture.root);
-            let error = fixture
-                .try_scan(roots, &ScanOptions::default(), &Arc::default())
-                .expect_err("it is being scanned");
+            let error =
+                fixture.try_scan(roots, &ScanOptions::default(), &Arc::default()).expect_err("it is being scanned");
             let process = format!("process {}", std::process::id());
             assert!(error.is_user_error() && error.to_string().contains(&process), "{error}");
         },
@@ -351,8 +350,7 @@ fn scan_held_by_another_process_is_refused_with_its_id() {
     let mut other = spawn_test("stop_and_resume::scan_without_end", &fixture);
     let _output = wait_for(&mut other, "reading");
     let roots = std::slice::from_ref(&fixture.root);
-    let error =
-        fixture.try_scan(roots, &ScanOptions::default(), &Arc::default()).expect_err("it is being scanned");
+    let error = fixture.try_scan(roots, &ScanOptions::default(), &Arc::default()).expect_err("it is being scanned");
     let text = error.to_string();
     assert!(error.is_user_error() && text.contains(&format!("process {} on", other.id())), "{text}");
     assert!(text.contains("tree") && text.contains("being scanned already"), "{text}");

@@ -52,8 +52,7 @@ fn unreadable(fixture: &Fixture) -> Vec<(String, String)> {
 #[test]
 fn unreadable_folder_keeps_its_error_and_its_files() {
     without_rights("unreadable::unreadable_folder_keeps_its_error_and_its_files", || {
-        let fixture =
-            Fixture::of(&[("a", 1, 50), ("closed/b", 1, 50), ("closed/deep/c", 1, 50), ("d", 2, 50)]);
+        let fixture = Fixture::of(&[("a", 1, 50), ("closed/b", 1, 50), ("closed/deep/c", 1, 50), ("d", 2, 50)]);
         fixture.scan();
         set_mode(&fixture, "closed", 0);
         fixture.remove("d");

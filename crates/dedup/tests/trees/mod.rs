@@ -51,8 +51,7 @@ pub(crate) fn file(path: impl Into<OsString>, what: FileContent) -> TestFile {
 
 /// A skipped entry: a link with a target, or without one an unknown entry.
 pub(crate) fn skipped_entry(name: &str, target: Option<&str>) -> Skipped {
-    let sum =
-        |text: String| u128::from_str_radix(&blake3::hash(text.as_bytes()).to_hex()[..32], 16).expect("hex");
+    let sum = |text: String| u128::from_str_radix(&blake3::hash(text.as_bytes()).to_hex()[..32], 16).expect("hex");
     let unknown = u64::from(target.is_none());
     let target = target.unwrap_or("?");
     Skipped { entries: 1, unknown, named: sum(format!("{name}/{target}")), unnamed: sum(target.to_owned()) }
@@ -145,8 +144,7 @@ impl CatalogFixture {
         });
         self.store.catalog().record_shared(hashed).expect("recorded");
         let bytes = files.iter().map(|file| file.what.size()).sum();
-        let totals =
-            ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
+        let totals = ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
         let finished = FinishedScan { id: began.id, root, totals, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");
         root

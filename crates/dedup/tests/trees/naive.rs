@@ -105,12 +105,10 @@ impl Tree {
         match self.files[path] {
             (FileContent::Unknown(_), _) => Content::Unknown(path.into()),
             (FileContent::Unique(_), 0) => Content::Unique(path.into()),
-            (FileContent::Unique(_), inode) => {
-                match self.files.values().filter(|(_, other)| *other == inode).count() {
-                    1 => Content::Unique(path.into()),
-                    _ => Content::Inode(inode),
-                }
-            }
+            (FileContent::Unique(_), inode) => match self.files.values().filter(|(_, other)| *other == inode).count() {
+                1 => Content::Unique(path.into()),
+                _ => Content::Inode(inode),
+            },
             (what, _) => Content::Same(what),
         }
     }
@@ -193,8 +191,7 @@ impl Tree {
         let is_removed = |path: &PathBuf| class.iter().any(|f| f != kept && is_inside(path, f));
         let removed: BTreeSet<PathBuf> =
             self.files.keys().filter(|path| is_removed(path)).map(|path| self.space(path)).collect();
-        let left =
-            |space: &PathBuf| self.files.keys().any(|path| self.space(path) == *space && !is_removed(path));
+        let left = |space: &PathBuf| self.files.keys().any(|path| self.space(path) == *space && !is_removed(path));
         let size = |space: &PathBuf| {
             let path = self.files.keys().find(|path| self.space(path) == *space).expect("a name");
             self.files[path].0.size()
@@ -224,13 +221,11 @@ pub(crate) fn listed_groups(found: &[FolderGroup]) -> BTreeSet<Set> {
 pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
     let identical = tree.classes(Compared { names, skipped: true });
     let scanned = tree.classes(Compared { names, skipped: false });
-    let is_inside =
-        |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
+    let is_inside = |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
     let mut sets = BTreeSet::new();
     for classes in [&identical, &scanned] {
-        let is_outermost = |class: &&BTreeSet<&PathBuf>| {
-            !classes.iter().any(|other| class.iter().all(|path| is_inside(path, other)))
-        };
+        let is_outermost =
+            |class: &&BTreeSet<&PathBuf>| !classes.iter().any(|other| class.iter().all(|path| is_inside(path, other)));
         for class in classes.iter().filter(is_outermost) {
             let is_identical = identical.contains(class);
             let first = class.first().expect("two at least");
@@ -272,9 +267,8 @@ pub(crate) fn listed_pairs(found: &SimilarFolders) -> BTreeSet<ListedPair> {
 pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<ListedPair> {
     let count = |folder: &Path| tree.below(folder).count() as u64;
     // A folder whose files are all in one subfolder is represented by that subfolder.
-    let is_branching = |folder: &&PathBuf| {
-        count(folder) > 0 && tree.inside(folder).all(|inner| count(inner) < count(folder))
-    };
+    let is_branching =
+        |folder: &&PathBuf| count(folder) > 0 && tree.inside(folder).all(|inner| count(inner) < count(folder));
     let branching: Vec<&PathBuf> = tree.folders.keys().filter(is_branching).collect();
     let places = |content: &Content| {
         let files = tree.files.keys().filter(|path| tree.content(path) == *content);

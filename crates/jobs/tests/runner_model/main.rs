@@ -117,14 +117,7 @@ fn random_op(rng: &mut Rng) -> Op {
             let (queue, kind) = (*rng.pick(&QUEUES), *rng.pick(&KINDS));
             let count = if kind == "quick" { rng.within(1..150) } else { rng.within(1..12) };
             let outcome = if rng.percent(70) { "ok" } else { *rng.pick(&OUTCOMES) };
-            Op::Enqueue {
-                queue,
-                kind,
-                count,
-                priority: rng.within(0..4) as i32,
-                outcome,
-                later: rng.percent(20),
-            }
+            Op::Enqueue { queue, kind, count, priority: rng.within(0..4) as i32, outcome, later: rng.percent(20) }
         }
         5 | 6 => Op::Start { workers: rng.within(1..4) },
         7 | 8 => Op::Kill { nth: rng.within(0..3) },

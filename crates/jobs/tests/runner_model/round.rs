@@ -29,8 +29,7 @@ impl Process {
     /// Whether a task is claimed by this process.
     pub(crate) fn holds(&self, task: &TaskRow) -> bool {
         let name = format!("process{}:", self.id());
-        task.status == TaskStatus::Running
-            && task.worker_id.as_deref().is_some_and(|id| id.starts_with(&name))
+        task.status == TaskStatus::Running && task.worker_id.as_deref().is_some_and(|id| id.starts_with(&name))
     }
 }
 
@@ -203,8 +202,7 @@ impl Round<'_> {
     fn check_claims_bounded(&self) -> Result<(), String> {
         let claimed = self.claimed(KINDS[1]);
         for process in &self.processes {
-            let (workers, count) =
-                (process.workers, claimed.iter().filter(|task| process.holds(task)).count());
+            let (workers, count) = (process.workers, claimed.iter().filter(|task| process.holds(task)).count());
             if count > 3 * workers {
                 return Err(format!("{workers} workers hold {count} slow tasks"));
             }

@@ -119,16 +119,13 @@ fn dead_letters_match_failed_tasks(history: &History<'_>) -> Result<(), String> 
 fn dead_letters_were_attempted(history: &History<'_>) -> Result<(), String> {
     for task in history.tasks.iter().filter(|task| task.status == TaskStatus::Failed) {
         let ((all, in_killed), poison) = (history.starts(task), history.is_poison(task));
-        let attempts =
-            history.dead_letter(task).map_or(0, |dead_letter| dead_letter.attempt_count).max(task.attempts);
+        let attempts = history.dead_letter(task).map_or(0, |dead_letter| dead_letter.attempt_count).max(task.attempts);
         let tried = match poison {
             true => task.crashes >= MAX_CRASHES && in_killed + 1 >= task.crashes,
             false => attempts > 0 && all >= attempts,
         };
         if !tried {
-            return Err(format!(
-                "a dead letter with {all} starts, {in_killed} of them in killed processes: {task:?}"
-            ));
+            return Err(format!("a dead letter with {all} starts, {in_killed} of them in killed processes: {task:?}"));
         }
     }
     Ok(())
@@ -137,8 +134,7 @@ fn dead_letters_were_attempted(history: &History<'_>) -> Result<(), String> {
 /// A crash is a start by a process that was killed. The start is recorded just before the handler logs it, so one kill
 /// may be between the two.
 fn crashes_match_starts_in_killed_processes(history: &History<'_>) -> Result<(), String> {
-    let unseen: u32 =
-        history.tasks.iter().map(|task| task.crashes.saturating_sub(history.starts(task).1)).sum();
+    let unseen: u32 = history.tasks.iter().map(|task| task.crashes.saturating_sub(history.starts(task).1)).sum();
     if unseen > 2 {
         return Err(format!("{unseen} crashes of tasks that were not started"));
     }

@@ -68,7 +68,9 @@ impl Round<'_> {
         let (claimed, process) = (self.claimed("quick"), self.processes[nth].id());
         let events = self.reader.events();
         let was_started = |id: i64| {
-            events.iter().any(|event| matches!(event, Event::Start { task, process: by, .. } if (*task, *by) == (id, process)))
+            events
+                .iter()
+                .any(|event| matches!(event, Event::Start { task, process: by, .. } if (*task, *by) == (id, process)))
         };
         let process = &self.processes[nth];
         claimed.iter().filter(|task| process.holds(task) && !was_started(task.id)).count()
@@ -199,9 +201,7 @@ impl Round<'_> {
         self.log_cancel(id, outcome);
         let again = enqueue(self);
         if (outcome, again) != (CancelOutcome::Requested, Enqueued { id, created: false }) {
-            return Err(format!(
-                "task {id} runs and is cancelled ({outcome:?}), and its key is free: {again:?}"
-            ));
+            return Err(format!("task {id} runs and is cancelled ({outcome:?}), and its key is free: {again:?}"));
         }
         self.open(gate);
         self.wait_for("the cancelled task has not ended", |round| {

@@ -92,9 +92,7 @@ impl Compressed {
                 let level = flate2::Compression::default();
                 Compressed::Gzip(Box::new(flate2::write::GzEncoder::new(file, level)))
             }
-            Compression::Zstd => {
-                Compressed::Zstd(Box::new(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?))
-            }
+            Compression::Zstd => Compressed::Zstd(Box::new(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
         })
     }
 

@@ -47,17 +47,10 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
     for path in given {
         if path.as_os_str() == STANDARD_INPUT {
             if options.table.is_none() {
-                return Err(Error::Invalid(
-                    "standard input has no name; name its table with --table NAME".to_owned(),
-                ));
+                return Err(Error::Invalid("standard input has no name; name its table with --table NAME".to_owned()));
             }
-            let source = Source {
-                path: None,
-                table: String::new(),
-                compression: Compression::Plain,
-                bytes: 0,
-                is_file: false,
-            };
+            let source =
+                Source { path: None, table: String::new(), compression: Compression::Plain, bytes: 0, is_file: false };
             discovered.sources.push(source);
             continue;
         }
@@ -123,10 +116,8 @@ impl Discovered {
         let is_required = |name: &&String| tables.get(*name).is_some_and(|table| !table.skip);
         if let Some(name) = tables.keys().filter(is_required).find(|name| !is_known(name)) {
             let found: Vec<&str> = self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
-            let text = format!(
-                "the schema names the table {name:?}, but no file has that name; tables: {}",
-                found.join(", ")
-            );
+            let text =
+                format!("the schema names the table {name:?}, but no file has that name; tables: {}", found.join(", "));
             return Err(Error::Invalid(text));
         }
         let before = self.sources.len();
@@ -162,11 +153,8 @@ fn source(path: &Path) -> Source {
 
 /// All files below a folder with a JSONL extension, except hidden ones, sorted by name.
 fn walk(folder: &Path) -> Entries {
-    let walker = WalkBuilder::new(folder)
-        .standard_filters(false)
-        .hidden(true)
-        .sort_by_file_name(std::ffi::OsStr::cmp)
-        .build();
+    let walker =
+        WalkBuilder::new(folder).standard_filters(false).hidden(true).sort_by_file_name(std::ffi::OsStr::cmp).build();
     let mut entries = Entries::default();
     for entry in walker {
         match entry {
@@ -207,10 +195,7 @@ fn check_unique_names(sources: &[Source]) -> Result<()> {
     if conflicts.is_empty() {
         return Ok(());
     }
-    Err(Error::Invalid(format!(
-        "{}; --table NAME loads all files into one table, or rename one",
-        conflicts.join("; ")
-    )))
+    Err(Error::Invalid(format!("{}; --table NAME loads all files into one table, or rename one", conflicts.join("; "))))
 }
 
 /// Returns the first source of each source's table. Sources of one table are loaded as if they were one file.

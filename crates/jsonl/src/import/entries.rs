@@ -20,9 +20,7 @@ impl Entries {
         let why = match std::fs::metadata(&path) {
             Ok(found) if found.is_file() => return self.files.push(path),
             Ok(found) if found.is_dir() => return,
-            Ok(_) => {
-                "it is not a regular file; to read a pipe or a device, name it as an argument".to_owned()
-            }
+            Ok(_) => "it is not a regular file; to read a pipe or a device, name it as an argument".to_owned(),
             Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
                 "it is a symbolic link to a file that does not exist".to_owned()
             }

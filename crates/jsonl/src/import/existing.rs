@@ -19,8 +19,7 @@ type Sql<T> = rusqlite::Result<T>;
 
 /// Returns why no rows may be written to a database, if so.
 pub(crate) fn refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
-    let own_tables =
-        "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
+    let own_tables = "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
     if conn.prepare(own_tables)?.exists([])? {
         return Ok(Some(Error::Invalid(format!(
             "{} is Gristmill's own database; name another file for the tables",
@@ -79,8 +78,7 @@ pub(crate) fn find_object(conn: &Connection, name: &str) -> Sql<Option<ExistingO
 
 /// Returns all tables and views by their names in lower case, because SQLite has no index on the names.
 pub(crate) fn all_objects(conn: &Connection) -> Sql<HashMap<String, ExistingObject>> {
-    let mut statement =
-        conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")?;
+    let mut statement = conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")?;
     let object = statement.query_map([], ExistingObject::read)?;
     object.map(|object| object.map(|object| (names::folded(&object.name), object))).collect()
 }
@@ -136,8 +134,7 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
         let declared = if is_untyped { Some(Type::Any) } else { Type::declared(&column.kind) };
         let rule = declared.map_or(ColumnRule::NumericAffinity, ColumnRule::Fixed);
         let kind = declared.unwrap_or(Type::Any);
-        let can_widen =
-            widening == Widening::Allowed && is_imported && retype::can_widen(sql, &column.name, kind);
+        let can_widen = widening == Widening::Allowed && is_imported && retype::can_widen(sql, &column.name, kind);
         let path = recorded.as_mut().and_then(|recorded| recorded.remove(&column.name));
         let any_case = any_case && path.is_none();
         let has_whole_numbers = match kind {
@@ -161,8 +158,7 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     let definition = sql.to_ascii_uppercase();
     let is_numbered = definition.contains("AUTOINCREMENT");
     let required = keys.iter().filter(|_| !is_numbered);
-    let required =
-        required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
+    let required = required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
     let has_conflict_clause = definition.contains("CONFLICT");
     Ok(TableShape { layout, required: required.collect(), keys, has_conflict_clause })
 }

@@ -136,8 +136,7 @@ impl FileLoad {
     }
 
     pub(crate) fn fail_file(&mut self, why: String) {
-        let (index, rows, rejected) =
-            (self.index, std::mem::take(&mut self.rows), std::mem::take(&mut self.rejected));
+        let (index, rows, rejected) = (self.index, std::mem::take(&mut self.rows), std::mem::take(&mut self.rejected));
         self.unread.push(UnreadFile { index, rows, rejected, why });
     }
 

@@ -32,8 +32,7 @@ const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
 const ADDED_COLUMNS: [(&str, &str); 2] = [("table_rows", "INTEGER"), ("whole_numbers", "TEXT")];
 
 /// Keeps the queries for one table fast when the log has many tables.
-const INDEX: &str =
-    r#"CREATE INDEX IF NOT EXISTS "_imports_by_table" ON "_imports" ("table" COLLATE NOCASE, "id")"#;
+const INDEX: &str = r#"CREATE INDEX IF NOT EXISTS "_imports_by_table" ON "_imports" ("table" COLLATE NOCASE, "id")"#;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry {
@@ -152,11 +151,8 @@ pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlit
            ORDER BY "id" DESC LIMIT 1"#,
         [table, source],
         |row| {
-            let fingerprint = Fingerprint {
-                bytes: row.get::<_, i64>(0)?.unsigned_abs(),
-                modified: row.get(1)?,
-                hash: row.get(2)?,
-            };
+            let fingerprint =
+                Fingerprint { bytes: row.get::<_, i64>(0)?.unsigned_abs(), modified: row.get(1)?, hash: row.get(2)? };
             Ok(LogEntry {
                 fingerprint,
                 options: row.get(3)?,
@@ -214,17 +210,13 @@ pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option
 }
 
 /// Returns the columns of doubles that have numbers written without a fraction, as recorded by the last import or sink.
-pub(crate) fn columns_with_whole_numbers(
-    conn: &Connection,
-    table: &str,
-) -> rusqlite::Result<Option<HashSet<String>>> {
+pub(crate) fn columns_with_whole_numbers(conn: &Connection, table: &str) -> rusqlite::Result<Option<HashSet<String>>> {
     if !has_column(conn, "whole_numbers")? {
         return Ok(None);
     }
     let sql = r#"SELECT "whole_numbers" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "renamed" IS NOT NULL
         AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
-    let text =
-        conn.prepare_cached(sql)?.query_row([table], |row| row.get::<_, Option<String>>(0)).optional()?;
+    let text = conn.prepare_cached(sql)?.query_row([table], |row| row.get::<_, Option<String>>(0)).optional()?;
     Ok(text.flatten().and_then(|text| serde_json::from_str(&text).ok()))
 }
 

@@ -98,8 +98,7 @@ impl KeyTracker {
             [column] => match cell_of(cells, map, *column) {
                 Some(Cell::Int(value)) => {
                     self.present += 1;
-                    self.is_ascending &=
-                        self.last.is_none_or(|last| last < value) && self.present == self.rows;
+                    self.is_ascending &= self.last.is_none_or(|last| last < value) && self.present == self.rows;
                     self.last = Some(value);
                     true
                 }
@@ -114,8 +113,7 @@ impl KeyTracker {
                 }
             },
             columns => {
-                let has =
-                    |column: &usize| cell_of(cells, map, *column).is_some_and(|cell| cell != Cell::Null);
+                let has = |column: &usize| cell_of(cells, map, *column).is_some_and(|cell| cell != Cell::Null);
                 let has = columns.iter().all(has);
                 self.present += u64::from(has);
                 self.is_ascending = false;

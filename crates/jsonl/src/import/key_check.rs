@@ -30,8 +30,7 @@ impl KeyCheck {
     /// be read-only.
     pub(crate) fn new(conn: Connection, table: &Table) -> Sql<Self> {
         let columns = table.plan.columns().to_vec();
-        let of_key: Vec<&str> =
-            columns.iter().map(|index| table.layout.columns[*index].name.as_str()).collect();
+        let of_key: Vec<&str> = columns.iter().map(|index| table.layout.columns[*index].name.as_str()).collect();
         let name = quoted(&table.name);
         let names: Vec<String> = of_key.iter().map(|name| quoted(name)).collect();
         let (list, marks) = (names.join(","), vec!["?"; names.len()].join(","));
@@ -39,8 +38,7 @@ impl KeyCheck {
             format!("CREATE TABLE {KEYS} AS SELECT {list} FROM main.{name} LIMIT 0")
         } else {
             let types = columns.iter().map(|index| table.layout.columns[*index].kind().sql());
-            let typed: Vec<String> =
-                names.iter().zip(types).map(|(name, kind)| format!("{name} {kind}")).collect();
+            let typed: Vec<String> = names.iter().zip(types).map(|(name, kind)| format!("{name} {kind}")).collect();
             format!("CREATE TABLE {KEYS} ({})", typed.join(","))
         };
         let index = "CREATE UNIQUE INDEX temp.gristmill_import_key ON gristmill_import_keys";
@@ -58,12 +56,7 @@ impl KeyCheck {
     }
 
     /// Adds the key of a row. Returns an error if the key is a duplicate. A row without a complete key is never one.
-    pub(crate) fn add(
-        &self,
-        block: &ParsedBlock,
-        cells: &[(u32, Cell)],
-        map: &[u32],
-    ) -> Sql<Option<ParseErrorKind>> {
+    pub(crate) fn add(&self, block: &ParsedBlock, cells: &[(u32, Cell)], map: &[u32]) -> Sql<Option<ParseErrorKind>> {
         let value = |column: &usize| {
             let cell = cell_of(cells, map, *column).filter(|cell| *cell != Cell::Null)?;
             Some(BoundCell(block, cell))

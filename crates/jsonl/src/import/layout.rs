@@ -65,8 +65,7 @@ impl Layout {
             let ExistingColumn { name, path, rule, kind, can_widen, any_case, has_whole_numbers } = column;
             layout.names.add(&name);
             // The overflow column of an earlier import.
-            let is_overflow =
-                layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_NAME && kind == Type::Text;
+            let is_overflow = layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_NAME && kind == Type::Text;
             let path = path.or_else(|| is_overflow.then(Path::new));
             if is_overflow {
                 layout.overflow = Some(layout.columns.len());
@@ -97,8 +96,7 @@ impl Layout {
         for (name, fixed) in &schema.columns {
             let Some(kind) = fixed.kind else { continue };
             let preferred = fixed.name.as_deref().unwrap_or(name);
-            let index =
-                self.by_path.get(&path_of(name, options)).copied().or_else(|| self.by_name(preferred));
+            let index = self.by_path.get(&path_of(name, options)).copied().or_else(|| self.by_name(preferred));
             if let Some(column) = index.map(|index| &mut self.columns[index])
                 && column.declared.is_some()
             {
@@ -125,9 +123,7 @@ impl Layout {
                 column.rule = ColumnRule::Fixed(Type::Any);
                 continue;
             }
-            if wide == Type::Real
-                && column.before == Some(Type::Integer)
-                && holds(&column.name, Holds::LargeIntegers)?
+            if wide == Type::Real && column.before == Some(Type::Integer) && holds(&column.name, Holds::LargeIntegers)?
             {
                 wide = Type::Numeric;
             }
@@ -169,9 +165,8 @@ impl Layout {
 
     /// Finds a column by its exact name, then by the path of its key, then by its name without regard to case.
     pub(crate) fn find_column(&self, name: &str) -> Option<usize> {
-        let is_key = |path: &Path| {
-            path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name
-        };
+        let is_key =
+            |path: &Path| path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name;
         let by_key = || self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key));
         let exact = self.columns.iter().position(|column| column.name == name);
         exact.or_else(by_key).or_else(|| self.by_name(name))
@@ -253,8 +248,7 @@ impl Layout {
         let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
         let fixed = schema.and_then(|schema| schema.columns.get(&words.join(".")));
         let preferred = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
-        let is_free =
-            |column: &Column| column.name == preferred && (column.path.is_none() || column.is_tentative);
+        let is_free = |column: &Column| column.name == preferred && (column.path.is_none() || column.is_tentative);
         let exact = self.columns.iter().position(is_free);
         if exact.is_none()
             && fixed.is_none_or(|fixed| fixed.name.is_none())
@@ -302,11 +296,7 @@ impl Layout {
     }
 
     /// Returns the parse options for rows of this table.
-    pub(crate) fn parse_options(
-        &self,
-        options: &ImportOptions,
-        schema: Option<&TableSchema>,
-    ) -> ParseOptions {
+    pub(crate) fn parse_options(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> ParseOptions {
         let mut keys = Keys::default();
         // Names of columns by key number.
         let mut names = HashMap::new();
@@ -329,8 +319,7 @@ impl Layout {
             if column.skip {
                 set_rule(&mut keys, &path, ColumnRule::Skipped);
             } else if !self.by_path.contains_key(&path) {
-                let number =
-                    set_rule(&mut keys, &path, column.kind.map_or(ColumnRule::Inferred, ColumnRule::Fixed));
+                let number = set_rule(&mut keys, &path, column.kind.map_or(ColumnRule::Inferred, ColumnRule::Fixed));
                 names.extend(column.name.clone().map(|name| (number, name)));
             }
         }
@@ -385,8 +374,7 @@ impl Layout {
     pub(crate) fn keys_of_columns(&self) -> Vec<(Vec<String>, String)> {
         let of_key = |column: &Column| {
             let path = column.path.as_ref().filter(|_| !column.any_case)?;
-            let words: Vec<String> =
-                path.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+            let words: Vec<String> = path.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
             (!words.is_empty()).then(|| (words, column.name.clone()))
         };
         self.columns.iter().filter_map(of_key).collect()

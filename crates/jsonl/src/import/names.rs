@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 /// Table name for a file name. Characters other than letters, digits and underscores become underscores.
 pub(crate) fn table(stem: &str) -> String {
-    let mut name: String =
-        stem.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '_' }).collect();
+    let mut name: String = stem.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '_' }).collect();
     // Prefixes reserved names and names that would need quotation marks.
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || reserved || name.starts_with(|c: char| c.is_numeric()) || is_reserved(&name) {
@@ -86,10 +85,8 @@ mod tests {
     #[test]
     fn column_that_differs_only_in_case_gets_a_number() {
         let mut names = NameSet::default();
-        let columns: Vec<_> = ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"]
-            .iter()
-            .map(|name| names.reserve(name))
-            .collect();
+        let columns: Vec<_> =
+            ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"].iter().map(|name| names.reserve(name)).collect();
         assert_eq!(columns, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b", "rowid_2", "OID_2"]);
         assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
     }

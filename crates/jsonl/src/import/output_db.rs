@@ -53,10 +53,7 @@ impl OutputDb {
         let target = followed.as_path();
         let name = target.file_name();
         let Some(name) = name.filter(|_| !target.is_dir()) else {
-            return Err(Error::Invalid(format!(
-                "{} is a folder; name a file for the database",
-                target.display()
-            )));
+            return Err(Error::Invalid(format!("{} is a folder; name a file for the database", target.display())));
         };
         let hidden = |ending: &str| {
             let mut file = OsString::from(".");
@@ -214,8 +211,7 @@ impl Lock {
             _ => Error::io("write beside", target, &error),
         };
         loop {
-            let file =
-                OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {

@@ -17,8 +17,7 @@ use crate::text::unescaped;
 pub(crate) const MERGE_FUNCTION: &str = "gristmill_import_merge";
 
 /// Why a line cannot be merged into its row.
-pub(crate) const NOT_AN_OBJECT: &str =
-    "the row with this key has a value other than a JSON object in \"_more\"";
+pub(crate) const NOT_AN_OBJECT: &str = "the row with this key has a value other than a JSON object in \"_more\"";
 
 /// Defines the SQL function on the connection.
 pub(crate) fn define_merge_function(conn: &Connection) -> rusqlite::Result<()> {

@@ -67,11 +67,8 @@ pub(crate) fn start(
     buffers: &Arc<BufferPool>,
 ) -> Result<(Pool<PipelineItem>, Results<PipelineItem>)> {
     let workers = options.worker_count();
-    let builder = Pool::builder()
-        .name("parse")
-        .workers(workers)
-        .queue_capacity(workers * 2)
-        .result_capacity(workers * 2);
+    let builder =
+        Pool::builder().name("parse").workers(workers).queue_capacity(workers * 2).result_capacity(workers * 2);
     let built = builder.build_with_results(ResultOrder::AsSubmitted);
     let (pool, results) = built.map_err(|error| Error::System(error.to_string()))?;
     let budget = Arc::new(MemoryBudget::new(options.block.saturating_mul(BUDGET_BLOCKS.max(workers * 4))));
@@ -198,12 +195,8 @@ impl FileReader {
 /// Describes a format that is not JSONL, detected from its first bytes.
 fn unsupported_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
-        [0xff, 0xfe, ..] | [b'{', 0, ..] => {
-            Some("it is UTF-16; convert it first: iconv -f UTF-16LE -t UTF-8")
-        }
-        [0xfe, 0xff, ..] | [0, b'{', ..] => {
-            Some("it is UTF-16; convert it first: iconv -f UTF-16BE -t UTF-8")
-        }
+        [0xff, 0xfe, ..] | [b'{', 0, ..] => Some("it is UTF-16; convert it first: iconv -f UTF-16LE -t UTF-8"),
+        [0xfe, 0xff, ..] | [0, b'{', ..] => Some("it is UTF-16; convert it first: iconv -f UTF-16BE -t UTF-8"),
         [0x1f, 0x8b, ..] => Some("it is compressed twice; decompress it first: zcat"),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("it is compressed twice; decompress it first: zstdcat"),
         [0xfd, b'7', b'z', b'X', ..] => {
@@ -224,9 +217,7 @@ fn unsupported_format(bytes: &[u8]) -> Option<&'static str> {
         [b'7', b'z', 0xbc, 0xaf, ..] => {
             Some("it is compressed with 7z, which is not supported; decompress it first: 7z x -so")
         }
-        [0x1f, 0x9d, ..] => {
-            Some("it is compressed with compress, which is not supported; decompress it first: zcat")
-        }
+        [0x1f, 0x9d, ..] => Some("it is compressed with compress, which is not supported; decompress it first: zcat"),
         [b'S', b'Q', b'L', b'i', b't', b'e', b' ', b'f', ..] => Some("it is an SQLite database, not JSONL"),
         _ => None,
     }
@@ -269,8 +260,7 @@ impl MemoryBudget {
     /// Waits until the bytes are available. A block larger than the budget waits until no other is in flight.
     fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        let full =
-            |(in_use, closed): &mut (usize, bool)| !*closed && *in_use > 0 && *in_use + bytes > self.limit;
+        let full = |(in_use, closed): &mut (usize, bool)| !*closed && *in_use > 0 && *in_use + bytes > self.limit;
         let mut in_use = self.returned.wait_while(in_use, full).unwrap_or_else(PoisonError::into_inner);
         in_use.0 += bytes;
         Permit { budget: self.clone(), bytes }

@@ -61,8 +61,7 @@ impl Preflight<'_> {
                 return Ok(Err(error));
             }
             let changed = |file: &FileSummary| file.outcome != FileOutcome::Unchanged;
-            let changed: Vec<usize> =
-                group.iter().copied().filter(|index| changed(&self.files[*index])).collect();
+            let changed: Vec<usize> = group.iter().copied().filter(|index| changed(&self.files[*index])).collect();
             let Some(object) = object.filter(|_| !changed.is_empty()) else { continue };
             let mut table_state = TableState::default();
             match self.options.existing {
@@ -150,8 +149,8 @@ impl Preflight<'_> {
         }
         if let Some(why) = missing_data(self.conn, &object.name)? {
             // Appending again would duplicate the rows that the table still has.
-            let can_reload = self.is_draft
-                || matches!(self.options.existing, ExistingTable::Replace | ExistingTable::Upsert);
+            let can_reload =
+                self.is_draft || matches!(self.options.existing, ExistingTable::Replace | ExistingTable::Upsert);
             let target = self.target.display();
             return Ok((!can_reload).then(|| {
                 Error::Invalid(format!(
@@ -212,9 +211,8 @@ impl Preflight<'_> {
         let has = |keys: &[usize], requested: &[usize]| {
             keys.len() == requested.len() && requested.iter().all(|index| keys.contains(index))
         };
-        let names = |keys: &[usize]| -> Vec<String> {
-            keys.iter().map(|index| layout.columns[*index].name.clone()).collect()
-        };
+        let names =
+            |keys: &[usize]| -> Vec<String> { keys.iter().map(|index| layout.columns[*index].name.clone()).collect() };
         match found {
             Some(found) if found.is_empty() || has(&keys, &found) => {}
             Some(found) if self.is_unique(name, &names(&found))? => keys = found,
@@ -276,8 +274,7 @@ impl Preflight<'_> {
 fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let mut statement = conn.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
     let columns = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
-    let mut recorded: Vec<String> =
-        import_log::columns(conn, table)?.unwrap_or_default().into_keys().collect();
+    let mut recorded: Vec<String> = import_log::columns(conn, table)?.unwrap_or_default().into_keys().collect();
     recorded.sort_unstable();
     if let Some(column) = recorded.iter().find(|column| !columns.contains(*column)) {
         return Ok(Some(format!("the table {table:?} has lost the column {column:?} since its last import")));
@@ -286,7 +283,6 @@ fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let count = format!("SELECT count(*) FROM {}", names::quoted(table));
     let rows: i64 = conn.query_row(&count, [], |row| row.get(0))?;
     let rows = rows.unsigned_abs();
-    Ok((rows < recorded).then(|| {
-        format!("the table {table:?} has {rows} rows, fewer than the {recorded} that imports loaded")
-    }))
+    Ok((rows < recorded)
+        .then(|| format!("the table {table:?} has {rows} rows, fewer than the {recorded} that imports loaded")))
 }

@@ -108,8 +108,8 @@ impl Rejects {
         if let Some(output) = &mut self.file {
             let raw = std::str::from_utf8(line).ok();
             let raw_hex = raw.is_none().then(|| line.iter().map(|byte| format!("{byte:02x}")).collect());
-            let written = serde_json::to_vec(&RejectRecord { rejected: &rejected, raw, raw_hex, truncated })
-                .unwrap_or_default();
+            let written =
+                serde_json::to_vec(&RejectRecord { rejected: &rejected, raw, raw_hex, truncated }).unwrap_or_default();
             let done = output.file.write_all(&written).and_then(|()| output.file.write_all(b"\n"));
             done.map_err(|error| output.failed(&error))?;
         }

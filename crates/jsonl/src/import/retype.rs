@@ -100,26 +100,21 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
         let has_whole_numbers: bool = context.get(1)?;
         Ok(match context.get_raw(0) {
             ValueRef::Integer(value) => Value::Text(value.to_string()),
-            ValueRef::Real(value) if has_whole_numbers && is_whole(value) => {
-                Value::Text((value as i64).to_string())
-            }
+            ValueRef::Real(value) if has_whole_numbers && is_whole(value) => Value::Text((value as i64).to_string()),
             ValueRef::Real(value) => Value::Text(format!("{value:?}")),
             other => Value::try_from(other)?,
         })
     })?;
     let dependents = dependents(conn, table)?;
     let made = columns.iter().filter(|column| column.is_made);
-    let (names, values): (Vec<String>, Vec<String>) =
-        made.map(|column| (quoted(&column.name), value(column))).unzip();
+    let (names, values): (Vec<String>, Vec<String>) = made.map(|column| (quoted(&column.name), value(column))).unzip();
     let (names, values, table) = (names.join(","), values.join(","), quoted(table));
     // Views and triggers that name the table must refer to the new one.
     conn.pragma_update(None, "legacy_alter_table", true)?;
     conn.execute_batch(&format!("ALTER TABLE {table} RENAME TO {OLD_TABLE}"))?;
     conn.pragma_update(None, "legacy_alter_table", false)?;
     conn.execute_batch(sql)?;
-    conn.execute_batch(&format!(
-        "INSERT INTO {table} ({names}) SELECT {values} FROM {OLD_TABLE} NOT INDEXED"
-    ))?;
+    conn.execute_batch(&format!("INSERT INTO {table} ({names}) SELECT {values} FROM {OLD_TABLE} NOT INDEXED"))?;
     conn.execute_batch(&format!("DROP TABLE {OLD_TABLE}"))?;
     dependents.iter().try_for_each(|sql| conn.execute_batch(sql))
 }
@@ -134,8 +129,7 @@ fn is_whole(value: f64) -> bool {
 /// that it equals the text of the next line with this number.
 fn value(column: &Column) -> String {
     let name = quoted(&column.name);
-    let text =
-        format!("{TEXT_FUNCTION}({name}, {})", column.before == Some(Type::Real) && column.has_whole_numbers);
+    let text = format!("{TEXT_FUNCTION}({name}, {})", column.before == Some(Type::Real) && column.has_whole_numbers);
     match (column.before, column.declared) {
         (before, after) if before == after || after != Some(Type::Text) => name,
         (Some(Type::Boolean), _) => {

@@ -105,8 +105,7 @@ pub struct ColumnSchema {
 impl Schema {
     /// Reads a schema file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).map_err(|error| Error::io("read the schema", path, &error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| Error::io("read the schema", path, &error))?;
         let parsed: std::result::Result<Schema, _> = toml::from_str(&text);
         let mut schema = parsed.map_err(|error| {
             let why = error.to_string();

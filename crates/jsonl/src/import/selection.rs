@@ -24,12 +24,7 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
 }
 
 /// Makes the parser skip unselected keys and add the file name.
-pub(crate) fn apply(
-    parse: &mut ParseOptions,
-    options: &ImportOptions,
-    schema: Option<&TableSchema>,
-    file: &str,
-) {
+pub(crate) fn apply(parse: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>, file: &str) {
     if !options.columns.is_empty() {
         select(parse, options, schema);
     }
@@ -58,12 +53,7 @@ fn select(parse: &mut ParseOptions, options: &ImportOptions, schema: Option<&Tab
 }
 
 /// Whether a table has a column for the requested key, or for a key in its objects. Keys are case-sensitive.
-pub(crate) fn has(
-    layout: &Layout,
-    name: &str,
-    options: &ImportOptions,
-    schema: Option<&TableSchema>,
-) -> bool {
+pub(crate) fn has(layout: &Layout, name: &str, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
     let paths = path_of(name, options, schema);
     layout.columns.iter().any(|column| is_of(column, &paths))
 }

@@ -94,8 +94,7 @@ impl Table {
 
     /// Observes the keys of a block, after its first `seen` rows, without writing it.
     pub(crate) fn observe_keys(&mut self, block: &ParsedBlock, map: &[u32], seen: usize) {
-        let mut begin =
-            seen.checked_sub(1).and_then(|last| block.rows.get(last)).map_or(0, |row| row.end as usize);
+        let mut begin = seen.checked_sub(1).and_then(|last| block.rows.get(last)).map_or(0, |row| row.end as usize);
         for row in &block.rows[seen..] {
             let cells = &block.cells[begin..row.end as usize];
             begin = row.end as usize;
@@ -155,8 +154,7 @@ impl Table {
     /// some doubles to integers: negative zero, and all whole values in a NUMERIC column.
     fn keeps_types(&self, block: &ParsedBlock) -> bool {
         let is_numeric = |column: &Column| column.kind() == Type::Numeric;
-        !self.layout.columns.iter().any(is_numeric)
-            && !block.cells.iter().any(|(_, cell)| cell.is_negative_zero())
+        !self.layout.columns.iter().any(is_numeric) && !block.cells.iter().any(|(_, cell)| cell.is_negative_zero())
     }
 
     fn note_no_key(&mut self, index: usize) {
@@ -175,9 +173,7 @@ impl Table {
             let kind = if typed { column.kind() } else { Type::Any };
             match &self.plan {
                 KeyPlan::Rowid(key) if *key == index => format!("{name} INTEGER PRIMARY KEY"),
-                KeyPlan::Enforced(keys) | KeyPlan::After(keys)
-                    if keys.contains(&index) && (typed || !is_after) =>
-                {
+                KeyPlan::Enforced(keys) | KeyPlan::After(keys) if keys.contains(&index) && (typed || !is_after) => {
                     let alone = if keys.len() == 1 { " PRIMARY KEY" } else { "" };
                     format!("{name} {} NOT NULL{alone}", in_key(column.kind()))
                 }
@@ -243,15 +239,12 @@ impl Table {
         }
         let KeyPlan::After(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
         let first = keys[0];
-        let columns: Vec<String> =
-            keys.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
+        let columns: Vec<String> = keys.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
         let (table, columns) = (quoted(&self.name), columns.join(","));
         let made = conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY_INDEX} ON {table} ({columns})"));
         match made {
             Ok(()) => Ok(self.declare(conn, true)?),
-            Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => {
-                Err(error.into())
-            }
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => Err(error.into()),
             Err(_) if self.tracker.is_needed() => Err(FinishError::KeyBroken),
             Err(_) => {
                 self.note_no_key(first);

@@ -173,11 +173,9 @@ impl<'a> Writer<'a> {
             tx.begin_file()?;
             if table_state.is_replaced {
                 dependents = table::dependents(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
-                let is_imported =
-                    import_log::is_imported(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
-                note = (!is_imported).then(|| {
-                    "the old table was not created by an import; its constraints are lost".to_owned()
-                });
+                let is_imported = import_log::is_imported(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
+                note = (!is_imported)
+                    .then(|| "the old table was not created by an import; its constraints are lost".to_owned());
                 tx.execute(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
         }
@@ -430,6 +428,5 @@ pub(crate) fn quoted_list(names: &[String]) -> String {
 fn needs_reload(table: &Table) -> bool {
     let columns = &table.layout.columns;
     let inferred = || columns.iter().filter(|column| column.rule == crate::keys::ColumnRule::Inferred);
-    inferred().any(|column| !column.types.is_lossless())
-        || (table.is_old && inferred().any(|column| !column.is_made))
+    inferred().any(|column| !column.types.is_lossless()) || (table.is_old && inferred().any(|column| !column.is_made))
 }

@@ -29,8 +29,7 @@ pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBloc
         }
         locate(text, &mut parsed);
         parsed.lines = elements.lines as u32;
-        let place =
-            if options.languages.is_empty() { &mut parsed.text } else { parsed.original.insert(Vec::new()) };
+        let place = if options.languages.is_empty() { &mut parsed.text } else { parsed.original.insert(Vec::new()) };
         *place = block.buffer;
         return parsed;
     }
@@ -66,8 +65,7 @@ fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
         let start = span.start as usize;
         let between = &text[at..start];
         number += memchr::memchr_iter(b'\n', between).count() as u32;
-        column =
-            memchr::memrchr(b'\n', between).map_or(column + between.len(), |last| between.len() - last - 1);
+        column = memchr::memrchr(b'\n', between).map_or(column + between.len(), |last| between.len() - last - 1);
         at = start;
         Line { number, column: column as u32, span: *span }
     };
@@ -112,9 +110,7 @@ fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, pars
     let mut copies = Vec::with_capacity(lines.len());
     for line in lines {
         let (bytes, start) = (line.span.of(original), text.len());
-        if simdutf8::basic::from_utf8(bytes).is_err()
-            || !languages::keep(bytes, &options.languages, &mut text)
-        {
+        if simdutf8::basic::from_utf8(bytes).is_err() || !languages::keep(bytes, &options.languages, &mut text) {
             text.extend_from_slice(bytes);
         }
         copies.push(Line { span: Span::new(start, text.len()), ..*line });

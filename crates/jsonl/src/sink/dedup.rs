@@ -50,20 +50,13 @@ impl Sink {
 
     /// Like [`append`](Self::append), but skips objects whose id became a row within the time of
     /// [`dedup_window`](Self::dedup_window). The id of a rejected object is not remembered.
-    pub fn append_deduplicated(
-        &mut self,
-        objects: &[WithId<'_>],
-    ) -> Result<Vec<Result<AppendResult, RejectedObject>>> {
+    pub fn append_deduplicated(&mut self, objects: &[WithId<'_>]) -> Result<Vec<Result<AppendResult, RejectedObject>>> {
         let Some(dedup) = self.dedup.clone() else {
             let plain: Vec<&[u8]> = objects.iter().map(|one| one.object).collect();
             let results = self.append(&plain)?;
             return Ok(results.into_iter().map(|result| result.map(|()| AppendResult::Inserted)).collect());
         };
-        self.append_with(
-            objects,
-            |one| one.object,
-            |sink, cached, objects| sink.write_new(cached, &dedup, objects),
-        )
+        self.append_with(objects, |one| one.object, |sink, cached, objects| sink.write_new(cached, &dedup, objects))
     }
 
     /// Writes the new objects and records their ids. Of several objects with one id, the first valid one is written.
@@ -75,8 +68,7 @@ impl Sink {
     ) -> Result<Vec<Result<AppendResult, RejectedObject>>, BatchError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let horizon = milliseconds(now.saturating_sub(dedup.window));
-        let mut results: Vec<Option<Result<AppendResult, RejectedObject>>> =
-            objects.iter().map(|_| None).collect();
+        let mut results: Vec<Option<Result<AppendResult, RejectedObject>>> = objects.iter().map(|_| None).collect();
         let mut rest: Vec<usize> = (0..objects.len()).collect();
         while !rest.is_empty() {
             // Further objects with an id of this round wait until the first one is written or rejected.

@@ -70,8 +70,7 @@ impl Fixture {
     /// Names of files other than the data and the database.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let names = fs::read_dir(self.folder.path()).unwrap();
-        let mut names: Vec<String> =
-            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.retain(|name| name != "data" && name != "out.db");
         names.sort();
         names

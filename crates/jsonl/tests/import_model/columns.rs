@@ -28,8 +28,7 @@ pub(crate) fn place(
             paths.push(path);
         }
     }
-    let fixed =
-        |path: &Path| in_schema().find(|(key, _)| path.len() == 1 && *key == path[0]).map(|(_, fixed)| fixed);
+    let fixed = |path: &Path| in_schema().find(|(key, _)| path.len() == 1 && *key == path[0]).map(|(_, fixed)| fixed);
     let preferred = |path: &Path| match fixed(path) {
         Some(Fixed::Name(name)) => (*name).to_owned(),
         _ => path.join("_"),
@@ -37,10 +36,8 @@ pub(crate) fn place(
     let mut places: BTreeMap<Path, usize> = BTreeMap::new();
     for path in &paths {
         let known = columns.iter().position(|column| column.path.as_ref() == Some(path));
-        let exact =
-            || columns.iter().position(|column| column.path.is_none() && column.name == preferred(path));
-        let alias =
-            || columns.iter().position(|column| is_alias(column, path, &paths) && fixed(path).is_none());
+        let exact = || columns.iter().position(|column| column.path.is_none() && column.name == preferred(path));
+        let alias = || columns.iter().position(|column| is_alias(column, path, &paths) && fixed(path).is_none());
         if let Some(index) = known.or_else(exact).or_else(alias) {
             places.insert(path.clone(), index);
         }

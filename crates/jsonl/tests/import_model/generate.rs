@@ -34,8 +34,7 @@ struct Profile {
 }
 
 /// Lines that every table rejects. The first three do not look like the beginning of a JSON document.
-const BAD: [&str; 7] =
-    ["nope", "\"text\"", "17", "{\"n\":1", "{\"n\":01}", "{\"n\":1,\"n\":2}", "{\"n\":\"\\ud83d\"}"];
+const BAD: [&str; 7] = ["nope", "\"text\"", "17", "{\"n\":1", "{\"n\":01}", "{\"n\":1,\"n\":2}", "{\"n\":\"\\ud83d\"}"];
 
 const PATHS: [&str; 7] =
     ["t.jsonl", "u.ndjson", "more/t.jsonl", "t.jsonl.gz", "u.jsonl.zst", "own.jsonl", "own.jsonl.gz"];
@@ -218,8 +217,7 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
     }
     for name in ["n", "r", "name", "x", "b", "p"] {
         if rng.percent(55) {
-            let value =
-                if rng.percent(profile.drift) { other(rng, profile) } else { usual(rng, profile, name) };
+            let value = if rng.percent(profile.drift) { other(rng, profile) } else { usual(rng, profile, name) };
             members.push((cased(rng, profile, name), value));
             if rng.percent(50) && cased(rng, profile, name) != name {
                 let second = if name == "name" { "Name".to_owned() } else { name.to_uppercase() };

@@ -84,8 +84,8 @@ impl Load<'_> {
             return Err("it is loaded although the table has another key than the named one".to_owned());
         }
         // With several tables, the named key applies to those that have its column.
-        let is_noted = self.summary.files.len() > self.parts.len()
-            && self.parts.iter().any(|part| !part.of_file.notes.is_empty());
+        let is_noted =
+            self.summary.files.len() > self.parts.len() && self.parts.iter().any(|part| !part.of_file.notes.is_empty());
         if run.is_keyless && !run.accepted.is_empty() && !is_noted {
             return Err("it is loaded although no line has the named key".to_owned());
         }
@@ -99,11 +99,7 @@ impl Load<'_> {
                 .map_err(|error| format!("{}: {error}", part.file.path))?;
         }
         if run.accepted.is_empty() && (self.replaces || !run.rejected.is_empty()) {
-            return if has_failed || self.parts.len() > 1 {
-                Ok(None)
-            } else {
-                Err("it must fail".to_owned())
-            };
+            return if has_failed || self.parts.len() > 1 { Ok(None) } else { Err("it must fail".to_owned()) };
         }
         let mut table = run.table;
         if table.columns.is_empty() {
@@ -112,8 +108,7 @@ impl Load<'_> {
         let found = self.found.ok_or("its table is missing")?;
         // The order in which keys get columns if names collide is not documented, nor is the order of schema columns
         // that only rejected lines have.
-        let has_own_name =
-            |column: &Column| column.path.as_ref().is_some_and(|path| *path == [column.name.as_str()]);
+        let has_own_name = |column: &Column| column.path.as_ref().is_some_and(|path| *path == [column.name.as_str()]);
         let old = self.old.map_or(&[][..], |old| &old.columns);
         let has_rejected_columns = self.import.schema.is_some() && !run.rejected.is_empty();
         if has_rejected_columns || !old.iter().all(has_own_name) {

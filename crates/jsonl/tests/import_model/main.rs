@@ -53,8 +53,7 @@ fn check(operations: &[Operation]) -> Result<(), String> {
 
 /// Reduces a failure to the operations, files, lines and members that it needs.
 fn reduced(operations: &[Operation], error: &str) -> String {
-    let fails_alike =
-        |operations: &[Operation]| check(operations).is_err_and(|other| kind(&other) == kind(error));
+    let fails_alike = |operations: &[Operation]| check(operations).is_err_and(|other| kind(&other) == kind(error));
     let mut operations = reduce(operations, fails_alike);
     for index in 0..operations.len() {
         let Operation::Import(import) = &operations[index] else { continue };

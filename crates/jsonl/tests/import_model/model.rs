@@ -109,12 +109,7 @@ impl Model {
     }
 
     /// Files that must be loaded. A replaced table is loaded from all its files.
-    fn waiting<'a>(
-        &self,
-        table: &str,
-        files: &[&'a File],
-        (import, observed): (&Import, &Observed),
-    ) -> Vec<&'a File> {
+    fn waiting<'a>(&self, table: &str, files: &[&'a File], (import, observed): (&Import, &Observed)) -> Vec<&'a File> {
         if let Some(has_grown) = self.changed.get(table).filter(|_| import.resume) {
             // The number of rows does not show lost rows if the table got others since.
             let is_unchanged = |file: &&File| {
@@ -129,8 +124,7 @@ impl Model {
             file.lines.iter().all(|line| *line == Line::Blank)
                 && observed.of_file(file).is_ok_and(|file| file.outcome == FileOutcome::Unchanged)
         };
-        let is_loaded =
-            |file: &&File| import.resume && (is_idle(file) || self.is_loaded(table, file, import));
+        let is_loaded = |file: &&File| import.resume && (is_idle(file) || self.is_loaded(table, file, import));
         let is_exact = import.mode != Mode::Replace || self.is_made_of(table, files);
         if is_new && !(is_exact && files.iter().all(is_loaded)) {
             return files.to_vec();

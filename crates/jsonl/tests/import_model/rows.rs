@@ -54,10 +54,7 @@ impl Run {
         let is_column = |(path, _): &(Path, Json)| {
             let name = path.join("_");
             load.found.is_some_and(|found| {
-                found
-                    .columns
-                    .iter()
-                    .any(|(column, _)| *column == name || column.starts_with(&format!("{name}_")))
+                found.columns.iter().any(|(column, _)| *column == name || column.starts_with(&format!("{name}_")))
             })
         };
         let decides = |line: &&Parsed| match deciding {
@@ -149,8 +146,7 @@ impl Run {
         if load.old.is_none() && !is_enforced {
             let keys: Option<BTreeSet<_>> = table.rows.iter().map(|row| table.key_of(row)).collect();
             // In a column with text, a number with a fraction is text.
-            let is_text =
-                |kind: &Kind| matches!(kind, Kind::Text | Kind::Real) && key_kinds.contains(&Kind::Text);
+            let is_text = |kind: &Kind| matches!(kind, Kind::Text | Kind::Real) && key_kinds.contains(&Kind::Text);
             let is_key = keys.is_some_and(|keys| keys.len() == table.rows.len())
                 && key_kinds.iter().all(|kind| is_whole(kind) || is_text(kind));
             if !is_key {
@@ -184,12 +180,9 @@ fn with_schema(mut line: Parsed, import: &Import, old: Option<&Table>) -> Parsed
     let fixed = |path: &Path| schema.columns.iter().find(|(key, _)| *key == path[0]).map(|(_, fixed)| fixed);
     let is_column =
         |column: &Column, path: &Path| column.path.as_ref() == Some(path) || *path == [column.name.as_str()];
-    let is_known =
-        |path: &Path| old.is_some_and(|old| old.columns.iter().any(|column| is_column(column, path)));
+    let is_known = |path: &Path| old.is_some_and(|old| old.columns.iter().any(|column| is_column(column, path)));
     line.cells.retain(|(path, _)| fixed(path) != Some(&Fixed::Skip));
-    if schema.others == "reject"
-        && line.cells.iter().any(|(path, _)| fixed(path).is_none() && !is_known(path))
-    {
+    if schema.others == "reject" && line.cells.iter().any(|(path, _)| fixed(path).is_none() && !is_known(path)) {
         line.fits = Some(false);
     }
     if schema.others == "skip" {
@@ -225,8 +218,7 @@ fn not_objects(load: &Load<'_>) -> BTreeSet<LineId> {
 /// Returns the key of a new table, and whether lines are rejected because of it.
 fn new_key(import: &Import, table: &Table, rows: &[&Row]) -> (Vec<usize>, bool) {
     let columns = &table.columns;
-    let exact =
-        |name: &str| columns.iter().position(|column| column.path.as_deref() == Some(&[name.to_owned()]));
+    let exact = |name: &str| columns.iter().position(|column| column.path.as_deref() == Some(&[name.to_owned()]));
     // Exact names take precedence over names that differ in case.
     let alike = |column: &Column, name: &str| column.name.eq_ignore_ascii_case(name);
     let column = |name: &str| exact(name).or_else(|| columns.iter().position(|column| alike(column, name)));

@@ -29,14 +29,7 @@ pub(crate) struct Column {
 
 impl Column {
     pub(crate) fn new(name: String, path: Option<Vec<String>>) -> Self {
-        Column {
-            name,
-            path,
-            types: Vec::new(),
-            is_fixed: false,
-            accepted: BTreeSet::new(),
-            offered: BTreeSet::new(),
-        }
+        Column { name, path, types: Vec::new(), is_fixed: false, accepted: BTreeSet::new(), offered: BTreeSet::new() }
     }
 
     /// Whether one import of all lines so far could give the column this type. Whether a rejected line counts is not
@@ -125,8 +118,7 @@ impl Table {
         let mut found_rows: Vec<&Vec<Sql>> = found.rows.iter().collect();
         if !self.key.is_empty() {
             rows.sort_by_key(|row| self.key_of(row));
-            found_rows
-                .sort_by_key(|row| self.key.iter().map(|index| shown(&row[*index])).collect::<Vec<_>>());
+            found_rows.sort_by_key(|row| self.key.iter().map(|index| shown(&row[*index])).collect::<Vec<_>>());
         }
         for (row, found) in rows.iter().zip(found_rows) {
             for (index, column) in self.columns.iter().enumerate() {

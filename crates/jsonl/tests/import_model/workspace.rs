@@ -134,11 +134,7 @@ impl Workspace {
         Schema::read(&path).unwrap()
     }
 
-    fn rejected(
-        &self,
-        import_case: &Import,
-        new: &str,
-    ) -> Result<BTreeMap<&'static str, BTreeSet<usize>>, String> {
+    fn rejected(&self, import_case: &Import, new: &str) -> Result<BTreeMap<&'static str, BTreeSet<usize>>, String> {
         let mut rejected: BTreeMap<&'static str, BTreeSet<usize>> = BTreeMap::new();
         let root = self.root();
         for line in new.lines() {
@@ -164,8 +160,7 @@ impl Workspace {
     fn read(&self, conn: &Connection) -> rusqlite::Result<Tables> {
         let check: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
         assert_eq!(check, "ok");
-        let mut names =
-            conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> '_imports'")?;
+        let mut names = conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> '_imports'")?;
         let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
         names.into_iter().map(|name| Ok((name.clone(), table(conn, &name)?))).collect()
     }

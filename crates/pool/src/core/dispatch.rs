@@ -155,8 +155,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Finishes a closed pool with nothing queued, nothing delayed and no worker awake that could spawn.
     pub(super) fn finish_if_done(&self, state: &mut State<T, W>) -> bool {
-        state.finished |=
-            state.closed && state.awake == 0 && state.queue.len() == 0 && state.delayed.is_empty();
+        state.finished |= state.closed && state.awake == 0 && state.queue.len() == 0 && state.delayed.is_empty();
         state.finished
     }
 

@@ -32,8 +32,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let mut wakes = self.close_submissions(&mut state);
         wakes.0.extend(self.wake_all(&mut state).0);
         let mut dropped: Vec<Task<T, W>> = std::iter::from_fn(|| state.queue.pop()).collect();
-        let workers: Vec<Arc<WorkerState<T, W>>> =
-            state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
+        let workers: Vec<Arc<WorkerState<T, W>>> = state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
         dropped.extend(workers.iter().flat_map(|worker| worker.close_and_drain()));
         let delayed = std::mem::take(&mut state.delayed);
         self.update_hints(&state);
@@ -56,8 +55,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Abandons and records every task that still runs. Returns whether the pool has ended with that.
     pub(crate) fn abandon_running(&self) -> bool {
         let mut state = self.lock();
-        let workers: Vec<Arc<WorkerState<T, W>>> =
-            state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
+        let workers: Vec<Arc<WorkerState<T, W>>> = state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
         let mut left = Vec::new();
         for worker in workers {
             // The run is read first: if `abandon_run` then succeeds, the task belongs to that run.

@@ -26,16 +26,15 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         counters.merge(&state.exited_workers);
         // The counters of workers are added after the lock is released. A worker that exits meanwhile is in this list
         // and not yet in the `exited_workers` copied above, so it is counted exactly once.
-        let workers: Vec<Arc<WorkerState<T, W>>> =
-            state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
+        let workers: Vec<Arc<WorkerState<T, W>>> = state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
         drop(state);
         workers.iter().for_each(|worker| counters.merge(&worker.counters.0));
 
         let state = self.lock();
         let extracted = extract(&state);
         let workers = || state.workers.iter().map(|entry| &entry.state);
-        let spawned = state.exited_workers.spawned.get()
-            + workers().map(|worker| worker.counters.0.spawned.get()).sum::<u64>();
+        let spawned =
+            state.exited_workers.spawned.get() + workers().map(|worker| worker.counters.0.spawned.get()).sum::<u64>();
         let mut stats = PoolStats {
             workers: state.workers.len(),
             active: workers().filter(|worker| worker.current_run().is_some()).count(),

@@ -201,8 +201,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Queues a task submitted by a task that runs on worker `id`. Never waits: the task would wait for itself.
     pub(crate) fn submit_from_worker(&self, id: usize, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
-        let worker =
-            state.workers.iter().find(|entry| entry.state.id == id).map(|entry| Arc::clone(&entry.state));
+        let worker = state.workers.iter().find(|entry| entry.state.id == id).map(|entry| Arc::clone(&entry.state));
         let rejection = Self::rejection(&state).or(worker.is_none().then_some(SubmitErrorKind::Cancelled));
         drop(state);
         match (rejection, worker) {
@@ -238,11 +237,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Queues a task spawned through a context that was moved to another thread or has outlived its task. Its worker
     /// may be asleep or gone, so the task goes into the shared queue, unless the pool has ended.
-    pub(super) fn spawn_from_other_thread(
-        &self,
-        worker: &WorkerState<T, W>,
-        task: Task<T, W>,
-    ) -> Submitted<T, W> {
+    pub(super) fn spawn_from_other_thread(&self, worker: &WorkerState<T, W>, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
         if state.cancelled || state.finished || worker.is_abandoned() {
             drop(state);

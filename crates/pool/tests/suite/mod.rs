@@ -333,11 +333,7 @@ pub(crate) fn fail<T: Send + 'static, K: WorkerKind>(why: &'static str) -> TaskO
 }
 
 /// A task that signals `started`, waits for the gate even if cancelled, and returns `value`.
-pub(crate) fn hold<T: Send + 'static, K: WorkerKind>(
-    started: &Signal,
-    gate: &Gate,
-    value: T,
-) -> TaskOf<T, K> {
+pub(crate) fn hold<T: Send + 'static, K: WorkerKind>(started: &Signal, gate: &Gate, value: T) -> TaskOf<T, K> {
     let (started, gate) = (started.clone(), gate.clone());
     K::once(async move |_| {
         started.notify();

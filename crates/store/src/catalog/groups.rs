@@ -233,8 +233,8 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
 
 /// BLAKE3 hash of empty input. Empty files are not read, so their rows have no hash.
 const EMPTY_HASH: [u8; 32] = [
-    0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49, 0x9b,
-    0xcb, 0x25, 0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
+    0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49, 0x9b, 0xcb, 0x25,
+    0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
 ];
 
 fn empty_files(conn: &Connection) -> rusqlite::Result<HashGroup> {
@@ -246,16 +246,12 @@ fn empty_files(conn: &Connection) -> rusqlite::Result<HashGroup> {
 
 /// Finds the rows that are names of one file. Returns them with the lowest row id among the names, ordered by row. Few
 /// files have several names: only rows whose inode number occurs twice are examined.
-fn shared_names(
-    search: &GroupSearch<'_>,
-    rows: impl Iterator<Item = (u64, i64)>,
-) -> rusqlite::Result<Vec<(i64, i64)>> {
+fn shared_names(search: &GroupSearch<'_>, rows: impl Iterator<Item = (u64, i64)>) -> rusqlite::Result<Vec<(i64, i64)>> {
     let mut inodes: Vec<(u64, i64)> = rows.filter(|(inode, _)| *inode != 0).collect();
     inodes.sort_unstable();
     let mut names = SharedNameFinder::new(search.unstable);
     for (_, id) in inodes.chunk_by(|a, b| a.0 == b.0).filter(|rows| rows.len() > 1).flatten() {
-        let sql =
-            "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
+        let sql = "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
                 d.filesystem_id
             FROM library_files f LEFT JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
         let mut statement = search.conn.prepare_cached(sql)?;
@@ -269,23 +265,14 @@ fn shared_names(
 
 /// Returns the lowest row id among the names of a row's file.
 fn file_of(names: &[(i64, i64)], row: i64) -> i64 {
-    names
-        .binary_search_by_key(&row, |(row, _)| *row)
-        .ok()
-        .and_then(|at| names.get(at))
-        .map_or(row, |name| name.1)
+    names.binary_search_by_key(&row, |(row, _)| *row).ok().and_then(|at| names.get(at)).map_or(row, |name| name.1)
 }
 
 /// Adds the hash groups that match the query to `found`.
-fn evaluate(
-    search: &GroupSearch<'_>,
-    batch: Vec<HashGroup>,
-    found: &mut Vec<GroupSummary>,
-) -> rusqlite::Result<()> {
+fn evaluate(search: &GroupSearch<'_>, batch: Vec<HashGroup>, found: &mut Vec<GroupSummary>) -> rusqlite::Result<()> {
     let GroupSearch { conn, query, .. } = *search;
     let mut positions: Vec<(i64, usize)> = Vec::new();
-    for (position, hash_group) in batch.iter().enumerate().filter(|(_, hash_group)| hash_group.ids.len() > 1)
-    {
+    for (position, hash_group) in batch.iter().enumerate().filter(|(_, hash_group)| hash_group.ids.len() > 1) {
         positions.extend(hash_group.ids.iter().map(|id| (*id, position)));
     }
     positions.sort_unstable();
@@ -297,9 +284,7 @@ fn evaluate(
                     f.relative_path
                 FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1"
         }
-        _ => {
-            "SELECT library_id, size_bytes, allocated_bytes, link_kind, inode FROM library_files WHERE id = ?1"
-        }
+        _ => "SELECT library_id, size_bytes, allocated_bytes, link_kind, inode FROM library_files WHERE id = ?1",
     })?;
     for (id, position) in positions {
         let mut rows = statement.query([id])?;

@@ -165,9 +165,8 @@ impl Catalog<'_> {
         limit: usize,
         mut filter: impl FnMut(&FileRow) -> bool,
     ) -> Result<(Vec<FileRow>, Option<i64>)> {
-        let sql = format!(
-            "SELECT {COLUMNS}, f.relative_path FROM {FILES} AND f.id > ?1 AND f.size_bytes > 0 ORDER BY f.id"
-        );
+        let sql =
+            format!("SELECT {COLUMNS}, f.relative_path FROM {FILES} AND f.id > ?1 AND f.size_bytes > 0 ORDER BY f.id");
         self.0.read(|db| {
             let mut files = Vec::new();
             let mut run = || {
@@ -258,8 +257,7 @@ pub(super) fn record_hash(db: &Db<'_>, hashed: &FileHash, ids: &NewFileIds) -> R
                 mark_row_shared(db, id)?;
             } else {
                 // A hash of another algorithm would keep the file from being found by this one.
-                let sql =
-                    "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
+                let sql = "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
                         hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
                     WHERE id = ?1 AND content_hash IS NOT NULL";
                 db.execute(sql, [id])?;
@@ -297,8 +295,7 @@ fn update_stat(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     let scan = "SELECT last_seen_scan_id FROM library_files WHERE id = ?1";
     let scan = db.first(scan, [id], |row| row.get(0))?.flatten();
     super::record::update_changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, scan)?;
-    let sql =
-        "UPDATE library_files SET hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
+    let sql = "UPDATE library_files SET hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
             hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
         WHERE id = ?1 AND hash_error_count > 0";
     db.execute(sql, [id]).map(drop)
@@ -314,8 +311,7 @@ pub(super) fn mark_shared(db: &Db<'_>, file: FileRef, ids: &NewFileIds) -> Resul
 
 /// Publishes the hash that was read, which is valid for the row's metadata.
 pub(super) fn mark_row_shared(db: &Db<'_>, id: i64) -> Result<()> {
-    let sql =
-        "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
+    let sql = "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
             hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?2, updated_at = ?2,
             read_algorithm = NULL, read_hash = NULL
         WHERE id = ?1 AND read_hash IS NOT NULL AND is_missing = 0 AND excluded_at IS NULL";

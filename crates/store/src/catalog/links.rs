@@ -128,11 +128,8 @@ impl<'a> SharedNameFinder<'a> {
             self.find_files(names, &mut resolved);
             resolved.sort_unstable_by_key(|found| (found.file, found.row));
             for names in resolved.chunk_by(|a, b| a.file == b.file).filter(|names| names.len() > 1) {
-                let name = |found: &ResolvedName| SharedName {
-                    row: found.row,
-                    file: found.file,
-                    ctime_ns: found.ctime_ns,
-                };
+                let name =
+                    |found: &ResolvedName| SharedName { row: found.row, file: found.file, ctime_ns: found.ctime_ns };
                 shared.extend(names.iter().map(name));
             }
         }
@@ -185,13 +182,11 @@ struct ResolvedName {
 
 /// Merges symlink targets with other names by device, because a link may lead to another filesystem than its folder's.
 fn merge_symlink_targets(found: &mut [ResolvedName]) {
-    let mut devices: Vec<u64> =
-        found.iter().filter(|name| name.via_symlink).map(|name| name.device).collect();
+    let mut devices: Vec<u64> = found.iter().filter(|name| name.via_symlink).map(|name| name.device).collect();
     devices.sort_unstable();
     devices.dedup();
     for device in devices {
-        let mut files: Vec<i64> =
-            found.iter().filter(|name| name.device == device).map(|name| name.file).collect();
+        let mut files: Vec<i64> = found.iter().filter(|name| name.device == device).map(|name| name.file).collect();
         files.sort_unstable();
         let Some(&file) = files.first() else { continue };
         for name in found.iter_mut().filter(|name| files.binary_search(&name.file).is_ok()) {
@@ -210,8 +205,7 @@ mod tests {
     fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
         let mut names = SharedNameFinder::new(&[UNSTABLE]);
         for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {
-            let stat =
-                Stat { inode: 5, device: *device, ctime_ns: *ctime_ns, links: *links, ..Stat::default() };
+            let stat = Stat { inode: 5, device: *device, ctime_ns: *ctime_ns, links: *links, ..Stat::default() };
             names.add(row, &stat, *filesystem);
         }
         let mut files: Vec<i64> = (1..).take(rows.len()).collect();

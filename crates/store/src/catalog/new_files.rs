@@ -34,22 +34,14 @@ fn insert_files(rows: usize) -> String {
         let comma = if row == 0 { "" } else { ", " };
         let numbers = (1..=PARAMS_PER_ROW).map(|value| format!("?{}", first + value));
         // ?4 is the time, used twice.
-        sql.push_str(&format!(
-            "{comma}(?1, ?2, ?3, ?4, ?4, {}, 0, 0)",
-            numbers.collect::<Vec<_>>().join(", ")
-        ));
+        sql.push_str(&format!("{comma}(?1, ?2, ?3, ?4, ?4, {}, 0, 0)", numbers.collect::<Vec<_>>().join(", ")));
     }
     sql.push_str(" ON CONFLICT (library_id, relative_path) DO NOTHING");
     sql
 }
 
 /// Inserts the new files of a folder, whose path with a slash is `prefix`. Returns ids, and how many had a row already.
-pub(super) fn insert_new_files(
-    db: &Db<'_>,
-    listing: &Listing,
-    folder: i64,
-    prefix: &str,
-) -> Result<(Vec<i64>, usize)> {
+pub(super) fn insert_new_files(db: &Db<'_>, listing: &Listing, folder: i64, prefix: &str) -> Result<(Vec<i64>, usize)> {
     static MANY: LazyLock<String> = LazyLock::new(|| insert_files(ROWS_PER_STATEMENT));
     static ONE: LazyLock<String> = LazyLock::new(|| insert_files(1));
     let (root, scan, now) = (listing.folder.root, listing.scan, db.now());

@@ -34,8 +34,7 @@ pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> 
     let mut missing = mark_files_missing(db, &listing.missing_files)?;
     let mut excluded = 0;
     for id in &listing.excluded_files {
-        excluded +=
-            db.execute(&format!("UPDATE library_files SET {SET_EXCLUDED} AND id = ?2"), (db.now(), id))?;
+        excluded += db.execute(&format!("UPDATE library_files SET {SET_EXCLUDED} AND id = ?2"), (db.now(), id))?;
     }
     for name in &listing.missing_folders {
         missing += child_path.with(name, |text| remove_folder(db, root, text))?;
@@ -184,7 +183,8 @@ const SET_EXCLUDED: &str = "excluded_at = ?1, updated_at = ?1, needs_hash = (is_
     WHERE excluded_at IS NULL";
 
 /// Assignments for a missing file; its hash is kept in case it reappears.
-pub(super) const SET_MISSING: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
+pub(super) const SET_MISSING: &str =
+    "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
     coalesce((SELECT s.id FROM folders f JOIN scan_sessions s ON s.id = f.walked_scan_id WHERE f.id = folder_id),
         last_seen_scan_id)";
 
@@ -206,9 +206,8 @@ fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
 /// Updates the files below a folder, and sets the time of it and its subfolders where NULL. Returns the file count.
 fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
     let (low, high) = paths::descendant_range(path);
-    let sql = format!(
-        "UPDATE library_files SET {files} AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
-    );
+    let sql =
+        format!("UPDATE library_files SET {files} AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4");
     let count = db.execute(&sql, (db.now(), root, &low, &high))?;
     let sql = format!(
         "UPDATE folders SET {time} = ?1 WHERE {time} IS NULL AND library_id = ?2

@@ -108,7 +108,8 @@ const SHARED_SQL: &str = "SELECT hash_algorithm, content_hash, id FROM library_f
     WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
 
 /// Files, with the folder from the path if another program recorded none.
-const FILES_SQL: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
+const FILES_SQL: &str =
+    "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
         relative_path, hash_last_error IS NOT NULL, coalesce(folder_id, (SELECT f.id FROM folders f
             WHERE f.library_id = library_files.library_id AND f.relative_path =
                 rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/')))
@@ -130,9 +131,8 @@ impl Catalog<'_> {
     /// Returns the root of a folder and its path in it.
     pub fn folder_at(self, id: i64) -> Result<Option<(i64, PathBuf)>> {
         let sql = "SELECT library_id, relative_path FROM folders WHERE id = ?1";
-        self.0.read(|db| {
-            db.first(sql, [id], |row| Ok((row.get(0)?, paths::from_text(row.get_ref(1)?.as_str()?).into())))
-        })
+        self.0
+            .read(|db| db.first(sql, [id], |row| Ok((row.get(0)?, paths::from_text(row.get_ref(1)?.as_str()?).into()))))
     }
 
     /// Returns location and metadata of files. Ids without a row are skipped.
@@ -155,8 +155,7 @@ impl Catalog<'_> {
 }
 
 fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<()> {
-    let count =
-        |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| usize::try_from(n).unwrap_or(0));
+    let count = |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| usize::try_from(n).unwrap_or(0));
     let folders = count("SELECT count(*) FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL")?;
     let files = count("SELECT count(*) FROM library_files WHERE is_missing = 0 AND excluded_at IS NULL")?;
     visit(Node::Extent { folders, files });

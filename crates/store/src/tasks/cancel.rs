@@ -30,8 +30,7 @@ pub enum CancelOutcome {
 const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
 
 pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
-    let waiting =
-        format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");
+    let waiting = format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");
     if db.execute(&waiting, params![db.now(), id])? == 1 {
         checkpoints::delete(db, id)?;
         return Ok(CancelOutcome::Cancelled);
@@ -73,9 +72,7 @@ pub(super) fn cancel_stale(db: &Db<'_>) -> Result<usize> {
 
 /// Cancels tasks whose cancellation was requested, among those that match `which`. Returns how many.
 pub(super) fn cancel_where(db: &Db<'_>, which: &str, params: impl Params) -> Result<usize> {
-    let sql = format!(
-        "UPDATE tasks SET {CANCELLED} WHERE cancel_requested_at IS NOT NULL AND {which} RETURNING id"
-    );
+    let sql = format!("UPDATE tasks SET {CANCELLED} WHERE cancel_requested_at IS NOT NULL AND {which} RETURNING id");
     let cancelled: Vec<i64> = db.rows(&sql, params, |row| row.get(0))?;
     cancelled.iter().try_for_each(|id| checkpoints::delete(db, *id))?;
     Ok(cancelled.len())

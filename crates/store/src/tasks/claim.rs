@@ -37,8 +37,7 @@ pub(super) fn claim_all(
     if short {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
         // Timestamps that cannot be parsed are ignored.
-        batch.next_due =
-            db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| UtcTime::parse(&text));
+        batch.next_due = db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| UtcTime::parse(&text));
     }
     Ok(())
 }
@@ -80,9 +79,7 @@ fn claim_within(
     limit: usize,
     above_priority: Option<i32>,
 ) -> Result<Vec<ClaimedTask>> {
-    if request.max_crashed_once >= limit && request.max_crashed_often >= limit
-        || !has_suspicious(db, request)?
-    {
+    if request.max_crashed_once >= limit && request.max_crashed_often >= limit || !has_suspicious(db, request)? {
         return claim(db, request, "true", limit, above_priority);
     }
     let mut claimed: Vec<ClaimedTask> = Vec::new();
@@ -130,8 +127,7 @@ fn claim(
         "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6{higher} AND {which}
             AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id"
     );
-    let columns =
-        "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id, starts, abandoned";
+    let columns = "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id, starts, abandoned";
     let (kind, queue): (Arc<str>, Arc<str>) = (request.kind.as_str().into(), request.queue.as_str().into());
     let read = |row: &Row<'_>| -> rusqlite::Result<ClaimedTask> {
         Ok(ClaimedTask {
@@ -179,8 +175,7 @@ fn claim(
 
 fn dead_letter_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
     tracing::error!(task = id, %error, "cannot read a task row; it becomes a dead letter");
-    let failure =
-        TaskFailure { reason: format!("cannot read the row: {error}"), step: None, ..TaskFailure::default() };
+    let failure = TaskFailure { reason: format!("cannot read the row: {error}"), step: None, ..TaskFailure::default() };
     let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
     LEASE_RULES.finish(db, &id, token, sets, &[&failure.reason])?;
     dead_letters::insert_for_task(db, id, &failure).map(drop)

@@ -22,14 +22,12 @@ macro_rules! with_start {
 }
 
 /// Statement of most updates, built once.
-static COMPLETE: LazyLock<String> = LazyLock::new(|| {
-    LEASE_RULES.finish_sql(with_start!("status = 'completed', finished_at = ?1, result = ?4"))
-});
+static COMPLETE: LazyLock<String> =
+    LazyLock::new(|| LEASE_RULES.finish_sql(with_start!("status = 'completed', finished_at = ?1, result = ?4")));
 
 /// Statement for tasks of one claim that completed without a result; ?2 is a JSON array of ids.
-static COMPLETE_MANY: LazyLock<String> = LazyLock::new(|| {
-    LEASE_RULES.finish_many_sql(with_start!("status = 'completed', finished_at = ?1, result = NULL"))
-});
+static COMPLETE_MANY: LazyLock<String> =
+    LazyLock::new(|| LEASE_RULES.finish_many_sql(with_start!("status = 'completed', finished_at = ?1, result = NULL")));
 
 /// Maximum number of tasks that one statement completes, which bounds the list of ids.
 const MAX_IDS_PER_STATEMENT: usize = 256;
@@ -52,11 +50,7 @@ pub(super) fn is_lost_completion(error: &Error) -> bool {
 }
 
 /// Applies updates and returns their results in order.
-pub(super) fn settle_all(
-    db: &Db<'_>,
-    updates: &[TaskUpdate],
-    completions: Completions,
-) -> Result<Vec<UpdateResult>> {
+pub(super) fn settle_all(db: &Db<'_>, updates: &[TaskUpdate], completions: Completions) -> Result<Vec<UpdateResult>> {
     let mut results = vec![UpdateResult::Done; updates.len()];
     let mut grouped: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for (update, results) in updates.iter().zip(&mut results) {

@@ -64,9 +64,7 @@ fn check_name(what: &str, value: &str) -> Result<()> {
     if is_valid {
         return Ok(());
     }
-    Err(Error::Invalid(format!(
-        "invalid {what} {value:?}; expected 1 to 200 bytes without control characters"
-    )))
+    Err(Error::Invalid(format!("invalid {what} {value:?}; expected 1 to 200 bytes without control characters")))
 }
 
 /// Result of inserting a task.
@@ -300,9 +298,7 @@ pub struct TaskUpdate {
 impl TaskUpdate {
     pub(super) fn check(&self) -> Result<()> {
         match &self.disposition {
-            Disposition::Completed(Some(result)) => {
-                json::check(&format!("the result of task {}", self.id), result)
-            }
+            Disposition::Completed(Some(result)) => json::check(&format!("the result of task {}", self.id), result),
             _ => Ok(()),
         }
     }

@@ -11,8 +11,7 @@ pub(crate) fn checkpoints_are_ordered_by_first_save_and_replaced(fixture: &Fixtu
         fixture.advance(SEC);
     }
     let saved = fixture.store.checkpoints().list(task.id).unwrap();
-    let found: Vec<_> =
-        saved.iter().map(|one| (one.step.as_str(), one.data.as_str(), one.updated_at)).collect();
+    let found: Vec<_> = saved.iter().map(|one| (one.step.as_str(), one.data.as_str(), one.updated_at)).collect();
     // Ordered by when a step was first saved.
     assert_eq!(
         found,
@@ -90,10 +89,7 @@ pub(crate) fn delete_orphans_keeps_recent_checkpoints_and_those_of_unfinished_ta
         fixture.save_checkpoint(&task, "a", "1").unwrap();
         fixture.save_checkpoint(&task, "b", "1").unwrap();
         let update = TaskUpdate { checkpointed: false, ..task_update(&task, Disposition::Completed(None)) };
-        assert_eq!(
-            fixture.store.tasks().settle_and_claim(vec![update], vec![]).unwrap().results,
-            [UpdateResult::Done]
-        );
+        assert_eq!(fixture.store.tasks().settle_and_claim(vec![update], vec![]).unwrap().results, [UpdateResult::Done]);
         task.id
     };
     let old = complete_with_checkpoints();
@@ -131,10 +127,6 @@ pub(crate) fn list_for_claim_is_refused_to_a_previous_owner(fixture: &Fixture) {
     assert_eq!(find(&new).unwrap().len(), 1);
     // After the new owner completed the task, its checkpoints are deleted. The previous owner must not take that for a
     // new task.
-    fixture
-        .store
-        .tasks()
-        .settle_and_claim(vec![task_update(&new, Disposition::Completed(None))], vec![])
-        .unwrap();
+    fixture.store.tasks().settle_and_claim(vec![task_update(&new, Disposition::Completed(None))], vec![]).unwrap();
     assert_refused(find(&old), conflict, &[&old.id.to_string()]);
 }

@@ -70,23 +70,13 @@ pub(crate) fn dead_letter_has_every_field_of_its_task(fixture: &Fixture) {
 pub(crate) fn dead_letter_of_a_plain_task_has_empty_optional_fields(fixture: &Fixture) {
     let task = fixture.enqueue_and_claim();
     let failure = TaskFailure { reason: "x".to_owned(), step: None, ..TaskFailure::default() };
-    let UpdateResult::DeadLettered(dead_letter) = fixture.settle(&task, Disposition::DeadLettered(failure))
-    else {
+    let UpdateResult::DeadLettered(dead_letter) = fixture.settle(&task, Disposition::DeadLettered(failure)) else {
         panic!("not dead-lettered")
     };
     let dead_letter = fixture.store.dead_letters().get(dead_letter).unwrap();
-    assert_eq!(
-        (dead_letter.document_id.as_str(), dead_letter.error_details, dead_letter.checkpoint),
-        ("", None, None)
-    );
-    assert_eq!(
-        (dead_letter.priority, dead_letter.max_attempts, dead_letter.unique_key),
-        (Some(0), None, None)
-    );
-    assert_eq!(
-        (dead_letter.first_failure, dead_letter.last_failure, dead_letter.attempt_count),
-        (noon(), noon(), 1)
-    );
+    assert_eq!((dead_letter.document_id.as_str(), dead_letter.error_details, dead_letter.checkpoint), ("", None, None));
+    assert_eq!((dead_letter.priority, dead_letter.max_attempts, dead_letter.unique_key), (Some(0), None, None));
+    assert_eq!((dead_letter.first_failure, dead_letter.last_failure, dead_letter.attempt_count), (noon(), noon(), 1));
 }
 
 pub(crate) fn released_starts_are_not_counted_as_attempts(fixture: &Fixture) {
@@ -96,9 +86,7 @@ pub(crate) fn released_starts_are_not_counted_as_attempts(fixture: &Fixture) {
         assert_eq!(fixture.settle(&task, Disposition::Released), UpdateResult::Done);
     }
     let task = fixture.start_one();
-    let UpdateResult::DeadLettered(dead_letter) =
-        fixture.settle(&task, Disposition::DeadLettered(failure("x")))
-    else {
+    let UpdateResult::DeadLettered(dead_letter) = fixture.settle(&task, Disposition::DeadLettered(failure("x"))) else {
         panic!("not dead-lettered")
     };
     assert_eq!(fixture.store.dead_letters().get(dead_letter).unwrap().attempt_count, 1);
@@ -124,8 +112,7 @@ pub(crate) fn dead_letter_returns_its_original_task(fixture: &Fixture) {
     for (task, queue) in [(full_task(), "night"), (plain_task(), "default")] {
         fixture.enqueue(task.clone());
         let request = ClaimRequest { queue: queue.to_owned(), ..fixture.claim_request(1) };
-        let claimed =
-            fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0);
+        let claimed = fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0);
         let dead_letter = fixture.dead_letter(&claimed, "x");
         assert_eq!(fixture.store.dead_letters().get(dead_letter).unwrap().task(), Some(task));
     }
@@ -204,10 +191,7 @@ pub(crate) fn retry_is_refused_while_the_unique_key_is_taken(fixture: &Fixture) 
         conflict,
         &["\"k\"", &unfinished.to_string(), &dead_letter.to_string()],
     );
-    assert_eq!(
-        (fixture.rows(), fixture.dead_letters(), fixture.checkpoints(unfinished)),
-        (rows, dead_letters, vec![])
-    );
+    assert_eq!((fixture.rows(), fixture.dead_letters(), fixture.checkpoints(unfinished)), (rows, dead_letters, vec![]));
     fixture.cancel(unfinished);
     assert!(fixture.store.dead_letters().retry(dead_letter, task).unwrap().created);
     assert_eq!(fixture.dead_letters(), []);
@@ -216,15 +200,12 @@ pub(crate) fn retry_is_refused_while_the_unique_key_is_taken(fixture: &Fixture) 
 pub(crate) fn invalid_retry_keeps_the_dead_letter(fixture: &Fixture) {
     let task = fixture.enqueue_and_claim();
     let dead_letter = fixture.dead_letter(&task, "x");
-    for bad in
-        [NewTask::new(KIND, "{"), NewTask::new("", "{}"), NewTask { max_attempts: Some(0), ..plain_task() }]
-    {
+    for bad in [NewTask::new(KIND, "{"), NewTask::new("", "{}"), NewTask { max_attempts: Some(0), ..plain_task() }] {
         assert_refused(fixture.store.dead_letters().retry(dead_letter, bad), invalid, &[]);
     }
     assert_eq!((fixture.dead_letters().len(), fixture.rows().len()), (1, 1));
     // The caller may retry with another task.
-    let Enqueued { id, .. } =
-        fixture.store.dead_letters().retry(dead_letter, NewTask::new("upload", "[9]")).unwrap();
+    let Enqueued { id, .. } = fixture.store.dead_letters().retry(dead_letter, NewTask::new("upload", "[9]")).unwrap();
     assert_eq!((fixture.row(id).kind, fixture.row(id).payload), ("upload".to_owned(), "[9]".to_owned()));
 }
 
@@ -314,10 +295,7 @@ pub(crate) fn dead_letter_of_a_message_has_every_field(fixture: &Fixture) {
     assert_eq!(fixture.store.dead_letters().list(&kind, None, 10).unwrap().items, [expected]);
     assert_eq!(fixture.store.dead_letters().count().unwrap(), 2);
     // Messages have no handler that cleans up.
-    assert_eq!(
-        fixture.store.dead_letters().list_cleanup_pending(&["amqp:orders".to_owned()], 10).unwrap(),
-        []
-    );
+    assert_eq!(fixture.store.dead_letters().list_cleanup_pending(&["amqp:orders".to_owned()], 10).unwrap(), []);
     fixture.store.dead_letters().discard(id).unwrap();
     assert_eq!(fixture.dead_letters(), [task_dead_letter]);
 }
@@ -346,12 +324,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
     };
     assert_eq!(fixture.dead_letters(), std::slice::from_ref(&expected));
     // A late report does not move the last failure back or reduce the attempts.
-    let late = NewDeadLetter {
-        attempts: 1,
-        first_failure: noon().minus(SEC),
-        last_failure: noon(),
-        ..again.clone()
-    };
+    let late = NewDeadLetter { attempts: 1, first_failure: noon().minus(SEC), last_failure: noon(), ..again.clone() };
     assert_eq!(insert_message(fixture, late), id);
     assert_eq!(fixture.dead_letters(), [DeadLetter { first_failure: noon().minus(SEC), ..expected }]);
     // Another store updates the same dead letter; another queue, kind or id makes a new one.
@@ -371,10 +344,7 @@ pub(crate) fn second_dead_letter_of_a_message_updates_the_first(fixture: &Fixtur
 
 pub(crate) fn messages_without_an_id_have_separate_dead_letters(fixture: &Fixture) {
     let (one, two) = (insert_message(fixture, message("")), insert_message(fixture, message("")));
-    assert_eq!(
-        fixture.dead_letters().iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(),
-        [two, one]
-    );
+    assert_eq!(fixture.dead_letters().iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(), [two, one]);
 }
 
 pub(crate) fn retry_of_a_message_as_a_task_is_refused(fixture: &Fixture) {

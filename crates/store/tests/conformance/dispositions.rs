@@ -26,13 +26,9 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
         }
         fixture.claim()
     };
-    let completed = |task: &ClaimedTask| TaskUpdate {
-        checkpointed: false,
-        ..task_update(task, Disposition::Completed(None))
-    };
-    let batch = |updates: Vec<TaskUpdate>| {
-        fixture.store.tasks().settle_and_claim(updates, Vec::new()).unwrap().results
-    };
+    let completed =
+        |task: &ClaimedTask| TaskUpdate { checkpointed: false, ..task_update(task, Disposition::Completed(None)) };
+    let batch = |updates: Vec<TaskUpdate>| fixture.store.tasks().settle_and_claim(updates, Vec::new()).unwrap().results;
     // All tasks of two claims.
     let tasks = [claim(3), claim(2)].concat();
     fixture.advance(SEC);
@@ -47,14 +43,8 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
     assert_eq!(fixture.settle(&tasks[1], Disposition::Completed(None)), UpdateResult::Done);
     let result = task_update(&tasks[3], Disposition::Completed(Some("7".to_owned())));
     let retry = task_update(&tasks[4], Disposition::Retry(after(HOUR), failure("connection lost")));
-    let updates = vec![
-        completed(&tasks[0]),
-        completed(&tasks[1]),
-        result,
-        completed(&tasks[2]),
-        retry,
-        completed(&tasks[0]),
-    ];
+    let updates =
+        vec![completed(&tasks[0]), completed(&tasks[1]), result, completed(&tasks[2]), retry, completed(&tasks[0])];
     let expected = [
         UpdateResult::Done,
         UpdateResult::Lost,
@@ -64,8 +54,7 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
         UpdateResult::Lost,
     ];
     assert_eq!(batch(updates), expected);
-    let found: Vec<_> =
-        tasks.iter().map(|task| fixture.row(task.id)).map(|row| (row.status, row.starts)).collect();
+    let found: Vec<_> = tasks.iter().map(|task| fixture.row(task.id)).map(|row| (row.status, row.starts)).collect();
     let mut expected = [(TaskStatus::Completed, 1); 5];
     expected[4].0 = TaskStatus::Scheduled;
     assert_eq!(found, expected);
@@ -75,18 +64,12 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
 pub(crate) fn retry_counts_the_attempt_and_schedules_the_task(fixture: &Fixture) {
     let task = fixture.enqueue_and_claim();
     fixture.advance(SEC);
-    assert_eq!(
-        fixture.settle(&task, Disposition::Retry(after(HOUR), failure("connection lost"))),
-        UpdateResult::Done
-    );
+    assert_eq!(fixture.settle(&task, Disposition::Retry(after(HOUR), failure("connection lost"))), UpdateResult::Done);
     let row = fixture.row(task.id);
     assert_eq!((row.status, row.run_after), (TaskStatus::Scheduled, Some(after(HOUR))));
     assert_eq!((row.attempts, row.crashes, row.finished_at), (1, 0, None));
     assert_eq!((row.first_failed_at, row.last_failed_at), (Some(after(SEC)), Some(after(SEC))));
-    assert_eq!(
-        (row.error_message.as_deref(), row.failed_step.as_deref()),
-        (Some("connection lost"), Some("upload"))
-    );
+    assert_eq!((row.error_message.as_deref(), row.failed_step.as_deref()), (Some("connection lost"), Some("upload")));
     assert_eq!(row.lease_expires_at, None);
     assert_eq!(fixture.claim(), []);
     fixture.clock.set(after(HOUR));
@@ -94,10 +77,8 @@ pub(crate) fn retry_counts_the_attempt_and_schedules_the_task(fixture: &Fixture)
     assert_eq!((again.id, again.attempts, again.failed_step.as_deref()), (task.id, 1, Some("upload")));
     assert_ne!(again.token, task.token);
     // A time in the past is due at once.
-    fixture.settle(
-        &again,
-        Disposition::Retry(noon(), TaskFailure { reason: "y".to_owned(), ..TaskFailure::default() }),
-    );
+    fixture
+        .settle(&again, Disposition::Retry(noon(), TaskFailure { reason: "y".to_owned(), ..TaskFailure::default() }));
     let again = fixture.claim_one();
     assert_eq!((again.attempts, again.failed_step), (2, None));
     assert_eq!(fixture.dead_letters(), []);
@@ -111,14 +92,8 @@ pub(crate) fn dead_lettered_task_has_a_dead_letter(fixture: &Fixture) {
     assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Failed, 1, 0));
     assert_eq!((row.finished_at, row.lease_expires_at), (Some(after(SEC)), None));
     assert_eq!((row.first_failed_at, row.last_failed_at), (Some(after(SEC)), Some(after(SEC))));
-    assert_eq!(
-        (row.error_message.as_deref(), row.failed_step.as_deref()),
-        (Some("connection lost"), Some("upload"))
-    );
-    assert_eq!(
-        fixture.dead_letters().iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(),
-        [dead_letter]
-    );
+    assert_eq!((row.error_message.as_deref(), row.failed_step.as_deref()), (Some("connection lost"), Some("upload")));
+    assert_eq!(fixture.dead_letters().iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(), [dead_letter]);
     assert_eq!(fixture.store.dead_letters().get(dead_letter).unwrap().task_id, task.id.to_string());
 }
 
@@ -164,10 +139,7 @@ pub(crate) fn first_failure_time_is_kept_across_retries(fixture: &Fixture) {
     let task = fixture.claim_one();
     fixture.dead_letter(&task, "enough");
     let row = fixture.row(id);
-    assert_eq!(
-        (row.first_failed_at, row.last_failed_at, row.attempts),
-        (Some(after(SEC)), Some(after(SEC * 4)), 4)
-    );
+    assert_eq!((row.first_failed_at, row.last_failed_at, row.attempts), (Some(after(SEC)), Some(after(SEC * 4)), 4));
 }
 
 pub(crate) fn settle_and_claim_can_claim_what_it_releases(fixture: &Fixture) {
@@ -195,11 +167,8 @@ pub(crate) fn update_results_are_in_the_order_of_the_updates(fixture: &Fixture) 
     fixture.store.tasks().enqueue_many(vec![plain_task(); 5]).unwrap();
     let tasks = fixture.claim();
     fixture.cancel(tasks[2].id);
-    let mut updates: Vec<_> = tasks
-        .iter()
-        .zip(all_dispositions())
-        .map(|(task, disposition)| task_update(task, disposition))
-        .collect();
+    let mut updates: Vec<_> =
+        tasks.iter().zip(all_dispositions()).map(|(task, disposition)| task_update(task, disposition)).collect();
     // A second update of the same task is lost.
     updates.push(task_update(&tasks[0], Disposition::Completed(None)));
     let results = fixture.store.tasks().settle_and_claim(updates, vec![]).unwrap().results;
@@ -245,11 +214,7 @@ pub(crate) fn update_with_a_wrong_token_is_lost(fixture: &Fixture) {
         for id in [pending, waiting, 77] {
             let task = ClaimedTask { id, token: token.clone(), ..claim.clone() };
             for disposition in all_dispositions() {
-                assert_eq!(
-                    fixture.settle(&task, disposition.clone()),
-                    UpdateResult::Lost,
-                    "{token:?} {disposition:?}"
-                );
+                assert_eq!(fixture.settle(&task, disposition.clone()), UpdateResult::Lost, "{token:?} {disposition:?}");
             }
         }
     }
@@ -263,11 +228,8 @@ pub(crate) fn update_with_a_wrong_token_is_lost(fixture: &Fixture) {
 }
 
 pub(crate) fn update_after_release_is_lost(fixture: &Fixture) {
-    let give_back = [
-        Disposition::Released,
-        Disposition::Postponed(after(HOUR)),
-        Disposition::Retry(after(HOUR), failure("x")),
-    ];
+    let give_back =
+        [Disposition::Released, Disposition::Postponed(after(HOUR)), Disposition::Retry(after(HOUR), failure("x"))];
     for disposition in give_back {
         let task = fixture.enqueue_and_claim();
         assert_eq!(fixture.settle(&task, disposition), UpdateResult::Done);

@@ -107,10 +107,7 @@ pub(crate) fn heartbeat_results_are_in_the_order_of_the_tasks(fixture: &Fixture)
     fixture.advance(LEASE / 2);
     let held = [&cancelled, &kept, &short, &kept].map(|task| (task.id, task.token.clone()));
     let results = fixture.store.tasks().heartbeat(held.to_vec(), LEASE).unwrap();
-    assert_eq!(
-        results,
-        [HeartbeatResult::Lost, HeartbeatResult::Kept, HeartbeatResult::Kept, HeartbeatResult::Kept]
-    );
+    assert_eq!(results, [HeartbeatResult::Lost, HeartbeatResult::Kept, HeartbeatResult::Kept, HeartbeatResult::Kept]);
     assert_eq!(fixture.store.tasks().heartbeat(vec![], LEASE).unwrap(), []);
 }
 
@@ -164,10 +161,7 @@ pub(crate) fn recover_frees_only_expired_leases(fixture: &Fixture) {
     assert_eq!(fixture.store.tasks().recover(NEVER).unwrap(), freed(0), "a crash is counted once");
     assert_eq!(fixture.row(stale.id), row);
     let claimed = fixture.claim();
-    assert_eq!(
-        claimed.iter().map(|task| (task.id, task.crashes)).collect::<Vec<_>>(),
-        [(stale.id, 1), (pending, 0)]
-    );
+    assert_eq!(claimed.iter().map(|task| (task.id, task.crashes)).collect::<Vec<_>>(), [(stale.id, 1), (pending, 0)]);
 }
 
 pub(crate) fn previous_owner_is_refused_after_recovery_and_another_claim(fixture: &Fixture) {
@@ -201,8 +195,7 @@ pub(crate) fn previous_owner_is_refused_after_recovery_and_another_claim(fixture
 
 pub(crate) fn update_after_expiry_is_accepted_before_recovery(fixture: &Fixture) {
     use TaskStatus::{Completed, Failed, Pending, Scheduled};
-    for (disposition, status) in
-        all_dispositions().into_iter().zip([Completed, Scheduled, Failed, Pending, Scheduled])
+    for (disposition, status) in all_dispositions().into_iter().zip([Completed, Scheduled, Failed, Pending, Scheduled])
     {
         let task = fixture.enqueue_and_claim();
         fixture.advance(2 * LEASE);
@@ -233,11 +226,7 @@ pub(crate) fn poison_pill_is_dead_lettered_after_max_crashes(fixture: &Fixture) 
         let dead_letter = fixture.store.dead_letters().get(recovered.poisoned[0]).unwrap();
         assert_eq!((dead_letter.task_id, dead_letter.attempt_count), (id.to_string(), max_crashes.max(1)));
         assert!(dead_letter.failure_reason.contains("poison pill"), "{}", dead_letter.failure_reason);
-        assert!(
-            dead_letter.failure_reason.contains(&max_crashes.max(1).to_string()),
-            "{}",
-            dead_letter.failure_reason
-        );
+        assert!(dead_letter.failure_reason.contains(&max_crashes.max(1).to_string()), "{}", dead_letter.failure_reason);
         assert_eq!(row.error_message, Some(dead_letter.failure_reason));
     }
     // Several at the same time, among others that are only freed.
@@ -263,10 +252,7 @@ pub(crate) fn crashes_and_attempts_are_counted_separately(fixture: &Fixture) {
         fixture.start_one();
         fixture.advance(LEASE);
         assert_eq!(fixture.store.tasks().recover(NEVER).unwrap(), freed(1));
-        assert_eq!(
-            (fixture.row(id).attempts, fixture.row(id).crashes, fixture.row(id).starts),
-            (nth, nth, 2 * nth)
-        );
+        assert_eq!((fixture.row(id).attempts, fixture.row(id).crashes, fixture.row(id).starts), (nth, nth, 2 * nth));
     }
 }
 
@@ -352,19 +338,11 @@ pub(crate) fn replacement_claims_only_tasks_of_higher_priority(fixture: &Fixture
     let add = |priority: i32| fixture.enqueue(NewTask { priority, ..plain_task() });
     let (_low, same, high, higher) = (add(0), add(1), add(2), add(3));
     let replacement = |above: Option<i32>, limit: usize| {
-        let replacement =
-            vec![ReplacementClaim { claim: fixture.claim_request(limit), above_priority: above }];
-        let batch = fixture
-            .store
-            .tasks()
-            .apply(WorkerBatch { replacements: replacement, ..WorkerBatch::default() })
-            .unwrap();
+        let replacement = vec![ReplacementClaim { claim: fixture.claim_request(limit), above_priority: above }];
+        let batch =
+            fixture.store.tasks().apply(WorkerBatch { replacements: replacement, ..WorkerBatch::default() }).unwrap();
         let ids: Vec<i64> = batch.replacements.iter().map(|task| task.id).collect();
-        let back = batch
-            .replacements
-            .iter()
-            .map(|task| task_update(task, Disposition::Released))
-            .collect::<Vec<_>>();
+        let back = batch.replacements.iter().map(|task| task_update(task, Disposition::Released)).collect::<Vec<_>>();
         fixture.store.tasks().settle_and_claim(back, vec![]).unwrap();
         ids
     };
@@ -390,11 +368,7 @@ pub(crate) fn heartbeat_keeps_the_lease_until_a_cancelled_run_ends(fixture: &Fix
     let task = fixture.enqueue_and_claim();
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
     fixture.store.tasks().cancel(task.id).unwrap();
-    assert_eq!(
-        fixture.heartbeat(&task),
-        HeartbeatResult::Kept,
-        "the worker owns the task until its run ends"
-    );
+    assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept, "the worker owns the task until its run ends");
     fixture.cancel(task.id);
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Lost);
     assert_eq!(fixture.settle(&task, Disposition::Completed(None)), UpdateResult::Lost);

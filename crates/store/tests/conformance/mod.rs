@@ -19,8 +19,8 @@ use std::time::Duration;
 use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::lease::{HeartbeatResult, WorkerId};
 use gristmill_store::tasks::{
-    CancelOutcome, ClaimBatch, ClaimRequest, ClaimedTask, Disposition, NewTask, TaskFailure, TaskFilter,
-    TaskRow, TaskStatus, TaskUpdate, UpdateResult,
+    CancelOutcome, ClaimBatch, ClaimRequest, ClaimedTask, Disposition, NewTask, TaskFailure, TaskFilter, TaskRow,
+    TaskStatus, TaskUpdate, UpdateResult,
 };
 use gristmill_store::{Error, Store, UtcTime, WallClock};
 
@@ -313,12 +313,8 @@ impl Fixture {
     }
 
     pub(crate) fn settle(&self, task: &ClaimedTask, disposition: Disposition) -> UpdateResult {
-        let results = self
-            .store
-            .tasks()
-            .settle_and_claim(vec![task_update(task, disposition)], vec![])
-            .unwrap()
-            .results;
+        let results =
+            self.store.tasks().settle_and_claim(vec![task_update(task, disposition)], vec![]).unwrap().results;
         assert_eq!(results.len(), 1);
         results[0]
     }

@@ -60,9 +60,8 @@ pub(crate) fn task_pages_neither_repeat_nor_skip_a_row(fixture: &Fixture) {
 }
 
 pub(crate) fn tasks_are_filtered_by_status_kind_and_queue(fixture: &Fixture) {
-    let add = |queue: &str, kind: &str| {
-        fixture.enqueue(NewTask { queue: queue.to_owned(), ..NewTask::new(kind, "{}") })
-    };
+    let add =
+        |queue: &str, kind: &str| fixture.enqueue(NewTask { queue: queue.to_owned(), ..NewTask::new(kind, "{}") });
     let ids = [add("q", "a"), add("q", "b"), add("r", "a"), add("q", "a"), add("r", "a")];
     fixture.cancel(ids[3]);
     let check = |filter: TaskFilter, expected: &[usize]| {
@@ -89,8 +88,7 @@ fn dead_letter_each(fixture: &Fixture, each: &[(&str, &str, &str)]) -> Vec<DeadL
         let task = NewTask { document_id: Some((*document).to_owned()), ..NewTask::new(*kind, "{}") };
         fixture.enqueue(task);
         let request = ClaimRequest { kind: (*kind).to_owned(), ..fixture.claim_request(1) };
-        let claimed =
-            fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0);
+        let claimed = fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed.remove(0);
         fixture.dead_letter(&claimed, reason);
     }
     let mut dead_letters = fixture.dead_letters();
@@ -115,15 +113,8 @@ pub(crate) fn dead_letters_are_filtered_by_kind_document_reason_and_task(fixture
         &[("a", "d1", "disk full"), ("a", "d2", "timeout"), ("b", "d1", "timeout 100%"), ("b", "", "Full")],
     );
     let check = |filter: DeadLetterFilter, expected: &[usize]| {
-        let found: Vec<i64> = fixture
-            .store
-            .dead_letters()
-            .list(&filter, None, 10)
-            .unwrap()
-            .items
-            .iter()
-            .map(|one| one.id)
-            .collect();
+        let found: Vec<i64> =
+            fixture.store.dead_letters().list(&filter, None, 10).unwrap().items.iter().map(|one| one.id).collect();
         let expected: Vec<i64> = expected.iter().map(|nth| dead_letters[*nth].id).collect();
         assert_eq!(found, expected, "{filter:?}");
     };

@@ -60,13 +60,7 @@ pub(crate) fn ids_are_compared_byte_for_byte(fixture: &Fixture) {
     let odd = ["a\0b", "1", "é", "'; --", "null", " a"];
     record(fixture, QUEUE, &odd);
     check(&fixture.store, QUEUE, &odd, HOUR, &[true; 6]);
-    check(
-        &fixture.store,
-        QUEUE,
-        &["a", "a\0c", "1.0", "01", "e\u{301}", "É", "NULL", "a "],
-        HOUR,
-        &[false; 8],
-    );
+    check(&fixture.store, QUEUE, &["a", "a\0c", "1.0", "01", "e\u{301}", "É", "NULL", "a "], HOUR, &[false; 8]);
 }
 
 pub(crate) fn prune_deletes_only_ids_outside_the_window(fixture: &Fixture) {
@@ -130,11 +124,7 @@ pub(crate) fn recorded_ids_survive_closing_the_store(fixture: &Fixture) {
     drop(other);
     check(&fixture.store, QUEUE, &["c"], HOUR, &[true]);
     fixture.store.close();
-    assert_refused(
-        fixture.store.processed_ids().record(QUEUE, ids(&["d"])),
-        |error| *error == Error::Closed,
-        &[],
-    );
+    assert_refused(fixture.store.processed_ids().record(QUEUE, ids(&["d"])), |error| *error == Error::Closed, &[]);
     assert_refused(fixture.store.processed_ids().prune(QUEUE, HOUR, 1), |error| *error == Error::Closed, &[]);
     check(&fixture.open_again(), QUEUE, &["a", "b", "c", "d"], HOUR, &[true, true, true, false]);
 }

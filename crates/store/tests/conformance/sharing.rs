@@ -16,8 +16,7 @@ pub(crate) fn two_stores_see_the_same_tasks(fixture: &Fixture) {
     let other = fixture.open_again();
     let id = fixture.enqueue_plain();
     assert_eq!(other.tasks().get(id).unwrap(), fixture.row(id));
-    let task =
-        other.tasks().settle_and_claim(vec![], vec![fixture.claim_request(1)]).unwrap().claimed.remove(0);
+    let task = other.tasks().settle_and_claim(vec![], vec![fixture.claim_request(1)]).unwrap().claimed.remove(0);
     assert_eq!((task.id, fixture.status(id)), (id, TaskStatus::Running));
     // A token is valid in every store.
     fixture.save_checkpoint(&task, "a", "1").unwrap();
@@ -173,10 +172,7 @@ pub(crate) fn closed_store_refuses_every_write(fixture: &Fixture) {
     closed(store.dead_letters().mark_cleaned_up(dead_letter));
     let other = fixture.open_again();
     assert_eq!(other.tasks().list(&TaskFilter::default(), None, 10).unwrap().items, rows);
-    assert_eq!(
-        other.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items,
-        dead_letters
-    );
+    assert_eq!(other.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items, dead_letters);
     other.tasks().cancel(task.id).unwrap();
 }
 

@@ -156,11 +156,7 @@ pub(crate) fn enqueue_many_inserts_all_tasks_or_none(fixture: &Fixture) {
     assert_eq!(fixture.rows().len(), 50);
     assert_eq!(fixture.store.tasks().enqueue_many(vec![]).unwrap(), []);
     // An existing key is not an error.
-    let twice = fixture
-        .store
-        .tasks()
-        .enqueue_many(vec![task_with_key("k"), task_with_key("k"), plain_task()])
-        .unwrap();
+    let twice = fixture.store.tasks().enqueue_many(vec![task_with_key("k"), task_with_key("k"), plain_task()]).unwrap();
     assert_eq!(twice.iter().map(|one| one.created).collect::<Vec<_>>(), [true, false, true]);
     assert_eq!(twice[0].id, twice[1].id);
 }
@@ -216,10 +212,8 @@ pub(crate) fn unique_key_is_scoped_to_one_kind(fixture: &Fixture) {
 
 pub(crate) fn claims_are_ordered_by_priority_then_id(fixture: &Fixture) {
     let priorities = [0, 5, -1, 5, 0, i32::MAX, i32::MIN, 5, -1];
-    let ids: Vec<i64> = priorities
-        .iter()
-        .map(|priority| fixture.enqueue(NewTask { priority: *priority, ..plain_task() }))
-        .collect();
+    let ids: Vec<i64> =
+        priorities.iter().map(|priority| fixture.enqueue(NewTask { priority: *priority, ..plain_task() })).collect();
     let mut expected: Vec<usize> = (0..priorities.len()).collect();
     expected.sort_by_key(|nth| -i64::from(priorities[*nth]));
     let expected: Vec<i64> = expected.into_iter().map(|nth| ids[nth]).collect();
@@ -262,22 +256,14 @@ pub(crate) fn claim_returns_at_most_its_limit(fixture: &Fixture) {
 
 pub(crate) fn claim_respects_max_running_across_queues(fixture: &Fixture) {
     let elsewhere = ClaimRequest { queue: "elsewhere".to_owned(), ..fixture.claim_request(2) };
-    fixture
-        .store
-        .tasks()
-        .enqueue_many(vec![NewTask { queue: "elsewhere".to_owned(), ..plain_task() }; 2])
-        .unwrap();
+    fixture.store.tasks().enqueue_many(vec![NewTask { queue: "elsewhere".to_owned(), ..plain_task() }; 2]).unwrap();
     fixture.store.tasks().enqueue_many(vec![plain_task(); 10]).unwrap();
     fixture.store.tasks().enqueue_many(vec![NewTask::new("upload", "{}"); 10]).unwrap();
     // Running tasks of another kind do not count; those of another queue do.
     let upload = ClaimRequest { kind: "upload".to_owned(), ..fixture.claim_request(5) };
-    assert_eq!(
-        fixture.store.tasks().settle_and_claim(vec![], vec![upload, elsewhere]).unwrap().claimed.len(),
-        7
-    );
+    assert_eq!(fixture.store.tasks().settle_and_claim(vec![], vec![upload, elsewhere]).unwrap().claimed.len(), 7);
     let mut held = Vec::new();
-    for (limit, max_running, expected) in
-        [(9, 0, 0), (9, 2, 0), (1, 5, 1), (9, 5, 2), (9, 5, 0), (9, 6, 1), (9, 3, 0)]
+    for (limit, max_running, expected) in [(9, 0, 0), (9, 2, 0), (1, 5, 1), (9, 5, 2), (9, 5, 0), (9, 6, 1), (9, 3, 0)]
     {
         let request = ClaimRequest { max_running: Some(max_running), ..fixture.claim_request(limit) };
         let claimed = fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
@@ -286,10 +272,7 @@ pub(crate) fn claim_respects_max_running_across_queues(fixture: &Fixture) {
     }
     // Updates of the same transaction free capacity.
     let request = ClaimRequest { max_running: Some(6), ..fixture.claim_request(9) };
-    let done = vec![
-        task_update(&held[0], Disposition::Completed(None)),
-        task_update(&held[1], Disposition::Released),
-    ];
+    let done = vec![task_update(&held[0], Disposition::Completed(None)), task_update(&held[1], Disposition::Released)];
     assert_eq!(fixture.store.tasks().settle_and_claim(done, vec![request]).unwrap().claimed.len(), 2);
 }
 
@@ -388,8 +371,7 @@ pub(crate) fn run_now_is_refused_unless_the_task_is_scheduled(fixture: &Fixture)
 
 pub(crate) fn waiting_task_is_cancelled_at_once_and_only_once(fixture: &Fixture) {
     let pending = fixture.enqueue_plain();
-    let scheduled =
-        fixture.enqueue(NewTask { run_after: Some(after(HOUR)), kind: "later".to_owned(), ..plain_task() });
+    let scheduled = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), kind: "later".to_owned(), ..plain_task() });
     fixture.advance(SEC);
     for id in [pending, scheduled] {
         assert_eq!(fixture.store.tasks().cancel(id), Ok(CancelOutcome::Cancelled));
@@ -424,10 +406,7 @@ pub(crate) fn running_task_is_cancelled_when_its_run_ends(fixture: &Fixture) {
     };
     let expire = |task: &ClaimedTask| {
         fixture.advance(2 * LEASE);
-        assert_eq!(
-            fixture.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap().len(),
-            1
-        );
+        assert_eq!(fixture.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap().len(), 1);
         settle(task, Disposition::Released, UpdateResult::Cancelled);
     };
     let recover = |_: &ClaimedTask| {
@@ -443,25 +422,15 @@ pub(crate) fn running_task_is_cancelled_when_its_run_ends(fixture: &Fixture) {
     let ends: [(End<'_>, TaskStatus); 9] = [
         (&|task| settle(task, Disposition::Completed(None), UpdateResult::Done), TaskStatus::Completed),
         (&|task| settle(task, Disposition::Released, UpdateResult::Cancelled), TaskStatus::Cancelled),
-        (
-            &|task| settle(task, Disposition::Postponed(after(HOUR)), UpdateResult::Cancelled),
-            TaskStatus::Cancelled,
-        ),
-        (
-            &|task| settle(task, Disposition::DeadLettered(failure("x")), UpdateResult::Cancelled),
-            TaskStatus::Cancelled,
-        ),
+        (&|task| settle(task, Disposition::Postponed(after(HOUR)), UpdateResult::Cancelled), TaskStatus::Cancelled),
+        (&|task| settle(task, Disposition::DeadLettered(failure("x")), UpdateResult::Cancelled), TaskStatus::Cancelled),
         (&retry, TaskStatus::Cancelled),
         (&expire, TaskStatus::Cancelled),
         (&recover, TaskStatus::Cancelled),
         (&recover_cancelled, TaskStatus::Cancelled),
         (
             &|task| {
-                assert_eq!(
-                    fixture.store.tasks().cancel(task.id),
-                    Ok(CancelOutcome::Requested),
-                    "a repeated request"
-                );
+                assert_eq!(fixture.store.tasks().cancel(task.id), Ok(CancelOutcome::Requested), "a repeated request");
                 settle(task, Disposition::Released, UpdateResult::Cancelled);
             },
             TaskStatus::Cancelled,
@@ -505,10 +474,7 @@ pub(crate) fn unknown_ids_return_not_found(fixture: &Fixture) {
 pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
     let finish: [&dyn Fn(&ClaimedTask); 4] = [
         &|task| {
-            assert_eq!(
-                fixture.settle(task, Disposition::Completed(Some("[7]".to_owned()))),
-                UpdateResult::Done
-            );
+            assert_eq!(fixture.settle(task, Disposition::Completed(Some("[7]".to_owned()))), UpdateResult::Done);
         },
         &|task| assert!(fixture.dead_letter(task, "x") > 0),
         &|task| fixture.cancel(task.id),

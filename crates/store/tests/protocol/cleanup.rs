@@ -40,10 +40,7 @@ fn failed_cleanup_stores_code_and_message() {
     let id = fixture.cleanup_at("g", 0).id;
     fixture.claim_cleanup().unwrap();
     let row = fixture.store.cleanups().finish(id, &token("a"), Err("disk".into())).unwrap();
-    assert_eq!(
-        (row.status, row.error_code.as_deref()),
-        (CleanupStatus::Failed, Some("THUMB_CLEANUP_FAILED"))
-    );
+    assert_eq!((row.status, row.error_code.as_deref()), (CleanupStatus::Failed, Some("THUMB_CLEANUP_FAILED")));
     assert_eq!(row.error_message.as_deref(), Some("disk"));
     // It can be scheduled again.
     let again = fixture.cleanup_at("g", 5);
@@ -85,15 +82,11 @@ fn cleanup_waits_for_unfinished_thumbnails() {
 #[test]
 fn cleanups_are_claimed_by_execute_after() {
     let fixture = Fixture::new();
-    for (group, time) in [
-        ("b", "2026-01-19 07:00:00.000001+00:00"),
-        ("a", "2026-01-19 07:00:00"),
-        ("c", "2026-01-19 07:00:01"),
-    ] {
+    for (group, time) in
+        [("b", "2026-01-19 07:00:00.000001+00:00"), ("a", "2026-01-19 07:00:00"), ("c", "2026-01-19 07:00:01")]
+    {
         fixture.cleanup_at(group, 0);
-        fixture.sql(&format!(
-            "UPDATE thumbnail_cleanup_jobs SET execute_after = '{time}' WHERE group_key = '{group}'"
-        ));
+        fixture.sql(&format!("UPDATE thumbnail_cleanup_jobs SET execute_after = '{time}' WHERE group_key = '{group}'"));
     }
     let order: Vec<_> = (0..3).map(|_| fixture.claim_cleanup().unwrap().group_key).collect();
     assert_eq!(order, ["a", "b", "c"]);
@@ -115,8 +108,7 @@ fn owner_removes_only_finished_thumbnails() {
         }
     }
     fixture.request_thumbnail("wait", MediaType::Image);
-    let keys: Vec<_> =
-        fixture.store.thumbnails().finished("g").unwrap().into_iter().map(|row| row.thumb_key).collect();
+    let keys: Vec<_> = fixture.store.thumbnails().finished("g").unwrap().into_iter().map(|row| row.thumb_key).collect();
     assert_eq!(keys, ["r", "f"]);
     let remove = |id, owner: &str| fixture.store.cleanups().remove_finished_thumbnails(id, &token(owner));
     assert!(remove(other, "a").unwrap().is_empty());

@@ -188,11 +188,7 @@ fn expired_lease_makes_a_job_retryable() {
         assert_eq!(job.error_code.as_deref(), Some("LEASE_EXPIRED"), "{way}");
         assert_eq!(job.finished_at, Some(fixture.now()), "{way}");
         assert_eq!(job.progress, 0.0, "{way}");
-        assert_eq!(
-            (job.worker_id, job.worker_heartbeat_at, job.lease_expires_at),
-            (None, None, None),
-            "{way}"
-        );
+        assert_eq!((job.worker_id, job.worker_heartbeat_at, job.lease_expires_at), (None, None, None), "{way}");
         assert_eq!(fixture.store.jobs().recover().unwrap(), 0, "{way}");
         assert_conflict(&fixture.store.jobs().finish(&id, &token("a"), Ok(())));
     }
@@ -205,10 +201,7 @@ fn lease_holds_until_its_exact_end() {
     fixture.claim("a");
     fixture.advance(LEASE - std::time::Duration::from_micros(1));
     assert_eq!(fixture.store.jobs().recover().unwrap(), 0);
-    assert_eq!(
-        fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.0, 0).unwrap(),
-        HeartbeatResult::Kept
-    );
+    assert_eq!(fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.0, 0).unwrap(), HeartbeatResult::Kept);
 }
 
 #[test]
@@ -287,10 +280,7 @@ fn unfinished_job_is_cancelled() {
             let job = fixture.store.jobs().cancel(&id).unwrap();
             assert_eq!((job.status, job.finished_at), (JobStatus::Cancelled, Some(fixture.now())));
             assert_eq!(job.lease_expires_at, None);
-            assert_eq!(
-                fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(),
-                HeartbeatResult::Lost
-            );
+            assert_eq!(fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
         }
     }
 }
@@ -301,10 +291,7 @@ fn delete_and_thumbnail_jobs_are_not_recovered() {
     let id = fixture.insert_job("1", "delete", "running");
     fixture.advance(seconds(1_000_000));
     assert_eq!(fixture.store.jobs().recover().unwrap(), 0);
-    assert_eq!(
-        fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(),
-        HeartbeatResult::Lost
-    );
+    assert_eq!(fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
 }
 
 #[test]
@@ -353,8 +340,7 @@ fn oldest_job_is_claimed_for_every_time_format() {
         let id = fixture.insert_job(id, "scan", "pending");
         fixture.sql(&format!("UPDATE jobs SET created_at = '{time}' WHERE id = '{id}'"));
     }
-    let order: Vec<String> =
-        (0..4).map(|_| fixture.claim("a").id.trim_start_matches('0').to_owned()).collect();
+    let order: Vec<String> = (0..4).map(|_| fixture.claim("a").id.trim_start_matches('0').to_owned()).collect();
     assert_eq!(order, ["1", "2", "3", "4"]);
 }
 
@@ -415,10 +401,8 @@ fn job_pages_are_ordered_by_time_and_skip_nothing() {
         assert_eq!(pages(ALL, limit), all, "{limit}");
     }
     let filter = JobFilter { status: Some(JobStatus::Failed), kind: Some(JobKind::Thumbnail) };
-    let some: Vec<JobRow> = all
-        .into_iter()
-        .filter(|job| job.status == JobStatus::Failed && job.kind == JobKind::Thumbnail)
-        .collect();
+    let some: Vec<JobRow> =
+        all.into_iter().filter(|job| job.status == JobStatus::Failed && job.kind == JobKind::Thumbnail).collect();
     assert!(some.len() > 3);
     assert_eq!(pages(filter, 2), some);
 }

@@ -54,10 +54,7 @@ fn thumbnail_moves_from_request_to_ready() {
     assert_eq!(made.output_relpath.as_deref(), Some("aa/bb/k.jpg"));
     let claimed = fixture.claim_thumbnail("a").unwrap();
     assert_eq!((claimed.id, claimed.status), (made.id, ThumbStatus::Running));
-    assert_eq!(
-        (claimed.started_at, claimed.lease_expires_at),
-        (Some(fixture.now()), Some(fixture.now().plus(LEASE)))
-    );
+    assert_eq!((claimed.started_at, claimed.lease_expires_at), (Some(fixture.now()), Some(fixture.now().plus(LEASE))));
     fixture.advance(seconds(30));
     let beat = |worker: &str| fixture.store.thumbnails().heartbeat(made.id, &token(worker), LEASE).unwrap();
     assert_eq!((beat("a"), beat("b")), (HeartbeatResult::Kept, HeartbeatResult::Lost));
@@ -82,10 +79,7 @@ fn repeated_request_returns_the_same_row() {
     fixture.library_file();
     let first = fixture.request_thumbnail("k", MediaType::Image);
     assert_eq!(fixture.request_thumbnail("k", MediaType::Image), first);
-    assert_eq!(
-        fixture.second().thumbnails().request(new_thumbnail("k", MediaType::Image), 1).unwrap(),
-        first
-    );
+    assert_eq!(fixture.second().thumbnails().request(new_thumbnail("k", MediaType::Image), 1).unwrap(), first);
 }
 
 #[test]
@@ -93,9 +87,7 @@ fn retry_delay_grows_with_each_failure() {
     let fixture = Fixture::new();
     fixture.library_file();
     let id = fixture.request_thumbnail("k", MediaType::Image).id;
-    for (failures, delay) in
-        [(1, 30), (2, 60), (3, 120), (4, 240), (5, 480), (6, 960), (7, 1_800), (8, 1_800)]
-    {
+    for (failures, delay) in [(1, 30), (2, 60), (3, 120), (4, 240), (5, 480), (6, 960), (7, 1_800), (8, 1_800)] {
         assert_eq!(fixture.claim_thumbnail("a").map(|row| row.id), Some(id));
         let row = fixture.finish_thumbnail(id, failed());
         assert_eq!((row.status, row.error_count), (ThumbStatus::Failed, failures));
@@ -173,10 +165,7 @@ fn images_and_videos_have_separate_limits() {
     let take = || fixture.claim_thumbnail("a").map(|row| row.thumb_key);
     let taken: Vec<_> = (0..4).map(|_| take()).collect();
     assert_eq!(taken, [Some("i1".into()), Some("i2".into()), Some("v1".into()), None]);
-    assert_eq!(
-        fixture.second().thumbnails().claim(&token("b"), LEASE, ThumbLimits::default()).unwrap(),
-        None
-    );
+    assert_eq!(fixture.second().thumbnails().claim(&token("b"), LEASE, ThumbLimits::default()).unwrap(), None);
     fixture.finish_thumbnail(fixture.store.thumbnails().get("v1").unwrap().id, ready());
     assert_eq!((take(), take()), (Some("v2".into()), None));
     fixture.finish_thumbnail(fixture.store.thumbnails().get("i1").unwrap().id, failed());

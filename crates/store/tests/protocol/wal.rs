@@ -106,14 +106,9 @@ fn only_one_checkpoint_is_active_and_min_interval_is_respected() {
     fixture.store.wal().run(&claimed, &token("a")).unwrap();
     let next = fixture.now().plus(MIN_INTERVAL);
     fixture.advance(MIN_INTERVAL - Duration::from_micros(1));
-    assert_eq!(
-        fixture.store.wal().enqueue(request(WalMode::Passive)).unwrap(),
-        WalRequestResult::TooSoon(next)
-    );
+    assert_eq!(fixture.store.wal().enqueue(request(WalMode::Passive)).unwrap(), WalRequestResult::TooSoon(next));
     let forced = WalRequest { min_interval: None, ..request(WalMode::Passive) };
-    let WalRequestResult::Queued(forced) = fixture.store.wal().enqueue(forced).unwrap() else {
-        panic!("not queued")
-    };
+    let WalRequestResult::Queued(forced) = fixture.store.wal().enqueue(forced).unwrap() else { panic!("not queued") };
     assert_ne!(forced.id, first.id);
     assert_eq!(fixture.store.wal().latest().unwrap().map(|row| row.id), Some(forced.id));
 }
@@ -177,10 +172,9 @@ fn checkpoints_are_claimed_by_due_time() {
 #[test]
 fn pending_checkpoint_ignores_retry_after() {
     let fixture = Fixture::new();
-    for (id, execute, retry) in [
-        (1, "2026-01-19 07:00:00", "'2030-01-01 00:00:00'"),
-        (2, "2030-01-01 00:00:00", "'2026-01-19 06:00:00'"),
-    ] {
+    for (id, execute, retry) in
+        [(1, "2026-01-19 07:00:00", "'2030-01-01 00:00:00'"), (2, "2030-01-01 00:00:00", "'2026-01-19 06:00:00'")]
+    {
         fixture.sql(&format!(
             "INSERT INTO wal_maintenance_jobs (id, status, execute_after, retry_after)
              VALUES ({id}, 'pending', '{execute}', {retry})"

@@ -113,14 +113,12 @@ pub(crate) fn create(path: &Path) -> Connection {
     conn.pragma_update(None, "journal_mode", "WAL").unwrap();
     conn.pragma_update(None, "foreign_keys", true).unwrap();
     for (name, columns) in TABLES {
-        let columns =
-            columns.replace("NND", "DEFAULT CURRENT_TIMESTAMP NOT NULL").replace(" NN", " NOT NULL");
+        let columns = columns.replace("NND", "DEFAULT CURRENT_TIMESTAMP NOT NULL").replace(" NN", " NOT NULL");
         conn.execute_batch(&format!("CREATE TABLE {name} ({columns})")).unwrap();
     }
     conn.execute_batch(INDEXES).unwrap();
     for (version, name) in (1..).zip(CONTROL_PLANE_MIGRATIONS) {
-        conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (version, name))
-            .unwrap();
+        conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, ?2)", (version, name)).unwrap();
     }
     conn
 }

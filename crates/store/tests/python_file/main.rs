@@ -108,8 +108,7 @@ fn check_every_operation(store: &Store, file_id: i64) {
     assert_eq!(store.cleanups().remove_finished_thumbnails(cleanup, &token).unwrap(), ["a/b/new.webp"]);
     store.cleanups().finish(cleanup, &token, Ok(())).unwrap();
 
-    let wal =
-        WalRequest { mode: WalMode::Passive, requested_by: "api".into(), reason: None, min_interval: None };
+    let wal = WalRequest { mode: WalMode::Passive, requested_by: "api".into(), reason: None, min_interval: None };
     assert!(matches!(store.wal().enqueue(wal).unwrap(), WalRequestResult::Queued(_)));
     let claimed = store.wal().claim(&token, LEASE).unwrap().unwrap();
     assert_eq!(store.wal().run(&claimed, &token).unwrap().status, WalStatus::Completed);
@@ -147,34 +146,52 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
     let mutex = "ix_jobs_single_active_scan_hash";
     let variants = [
         ("new", String::new()),
-        ("an older mutex", format!(
-            "DROP INDEX {mutex};
+        (
+            "an older mutex",
+            format!(
+                "DROP INDEX {mutex};
              CREATE UNIQUE INDEX {mutex} ON jobs (status) WHERE status = 'running' AND kind IN ('scan', 'hash');"
-        )),
+            ),
+        ),
         ("no mutex", format!("DROP INDEX {mutex}")),
-        ("before leases", format!(
-            "DROP INDEX {mutex}; DROP INDEX ix_jobs_running_lease; ALTER TABLE jobs DROP COLUMN worker_id;
+        (
+            "before leases",
+            format!(
+                "DROP INDEX {mutex}; DROP INDEX ix_jobs_running_lease; ALTER TABLE jobs DROP COLUMN worker_id;
              ALTER TABLE jobs DROP COLUMN worker_heartbeat_at; ALTER TABLE jobs DROP COLUMN lease_expires_at;
              ALTER TABLE jobs DROP COLUMN error_code; DELETE FROM schema_migrations WHERE version > 4"
-        )),
-        ("before thumbnails", "DROP TABLE thumbnails; DROP TABLE thumbnail_cleanup_jobs; DROP TABLE io_rate_limits;
-             DROP TABLE wal_maintenance_jobs; DELETE FROM schema_migrations WHERE version > 7".to_owned()),
-        ("before the hash's claims", "ALTER TABLE library_files DROP COLUMN hash_last_error;
+            ),
+        ),
+        (
+            "before thumbnails",
+            "DROP TABLE thumbnails; DROP TABLE thumbnail_cleanup_jobs; DROP TABLE io_rate_limits;
+             DROP TABLE wal_maintenance_jobs; DELETE FROM schema_migrations WHERE version > 7"
+                .to_owned(),
+        ),
+        (
+            "before the hash's claims",
+            "ALTER TABLE library_files DROP COLUMN hash_last_error;
              ALTER TABLE library_files DROP COLUMN hash_last_error_at;
              ALTER TABLE library_files DROP COLUMN hash_retry_after;
              ALTER TABLE library_files DROP COLUMN hash_claim_token;
              ALTER TABLE library_files DROP COLUMN hash_claimed_at;
              ALTER TABLE library_files DROP COLUMN hash_error_count;
              ALTER TABLE scan_sessions DROP COLUMN error_count;
-             DELETE FROM schema_migrations WHERE version > 1".to_owned()),
-        ("an older wal table", "DROP INDEX ix_wal_jobs_status_execute;
+             DELETE FROM schema_migrations WHERE version > 1"
+                .to_owned(),
+        ),
+        (
+            "an older wal table",
+            "DROP INDEX ix_wal_jobs_status_execute;
              ALTER TABLE wal_maintenance_jobs DROP COLUMN requested_by;
              ALTER TABLE wal_maintenance_jobs DROP COLUMN reason;
              ALTER TABLE wal_maintenance_jobs DROP COLUMN retry_count;
              ALTER TABLE wal_maintenance_jobs DROP COLUMN retry_after;
              ALTER TABLE wal_maintenance_jobs DROP COLUMN checkpoint_busy;
              ALTER TABLE wal_maintenance_jobs DROP COLUMN started_at;
-             DELETE FROM schema_migrations WHERE version = 12".to_owned()),
+             DELETE FROM schema_migrations WHERE version = 12"
+                .to_owned(),
+        ),
         ("a table whose line is missing", "DELETE FROM schema_migrations WHERE version IN (8, 10, 12)".to_owned()),
         ("no line at all", "DELETE FROM schema_migrations".to_owned()),
         ("no ledger", "DROP TABLE schema_migrations".to_owned()),
@@ -194,19 +211,14 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
         let job = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
         assert_eq!(job.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
         assert_eq!(store.thumbnails().get("py").unwrap().status, ThumbStatus::Pending);
-        assert_eq!(
-            store.cleanups().get("py").unwrap().execute_after.to_string(),
-            "2026-01-19 07:08:09.123456"
-        );
+        assert_eq!(store.cleanups().get("py").unwrap().execute_after.to_string(), "2026-01-19 07:08:09.123456");
         // Opening again changes nothing.
-        let migrations =
-            file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
+        let migrations = file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
         let schema = file.texts("SELECT sql FROM sqlite_schema ORDER BY name");
         store.close();
         drop(store);
         drop(file.open());
-        let again =
-            file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
+        let again = file.texts("SELECT version || name || applied_at FROM schema_migrations ORDER BY version");
         assert_eq!((again, file.texts("SELECT sql FROM sqlite_schema ORDER BY name")), (migrations, schema));
     }
 }
@@ -262,27 +274,16 @@ fn upper_case_enum_values_become_lower_case() {
 
 /// Takes jobs as (id, kind, status, created), the one that stays active, and the error codes of the rest.
 #[track_caller]
-fn check_winner(
-    jobs: &[(&str, &str, &str, &str)],
-    extra: &str,
-    winner: (&str, JobStatus),
-    codes: &[(&str, &str)],
-) {
-    let inserts: String =
-        jobs.iter().map(|(id, kind, status, created)| job(id, kind, status, created)).collect();
-    let file =
-        ControlPlaneFile::with(&format!("DROP INDEX ix_jobs_single_active_scan_hash; {inserts} {extra}"));
+fn check_winner(jobs: &[(&str, &str, &str, &str)], extra: &str, winner: (&str, JobStatus), codes: &[(&str, &str)]) {
+    let inserts: String = jobs.iter().map(|(id, kind, status, created)| job(id, kind, status, created)).collect();
+    let file = ControlPlaneFile::with(&format!("DROP INDEX ix_jobs_single_active_scan_hash; {inserts} {extra}"));
     let store = file.open();
     assert_eq!(get(&store, winner.0).status, winner.1);
     for (id, code) in codes {
         let row = get(&store, id);
         assert_eq!((row.status, row.error_code.as_deref()), (JobStatus::Retryable, Some(*code)), "{id}");
         assert!(row.finished_at.is_some() && row.error_message.is_some(), "{id}");
-        assert_eq!(
-            (row.worker_id, row.worker_heartbeat_at, row.lease_expires_at),
-            (None, None, None),
-            "{id}"
-        );
+        assert_eq!((row.worker_id, row.worker_heartbeat_at, row.lease_expires_at), (None, None, None), "{id}");
     }
     assert_eq!(codes.len() + 1, jobs.len(), "a case has the code of every other job");
     let unique = file.connection().execute_batch(&job("f", "hash", "pending", "2026-01-19 07:00:00"));
@@ -358,11 +359,9 @@ fn other_kinds_and_finished_jobs_are_unchanged() {
         job("4", "scan", "retryable", "2026-01-19 07:00:00"),
     ];
     let file = ControlPlaneFile::with(&jobs.concat());
-    let before =
-        file.texts("SELECT id || status || updated_at || coalesce(error_code, '') FROM jobs ORDER BY id");
+    let before = file.texts("SELECT id || status || updated_at || coalesce(error_code, '') FROM jobs ORDER BY id");
     let _store = file.open();
-    let after =
-        file.texts("SELECT id || status || updated_at || coalesce(error_code, '') FROM jobs ORDER BY id");
+    let after = file.texts("SELECT id || status || updated_at || coalesce(error_code, '') FROM jobs ORDER BY id");
     assert_eq!(before, after);
 }
 
@@ -374,9 +373,7 @@ fn lease_times_of_the_control_plane_are_read() {
     ));
     let store = file.open();
     assert_eq!(store.jobs().recover().unwrap(), 0);
-    file.connection()
-        .execute_batch("UPDATE jobs SET lease_expires_at = '2026-01-19 07:08:09+00:00'")
-        .unwrap();
+    file.connection().execute_batch("UPDATE jobs SET lease_expires_at = '2026-01-19 07:08:09+00:00'").unwrap();
     assert_eq!(store.jobs().recover().unwrap(), 1);
     assert_eq!(get(&store, "1").error_code.as_deref(), Some("LEASE_EXPIRED"));
 }
@@ -413,10 +410,8 @@ fn new_file_with_an_unknown_migration_is_refused_and_unchanged() {
     let path = folder.path().join("new.db");
     drop(open(&path).unwrap());
     let conn = Connection::open(&path).unwrap();
-    let newest: i64 =
-        conn.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get(0)).unwrap();
-    conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, 'unknown')", [newest + 1])
-        .unwrap();
+    let newest: i64 = conn.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get(0)).unwrap();
+    conn.execute("INSERT INTO schema_migrations (version, name) VALUES (?1, 'unknown')", [newest + 1]).unwrap();
     drop(conn);
     let before = bytes(&path);
     assert!(matches!(open(&path), Err(Error::Newer { version, .. }) if version == newest + 1));

@@ -257,12 +257,7 @@ pub(crate) struct Args {
     bind: Vec<String>,
 
     /// Start at this offset the first time; later runs resume where the last one ended [default: next]
-    #[arg(
-        long,
-        value_name = "first|last|next|NUMBER",
-        help_heading = "Stream options",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "first|last|next|NUMBER", help_heading = "Stream options", allow_hyphen_values = true)]
     offset: Option<String>,
 
     /// Start at --offset even if a position is stored
@@ -294,10 +289,9 @@ impl Args {
     /// Applies the flags that override settings.
     pub(super) fn apply(&self, context: &mut Context) {
         self.broker.apply(context);
-        for (key, flag, value) in [
-            (&keys::AMQP_SHUTDOWN, "--shutdown", &self.shutdown),
-            (&keys::AMQP_METRICS, "--metrics", &self.metrics),
-        ] {
+        for (key, flag, value) in
+            [(&keys::AMQP_SHUTDOWN, "--shutdown", &self.shutdown), (&keys::AMQP_METRICS, "--metrics", &self.metrics)]
+        {
             if let Some(text) = value {
                 context.flags.values.insert(key.name, (flag, Raw::One(text.into())));
             }
@@ -321,8 +315,7 @@ impl Args {
     /// Returns the consumers to run.
     pub(super) fn choose(&self, settings: &Settings) -> Result<Vec<Consumer>, Error> {
         let from_flags = self.declared();
-        let has_action =
-            !self.exec.is_empty() || self.http.is_some() || self.enqueue.is_some() || self.into.is_some();
+        let has_action = !self.exec.is_empty() || self.http.is_some() || self.enqueue.is_some() || self.into.is_some();
         if has_action {
             return Ok(vec![consumers::resolve(&from_flags, "the command line")?]);
         }
@@ -404,11 +397,9 @@ impl Args {
                 declared.insert(key.name, (Raw::Bare("true".to_owned()), Origin::Flag(key.flag)));
             }
         }
-        for (key, items) in [
-            (&consumers::EXEC, &self.exec),
-            (&consumers::ARGUMENTS, &self.argument),
-            (&consumers::BIND, &self.bind),
-        ] {
+        for (key, items) in
+            [(&consumers::EXEC, &self.exec), (&consumers::ARGUMENTS, &self.argument), (&consumers::BIND, &self.bind)]
+        {
             if !items.is_empty() {
                 declared.insert(key.name, (Raw::Many(items.clone()), Origin::Flag(key.flag)));
             }

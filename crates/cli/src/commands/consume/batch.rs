@@ -36,8 +36,7 @@ pub(super) fn batch_writer(
     let BatchOptions { size, linger, parallel } = options;
     let write = move |deliveries: &[Delivery]| -> BatchResult {
         let run = |some: &[Delivery]| run(some, lines(some));
-        let first_attempts: Vec<Delivery> =
-            deliveries.iter().filter(|one| one.attempt() == 1).cloned().collect();
+        let first_attempts: Vec<Delivery> = deliveries.iter().filter(|one| one.attempt() == 1).cloned().collect();
         let batch_result = if first_attempts.len() > 1 { Some(run(&first_attempts)) } else { None };
         let mut unavailable = 0;
         let outcome = |one: &Delivery| outcome(one, batch_result.as_ref(), &mut unavailable, &run);

@@ -104,8 +104,7 @@ impl<T: Send + 'static> BatchWriter<T> {
         let (sender, receiver) = mpsc::channel::<PendingMessage<T>>();
         let mut threads = Vec::new();
         let (batch, deadline) = (Vec::new(), Instant::now());
-        let collector =
-            Arc::new(Mutex::new(BatchCollector { receiver, limits, runs_alone, batch, deadline }));
+        let collector = Arc::new(Mutex::new(BatchCollector { receiver, limits, runs_alone, batch, deadline }));
         for mut write in writers {
             let collector = Arc::clone(&collector);
             // One thread collects at a time, so that batches fill one after another.
@@ -114,9 +113,8 @@ impl<T: Send + 'static> BatchWriter<T> {
                 while let Some(batch) = next() {
                     // A message whose handler has ended is retried or returned to the queue; writing it too would
                     // write it twice.
-                    let begin = |one: PendingMessage<T>| {
-                        one.begin.send(()).is_ok().then_some((one.message, one.answer))
-                    };
+                    let begin =
+                        |one: PendingMessage<T>| one.begin.send(()).is_ok().then_some((one.message, one.answer));
                     let (messages, answers): (Vec<_>, Vec<_>) = batch.into_iter().filter_map(begin).unzip();
                     if messages.is_empty() {
                         continue;
@@ -161,9 +159,7 @@ impl<T: Send + 'static> BatchWriter<T> {
             // Writing may have begun just before the channel was closed.
             if begun.try_recv().is_err() {
                 let limit = show_duration(limit);
-                let text = format!(
-                    "the database is locked or slow: no transaction began within {limit} (--timeout)"
-                );
+                let text = format!("the database is locked or slow: no transaction began within {limit} (--timeout)");
                 return Err(TaskError::unavailable(text));
             }
         }

@@ -118,14 +118,7 @@ impl ConsumerActivity {
 
 impl DrainDetector {
     fn new(timeout: Duration, returning: ReturningCounter) -> Self {
-        DrainDetector {
-            timeout,
-            idle: None,
-            paused: Vec::new(),
-            disconnected: None,
-            retry_queues: None,
-            returning,
-        }
+        DrainDetector { timeout, idle: None, paused: Vec::new(), disconnected: None, retry_queues: None, returning }
     }
 
     fn uncounted(&self) -> Option<String> {
@@ -148,9 +141,8 @@ impl DrainDetector {
             return Ok(DrainState::Pending);
         }
         let stats = &streams.queues_only(stats);
-        let is_idle = |stats: &ClientStats| {
-            stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0)
-        };
+        let is_idle =
+            |stats: &ClientStats| stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0);
         let is_empty = is_idle(stats)
             && self.are_queues_empty(client, stats).await?
             && is_idle(&streams.queues_only(without(client.stats(), &blocked)));
@@ -197,8 +189,7 @@ impl DrainDetector {
         if !is_empty {
             return DrainState::Pending;
         }
-        let (since, _) =
-            *self.idle.insert(before.filter(|(_, then)| *then == counts).unwrap_or((now, counts)));
+        let (since, _) = *self.idle.insert(before.filter(|(_, then)| *then == counts).unwrap_or((now, counts)));
         let elapsed = now.duration_since(since);
         match counts.postponed {
             0 if elapsed >= IDLE_PERIOD => DrainState::Drained,
@@ -329,9 +320,7 @@ async fn describe_unhandled(
     let waiting: Vec<_> = waiting.iter().filter(|(_, messages)| *messages > 0).collect();
     let all = in_queue + waiting.iter().map(|(_, messages)| u64::from(*messages)).sum::<u64>();
     let mut places = vec![format!("{} in {queue}", thousands(in_queue))];
-    places.extend(
-        waiting.iter().map(|(name, messages)| format!("{} in {name}", thousands((*messages).into()))),
-    );
+    places.extend(waiting.iter().map(|(name, messages)| format!("{} in {name}", thousands((*messages).into()))));
     Ok(format!("{} unhandled ({}): {why}", count_of(all, "message"), places.join(", ")))
 }
 
@@ -350,10 +339,7 @@ mod tests {
             (vec![(0, true, counts(1, 0)), (500, true, counts(1, 0))], DrainState::Drained),
             // A message was handled, or waits, meanwhile.
             (vec![(0, true, counts(1, 0)), (500, true, counts(2, 0))], DrainState::Pending),
-            (
-                vec![(0, true, counts(1, 0)), (400, false, counts(1, 0)), (500, true, counts(1, 0))],
-                DrainState::Pending,
-            ),
+            (vec![(0, true, counts(1, 0)), (400, false, counts(1, 0)), (500, true, counts(1, 0))], DrainState::Pending),
             // A postponed message has not come back.
             (vec![(0, true, counts(1, 1)), (minutes - 1, true, counts(1, 1))], DrainState::Pending),
             (vec![(0, true, counts(1, 3)), (minutes, true, counts(1, 3))], DrainState::Missing(3)),
@@ -361,14 +347,10 @@ mod tests {
                 vec![(0, true, counts(1, 3)), (9, true, counts(1, 2)), (minutes, true, counts(1, 2))],
                 DrainState::Pending,
             ),
-            (
-                vec![(0, true, counts(1, 1)), (9, true, counts(2, 0)), (509, true, counts(2, 0))],
-                DrainState::Drained,
-            ),
+            (vec![(0, true, counts(1, 1)), (9, true, counts(2, 0)), (509, true, counts(2, 0))], DrainState::Drained),
         ] {
             let mut detector = DrainDetector::new(DEFAULT_DRAIN_TIMEOUT, ReturningCounter::new(None));
-            let last =
-                steps.iter().map(|(time, empty, counts)| detector.decide(at(*time), *empty, *counts)).last();
+            let last = steps.iter().map(|(time, empty, counts)| detector.decide(at(*time), *empty, *counts)).last();
             assert_eq!(last, Some(expected), "{steps:?}");
         }
     }
@@ -393,8 +375,7 @@ mod tests {
             (vec![(0, working(3)), (900, paused(3))], false),
         ] {
             let mut detector = DrainDetector::new(DEFAULT_DRAIN_TIMEOUT, ReturningCounter::new(None));
-            let last =
-                steps.iter().map(|(time, one)| detector.blocked(at(*time), &[working(0), *one])).last();
+            let last = steps.iter().map(|(time, one)| detector.blocked(at(*time), &[working(0), *one])).last();
             assert_eq!(last, Some(if expected { vec![1] } else { vec![] }), "{steps:?}");
         }
     }

@@ -103,10 +103,8 @@ impl Exec {
             };
             self.wait(&mut child, &mut group, output).await?
         };
-        let failure = |reason: String| CommandFailure {
-            reason,
-            outputs: [("stderr", stderr.text()), ("stdout", stdout.text())],
-        };
+        let failure =
+            |reason: String| CommandFailure { reason, outputs: [("stderr", stderr.text()), ("stdout", stdout.text())] };
         match end {
             CommandEnd::Cancelled => Err(TaskError::cancelled()),
             CommandEnd::TimedOut(limit) => {
@@ -127,12 +125,7 @@ impl Exec {
         }
     }
 
-    fn start(
-        &self,
-        variables: Vec<(String, String)>,
-        body: &[u8],
-        record: &ProcessRecord,
-    ) -> TaskResult<Child> {
+    fn start(&self, variables: Vec<(String, String)>, body: &[u8], record: &ProcessRecord) -> TaskResult<Child> {
         let (program, arguments) =
             self.command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Command::new(program);
@@ -202,9 +195,8 @@ impl Exec {
 /// Fails if the program does not exist, instead of pausing at the first message.
 pub(super) fn check_program(words: &[String]) -> Result<(), Error> {
     let program = words.first().map_or("", String::as_str);
-    let is_program = |path: &Path| {
-        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
-    };
+    let is_program =
+        |path: &Path| path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
     let found = match program.contains('/') {
         true => is_program(Path::new(program)),
         false => {
@@ -241,9 +233,7 @@ fn environment(delivery: &Delivery) -> Vec<(String, String)> {
     for one in message_fields(delivery, FIELD_LIMITS, |value| !value.contains('\0')) {
         let (name, value) = match one {
             MessageField::Property(name, value) => (format!("GRISTMILL_{name}"), value),
-            MessageField::Header(name, value) => {
-                (format!("{HEADER_PREFIX}{}", normalize_name(&name, '_')), value)
-            }
+            MessageField::Header(name, value) => (format!("{HEADER_PREFIX}{}", normalize_name(&name, '_')), value),
         };
         if name != HEADER_PREFIX && variables.iter().all(|(known, _)| *known != name) {
             variables.push((name, value));

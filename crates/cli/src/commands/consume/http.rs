@@ -138,9 +138,7 @@ fn classify_failure(error: &ureq::Error) -> RequestFailure {
         | ureq::Error::ConnectionFailed
         | ureq::Error::Tls(_)
         | ureq::Error::Rustls(_)
-        | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
-            RequestFailure::NoConnection
-        }
+        | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => RequestFailure::NoConnection,
         ureq::Error::Io(error) => match error.kind() {
             ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
@@ -174,13 +172,9 @@ fn headers(delivery: &Delivery) -> Vec<(String, String)> {
     for one in message_fields(delivery, FIELD_LIMITS, |_| true) {
         let (name, value) = match one {
             MessageField::Property("CONTENT_TYPE", _) => continue,
-            MessageField::Property(name, value) => {
-                (format!("X-Gristmill-{}", normalize_name(name, '-')), value)
-            }
+            MessageField::Property(name, value) => (format!("X-Gristmill-{}", normalize_name(name, '-')), value),
             MessageField::Header(name, _) if name.is_empty() => continue,
-            MessageField::Header(name, value) => {
-                (format!("X-Gristmill-Header-{}", normalize_name(&name, '-')), value)
-            }
+            MessageField::Header(name, value) => (format!("X-Gristmill-Header-{}", normalize_name(&name, '-')), value),
         };
         if headers.iter().all(|(known, _)| *known != name) {
             headers.push((name, percent_encode(&value)));
@@ -285,9 +279,7 @@ mod tests {
 
     #[test]
     fn header_values_are_percent_encoded() {
-        for (value, expected) in
-            [("a b", "a b"), ("50%", "50%"), ("a\r\nb: c", "a%0D%0Ab: c"), ("é%", "%C3%A9%25")]
-        {
+        for (value, expected) in [("a b", "a b"), ("50%", "50%"), ("a\r\nb: c", "a%0D%0Ab: c"), ("é%", "%C3%A9%25")] {
             assert_eq!(percent_encode(value), expected);
         }
     }

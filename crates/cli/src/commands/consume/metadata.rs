@@ -46,10 +46,8 @@ pub(super) fn message_fields(
         ("TIMESTAMP", properties.timestamp.map(|seconds| seconds.to_string())),
     ];
     let known = given.into_iter().filter_map(|(name, value)| Some(MessageField::Property(name, value?)));
-    let headers = delivery
-        .headers()
-        .iter()
-        .map(|(name, value)| MessageField::Header(name.to_owned(), value.to_string()));
+    let headers =
+        delivery.headers().iter().map(|(name, value)| MessageField::Header(name.to_owned(), value.to_string()));
     let mut left = limits.max_total;
     let mut all = Vec::new();
     for one in known.chain(headers) {
@@ -104,9 +102,7 @@ mod tests {
 
     #[test]
     fn names_are_normalized_to_ascii() {
-        for (name, expected) in
-            [("tenant-id", "TENANT_ID"), ("a=b\0c", "A_B_C"), ("größe", "GR__E"), ("", "")]
-        {
+        for (name, expected) in [("tenant-id", "TENANT_ID"), ("a=b\0c", "A_B_C"), ("größe", "GR__E"), ("", "")] {
             assert_eq!(normalize_name(name, '_'), expected, "{name:?}");
         }
     }

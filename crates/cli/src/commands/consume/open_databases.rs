@@ -96,18 +96,9 @@ impl SinkTableState {
 
 impl SinkTable {
     /// Opens the database unless another program has locked it.
-    pub(super) fn open(
-        database: PathBuf,
-        name: &str,
-        dedup: Option<(String, Duration)>,
-    ) -> Result<Self, Error> {
-        let mut table = SinkTable {
-            database,
-            name: name.to_owned(),
-            dedup,
-            sink: None,
-            state: SinkTableState::default(),
-        };
+    pub(super) fn open(database: PathBuf, name: &str, dedup: Option<(String, Duration)>) -> Result<Self, Error> {
+        let mut table =
+            SinkTable { database, name: name.to_owned(), dedup, sink: None, state: SinkTableState::default() };
         match table.sink() {
             Ok(_) => {}
             Err(SinkError::Busy(_)) => tracing::warn!(
@@ -130,9 +121,7 @@ impl SinkTable {
         objects: &[WithId<'_>],
     ) -> Result<Vec<Result<AppendResult, RejectedObject>>, TaskError> {
         match self.sink() {
-            Ok(sink) => {
-                sink.append_deduplicated(objects).map_err(|error| TaskError::unavailable(error.to_string()))
-            }
+            Ok(sink) => sink.append_deduplicated(objects).map_err(|error| TaskError::unavailable(error.to_string())),
             Err(error) if error.is_transient() => Err(TaskError::unavailable(error.to_string())),
             Err(error) => {
                 self.state.set(OpenState::Unusable(error));

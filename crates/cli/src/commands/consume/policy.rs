@@ -47,9 +47,8 @@ mod tests {
 
     #[test]
     fn retry_for_allows_attempts_whose_delays_fit() {
-        let of = |delay, time| {
-            attempts_within(Retry::exponential(u32::MAX, delay).max_delay(HOUR).without_jitter(), time)
-        };
+        let of =
+            |delay, time| attempts_within(Retry::exponential(u32::MAX, delay).max_delay(HOUR).without_jitter(), time);
         assert_eq!(of(SECOND, Duration::ZERO), 1);
         assert_eq!(of(SECOND, SECOND * 7), 4);
         assert_eq!(of(SECOND, SECOND * 6), 3);

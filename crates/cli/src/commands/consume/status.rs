@@ -114,11 +114,7 @@ impl MessageRate {
 }
 
 /// Returns the summary as JSON.
-pub(super) fn summary_json(
-    stats: &ClientStats,
-    elapsed: Duration,
-    interrupted: bool,
-) -> Result<Value, Error> {
+pub(super) fn summary_json(stats: &ClientStats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
     let mut value = to_object(stats)?;
     value.insert("seconds".to_owned(), json!(elapsed.as_secs_f64()));
     value.insert("interrupted".to_owned(), json!(interrupted));
@@ -161,10 +157,7 @@ pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Outp
         text.push_str(&format!("; {count} postponed (they return to their queue after the retry delay)"));
     }
     if sum.rejected > 0 {
-        text.push_str(&format!(
-            "; {} dead-lettered (in QUEUE.dead or at --dead-letters)",
-            thousands(sum.rejected)
-        ));
+        text.push_str(&format!("; {} dead-lettered (in QUEUE.dead or at --dead-letters)", thousands(sum.rejected)));
     }
     text
 }

@@ -133,9 +133,7 @@ impl Supervisor {
     async fn stop(&mut self, client: Client) -> ClientStats {
         let limit = show_duration(self.shutdown);
         if self.signal_count > 0 && !self.quiet {
-            note(&format!(
-                "stopping: waiting up to {limit} for running actions; interrupt again to stop within 1 s"
-            ));
+            note(&format!("stopping: waiting up to {limit} for running actions; interrupt again to stop within 1 s"));
         }
         let mut shutdown = std::pin::pin!(client.shutdown(self.shutdown));
         let mut forced_deadline = None;

@@ -26,19 +26,15 @@ impl<'a> Republisher<'a> {
     }
 
     /// Publishes the message of a dead letter and deletes the dead letter.
-    pub(super) fn publish(
-        &mut self,
-        store: &Store,
-        dead_letter: &DeadLetter,
-    ) -> Result<(Value, String), Error> {
+    pub(super) fn publish(&mut self, store: &Store, dead_letter: &DeadLetter) -> Result<(Value, String), Error> {
         let DeadLetter { id, queue, .. } = dead_letter;
         let queue = queue.clone().unwrap_or_default();
         let message = message(dead_letter, &queue)?;
         let (runtime, client) = self.connect()?;
         runtime.block_on(client.publisher().publish(message)).map_err(|error| match error {
-            gristmill_amqp::Error::Unroutable { .. } => Error::Setting(format!(
-                "cannot retry dead letter {id}: there is no queue {queue:?} at the broker"
-            )),
+            gristmill_amqp::Error::Unroutable { .. } => {
+                Error::Setting(format!("cannot retry dead letter {id}: there is no queue {queue:?} at the broker"))
+            }
             other => amqp_common::failed(other),
         })?;
         let removed = store.dead_letters().remove_published(dead_letter)?;

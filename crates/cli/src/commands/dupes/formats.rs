@@ -113,10 +113,9 @@ impl DupesView {
     }
 
     pub(super) fn csv(&self) -> String {
-        let mut text =
-            "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,\
+        let mut text = "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,\
              symbolic_link,allocated_bytes\n"
-                .to_owned();
+            .to_owned();
         for (number, group) in (self.slice.offset + 1..).zip(&self.groups.groups) {
             for member in &group.members {
                 let absolute = self.root_paths.absolute(member.root, &member.path);
@@ -173,11 +172,7 @@ fn modified(member: &Member) -> UtcTime {
 
 /// Quotes a cell as in RFC 4180.
 fn csv_cell(cell: &str) -> String {
-    if cell.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
-    }
+    if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }
 
 #[cfg(test)]

@@ -94,10 +94,9 @@ impl IdenticalView<'_> {
         text.push_str(&format!("{} of identical folders", count_of(self.identical, "group")));
         match self.total - self.identical {
             0 => text.push('\n'),
-            others => text.push_str(&format!(
-                "; {} identical apart from entries not scanned\n",
-                count_of(others, "group")
-            )),
+            others => {
+                text.push_str(&format!("; {} identical apart from entries not scanned\n", count_of(others, "group")))
+            }
         }
         text
     }

@@ -17,12 +17,7 @@ pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter
     })
 }
 
-fn line(
-    progress: &ImportProgress,
-    elapsed: Duration,
-    rate_meter: &mut RateMeter,
-    stopping: bool,
-) -> ProgressLine {
+fn line(progress: &ImportProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> ProgressLine {
     let ImportProgress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
     let knows_end = size > 0 && !stopping && matches!(phase, ImportPhase::Loading | ImportPhase::Indexing);
     let mut segments = vec![Segment(
@@ -40,8 +35,7 @@ fn line(
         let rate = rate_meter.rate(bytes_read);
         segments.push(Segment(3, format!("{} of {}", thousands(files_done), count_of(files, "file"))));
         // Standard input has no size.
-        let read =
-            if size > 0 { format!("{} of {}", bytes(bytes_read), bytes(size)) } else { bytes(bytes_read) };
+        let read = if size > 0 { format!("{} of {}", bytes(bytes_read), bytes(size)) } else { bytes(bytes_read) };
         segments.push(Segment(7, read));
         segments.push(Segment(6, format!("{}/s", bytes(rate as u64))));
         segments.push(Segment(4, count_of(rows, "row")));

@@ -28,9 +28,7 @@ impl ImportSummaryView<'_> {
             lines.push(self.table(output));
         }
         for file in &summary.files {
-            lines.extend(
-                file.notes.iter().map(|note| format!("{}: {}", sanitize(&file.table), sanitize(note))),
-            );
+            lines.extend(file.notes.iter().map(|note| format!("{}: {}", sanitize(&file.table), sanitize(note))));
             if let FileOutcome::Failed(why) = &file.outcome {
                 lines.push(format!("cannot load {}: {}", sanitize(&file.source), sanitize(why)));
             }
@@ -81,9 +79,11 @@ impl ImportSummaryView<'_> {
             return lines;
         }
         lines.push(format!("{}:", were(count)));
-        lines.extend(examples.iter().map(|bad| {
-            format!("  {}:{}:{}: {}", sanitize(&bad.file), bad.line, bad.column, sanitize(&bad.reason))
-        }));
+        lines.extend(
+            examples
+                .iter()
+                .map(|bad| format!("  {}:{}:{}: {}", sanitize(&bad.file), bad.line, bad.column, sanitize(&bad.reason))),
+        );
         lines.push(match self.rejects {
             Some(file) => format!("  All rejected lines: {}", path(file)),
             None if count > examples.len() as u64 => {
@@ -97,9 +97,8 @@ impl ImportSummaryView<'_> {
 
     /// Returns the last line: what was loaded into which database.
     fn last_line(&self) -> String {
-        let ImportSummary {
-            rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, ..
-        } = self.summary;
+        let ImportSummary { rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, .. } =
+            self.summary;
         let rate = if *seconds > 0.0 { (*size as f64 / seconds) as u64 } else { 0 };
         let is_table = |file: &&FileSummary| {
             matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Checked)
@@ -146,11 +145,8 @@ impl ImportSummaryView<'_> {
             return format!("nothing loaded; {kept}");
         }
         let unchanged = files.iter().filter(|file| file.outcome == FileOutcome::Unchanged).count() as u64;
-        let unchanged = if unchanged > 0 {
-            format!("; {} unchanged", count_of(unchanged, "file"))
-        } else {
-            String::new()
-        };
+        let unchanged =
+            if unchanged > 0 { format!("; {} unchanged", count_of(unchanged, "file")) } else { String::new() };
         let done = if done == "nothing" { "nothing loaded".to_owned() } else { done };
         format!("{database}: {done}{unchanged}")
     }

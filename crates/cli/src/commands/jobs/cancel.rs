@@ -62,10 +62,7 @@ fn wait_for_end(store: &Store, id: i64, deadline: Instant) -> Result<(&'static s
             }
             other => {
                 let status = other.as_str();
-                return Ok((
-                    status,
-                    format!("task {id} is {status}: its run ended before it could be cancelled"),
-                ));
+                return Ok((status, format!("task {id} is {status}: its run ended before it could be cancelled")));
             }
         }
         if is_orphaned(store, &task)? {

@@ -22,8 +22,7 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
             let checkpoints: Vec<_> = steps.iter().map(to_object).collect::<Result<_, _>>()?;
             value["checkpoints"] = json!(checkpoints);
             value["failures"] = json!(failures);
-            let dead_letter =
-                if task.status == TaskStatus::Failed { dead_letter_of(store, *id)? } else { None };
+            let dead_letter = if task.status == TaskStatus::Failed { dead_letter_of(store, *id)? } else { None };
             value["dead_letter"] = json!(dead_letter);
             context.output.print(&value, |output| {
                 let next = dead_letter.map(|id| context.hints.command(&format!("dead show {id}")));

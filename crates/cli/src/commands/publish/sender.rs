@@ -87,12 +87,7 @@ impl<'a> MessageSender<'a> {
     }
 
     /// Sends a message as soon as there is capacity. Returns false if cancelled before.
-    async fn send(
-        &mut self,
-        origin: MessageOrigin,
-        body: Vec<u8>,
-        cancelled: &mut UnboundedReceiver<()>,
-    ) -> bool {
+    async fn send(&mut self, origin: MessageOrigin, body: Vec<u8>, cancelled: &mut UnboundedReceiver<()>) -> bool {
         let size = body.len() as u64;
         let begun = tokio::select! {
             begun = self.publisher.send(self.args.message(body)) => begun,

@@ -59,9 +59,7 @@ impl Condition {
             Field::Type => properties.kind.clone(),
             Field::CorrelationId => properties.correlation_id.clone(),
             // The original routing key, if Gristmill has moved the message since.
-            Field::RoutingKey => {
-                header(header::ROUTING_KEY).or_else(|| Some(delivery.routing_key().to_owned()))
-            }
+            Field::RoutingKey => header(header::ROUTING_KEY).or_else(|| Some(delivery.routing_key().to_owned())),
             Field::Header(name) => header(name),
             Field::HeaderContains(name) => {
                 return header(name).is_some_and(|found| found.contains(&self.value));

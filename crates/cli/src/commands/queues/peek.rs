@@ -62,12 +62,9 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let items: Vec<Value> = found.iter().map(message_json).collect();
     let text = |output: &Output| match found.is_empty() {
         true => format!("no ready messages in {}", args.queue),
-        false => found
-            .iter()
-            .enumerate()
-            .map(|(at, one)| message_text(output, at + 1, one))
-            .collect::<Vec<_>>()
-            .join("\n"),
+        false => {
+            found.iter().enumerate().map(|(at, one)| message_text(output, at + 1, one)).collect::<Vec<_>>().join("\n")
+        }
     };
     context.output.print(&json!({"items": items, "next_cursor": null}), text)?;
     Ok(Outcome::Done)

@@ -71,8 +71,8 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     args.broker.apply(context);
     let settings = context.settings()?;
     let conditions = args.conditions.clone();
-    let mut transfer = Transfer::new(&args.source, &args.target)
-        .only(move |delivery| filter::matches(&conditions, delivery));
+    let mut transfer =
+        Transfer::new(&args.source, &args.target).only(move |delivery| filter::matches(&conditions, delivery));
     if let Some(limit) = args.limit {
         transfer = transfer.limit(limit);
     }

@@ -23,12 +23,7 @@ pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> ProgressReporter {
     })
 }
 
-fn line(
-    progress: &ScanProgress,
-    elapsed: Duration,
-    rate_meter: &mut RateMeter,
-    stopping: bool,
-) -> ProgressLine {
+fn line(progress: &ScanProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> ProgressLine {
     let bar = (is_reading(progress.phase) && !stopping).then(|| percent_read(progress));
     ProgressLine { segments: segments(progress, elapsed, rate_meter, stopping), bar }
 }
@@ -50,12 +45,7 @@ fn is_reading(phase: ScanPhase) -> bool {
     matches!(phase, ScanPhase::Samples | ScanPhase::Contents)
 }
 
-fn segments(
-    progress: &ScanProgress,
-    elapsed: Duration,
-    rate_meter: &mut RateMeter,
-    stopping: bool,
-) -> Vec<Segment> {
+fn segments(progress: &ScanProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> Vec<Segment> {
     let mut segments = Vec::new();
     let phase = progress.phase;
     if stopping {
@@ -79,14 +69,9 @@ fn segments(
         ScanPhase::Samples | ScanPhase::Contents => {
             let rate = rate_meter.rate(progress.bytes_read);
             let left = progress.bytes_to_read.saturating_sub(progress.bytes_read);
-            segments.push(Segment(
-                3,
-                format!("{} of {}", thousands(progress.read), count_of(progress.to_read, "file")),
-            ));
-            segments.push(Segment(
-                7,
-                format!("{} of {}", bytes(progress.bytes_read), bytes(progress.bytes_to_read)),
-            ));
+            segments
+                .push(Segment(3, format!("{} of {}", thousands(progress.read), count_of(progress.to_read, "file"))));
+            segments.push(Segment(7, format!("{} of {}", bytes(progress.bytes_read), bytes(progress.bytes_to_read))));
             segments.push(Segment(6, format!("{}/s", bytes(rate as u64))));
             if rate > 0.0 && !stopping {
                 segments.push(Segment(8, format!("{} left", format_seconds((left as f64 / rate) as u64))));
@@ -134,11 +119,7 @@ mod tests {
         assert_eq!(line(&progress, 60), "reading  25 % · 5.0 GiB of 20.0 GiB · 0 B/s · 3 unreadable");
         assert_eq!(line(&progress, 30), "reading  25 %");
         assert_eq!(line(&progress, 5), "readi");
-        let walking =
-            ScanProgress { phase: ScanPhase::Walking, folders: 1, files: 2_000, ..ScanProgress::default() };
-        assert_eq!(
-            line(&walking, 80),
-            "walking · 1 folder · 2,000 files · 0 B · 0 of 0 workers busy · 1:15 min"
-        );
+        let walking = ScanProgress { phase: ScanPhase::Walking, folders: 1, files: 2_000, ..ScanProgress::default() };
+        assert_eq!(line(&walking, 80), "walking · 1 folder · 2,000 files · 0 B · 0 of 0 workers busy · 1:15 min");
     }
 }

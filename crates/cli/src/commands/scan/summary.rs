@@ -76,8 +76,7 @@ impl ScanSummaryView<'_> {
     /// Returns how much was found, and how much of it was read.
     fn totals(&self) -> String {
         let ScanSummary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
-        let seen =
-            format!("{} in {}, {}", count_of(*files, "file"), count_of(*folders, "folder"), bytes(*size));
+        let seen = format!("{} in {}, {}", count_of(*files, "file"), count_of(*folders, "folder"), bytes(*size));
         let read = format!("read {}, {}", count_of(*read_files, "file"), bytes(*read_bytes));
         let parts = match self.mode {
             ScanMode::All => vec![seen, read],
@@ -191,17 +190,8 @@ mod tests {
             ..ScanSummary::default()
         };
         let hints = Hints::default();
-        let view = ScanSummaryView {
-            summary: &summary,
-            roots: &[],
-            mode: ScanMode::Walk,
-            hints: &hints,
-            completeness: None,
-        };
-        assert!(
-            view.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v logs all of them)"),
-            "{}",
-            view.text()
-        );
+        let view =
+            ScanSummaryView { summary: &summary, roots: &[], mode: ScanMode::Walk, hints: &hints, completeness: None };
+        assert!(view.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v logs all of them)"), "{}", view.text());
     }
 }

@@ -36,8 +36,9 @@ pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<
         .map_err(|error| TaskError::permanent(format!("the payload is invalid: {error}")))?;
     let algorithm = match payload.algorithm.as_deref() {
         None => settings.algorithm,
-        Some(name) => Algorithm::parse(name)
-            .ok_or_else(|| TaskError::permanent(format!("unknown hash algorithm {name:?}")))?,
+        Some(name) => {
+            Algorithm::parse(name).ok_or_else(|| TaskError::permanent(format!("unknown hash algorithm {name:?}")))?
+        }
     };
     let options = ScanOptions {
         mode: if job.kind == JobKind::Hash { ScanMode::Hash } else { ScanMode::Walk },
@@ -91,10 +92,7 @@ fn roots(store: &Store, names: Option<&[String]>, libraries: Option<&Path>) -> T
 /// Returns the subfolders of the libraries folder. Links are not followed.
 fn folders_in(folder: &Path) -> TaskResult<Vec<PathBuf>> {
     let unreadable = |error: std::io::Error| {
-        TaskError::permanent(format!(
-            "cannot read the folder {} (setting scan.libraries): {error}",
-            folder.display()
-        ))
+        TaskError::permanent(format!("cannot read the folder {} (setting scan.libraries): {error}", folder.display()))
     };
     let folder = std::fs::canonicalize(folder).map_err(unreadable)?;
     let mut folders = Vec::new();

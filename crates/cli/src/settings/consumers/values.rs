@@ -102,17 +102,13 @@ mod tests {
     #[test]
     fn statuses_are_numbers_or_classes() {
         let statuses = HttpStatuses::read("401, 404,5xx").unwrap();
-        for (status, expected) in
-            [(401, true), (404, true), (403, false), (500, true), (599, true), (429, false)]
-        {
+        for (status, expected) in [(401, true), (404, true), (403, false), (500, true), (599, true), (429, false)] {
             assert_eq!(statuses.has(status), expected, "{status}");
         }
         for bad in ["", "200", "2xx", "6xx", "404;405", "600", "-1", "404,"] {
             assert_eq!(HttpStatuses::read(bad), None, "{bad}");
         }
-        for (status, expected) in
-            [(408, true), (425, true), (429, true), (503, true), (401, false), (302, false)]
-        {
+        for (status, expected) in [(408, true), (425, true), (429, true), (503, true), (401, false), (302, false)] {
             assert_eq!(HttpStatuses::default().has(status), expected, "{status}");
         }
     }

@@ -40,8 +40,7 @@ pub(super) fn identity(folder: impl AsFd) -> Option<String> {
 /// Returns the UUID of the filesystem on a block device, if `/dev/disk/by-uuid` lists it.
 fn uuid_of(device: u64) -> Option<String> {
     let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
-    let is_it =
-        |entry: &std::fs::DirEntry| std::fs::metadata(entry.path()).is_ok_and(|found| found.rdev() == device);
+    let is_it = |entry: &std::fs::DirEntry| std::fs::metadata(entry.path()).is_ok_and(|found| found.rdev() == device);
     named.into_iter().find(is_it).map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
@@ -55,9 +54,8 @@ fn is_clone(device: u64, id: u64) -> bool {
     let mounts: Vec<Mount<'_>> = table.lines().filter_map(Mount::parse).collect();
     let Some(at) = mounts.iter().position(|mount| mount.device == device) else { return false };
     let (before, own) = mounts.split_at(at);
-    let is_alike = |mount: &&Mount<'_>| {
-        own.first().is_some_and(|own| own.kind == mount.kind) && fs::major(mount.device) != 0
-    };
+    let is_alike =
+        |mount: &&Mount<'_>| own.first().is_some_and(|own| own.kind == mount.kind) && fs::major(mount.device) != 0;
     before.iter().filter(is_alike).any(|mount| mount.has_identifier(id))
 }
 

@@ -6,9 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::key::DEFAULT_KEY_NAMES;
 use super::super::names::{NameSet, folded};
-use super::{
-    Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_NAME, Path, TableSchema, Type, TypeSet,
-};
+use super::{Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_NAME, Path, TableSchema, Type, TypeSet};
 
 /// Keys that always keep their column.
 pub(super) struct Reserved {
@@ -32,9 +30,7 @@ impl Reserved {
 impl Layout {
     /// Returns the keys that always keep their column. The default key names count only for a new table.
     pub(super) fn reserved(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> Reserved {
-        let key = schema
-            .filter(|schema| schema.has_key())
-            .map_or(&options.primary_key, |schema| &schema.primary_key);
+        let key = schema.filter(|schema| schema.has_key()).map_or(&options.primary_key, |schema| &schema.primary_key);
         let of_schema = schema.into_iter().flat_map(|schema| {
             let columns = schema.columns.iter().filter(|(_, column)| !column.skip).map(|(key, _)| key);
             columns.chain(&schema.indexes)
@@ -52,14 +48,12 @@ impl Layout {
     /// the last keys move to the overflow column. Returns false if the reserved columns leave no room for that.
     pub(super) fn shrink(&mut self, reserved: &Reserved) -> bool {
         let mut flattened: HashMap<&[u8], usize> = HashMap::new();
-        let paths =
-            self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
+        let paths = self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
         for path in paths.filter(|path| path.len() > 1) {
             *flattened.entry(&path[0]).or_default() += 1;
         }
         let is_flattened = !flattened.is_empty();
-        let widest =
-            flattened.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
+        let widest = flattened.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
         if let Some((key, _)) = widest {
             let key: Box<[u8]> = key.into();
             self.notes.push(format!(

@@ -18,8 +18,7 @@ use crate::parsed_block::{Cell, Line, ParsedBlock};
 
 impl Table {
     pub(super) fn insert_sql(&self, columns: &[usize]) -> String {
-        let names: Vec<String> =
-            columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
+        let names: Vec<String> = columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
         // OR ABORT overrides conflict clauses of the definition. It is omitted if there are none, because it also
         // overrides those of statements in triggers.
         let insert = if self.has_conflict_clause { "INSERT OR ABORT" } else { "INSERT" };
@@ -70,9 +69,7 @@ impl Table {
             for column in last.drain(..).filter(|column| bound[*column as usize] != number) {
                 statement.raw_bind_parameter(column as usize + 1, rusqlite::types::Null)?;
             }
-            last.extend(
-                cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NO_COLUMN),
-            );
+            last.extend(cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NO_COLUMN));
             match statement.raw_execute() {
                 Ok(count) => result.rows += count.min(1) as u64,
                 Err(error) => result.refused.push((row.line, refusal(error)?)),
@@ -198,8 +195,7 @@ impl Table {
                 _ => format!("{0}=excluded.{0}", name(column)),
             })
             .collect();
-        let then =
-            if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(",")) };
+        let then = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(",")) };
         let keys: Vec<String> = keys.iter().map(name).collect();
         format!("{} ON CONFLICT ({}) DO {then}", self.insert_sql(columns), keys.join(","))
     }
@@ -225,9 +221,7 @@ pub(super) fn has_duplicates(block: &ParsedBlock, map: &[u32], column: usize) ->
             }
             Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
             Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(block.bytes(span, false))),
-            Some(Cell::Text { span, scratch, .. }) => {
-                !texts.insert(Cow::Borrowed(block.bytes(span, scratch)))
-            }
+            Some(Cell::Text { span, scratch, .. }) => !texts.insert(Cow::Borrowed(block.bytes(span, scratch))),
             _ => false,
         }
     })
@@ -238,11 +232,7 @@ fn refusal(error: rusqlite::Error) -> Sql<ParseErrorKind> {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
             let why = error.to_string();
-            Ok(if why.starts_with("UNIQUE") {
-                ParseErrorKind::key_exists(&why)
-            } else {
-                ParseErrorKind::Refused(why)
-            })
+            Ok(if why.starts_with("UNIQUE") { ParseErrorKind::key_exists(&why) } else { ParseErrorKind::Refused(why) })
         }
         Some(ErrorCode::Unknown) if error.to_string().contains(NOT_AN_OBJECT) => {
             Ok(ParseErrorKind::Refused(NOT_AN_OBJECT.to_owned()))
@@ -263,9 +253,7 @@ impl ToSql for BoundCell<'_> {
             Cell::Int(value) => ToSqlOutput::Owned(Value::Integer(value)),
             Cell::Real(value) => ToSqlOutput::Owned(Value::Real(value)),
             Cell::Decimal(span) => ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, false))),
-            Cell::Text { span, scratch, .. } => {
-                ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, scratch)))
-            }
+            Cell::Text { span, scratch, .. } => ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, scratch))),
         })
     }
 }

@@ -24,8 +24,7 @@ use crate::source::Fingerprint;
 use crate::types::Type;
 
 /// Note about what a dry run into an existing table does not check.
-const UNCHECKED: &str =
-    "constraints other than the primary key, and triggers, are checked when the file is loaded";
+const UNCHECKED: &str = "constraints other than the primary key, and triggers, are checked when the file is loaded";
 
 /// Maximum number of passes over the files of a table.
 const MAX_PASSES: u32 = 64;
@@ -111,9 +110,7 @@ impl Writer<'_> {
             Err(FinishError::Sqlite(error)) if is_table_mismatch(&error) => {
                 self.fail_table(&load, &format!("its table cannot be finished: {error}"))
             }
-            Err(FinishError::Sqlite(error)) => {
-                Err(self.tx.as_ref().map_or(Error::Cancelled, |tx| tx.failed(&error)))
-            }
+            Err(FinishError::Sqlite(error)) => Err(self.tx.as_ref().map_or(Error::Cancelled, |tx| tx.failed(&error))),
         }
     }
 
@@ -167,8 +164,7 @@ impl Writer<'_> {
 
     fn requeue_files(&mut self, load: &FileLoad) -> Result<()> {
         let is_unread = |index: &usize| load.unread.iter().any(|file| file.index == *index);
-        let reload: Vec<usize> =
-            self.group(load.index).iter().copied().filter(|index| !is_unread(index)).collect();
+        let reload: Vec<usize> = self.group(load.index).iter().copied().filter(|index| !is_unread(index)).collect();
         self.reload.extend(reload);
         for file in &load.unread {
             self.fail_file(load, file.index, file.rejected, &file.why)?;
@@ -217,9 +213,10 @@ impl Writer<'_> {
             }
             table.plan = table.tracker.plan(&table.layout);
             if let KeyPlan::After(_) = table.plan {
-                table.layout.notes.push(
-                    "duplicate values of the primary key are detected when the file is loaded".to_owned(),
-                );
+                table
+                    .layout
+                    .notes
+                    .push("duplicate values of the primary key are detected when the file is loaded".to_owned());
             }
             return Ok(());
         };
@@ -229,8 +226,7 @@ impl Writer<'_> {
         for sql in dependents {
             match conn.execute_batch(sql) {
                 Err(error) if is_definition_mismatch(&error) => {
-                    let note =
-                        format!("cannot create this index or trigger of the old table again: {sql}: {error}");
+                    let note = format!("cannot create this index or trigger of the old table again: {sql}: {error}");
                     table.layout.notes.push(note);
                 }
                 made => made?,
@@ -288,12 +284,8 @@ impl Writer<'_> {
         file.rejected = read.rejected;
         file.blank = read.blank;
         file.bytes = read.fingerprint.as_ref().map_or(file.bytes, |fingerprint| fingerprint.bytes);
-        file.columns = table
-            .layout
-            .columns
-            .iter()
-            .map(|column| (column.name.clone(), column.kind().sql().to_owned()))
-            .collect();
+        file.columns =
+            table.layout.columns.iter().map(|column| (column.name.clone(), column.kind().sql().to_owned())).collect();
         file.primary_key = table.key();
         let has_table = !table.layout.columns.is_empty();
         if !has_table && *self.target != Target::ValidateOnly {
@@ -304,8 +296,7 @@ impl Writer<'_> {
         }
         file.notes.extend(table.layout.notes.iter().cloned());
         file.sql = (has_table && !table.is_old).then(|| table.sql(true));
-        let found =
-            options.columns.iter().filter(|name| selection::has(&table.layout, name, options, schema));
+        let found = options.columns.iter().filter(|name| selection::has(&table.layout, name, options, schema));
         self.matched.extend(found.cloned());
         let indexes = schema.into_iter().flat_map(|schema| &schema.indexes);
         for name in table.tracker.requested.iter().chain(&options.indexes).chain(indexes) {
@@ -394,8 +385,7 @@ fn changes(layout: &Layout) -> Vec<String> {
     let wider = layout.columns.iter().filter_map(|column| {
         let (before, now) = (column.before?, column.declared?);
         let word = |kind: Type| if kind == Type::Any { "untyped" } else { kind.sql() };
-        (before != now)
-            .then(|| format!("the column {:?} is {}, becomes {}", column.name, word(before), word(now)))
+        (before != now).then(|| format!("the column {:?} is {}, becomes {}", column.name, word(before), word(now)))
     });
     changes.extend(wider);
     changes

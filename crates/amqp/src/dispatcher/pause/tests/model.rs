@@ -173,8 +173,7 @@ impl Model {
 
     fn fail(&mut self, run: Run, ended: u64) {
         let message = &mut self.messages[run.message];
-        let tried =
-            FailedMessage { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
+        let tried = FailedMessage { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
         let error = TaskError::dependency_failed("500");
         match self.pause.failed((run.number, ended), &error, Dependency::Failed, tried).0 {
             Fault::Sink => self.pause.park(run.message),
