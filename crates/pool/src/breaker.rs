@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::{error::Error, fmt, time::Duration};
 
 /// A circuit breaker. Opens after a number of failures in a row and rejects calls for the reset time. Then it permits a
-/// single probe: if it succeeds the breaker closes, if it fails it opens again.
+/// single probe: the breaker closes if the probe succeeds, and opens again if the probe fails.
 ///
 /// Clones share one state.
 ///
@@ -125,7 +125,7 @@ impl<E: fmt::Display> fmt::Display for BreakerError<E> {
 impl<E: fmt::Debug + fmt::Display> Error for BreakerError<E> {}
 
 impl Breaker {
-    /// Creates a breaker that opens after `threshold` failures in a row (0 means 1), for `reset_after` at a time.
+    /// Creates a breaker that opens for `reset_after` after `threshold` failures in a row (0 means 1).
     pub fn new(threshold: u32, reset_after: Duration) -> Self {
         Self::with(Shared {
             threshold: threshold.max(1),
@@ -154,7 +154,8 @@ impl Breaker {
         self
     }
 
-    /// Requests a permit for one call, to which the caller reports the result. Dropping it (a panic) is a failure.
+    /// Requests a permit for one call. The caller reports the result to the permit; dropping it, as a panic does, counts
+    /// as a failure.
     pub fn acquire(&self) -> Result<Permit, Open> {
         let now = self.clock.now();
         let mut state = lock(&self.shared.state);
@@ -286,8 +287,8 @@ impl Permit {
         self.breaker.on_success(self.generation);
     }
 
-    /// Returns the permit unused: the call was not made, or its result does not concern the service. If it was the
-    /// probe, another call can be.
+    /// Returns the permit unused: the call was not made, or its result does not concern the service. If the call
+    /// was the probe, the next call becomes the probe.
     pub fn withdraw(mut self) {
         self.is_reported = true;
         self.breaker.withdraw(self.generation);

@@ -50,7 +50,7 @@ impl Config {
         self.order != QueueOrder::Fifo
     }
 
-    /// In submit order, the number of tasks that may be taken in but not yet delivered to the reader.
+    /// In submit order, the number of tasks that may be accepted but not yet delivered to the reader.
     pub(crate) fn max_ahead_of_reader(&self) -> usize {
         self.queue_capacity.saturating_add(self.workers).saturating_add(self.result_capacity)
     }
@@ -84,7 +84,7 @@ pub enum BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Zero { setting } => write!(f, "cannot build a pool: `{setting}` is 0; it must be more"),
+            Self::Zero { setting } => write!(f, "cannot build a pool: `{setting}` is 0; it must be greater than 0"),
             Self::NoRuntime => {
                 f.write_str("cannot build an async pool: no tokio runtime on this thread; build it inside one")
             }
@@ -149,14 +149,14 @@ impl PoolBuilder {
         self.workers(cores())
     }
 
-    /// Sets `factor` workers per core but at most `cap` in all, for work that waits.
-    pub fn workers_per_core(self, factor: usize, cap: usize) -> Self {
-        self.workers(cores().saturating_mul(factor).min(cap))
+    /// Sets `factor` workers per core but at most `max` in total, for work that waits.
+    pub fn workers_per_core(self, factor: usize, max: usize) -> Self {
+        self.workers(cores().saturating_mul(factor).min(max))
     }
 
     /// Sets how many tasks may wait in the queue before `submit` waits. Tasks between two attempts count, spawned tasks
-    /// do not. Workers whose tasks take microseconds pop several at a time, together at most half as many again.
-    /// Default: ten per worker.
+    /// do not. Workers whose tasks take microseconds pop several at once; popped tasks no longer count, and are at most
+    /// half of the capacity in total. Default: ten per worker.
     pub fn queue_capacity(mut self, capacity: usize) -> Self {
         self.queue_capacity = Some(capacity);
         self
@@ -251,7 +251,7 @@ impl PoolBuilder {
         let (worker_count, stall_timeout) = (config.workers, config.stall_timeout);
         let core = Arc::new(Core::new(config, runtime, results.clone()));
         let pool = Pool::new(Arc::clone(&core));
-        // All are registered before the first one starts, or it might see itself as the last one and end the pool.
+        // All are registered before the first one starts: otherwise it could find no other worker and end the pool.
         let workers: Vec<_> = (0..worker_count).map(|_| core.register()).collect();
         for (worker_id, worker) in workers.iter().enumerate() {
             match W::start(Arc::clone(worker)) {
@@ -326,6 +326,6 @@ mod tests {
     #[test]
     fn error_names_the_setting() {
         let error = PoolBuilder::new().queue_capacity(0).build().unwrap_err();
-        assert_eq!(error.to_string(), "cannot build a pool: `queue_capacity` is 0; it must be more");
+        assert_eq!(error.to_string(), "cannot build a pool: `queue_capacity` is 0; it must be greater than 0");
     }
 }

@@ -1,7 +1,7 @@
 //! Clocks and timers. Only this module reads the system clock and waits for it. A [`ManualClock`] makes the same code
 //! deterministic in tests.
 //!
-//! Time is counted in nanoseconds since the clock was created, and never goes backwards.
+//! Time is counted in nanoseconds from an arbitrary start, and never decreases.
 
 use crate::sync::{Arc, Condvar, Mutex, lock, wait};
 use std::{collections::BTreeMap, fmt, task::Waker, time::Duration};
@@ -70,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the clock was created.
+    /// Nanoseconds since the start of the clock.
     pub(crate) fn now(&self) -> u64 {
         match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
@@ -96,7 +96,7 @@ impl Clock {
     /// Cancels a timer. If there is none with this key, its callback has run or is running.
     pub(crate) fn cancel_timer(&self, key: TimerKey) {
         // Dropped after the lock is released: the callback may own a value whose drop calls back into the clock.
-        let _alarm = match &self.0 {
+        let _callback = match &self.0 {
             #[cfg(not(any(shuttle, loom)))]
             Source::System => system::remove(key),
             Source::Manual(manual) => lock(&manual.state).timers.due.remove(&key),
@@ -215,7 +215,7 @@ impl ManualClock {
             let mut state = lock(&self.0.state);
             match state.timers.due.first_key_value().map(|(key, _)| key.at) {
                 Some(at) if at <= end => {
-                    // Each callback sees the instant it was set for, so that what it schedules is relative to that.
+                    // Each callback sees the instant it was set for, so that timers it sets are relative to that.
                     state.now = state.now.max(at);
                     let now = state.now;
                     let callback = state.timers.pop_due(now);

@@ -85,8 +85,8 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
 
     /// Adds a task to the pool from inside this one. Never waits, and the queue's capacity does not apply. Spawned
     /// tasks run newest first and before the queue, so a tree of tasks is walked depth first and needs memory for its
-    /// depth, not for its size. Called from another thread, or after the task has ended, they go to the end of the
-    /// queue.
+    /// depth, not for its size. Called from another thread, or after the task has ended, this puts the task into
+    /// the queue.
     ///
     /// Works while a closed pool drains. Rejected once the pool is cancelled or this task is abandoned as stalled.
     pub fn spawn_task(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {

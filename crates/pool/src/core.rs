@@ -100,7 +100,6 @@ struct State<T: Send + 'static, W: Worker> {
     exited_workers: WorkerCounters,
 }
 
-/// A registered worker, with its stall detector.
 struct WorkerEntry<T: Send + 'static, W: Worker> {
     state: Arc<WorkerState<T, W>>,
     stall_detector: StallDetector,
@@ -112,7 +111,6 @@ struct Delayed<T: Send + 'static, W: Worker> {
     timer: TimerKey,
 }
 
-/// Progress of a worker's search for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum SearchState {
     #[default]
@@ -122,7 +120,7 @@ pub(crate) enum SearchState {
     Asleep,
 }
 
-/// What [`Core::next_task`] found for a worker.
+/// Result of [`Core::next_task`].
 pub(crate) enum Found<T> {
     Task(T),
     /// The worker's own local queue holds tasks; the shared queue holds none.

@@ -31,7 +31,7 @@ pub enum ErrorClass {
 pub enum Dependency {
     /// The service could not be used, as with a refused connection or a full disk. The task itself was not tried.
     Unavailable,
-    /// The service failed while it had the task, as with a timeout. Either of them may be the cause.
+    /// The service failed while the task used it, as with a timeout. The service or the task may be the cause.
     Failed,
 }
 
@@ -114,16 +114,14 @@ impl TaskError {
         self
     }
 
-    /// Creates an error that every attempt would meet: see [`ErrorClass::Permanent`].
+    /// Creates an error that would recur on every attempt: see [`ErrorClass::Permanent`].
     pub fn permanent(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(ErrorClass::Permanent, Cause::Error(error.into()))
     }
 
     /// Creates an error at `step` of a task whose earlier steps are done: see [`ErrorClass::Partial`].
     pub fn partial(step: impl Into<Arc<str>>, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let mut made = Self::new(ErrorClass::Partial, Cause::Error(error.into()));
-        made.0.step = Some(step.into());
-        made
+        Self::new(ErrorClass::Partial, Cause::Error(error.into())).with_step(step)
     }
 
     /// Creates the error of a task that stopped because its [`Context`](crate::Context) was cancelled.
@@ -200,7 +198,7 @@ impl TaskError {
         self.0.step.clone()
     }
 
-    /// What a person can do about the error, if the task set a hint.
+    /// The hint for people about the error, if the task set one.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
@@ -233,8 +231,8 @@ impl From<Panic> for TaskError {
     }
 }
 
-/// `?` on any error makes it permanent. For this conversion `TaskError` does not implement [`Error`], which would make
-/// two conversions overlap. [`Failure`](crate::Failure), which carries it, does.
+/// `?` on any error makes it permanent. `TaskError` itself does not implement [`Error`], because this conversion would
+/// then overlap with `From<T> for T`. [`Failure`](crate::Failure), which carries it, does.
 impl<E: Error + Send + Sync + 'static> From<E> for TaskError {
     fn from(error: E) -> Self {
         Self::permanent(error)

@@ -1,5 +1,5 @@
 //! Runs a worker's tasks: takes one, starts it, classifies its result and settles it. Threads and tokio tasks share
-//! this code; only the call of the task's body is theirs.
+//! this code; only the call of the task's body differs.
 
 use crate::{
     breaker::{Open, Permit},
@@ -36,8 +36,8 @@ const MIN_BREAKER_DELAY: Duration = Duration::from_millis(10);
 pub(crate) struct Executor<T: Send + 'static, W: Worker> {
     pub(crate) worker: Arc<WorkerState<T, W>>,
     pub(crate) search: SearchState,
-    /// The task that was found or is running. Moved as little as possible: at this rate even copying a few words on the
-    /// stack is measurable.
+    /// The task that was found or is running. Moved as little as possible: even copying a few words on the stack is
+    /// measurable.
     current: Option<Task<T, W>>,
     pub(crate) run: u64,
     kind: usize,
@@ -218,13 +218,11 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         self.current.as_mut().map(|task| &mut task.body)
     }
 
-    /// The body of the running task.
     #[cfg(feature = "tokio")]
     pub(crate) fn body(&mut self) -> Option<&mut W::Body<T>> {
         self.current.as_mut().map(|task| &mut task.body)
     }
 
-    /// Timeout of the running task.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout.map(|(limit, _)| limit)
     }
@@ -299,15 +297,16 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         }
         let now = self.worker.core.clock().now();
         let elapsed = now.saturating_sub(self.clock_read_at);
-        let usual = BATCH_TIME_NS / self.batch as u64;
-        self.worker.counters.0.record(self.untimed_kind, elapsed, self.untimed_tasks.into(), usual);
+        let typical = BATCH_TIME_NS / self.batch as u64;
+        self.worker.counters.0.record(self.untimed_kind, elapsed, self.untimed_tasks.into(), typical);
         self.clock_read_at = now;
         self.untimed_tasks = 0;
     }
 
     fn discard_late_result(&self, task: Task<T, W>, result: Result<TaskResult<T>, Panic>) {
         self.core().late_discarded.fetch_add(1, Relaxed);
-        tracing::warn!(worker = self.worker.id, task = %task.task_ref(), "discarded the late result of an abandoned task");
+        let task_ref = task.task_ref();
+        tracing::warn!(worker = self.worker.id, task = %task_ref, "discarded the late result of an abandoned task");
         panics::discard((task, result));
     }
 

@@ -25,7 +25,7 @@
 //! | [`PoolBuilder`] | Settings: workers, capacity, order, timeouts, breaker |
 //! | [`Pool`] | Handle: submit, close, cancel, join, shut down |
 //! | [`Task`] | A closure with kind, label, priority, cost, timeout and retry policy |
-//! | [`Context`] | What a running task uses: cancellation, heartbeat, attempt, spawning |
+//! | [`Context`] | Passed to a running task: cancellation, heartbeat, attempt, spawning |
 //! | [`Results`] | Iterator over the results of tasks |
 //! | [`Report`], [`PoolStats`] | The outcome of every task at the end; counters at any time |
 //!

@@ -76,8 +76,8 @@ pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
     let result = catch_unwind(AssertUnwindSafe(run));
     result.map_err(|payload| {
         let message = payload_text(payload.as_ref());
-        // The hook saw no panic, or an earlier one that the task itself caught, if it was replaced later or if this
-        // panic is a `resume_unwind`.
+        // If the hook was replaced later, or if this panic is a `resume_unwind`, `LAST_PANIC` is empty or holds an
+        // earlier panic that the task itself caught.
         let hooked = LAST_PANIC.with(|cell| cell.borrow_mut().take()).filter(|(text, _)| text.starts_with(message));
         let (message, backtrace) = hooked.unwrap_or_else(|| (message.to_owned(), Backtrace::disabled()));
         discard(payload);
@@ -93,7 +93,7 @@ pub(crate) fn current_worker(pool: usize) -> Option<usize> {
 /// Calls a waker. It runs foreign code, whose panic must not end the pool.
 pub(crate) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-        tracing::error!("a waker of a pool's user panicked");
+        tracing::error!("a waker panicked");
     }
 }
 

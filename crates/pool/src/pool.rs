@@ -60,8 +60,8 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         self.core().try_submit(task)
     }
 
-    /// Rejects new tasks and finishes what is queued, running, spawned or waiting for a retry. Returns at once, and
-    /// releases waiting submitters.
+    /// Rejects new tasks and finishes those that are queued, running, spawned or waiting for a retry. Returns at once,
+    /// and releases waiting submitters.
     pub fn close(&self) {
         self.core().close();
     }
@@ -173,10 +173,10 @@ impl<T: Send + 'static> Pool<T> {
         self.core().report()
     }
 
-    /// Closes the pool, waits for it to finish, cancels what has not finished and reports. Returns within `deadline`,
+    /// Closes the pool, waits for it to finish, cancels unfinished tasks and reports. Returns within `deadline`,
     /// of which the last tenth (at most one second) is for cancelled tasks to stop. A task that still runs then is
     /// listed in [`Report::abandoned`], and its result is discarded if it ever returns. Workers and the caller drop
-    /// what tasks hold meanwhile, and a drop that blocks is waited for.
+    /// the values that tasks own meanwhile, and a drop that blocks delays the return.
     pub fn shutdown(&self, deadline: Duration) -> Report {
         self.close();
         if self.is_called_from_own_task() {
@@ -187,8 +187,8 @@ impl<T: Send + 'static> Pool<T> {
         if !self.wait_for_end(Some(finish)) {
             self.cancel();
             if !self.wait_for_end(Some(stop)) {
-                // A worker between two tasks exits by itself or, if it saw the cancel too late, starts one more task
-                // and is abandoned in the next round. Both take microseconds, unless a drop blocks.
+                // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is
+                // abandoned in the next iteration. Both take microseconds, unless a drop blocks.
                 while !self.core().abandon_running() {
                     thread::yield_now();
                 }
@@ -197,7 +197,7 @@ impl<T: Send + 'static> Pool<T> {
         self.core().report()
     }
 
-    /// Waits for the end of the pool. Returns false if it does not come within `limit`.
+    /// Waits at most `limit` for the end of the pool. Returns whether the pool has ended.
     fn wait_for_end(&self, limit: Option<Duration>) -> bool {
         let core = self.core();
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));

@@ -253,11 +253,11 @@ mod tests {
                 queue.push(rank(better), false);
             }
             queue.push(rank(worst), true);
-            let mut takes = 0;
+            let mut pops = 0;
             while queue.pop() == Some(false) {
-                takes += 1;
+                pops += 1;
                 queue.push(rank(better), false);
-                assert!(takes <= 10 * AGING_INTERVAL, "{order:?} starves");
+                assert!(pops <= 10 * AGING_INTERVAL, "{order:?} starves");
             }
         }
     }

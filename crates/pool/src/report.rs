@@ -63,6 +63,6 @@ impl fmt::Display for Report {
             (self.abandoned.len() as u64, "did not stop"),
             (self.waiting, "waiting"),
         ];
-        counts.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, what)| write!(f, ", {count} {what}"))
+        counts.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, state)| write!(f, ", {count} {state}"))
     }
 }

@@ -35,8 +35,8 @@ pub enum ResultOrder {
     /// In the order in which tasks complete.
     #[default]
     AsCompleted,
-    /// In the order in which tasks were submitted. A slow task holds back the results of later ones. How far others may
-    /// run ahead is limited, which limits memory: `submit` waits.
+    /// In the order in which tasks were submitted. A slow task holds back the results of later ones.
+    /// `submit` waits when tasks are too far ahead of the reader, which bounds memory.
     AsSubmitted,
 }
 
@@ -53,7 +53,6 @@ pub(crate) struct ResultQueue<T> {
     id: u64,
     state: Mutex<State<T>>,
     capacity: usize,
-    /// Number of workers of the pool.
     workers: usize,
     /// Whether workers must wait before they start a task. Read without the lock.
     full: AtomicBool,
@@ -91,7 +90,6 @@ impl<T> ResultBuffer<T> {
         }
     }
 
-    /// Whether the next outcome can be read.
     fn is_ready(&self) -> bool {
         match self {
             Self::Completed(outcomes) => !outcomes.is_empty(),
@@ -191,7 +189,7 @@ impl<T> ResultQueue<T> {
         state.buffer.len() >= self.capacity && state.buffer.is_ready()
     }
 
-    /// Returns `Ready` if a worker may start a task. If pending, it is woken to ask again.
+    /// Returns `Ready` if a worker may start a task. If pending, registers `waker` to be woken when there may be room.
     pub(crate) fn poll_room(&self, waker: &Waker) -> Poll<()> {
         if !self.full.load(Relaxed) {
             return Poll::Ready(());
@@ -206,12 +204,10 @@ impl<T> ResultQueue<T> {
         Poll::Pending
     }
 
-    /// Whether the calling thread last read from this queue.
     fn is_read_by_this_thread(&self) -> bool {
         READ_QUEUE.with(Cell::get) == self.id
     }
 
-    /// Whether the reading thread waits in `submit`.
     pub(crate) fn is_reader_submitting(&self) -> bool {
         self.reader_submits.load(Relaxed)
     }
@@ -250,15 +246,15 @@ impl<T> ResultQueue<T> {
         self.next.load(Relaxed)
     }
 
-    /// Takes the next outcome, or `None` at the end. If pending, wakes the waker of `reader` when there is more.
-    fn poll_next(&self, reader: impl FnOnce() -> Waker) -> Poll<Option<Outcome<T>>> {
+    /// Takes the next outcome, or `None` at the end. If pending, registers `waker` to be woken when there is more.
+    fn poll_next(&self, waker: impl FnOnce() -> Waker) -> Poll<Option<Outcome<T>>> {
         let mut state = lock(&self.state);
         let ended = state.ended;
         let Some(outcome) = state.buffer.pop(ended) else {
             if ended {
                 return Poll::Ready(None);
             }
-            state.reader = Some(reader());
+            state.reader = Some(waker());
             return Poll::Pending;
         };
         let workers = self.update_hints(&mut state);
@@ -289,7 +285,6 @@ pub(crate) fn log_stuck_reader() {
     );
 }
 
-/// Marks the reading thread as waiting in `submit` until dropped.
 pub(crate) struct ReaderSubmitGuard<'a, T>(&'a ResultQueue<T>);
 
 impl<T> Drop for ReaderSubmitGuard<'_, T> {
@@ -304,7 +299,7 @@ impl<T> Drop for ReaderSubmitGuard<'_, T> {
 /// to abandon. A reader that does not read holds the pool up: workers start no more tasks, so `submit` waits, and so
 /// does [`join`](crate::Pool::join). Read to the end, or drop the results if they are not needed.
 ///
-/// # ReaderSubmitGuard while reading
+/// # Submitting while reading
 /// A thread that reads results must not wait in [`submit`](crate::Pool::submit): when both the queue and the results
 /// are full, it waits for the workers and they wait for it. The pool logs an error when that happens; it cannot know
 /// whether another thread is about to read. A task that leads to further tasks [spawns](crate::Context::spawn) them

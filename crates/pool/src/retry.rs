@@ -86,7 +86,7 @@ impl Retry {
             return None;
         }
         let delay = self.delay(failed);
-        Some(error.retry_after().map_or(delay, |earliest| earliest.max(delay)))
+        Some(error.retry_after().map_or(delay, |shortest| shortest.max(delay)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Detects workers that make no progress and has them replaced. A worker does not read the clock for this: it counts
+//! Detects and replaces workers that make no progress. A worker does not read the clock for this: it counts
 //! runs and heartbeats, and the detector records since when these have not changed.
 
 use crate::{

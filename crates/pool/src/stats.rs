@@ -114,7 +114,7 @@ pub(crate) struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    /// Records `count` attempts that took `elapsed` nanoseconds together and `typical` each, as a rule.
+    /// Records `count` attempts that took `elapsed` nanoseconds together. One attempt usually takes `typical`.
     pub(crate) fn record(&self, kind: usize, elapsed: u64, count: u64, typical: u64) {
         self.durations[kind].get_or_init(Box::default).record(elapsed, count, typical);
     }
@@ -192,16 +192,16 @@ impl Default for DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// Tiny attempts are measured several at once, and each counts with the mean. If they took much longer than is
+    /// Tiny attempts are measured several at once, and each counts with the mean. If they took much longer than
     /// typical, one of them was slow and the others count as typical.
     fn record(&self, elapsed: u64, count: u64, typical: u64) {
         let mean = elapsed / count;
-        let each = if count > 1 && mean > 4 * typical { typical } else { mean };
-        let longest = elapsed - each * (count - 1);
+        let per_attempt = if count > 1 && mean > 4 * typical { typical } else { mean };
+        let longest = elapsed - per_attempt * (count - 1);
         self.count.add(count);
         self.sum.add(elapsed);
         self.max.raise(longest);
-        self.buckets[bucket(each)].add(count - 1);
+        self.buckets[bucket(per_attempt)].add(count - 1);
         self.buckets[bucket(longest)].add(1);
     }
 
@@ -310,9 +310,9 @@ mod tests {
     #[test]
     fn merged_counters_equal_common_counters() {
         let (one, two, both) = (WorkerCounters::default(), WorkerCounters::default(), WorkerCounters::default());
-        for (counts, nanos) in [(&one, 10), (&two, 5_000), (&both, 10), (&both, 5_000)] {
-            counts.completed.add(1);
-            counts.record(0, nanos, 1, 0);
+        for (counters, nanos) in [(&one, 10), (&two, 5_000), (&both, 10), (&both, 5_000)] {
+            counters.completed.add(1);
+            counters.record(0, nanos, 1, 0);
         }
         one.merge(&two);
         let kinds = KindNames::default();

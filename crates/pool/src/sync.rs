@@ -80,7 +80,7 @@ impl Token {
         thread::park();
     }
 
-    fn give(&self) {
+    fn notify(&self) {
         self.0.unpark();
     }
 }
@@ -96,14 +96,14 @@ impl Token {
     }
 
     fn wait(&self) {
-        let mut given = lock(&self.0);
-        while !*given {
-            given = wait(&self.1, given);
+        let mut notified = lock(&self.0);
+        while !*notified {
+            notified = wait(&self.1, notified);
         }
-        *given = false;
+        *notified = false;
     }
 
-    fn give(&self) {
+    fn notify(&self) {
         *lock(&self.0) = true;
         self.1.notify_one();
     }
@@ -111,10 +111,10 @@ impl Token {
 
 impl Wake for Token {
     fn wake(self: Arc<Self>) {
-        self.give();
+        self.notify();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.give();
+        self.notify();
     }
 }

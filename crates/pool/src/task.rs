@@ -52,9 +52,9 @@ impl Default for Priority {
 /// use gristmill_pool::{Priority, Task};
 /// use std::time::Duration;
 ///
-/// let task: Task<u64> = Task::new(|_ctx| Ok(42))
-///     .kind("answer")
-///     .label("life, the universe")
+/// let task: Task<u64> = Task::new(|_context| Ok(42))
+///     .kind("count")
+///     .label("photos/2024")
 ///     .priority(Priority::HIGH)
 ///     .timeout(Duration::from_secs(5));
 /// ```
@@ -63,8 +63,8 @@ pub struct Task<T: Send + 'static = (), W: Worker = Threads> {
 }
 
 /// A task's id and settings, in one allocation with its closure: a task moves through queues as one pointer, and the
-/// core that runs it fetches both with one cache miss. Beside the pointer, the same 40 bytes cost tiny tasks 7 to 15 %
-/// of their throughput.
+/// core that runs it fetches both with one cache miss. Stored beside the pointer, the same 40 bytes cost tiny tasks
+/// 7 to 15 % of their throughput.
 #[doc(hidden)]
 pub struct TaskMeta {
     pub(crate) id: u64,
@@ -99,7 +99,6 @@ pub(crate) struct TaskExtras {
     pub(crate) last_error: Option<TaskError>,
 }
 
-/// Kind of a task that sets none.
 pub(crate) const DEFAULT_KIND: &str = "task";
 
 impl<T: Send + 'static> Task<T> {
@@ -107,7 +106,7 @@ impl<T: Send + 'static> Task<T> {
     pub fn new(body: impl FnOnce(&Context<T>) -> TaskResult<T> + Send + 'static) -> Self {
         let mut body = Some(body);
         Self::repeatable(move |context| {
-            // Moved out, so that what it holds is dropped when it returns.
+            // Moved out, so that the values it owns are dropped when it returns.
             let body = body.take().expect("a task without retries was started twice");
             body(context)
         })
@@ -174,7 +173,7 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self
     }
 
-    /// Sets the cost in any unit, up to 2⁵⁶, for a pool with [`QueueOrder::Cost`](crate::QueueOrder::Cost).
+    /// Sets the cost in any unit, up to 2⁵⁶ − 1, for a pool with [`QueueOrder::Cost`](crate::QueueOrder::Cost).
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         let meta = self.meta_mut();
@@ -232,7 +231,7 @@ pub enum SubmitErrorKind {
     Full,
     /// The queue stayed full for the whole time limit. Only from `submit_timeout`.
     TimedOut,
-    /// The pool was closed: it finishes what it has and accepts no new tasks.
+    /// The pool was closed: it finishes its tasks and accepts no new ones.
     Closed,
     /// The pool was cancelled, or the worker of the spawning task was replaced as stalled.
     Cancelled,
@@ -269,7 +268,7 @@ impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
             SubmitErrorKind::TimedOut => "the pool's queue stayed full for the whole time limit",
             SubmitErrorKind::Closed => "the pool is closed and accepts no new tasks",
             SubmitErrorKind::Cancelled => "the pool is cancelled and accepts no new tasks",
-            SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be longer",
+            SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be greater",
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Workers that are tokio tasks, for work that waits for the network. They behave as threads do, but what blocks there
-//! is awaited here, and a task that exceeds its timeout is dropped.
+//! Workers that are tokio tasks, for work that waits for the network. They behave as threads do, but calls that
+//! block there are awaited here, and a task that exceeds its timeout is dropped.
 
 use crate::{
     builder::{BuildError, PoolBuilder},
@@ -60,7 +60,7 @@ pub struct TokioTasks;
 /// A pool whose workers are tokio tasks.
 pub type AsyncPool<T = ()> = Pool<T, TokioTasks>;
 
-/// The context of an async task, which owns it and may keep it.
+/// The context of an async task. The task owns it and may keep it.
 pub type AsyncContext<T = ()> = Context<T, TokioTasks>;
 
 impl Sealed for TokioTasks {}
@@ -296,7 +296,7 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         self.core().report()
     }
 
-    /// Closes the pool, waits for it to finish, cancels what has not finished and reports. Returns within `deadline`,
+    /// Closes the pool, waits for it to finish, cancels unfinished tasks and reports. Returns within `deadline`,
     /// of which the last tenth (at most one second) is for cancelled tasks to stop. A task that still runs then is
     /// dropped at the point where it waits and listed in [`Report::abandoned`].
     pub async fn shutdown(&self, deadline: Duration) -> Report {
@@ -324,8 +324,8 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
             if self.core().poll_ended(cx.waker()).is_ready() {
                 return Poll::Ready(true);
             }
-            let over = deadline.as_ref().is_some_and(|deadline| deadline.has_passed(cx.waker()));
-            if over { Poll::Ready(false) } else { Poll::Pending }
+            let has_passed = deadline.as_ref().is_some_and(|deadline| deadline.has_passed(cx.waker()));
+            if has_passed { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
     }

@@ -26,10 +26,8 @@ pub(crate) use sealed::Sealed;
 pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[doc(hidden)]
     type Body<T: Send + 'static>: Send + 'static;
-    /// Context that starting a worker needs.
     #[doc(hidden)]
     type Runtime: Send + Sync;
-    /// Handle of a started worker.
     #[doc(hidden)]
     type Handle: Send;
 
@@ -55,7 +53,8 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
         match Self::start(Arc::clone(&worker)) {
             Ok(handle) => core.store_handle(worker.id, handle),
             Err(error) => {
-                tracing::error!(pool = %core.config.name, %error, "cannot start a replacement worker; the pool has one worker less");
+                let pool = &core.config.name;
+                tracing::error!(%pool, %error, "cannot start a replacement worker; the pool has one worker less");
                 core.on_exit(&worker, SearchState::NotStarted);
             }
         }

@@ -48,7 +48,7 @@ pub(crate) struct WorkerState<T: Send + 'static, W: Worker> {
     /// Number of the run that exceeded its timeout.
     expired: AtomicU64,
     cancelled: AtomicBool,
-    /// Wakers of those that await `Context::cancelled`, by key.
+    /// Wakers of the futures of `Context::cancelled`, by key.
     listeners: Mutex<Vec<(u64, Waker)>>,
     last_listener_key: AtomicU64,
     has_listeners: AtomicBool,
@@ -58,7 +58,7 @@ pub(crate) struct WorkerState<T: Send + 'static, W: Worker> {
 struct LocalQueue<T> {
     /// Spawned tasks, run newest first: a tree is walked depth first and keeps at most depth × children waiting.
     spawned: VecDeque<T>,
-    /// Tasks popped from the shared queue in one batch, run oldest first.
+    /// Tasks popped from the shared queue or stolen, run oldest first.
     batch: VecDeque<T>,
     closed: bool,
 }
@@ -125,7 +125,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         Ok(())
     }
 
-    /// Adds tasks popped from the shared queue.
+    /// Adds tasks popped from the shared queue or stolen.
     pub(crate) fn push_batch(&self, tasks: impl Iterator<Item = Task<T, W>>) {
         let mut local = lock(&self.local_queue);
         local.batch.extend(tasks);
@@ -213,7 +213,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         won
     }
 
-    /// Abandons a run. Returns false if it has ended meanwhile. The caller then calls `wake_listeners`.
+    /// Abandons a run, after which the caller calls `wake_listeners`. Returns false if the run has ended meanwhile.
     pub(crate) fn abandon_run(&self, run: u64) -> bool {
         self.run.0.compare_exchange(run, ABANDONED, AcqRel, Relaxed).is_ok()
     }
@@ -252,7 +252,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         self.attempt.load(Relaxed) as u32
     }
 
-    /// Counts a heartbeat of `run`. A run that has ended has none.
+    /// Counts a heartbeat of `run`, unless the run has ended.
     pub(crate) fn heartbeat(&self, run: u64) {
         if self.run.0.load(Relaxed) == run {
             self.heartbeats.fetch_add(1, Relaxed);
@@ -290,18 +290,16 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         self.expired.load(Acquire) == run
     }
 
-    /// Whether the running task is past its timeout.
     pub(crate) fn is_overdue(&self) -> bool {
         let run = self.run.0.load(Acquire);
         is_running(run) && self.has_expired(run)
     }
 
-    /// Returns a new key for [`listen`](Self::listen).
     pub(crate) fn new_listener_key(&self) -> u64 {
         self.last_listener_key.fetch_add(1, Relaxed) + 1
     }
 
-    /// Registers `waker`, to be woken when the worker's run should stop. The caller checks once more afterwards.
+    /// Registers `waker`, to be woken when the worker's run should stop. The caller then checks `should_stop` again.
     pub(crate) fn listen(&self, key: u64, waker: &Waker) {
         let mut listeners = lock(&self.listeners);
         match listeners.iter_mut().find(|(known, _)| *known == key) {

@@ -40,9 +40,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         spin(|| self.may_have_queued())
     }
 
-    /// Whether the queue's best task goes before one with this sort key.
-    pub(crate) fn has_better_than(&self, rank: u64) -> bool {
-        self.best_rank_hint.0.load(Relaxed) > rank.saturating_add(1)
+    /// Whether the queue's best task precedes one with this sort key.
+    pub(crate) fn has_better_than(&self, sort_key: u64) -> bool {
+        self.best_rank_hint.0.load(Relaxed) > sort_key.saturating_add(1)
     }
 
     /// Finds a task for a worker whose local queue is empty. Takes up to `batch` tasks at once: returns one and puts
@@ -73,9 +73,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
         if let Some(task) = self.pop_batch(&mut state, worker, batch) {
             // A spawner may have woken no worker because this one was searching: see `wake_one`.
-            let is_spawned_left = has_spun && !state.idle.is_empty() && any_local_tasks(&state);
-            let wake = is_spawned_left || state.queue.len() > 0;
-            let to_wake = if wake { self.wake_one(&mut state) } else { None };
+            let spawned_left = has_spun && !state.idle.is_empty() && any_local_tasks(&state);
+            let to_wake = if spawned_left || state.queue.len() > 0 { self.wake_one(&mut state) } else { None };
             let wakes = self.grant_room(&mut state);
             self.update_hints(&state);
             drop(state);
@@ -169,7 +168,6 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 }
 
-/// Whether any local queue holds a task to steal.
 fn any_local_tasks<T: Send + 'static, W: Worker>(state: &State<T, W>) -> bool {
     state.workers.iter().any(|entry| entry.state.local_len() > 0)
 }

@@ -48,7 +48,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let attempts = task.failed().max(u32::from(ran));
         let failure = Failure { task: task.task_ref(), attempts, error: Arc::new(error) };
         tracing::debug!(task = %failure.task, attempts = failure.attempts, error = %failure.error, "task failed");
-        // What the closure holds is dropped before the failure is delivered.
+        // The values that the closure owns are dropped before the failure is delivered.
         panics::discard(task);
         self.keep_failure(&mut self.lock(), &failure);
         self.deliver(failure.task.clone(), Err(failure));

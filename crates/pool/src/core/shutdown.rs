@@ -1,10 +1,10 @@
-//! Ends a pool: close, cancel, abandon what does not stop.
+//! Ends a pool: closes it, cancels its tasks and abandons those that do not stop.
 
 use super::{Core, Delayed, State, WakeList};
 use crate::{breaker::Permit, sync::Arc, task::Task, worker::Worker, worker_state::WorkerState};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    /// Rejects new tasks and finishes those already taken.
+    /// Rejects new tasks and finishes those already accepted.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         let mut wakes = self.close_submissions(&mut state);
@@ -52,11 +52,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.finish_delivering();
     }
 
-    /// Abandons and records every task that still runs. Returns whether the pool has ended with that.
+    /// Abandons and records every task that still runs. Returns whether the pool has ended.
     pub(crate) fn abandon_running(&self) -> bool {
         let mut state = self.lock();
         let workers: Vec<Arc<WorkerState<T, W>>> = state.workers.iter().map(|entry| Arc::clone(&entry.state)).collect();
-        let mut left = Vec::new();
+        let mut abandoned = Vec::new();
         for worker in workers {
             // The run is read first: if `abandon_run` then succeeds, the task belongs to that run.
             let Some((run, _)) = worker.current_run() else { continue };
@@ -64,12 +64,12 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             if worker.abandon_run(run) {
                 state.abandoned.extend(task);
                 self.remove(&mut state, &worker);
-                left.push(worker);
+                abandoned.push(worker);
             }
         }
         state.delivering += 1;
         drop(state);
-        for worker in left {
+        for worker in abandoned {
             worker.wake_listeners();
             worker.take_permit().into_iter().for_each(Permit::withdraw);
         }

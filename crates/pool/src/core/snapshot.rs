@@ -15,7 +15,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.snapshot(|_| ()).0
     }
 
-    /// Reads the counters, and calls `extract` under the lock for what else the caller needs.
+    /// Reads the counters, and calls `extract` under the lock to read other parts of the state.
     ///
     /// Workers count without the lock while this reads, so the order matters: first the tasks that have ended, then
     /// those that run, last those that were submitted or spawned. A task is counted in each of these before it is
@@ -64,14 +64,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             let abandoned: Vec<_> = state.abandoned.iter().cloned().chain(running).collect();
             (state.failures.clone(), state.never_started.clone(), abandoned)
         });
-        let named = (never_started.len() + abandoned.len()) as u64;
+        let listed = (never_started.len() + abandoned.len()) as u64;
         Report {
             finished: stats.completed,
             failed: stats.failed,
             failures,
             never_started,
             abandoned,
-            waiting: stats.submitted.saturating_sub(stats.completed + stats.failed + named),
+            waiting: stats.submitted.saturating_sub(stats.completed + stats.failed + listed),
             stats,
         }
     }

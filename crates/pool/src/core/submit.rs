@@ -1,4 +1,4 @@
-//! Takes tasks in: submitted from outside, where they wait for room, and spawned by running tasks, which never wait.
+//! Accepts tasks. Submitters outside the pool wait for room; running tasks that spawn never wait.
 
 use super::{Core, State, WakeList, dispatch::spin};
 use crate::{
@@ -101,7 +101,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Spins for some microseconds before a submitter sleeps: with tiny tasks the queue is half empty again before the
     /// system has put a thread to sleep and woken it. Waits for half the queue rather than for one place, or the
-    /// submitter would be back here with its next task.
+    /// submitter would wait again with its next task.
     pub(crate) fn spin_for_room(&self) -> bool {
         spin(|| self.queued_hint.0.load(Relaxed) <= self.config.queue_capacity / 2)
     }
@@ -149,8 +149,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Logs a deadlock: the thread that reads the results waits here for room, and no worker runs a task before it
-    /// reads. Each of them calls this when it waits, so the last one sees that all wait. The task is not rejected,
-    /// because another thread may still take over the reading.
+    /// reads. The reader and the workers call this when they wait, so the last of them sees that all wait. The task is
+    /// not rejected, because another thread may still take over the reading.
     pub(crate) fn check_reader(&self) {
         let Some(results) = self.results.as_ref().filter(|results| results.is_reader_submitting()) else {
             return;

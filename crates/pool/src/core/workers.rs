@@ -84,7 +84,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.finish_delivering();
     }
 
-    /// Wakes other workers after one has exited: they run what is left, or exit too.
+    /// Wakes other workers after one has exited: they run the remaining tasks, or exit too.
     fn wake_after_exit(&self) {
         let mut state = self.lock();
         let mut wakes = WakeList::default();
@@ -163,7 +163,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.update_hints(&state);
         drop(state);
         for (worker, failure) in failures {
-            tracing::warn!(pool = %self.config.name, worker = worker.id, task = %failure.task, "worker stalled and was replaced");
+            let (pool, task) = (&self.config.name, &failure.task);
+            tracing::warn!(%pool, worker = worker.id, %task, "worker stalled and was replaced");
             worker.wake_listeners();
             // A dropped permit counts as a failed call.
             drop(worker.take_permit());
@@ -172,7 +173,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         replacements
     }
 
-    /// Returns `Ready` once the pool has ended; until then `waker` is woken at the end.
+    /// Returns `Ready` once the pool has ended. If pending, registers `waker` to be woken at the end.
     pub(crate) fn poll_ended(&self, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
         if state.ended {
