@@ -227,19 +227,18 @@ for_each_worker_kind!(
 #[test]
 fn blocking_loop_stops_when_cancelled() {
     let pool = pool_builder(1, 1).build().unwrap();
-    let (started, begun) = (Signal::default(), Signal::default());
-    let start = begun.clone();
+    let started = Signal::default();
+    let begun = started.clone();
     pool.submit(move |context| {
-        start.notify();
+        begun.notify();
         while !context.is_cancelled() {
             context.heartbeat();
             std::thread::yield_now();
         }
-        started.notify();
         Ok(())
     })
     .unwrap();
-    begun.wait_for(1);
+    started.wait_for(1);
     pool.cancel();
     assert_eq!(pool.join().finished, 1);
 }

@@ -58,22 +58,22 @@ struct Scenario {
     roots: Vec<Node>,
 }
 
-/// The outcome of a task.
+/// How a task ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expected {
+enum EndState {
     Succeeded,
     Failed(u32),
     Panicked,
 }
 
 impl Behavior {
-    fn expected(self) -> Expected {
+    fn expected(self) -> EndState {
         match self {
-            Self::Succeed => Expected::Succeeded,
-            Self::Fail => Expected::Failed(1),
-            Self::Panic => Expected::Panicked,
-            Self::FailFirst { failures, attempts } if failures < attempts => Expected::Succeeded,
-            Self::FailFirst { attempts, .. } => Expected::Failed(attempts),
+            Self::Succeed => EndState::Succeeded,
+            Self::Fail => EndState::Failed(1),
+            Self::Panic => EndState::Panicked,
+            Self::FailFirst { failures, attempts } if failures < attempts => EndState::Succeeded,
+            Self::FailFirst { attempts, .. } => EndState::Failed(attempts),
         }
     }
 
@@ -200,14 +200,14 @@ impl<K: WorkerKind> Recorder<K> {
 }
 
 /// Everything observed of one pool.
-struct Outcomes {
+struct Observations {
     report: Report,
     outcomes: Vec<Outcome<TreePath>>,
     attempts: Vec<(TreePath, u32)>,
     ids: BTreeMap<u64, TreePath>,
 }
 
-fn run<K: WorkerKind>(scenario: &Scenario) -> Outcomes {
+fn run<K: WorkerKind>(scenario: &Scenario) -> Observations {
     let builder =
         pool_builder(scenario.workers, scenario.queue).result_capacity(scenario.result_capacity).order(scenario.order);
     let (fixture, results) = build_with_results::<TreePath, K>(builder, scenario.result_order);
@@ -227,10 +227,10 @@ fn run<K: WorkerKind>(scenario: &Scenario) -> Outcomes {
         }
     }
     let report = fixture.join();
-    let given = recorder.ids.all();
-    let ids: BTreeMap<u64, TreePath> = given.iter().cloned().collect();
-    assert_eq!(ids.len(), given.len(), "two tasks have the same id");
-    Outcomes { report, outcomes: reader.join().unwrap(), attempts: recorder.attempts.all(), ids }
+    let assigned = recorder.ids.all();
+    let ids: BTreeMap<u64, TreePath> = assigned.iter().cloned().collect();
+    assert_eq!(ids.len(), assigned.len(), "two tasks have the same id");
+    Observations { report, outcomes: reader.join().unwrap(), attempts: recorder.attempts.all(), ids }
 }
 
 fn find<'a>(roots: &'a [Node], path: &[usize]) -> &'a Node {
@@ -249,16 +249,15 @@ fn all_paths(roots: &[Node], above: &TreePath) -> BTreeSet<TreePath> {
     all
 }
 
-fn expected(outcome: &Outcome<TreePath>) -> Expected {
+fn end_state(outcome: &Outcome<TreePath>) -> EndState {
     match &outcome.result {
-        Ok(_) => Expected::Succeeded,
-        Err(failure) if matches!(failure.error.cause(), Cause::Panic { .. }) => Expected::Panicked,
-        Err(failure) => Expected::Failed(failure.attempts),
+        Ok(_) => EndState::Succeeded,
+        Err(failure) if matches!(failure.error.cause(), Cause::Panic { .. }) => EndState::Panicked,
+        Err(failure) => EndState::Failed(failure.attempts),
     }
 }
 
-/// Checks what holds for every run.
-fn check_invariants(scenario: &Scenario, out: &Outcomes) {
+fn check_invariants(scenario: &Scenario, out: &Observations) {
     assert_reports_each_task_once(&out.report);
     assert_eq!(out.report.stats.submitted, out.ids.len() as u64, "accepted and counted tasks differ");
     let delivered: BTreeSet<u64> = out.outcomes.iter().map(|outcome| outcome.task.id.get()).collect();
@@ -289,8 +288,8 @@ fn check_invariants(scenario: &Scenario, out: &Outcomes) {
     assert!(seen.into_keys().eq(started), "started tasks and tasks with an outcome differ");
 }
 
-/// Checks what holds for a run that was not cancelled.
-fn check_uncancelled(scenario: &Scenario, out: &Outcomes) {
+/// Checks the tasks, outcomes and attempts of a run without a cancel against the model.
+fn check_uncancelled(scenario: &Scenario, out: &Observations) {
     let accepted = match scenario.stop {
         Stop::CloseAfter(after) => after.min(scenario.roots.len()),
         _ => scenario.roots.len(),
@@ -304,7 +303,7 @@ fn check_uncancelled(scenario: &Scenario, out: &Outcomes) {
     for outcome in &out.outcomes {
         let path = &out.ids[&outcome.task.id.get()];
         let behavior = find(&scenario.roots, path).behavior;
-        assert_eq!((expected(outcome), attempts[path]), (behavior.expected(), behavior.attempts()), "{path:?}");
+        assert_eq!((end_state(outcome), attempts[path]), (behavior.expected(), behavior.attempts()), "{path:?}");
     }
     let retried: u32 = want.iter().map(|path| find(&scenario.roots, path).behavior.attempts() - 1).sum();
     assert_eq!(out.report.stats.retried, u64::from(retried));
@@ -336,7 +335,8 @@ fn one_worker_runs_tasks_in_model_order<K: WorkerKind>() {
     let roots = prop::collection::vec(node(false), 0..10);
     let shape = (1..=8usize, 1..=4usize, prop::sample::select(&RESULT_ORDERS));
     proptest!(config(200), |(roots in roots, (queue, result_capacity, result_order) in shape)| {
-        let scenario = Scenario { workers: 1, queue, result_capacity, order: QueueOrder::Fifo, result_order, stop: Stop::Join, roots };
+        let (order, stop) = (QueueOrder::Fifo, Stop::Join);
+        let scenario = Scenario { workers: 1, queue, result_capacity, order, result_order, stop, roots };
         let out = run::<K>(&scenario);
         check_invariants(&scenario, &out);
         check_uncancelled(&scenario, &out);

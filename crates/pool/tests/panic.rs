@@ -99,7 +99,7 @@ fn worker_survives_a_panic_on_drop<K: WorkerKind>() {
     let (fixture, results) = build_with_results::<Option<PanicOnDrop>, K>(pool_builder(1, 8), ResultOrder::AsCompleted);
     let panic_on_drop = PanicOnDrop("in the closure");
     let task = K::once(async move |_| {
-        let _bomb = panic_on_drop;
+        let _guard = panic_on_drop;
         Ok(None)
     });
     fixture.submit(task).unwrap();

@@ -56,7 +56,7 @@ fn number(n: usize) -> Task<usize> {
 }
 
 /// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task whose result
-/// it does not read.
+/// the reader does not read.
 fn check_deadlock_is_logged(result_order: ResultOrder, first: Task<usize>, meanwhile: impl FnOnce(&Pool<usize>)) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, results) = builder.build_with_results::<usize>(result_order).unwrap();
@@ -118,23 +118,23 @@ fn check_recipe(result_order: ResultOrder) {
     let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, mut results) = builder.build_with_results::<usize>(result_order).unwrap();
     LOGGED.0.lock().unwrap().clear();
-    let (mut waiting, mut under_way, mut sum) = (VecDeque::from([number(100)]), 0, 0);
-    while under_way > 0 || !waiting.is_empty() {
-        while let Some(task) = waiting.pop_front() {
+    let (mut rejected, mut in_flight, mut read) = (VecDeque::from([number(100)]), 0, 0);
+    while in_flight > 0 || !rejected.is_empty() {
+        while let Some(task) = rejected.pop_front() {
             match pool.try_submit(task) {
-                Ok(_) => under_way += 1,
+                Ok(_) => in_flight += 1,
                 Err(full) => {
-                    waiting.push_front(full.into_task());
+                    rejected.push_front(full.into_task());
                     break;
                 }
             }
         }
-        let values = results.next().unwrap().result.unwrap();
-        under_way -= 1;
-        sum += 1;
-        waiting.extend((0..2).filter(|_| values > 1).map(|_| number(values / 2)));
+        let value = results.next().unwrap().result.unwrap();
+        in_flight -= 1;
+        read += 1;
+        rejected.extend((0..2).filter(|_| value > 1).map(|_| number(value / 2)));
     }
-    assert_eq!(sum, 127);
+    assert_eq!(read, 127);
     assert_eq!(*LOGGED.0.lock().unwrap(), "");
 }
 

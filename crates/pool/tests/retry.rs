@@ -1,4 +1,4 @@
-//! Retries: how often, after which delay, and what holds while a task waits for its next attempt.
+//! Retries: number of attempts, delays, and the state of a pool while a task waits for its next attempt.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -12,7 +12,7 @@ use gristmill_pool::{
 use std::{thread, time::Duration};
 use suite::*;
 
-/// A task that logs each attempt and fails with what `error` returns for its number.
+/// A task that logs each attempt and fails if `error` returns an error for the attempt's number.
 fn failing<K: WorkerKind>(policy: Retry, log: &Log<u32>, error: fn(u32) -> Option<TaskError>) -> TaskOf<u32, K> {
     let log = log.clone();
     K::retrying(policy, move |context: ContextOf<u32, K>| {

@@ -81,7 +81,7 @@ fn cancel_starts_no_task_and_cancels_running_ones<K: WorkerKind>() {
     }
 }
 
-/// What closures hold, such as files and senders, does not outlive a cancelled pool.
+/// Values that closures own, such as files and senders, do not outlive a cancelled pool.
 fn cancel_drops_tasks_that_never_started<K: WorkerKind>() {
     let (fixture, started, dropped) = (build::<K>(pool_builder(1, 4)), Signal::default(), Signal::default());
     fixture.submit(run_until_cancelled::<(), K>(&started)).unwrap();
@@ -240,8 +240,8 @@ fn report_made_inside_a_task_accounts_for_every_task<K: WorkerKind>() {
         let report = receiver.recv().unwrap();
         assert_eq!(report.finished, 1);
         assert_eq!(report.abandoned.len(), 2, "{report:?}");
-        let named = (report.never_started.len() + report.abandoned.len()) as u64;
-        let accounted = report.finished + report.failed + named + report.waiting;
+        let listed = (report.never_started.len() + report.abandoned.len()) as u64;
+        let accounted = report.finished + report.failed + listed + report.waiting;
         assert_eq!(accounted, report.stats.submitted, "{report:?}");
         assert!(report.waiting + report.never_started.len() as u64 == 2, "{report:?}");
         assert!(!report.is_clean());
@@ -314,7 +314,7 @@ fn shutdown_past_deadline<K: WorkerKind>(fixture: &Fixture<u32, K>, clock: &Manu
     stopping.join().unwrap()
 }
 
-/// The shutdown returns, and what the abandoned task does later does not change the report.
+/// The shutdown returns, and the report does not change when the abandoned task ends later.
 fn shutdown_abandons_and_reports_task_that_does_not_stop<K: WorkerKind>() {
     for result_order in RESULT_ORDERS {
         let clock = ManualClock::new();

@@ -556,13 +556,13 @@ fn half_open_breaker_permits_one_probe() {
         let breaker = Breaker::new(1, SEC).clock(&clock);
         breaker.acquire().unwrap().failure();
         clock.advance(SEC);
-        let askers: Vec<_> = (0..3)
+        let callers: Vec<_> = (0..3)
             .map(|_| {
                 let breaker = breaker.clone();
                 thread::spawn(move || breaker.acquire().ok())
             })
             .collect();
-        let permits: Vec<_> = askers.into_iter().filter_map(|asker| asker.join().unwrap()).collect();
+        let permits: Vec<_> = callers.into_iter().filter_map(|caller| caller.join().unwrap()).collect();
         assert_eq!(permits.len(), 1);
     });
 }

@@ -47,7 +47,7 @@ struct Tree<K: WorkerKind> {
     pool: Handle<(), K>,
     fan_out: usize,
     run: AtomicUsize,
-    most_waiting: AtomicUsize,
+    max_waiting: AtomicUsize,
 }
 
 fn node<K: WorkerKind>(tree: Arc<Tree<K>>, depth: usize) -> TaskOf<(), K> {
@@ -58,7 +58,7 @@ fn node<K: WorkerKind>(tree: Arc<Tree<K>>, depth: usize) -> TaskOf<(), K> {
             context.spawn_task(node(Arc::clone(&tree), depth - 1))?;
         }
         if depth == 1 {
-            tree.most_waiting.fetch_max(tree.pool.stats().queued, SeqCst);
+            tree.max_waiting.fetch_max(tree.pool.stats().queued, SeqCst);
         }
         Ok(())
     })
@@ -67,29 +67,29 @@ fn node<K: WorkerKind>(tree: Arc<Tree<K>>, depth: usize) -> TaskOf<(), K> {
 /// Walks a tree. Returns how many tasks ran and the largest number that waited at once.
 fn walk<K: WorkerKind>(workers: usize, fan_out: usize, depth: usize) -> (usize, usize) {
     let fixture = build::<K>(pool_builder(workers, 1));
-    let (pool, run, most_waiting) = (fixture.pool.clone(), AtomicUsize::new(0), AtomicUsize::new(0));
-    let tree = Arc::new(Tree { pool, fan_out, run, most_waiting });
+    let (pool, run, max_waiting) = (fixture.pool.clone(), AtomicUsize::new(0), AtomicUsize::new(0));
+    let tree = Arc::new(Tree { pool, fan_out, run, max_waiting });
     fixture.submit(node(Arc::clone(&tree), depth)).unwrap();
     let report = fixture.join();
     assert_reports_each_task_once(&report);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.stats.spawned + 1, report.finished);
-    (tree.run.load(SeqCst), tree.most_waiting.load(SeqCst))
+    (tree.run.load(SeqCst), tree.max_waiting.load(SeqCst))
 }
 
 fn tree_is_walked_depth_first<K: WorkerKind>() {
-    let (run, most_waiting) = walk::<K>(1, 10, 5);
+    let (run, max_waiting) = walk::<K>(1, 10, 5);
     assert_eq!(run, 111_111);
-    assert!((10..=5 * 10).contains(&most_waiting), "{most_waiting} waited");
+    assert!((10..=5 * 10).contains(&max_waiting), "{max_waiting} waited");
 }
 
 /// Each worker walks its own part, may have stolen as much, and may have begun another branch in between: some hundreds
 /// of tasks, whatever the size of the tree.
 fn tree_needs_memory_for_its_depth_per_worker<K: WorkerKind>() {
     for workers in [2, 4] {
-        let (run, most_waiting) = walk::<K>(workers, 8, 4);
+        let (run, max_waiting) = walk::<K>(workers, 8, 4);
         assert_eq!(run, 1 + 8 + 64 + 512 + 4_096);
-        assert!(most_waiting <= workers * (2 * 4 * 8 + 64), "{most_waiting} waited for {workers} workers");
+        assert!(max_waiting <= workers * (2 * 4 * 8 + 64), "{max_waiting} waited for {workers} workers");
     }
 }
 

@@ -207,11 +207,11 @@ fn heartbeat_of_ended_task_does_not_count_for_the_next<K: WorkerKind>() {
     let fixture = build::<K>(pool_builder(1, 4).stall_timeout(SEC).clock(&clock));
     let (open, gate) = (Gate::default(), Gate::default());
     open.open();
-    let over = context_of(&fixture, &open);
+    let ended_context = context_of(&fixture, &open);
     occupy(&fixture, &gate);
     for _ in 0..8 {
         clock.advance(SEC / 4);
-        over.heartbeat();
+        ended_context.heartbeat();
     }
     assert_eq!(fixture.stats().stalled, 1);
     gate.open();
@@ -300,8 +300,8 @@ fn task_is_settled_once_when_finish_and_stall_race() {
     let clock = ManualClock::new();
     let builder = pool_builder(2, 4).clock(&clock).stall_timeout(SEC).result_capacity(10_000);
     let (fixture, results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
-    let over = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&over);
+    let ended = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&ended);
     let ticker = thread::spawn(move || {
         while !stop.load(SeqCst) {
             clock.advance(SEC / 2);
@@ -312,7 +312,7 @@ fn task_is_settled_once_when_finish_and_stall_race() {
     }
     fixture.close();
     let mut ids: Vec<u64> = results.map(|outcome| outcome.task.id.get()).collect();
-    over.store(true, SeqCst);
+    ended.store(true, SeqCst);
     ticker.join().unwrap();
     ids.sort_unstable();
     assert!(ids.into_iter().eq(0..2_000), "an outcome is missing or duplicated");

@@ -209,7 +209,7 @@ for_each_worker_kind!(
 
 /// Waiting submitters, one step at a time: their futures are polled by hand. Threads wait in the same list.
 #[cfg(feature = "tokio")]
-mod in_line {
+mod waiting_submitters {
     use super::*;
     use std::{
         pin::Pin,
@@ -257,7 +257,7 @@ mod in_line {
     }
 
     #[test]
-    fn waiting_submitters_are_served_in_order() {
+    fn submitters_are_served_in_order() {
         let (fixture, first, second, results) = pool();
         let waiting: Vec<_> = (10..15).map(|n| Submitter::new(&fixture, returning::<u32, OnTokio>(n))).collect();
         first.open();

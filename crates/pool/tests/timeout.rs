@@ -224,7 +224,7 @@ fn timed_out_thread_resumes_at_its_failed_step() {
 }
 
 #[cfg(feature = "tokio")]
-mod dropped {
+mod futures {
     use super::*;
 
     /// The future is dropped at the point where it waits, and its worker is free.
@@ -260,7 +260,7 @@ mod dropped {
         let started = Signal::default();
         let begun = started.clone();
         let task = K::once(async move |_| {
-            let _bomb = PanicOnDrop;
+            let _guard = PanicOnDrop;
             begun.notify();
             std::future::pending().await
         });
@@ -274,21 +274,21 @@ mod dropped {
     }
 
     #[test]
-    fn on_two_threads() {
+    fn timed_out_future_is_dropped_on_two_threads() {
         future_past_its_timeout_is_dropped::<OnTokio>();
         worker_survives_future_that_panics_on_drop::<OnTokio>();
     }
 
     #[test]
-    fn on_one_thread() {
+    fn timed_out_future_is_dropped_on_one_thread() {
         future_past_its_timeout_is_dropped::<OnTokioSingleThread>();
         worker_survives_future_that_panics_on_drop::<OnTokioSingleThread>();
     }
 }
 
-#[cfg(feature = "tokio")]
 /// The time spent waiting for the reader does not count. On a single-threaded runtime, a task that runs after the
 /// worker shows that the worker waits.
+#[cfg(feature = "tokio")]
 #[test]
 fn task_has_its_full_timeout_after_waiting_for_reader() {
     type K = OnTokioSingleThread;

@@ -84,11 +84,11 @@ fn cancel_wakes_others_when_a_waker_panics<K: WorkerKind>() {
     let fixture = build::<K>(pool_builder(1, 4));
     let gate = Gate::default();
     let context = context_of(&fixture, &gate);
-    let (flag, heard) = (Arc::new(WakeFlag::default()), waker(panic_now));
+    let (flag, panicking) = (Arc::new(WakeFlag::default()), waker(panic_now));
     let (mut first, mut second) = (pin!(context.cancelled()), pin!(context.cancelled()));
-    assert!(first.as_mut().poll(&mut task::Context::from_waker(&heard)).is_pending());
-    let heard = Waker::from(Arc::clone(&flag));
-    assert!(second.as_mut().poll(&mut task::Context::from_waker(&heard)).is_pending());
+    assert!(first.as_mut().poll(&mut task::Context::from_waker(&panicking)).is_pending());
+    let waker = Waker::from(Arc::clone(&flag));
+    assert!(second.as_mut().poll(&mut task::Context::from_waker(&waker)).is_pending());
     fixture.cancel();
     assert!(flag.is_woken());
     gate.open();

@@ -315,9 +315,8 @@ pub(crate) fn build_with_results<T: Send + 'static, K: WorkerKind>(
     (Fixture { pool: Handle(pool), runtime }, results)
 }
 
-/// A builder with these numbers of workers and of places in the queue.
-pub(crate) fn pool_builder(workers: usize, queue: usize) -> PoolBuilder {
-    Pool::builder().workers(workers).queue_capacity(queue)
+pub(crate) fn pool_builder(workers: usize, queue_capacity: usize) -> PoolBuilder {
+    Pool::builder().workers(workers).queue_capacity(queue_capacity)
 }
 
 // ---- tasks that many tests need ----
@@ -382,13 +381,13 @@ pub(crate) fn context_of<T: Default + Send + 'static, K: WorkerKind>(
 /// Checks that the report counts and lists each task exactly once.
 #[track_caller]
 pub(crate) fn assert_reports_each_task_once(report: &Report) {
-    let Report { failures, never_started, abandoned: unstopped, stats, .. } = report;
-    let named = (never_started.len() + unstopped.len()) as u64;
+    let Report { failures, never_started, abandoned, stats, .. } = report;
+    let listed = (never_started.len() + abandoned.len()) as u64;
     let submitted = stats.submitted;
-    assert_eq!(report.finished + report.failed + named, submitted, "of {submitted} submitted: {report}");
+    assert_eq!(report.finished + report.failed + listed, submitted, "of {submitted} submitted: {report}");
     assert_eq!(failures.len() as u64, report.failed, "a failure is not listed: {report}");
     let failed = failures.iter().map(|failure| &failure.task);
-    let mut ids = ids_of(failed.chain(never_started).chain(unstopped));
+    let mut ids = ids_of(failed.chain(never_started).chain(abandoned));
     let all = ids.len();
     ids.sort_unstable();
     ids.dedup();
@@ -400,8 +399,8 @@ pub(crate) fn assert_reports_each_task_once(report: &Report) {
 pub(crate) fn assert_same_report(one: &Report, two: &Report) {
     let summary = |report: &Report| {
         let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
-        let (never, unstopped) = (ids_of(&report.never_started), ids_of(&report.abandoned));
-        (report.finished, report.failed, failures, never, unstopped)
+        let (never_started, abandoned) = (ids_of(&report.never_started), ids_of(&report.abandoned));
+        (report.finished, report.failed, failures, never_started, abandoned)
     };
     assert_eq!(summary(one), summary(two));
 }
@@ -515,7 +514,7 @@ impl Signal {
     }
 
     pub(crate) fn wait_for(&self, count: usize) {
-        drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |given| *given < count).unwrap());
+        drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |notified| *notified < count).unwrap());
     }
 }
 
