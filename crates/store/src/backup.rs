@@ -1,8 +1,7 @@
 //! Copies the whole database while other processes use it.
 //!
-//! Owns how the copy gets its name: it is written to a temporary file beside the target, checked, synced and then
-//! renamed. After a failure the target is unchanged. Writers are not blocked; writes after the start are not in the
-//! copy.
+//! The copy is written to a temporary file beside the target, checked, synced and then renamed. After a failure the
+//! target is unchanged. Writers are not blocked; writes after the start are not in the copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -43,7 +42,7 @@ impl Store {
     /// Copies a snapshot of the database to `target`, a single file without a WAL. `progress` receives the number of
     /// copied pages and the total.
     ///
-    /// The snapshot is held for the whole copy, so the database's WAL grows by what is written meanwhile.
+    /// The snapshot is held for the whole copy, so the database's WAL grows by all writes meanwhile.
     pub fn backup(
         &self,
         target: &Path,
@@ -105,9 +104,9 @@ fn copy(path: &Path, source: &Connection, draft: &Path, progress: &mut dyn FnMut
         let backup = Backup::new(&snapshot, &mut target).map_err(draft_error)?;
         loop {
             let step = backup.step(PAGES_PER_STEP).map_err(draft_error)?;
-            let at = backup.progress();
-            let total = u64::try_from(at.pagecount).unwrap_or(0);
-            progress(total - u64::try_from(at.remaining).unwrap_or(0).min(total), total);
+            let pages = backup.progress();
+            let total = u64::try_from(pages.pagecount).unwrap_or(0);
+            progress(total - u64::try_from(pages.remaining).unwrap_or(0).min(total), total);
             match step {
                 StepResult::Done => break,
                 StepResult::More => {}

@@ -5,7 +5,7 @@
 //! commit. A present file was last seen when its folder was: a scan that finds nothing new writes one row for each
 //! folder and none for a file. The row of a missing file keeps the last scan that saw it.
 //!
-//! It reads no disk and decides nothing: the walk reports which entries are missing, changed or excluded by filters.
+//! This module does not read the disk: the walk decides which entries are missing, changed or excluded by filters.
 //! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction.
 
 mod groups;
@@ -159,7 +159,7 @@ impl Listing {
         }
     }
 
-    /// Returns the approximate number of rows that it writes.
+    /// Returns the approximate number of rows that the listing writes.
     pub fn weight(&self) -> usize {
         1 + self.new_files.len()
             + self.changed_files.len()
@@ -168,7 +168,6 @@ impl Listing {
             + self.new_folders.len()
     }
 
-    /// Returns whether it changes any file's row.
     fn changes_files(&self) -> bool {
         !(self.new_files.is_empty()
             && self.changed_files.is_empty()
@@ -234,21 +233,21 @@ impl Catalog<'_> {
     }
 
     /// Returns the identity of the filesystem with this id.
-    pub fn filesystem_identity(self, number: i64) -> Result<Option<String>> {
+    pub fn filesystem_identity(self, id: i64) -> Result<Option<String>> {
         let sql = "SELECT identity FROM filesystems WHERE id = ?1";
-        self.0.read(|db| db.first(sql, [number], |row| row.get(0)))
+        self.0.read(|db| db.first(sql, [id], |row| row.get(0)))
     }
 
     /// Returns the id of a filesystem; a new identity is inserted.
     pub fn filesystem_id(self, identity: &str) -> Result<i64> {
-        let number = "SELECT id FROM filesystems WHERE identity = ?1";
-        if let Some(id) = self.0.read(|db| db.first(number, [identity], |row| row.get(0)))? {
+        let sql = "SELECT id FROM filesystems WHERE identity = ?1";
+        if let Some(id) = self.0.read(|db| db.first(sql, [identity], |row| row.get(0)))? {
             return Ok(id);
         }
         let identity = identity.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
             db.execute("INSERT INTO filesystems (identity) VALUES (?1) ON CONFLICT DO NOTHING", [&identity])?;
-            db.number(number, [&identity])
+            db.number(sql, [&identity])
         })
     }
 

@@ -25,12 +25,12 @@ impl ChangeWatcher {
     pub(crate) fn new(store: &Store) -> Result<Self> {
         store.0.opened_files.check_all()?;
         let conn = store.0.file.open_reader()?;
-        let mut watch = ChangeWatcher { store: store.clone(), conn, version: 0, generation: 0 };
-        watch.poll()?;
-        Ok(watch)
+        let mut watcher = ChangeWatcher { store: store.clone(), conn, version: 0, generation: 0 };
+        watcher.poll()?;
+        Ok(watcher)
     }
 
-    /// Waits until something was written since the last call, or `limit` has passed. Returns whether there was a write.
+    /// Waits until there is a write since the last call, or `limit` has passed. Returns whether there was a write.
     pub fn wait(&mut self, limit: Duration) -> Result<bool> {
         let end = Instant::now().checked_add(limit);
         loop {
@@ -50,15 +50,15 @@ impl ChangeWatcher {
         store.0.notifier.notify();
     }
 
-    /// Returns whether something was written since the last call.
+    /// Returns whether there was a write since the last call.
     fn poll(&mut self) -> Result<bool> {
         self.store.0.opened_files.check_all()?;
         let version = self.conn.pragma_query_value(None, "data_version", |row| row.get(0));
         let version = version.map_err(|error| self.store.0.file.error(&error))?;
         let generation = self.store.0.notifier.generation();
-        let seen = (version, generation) != (self.version, self.generation);
+        let has_changed = (version, generation) != (self.version, self.generation);
         (self.version, self.generation) = (version, generation);
-        Ok(seen)
+        Ok(has_changed)
     }
 }
 

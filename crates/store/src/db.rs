@@ -1,6 +1,6 @@
 //! A connection with prepared statements, translated errors and one timestamp.
 //!
-//! Owns how a connection is opened and configured. `writer` decides who writes and when.
+//! Owns how a connection is opened and configured. `writer` decides when its connection writes.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,6 @@ impl DbFile {
         read.map_err(|error| self.error(&error))
     }
 
-    /// Opens a connection that can only read.
     pub(crate) fn open_reader(&self) -> Result<Connection> {
         self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
@@ -162,7 +161,6 @@ impl Db<'_> {
         run().map_err(|error| self.file.error(&error))
     }
 
-    /// Runs several statements without parameters.
     pub(crate) fn batch(&self, sql: &str) -> Result<()> {
         self.conn.execute_batch(sql).map_err(|error| self.file.error(&error))
     }
@@ -178,7 +176,6 @@ impl Db<'_> {
         run().map_err(|error| self.file.error(&error))
     }
 
-    /// Returns the first row, if there is one.
     pub(crate) fn first<T>(
         &self,
         sql: &str,
@@ -200,7 +197,6 @@ pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTi
     text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time"))).transpose()
 }
 
-/// Reads a time that must not be NULL.
 pub(crate) fn required_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
     time(row, column)?.ok_or_else(|| invalid_value(row, column, "NULL", "a UTC time"))
 }

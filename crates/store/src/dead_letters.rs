@@ -124,8 +124,8 @@ impl DeadLetter {
     pub fn require_task(&self) -> Result<()> {
         match &self.queue {
             Some(queue) if self.is_message() => Err(Error::Conflict(format!(
-                "dead letter {0} is the message {1:?} from the queue {queue:?}, not a task: `gristmill dead retry {0}` publishes \
-                 it there again",
+                "dead letter {0} is the message {1:?} from the queue {queue:?}, not a task: `gristmill dead retry {0}` \
+                 publishes it there again",
                 self.id, self.task_id
             ))),
             _ => Ok(()),

@@ -1,7 +1,7 @@
-//! Examines a database file, reports problems, and repairs what is safe to repair.
+//! Examines a database file, reports problems, and makes safe repairs.
 //!
 //! Examining changes nothing, not even the schema of an old file, and works on a file that is too damaged to be opened
-//! as a store: what cannot be read is a finding. Repairs never lose data; a damaged file is not repaired by guessing.
+//! as a store: unreadable data is a finding. Repairs never lose data; a damaged file is not repaired by guessing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -146,7 +146,7 @@ impl StoreOptions {
                 Durability::Normal => "normal",
             },
             file_bytes: found.len(),
-            wal_bytes: fs::metadata(wal_path(path)).map_or(0, |log| log.len()),
+            wal_bytes: fs::metadata(wal_path(path)).map_or(0, |wal| wal.len()),
             ..Checkup::default()
         };
         let mut file = file;
@@ -171,12 +171,13 @@ impl StoreOptions {
         Ok(checkup)
     }
 
-    /// Repairs what is safe in `found` and returns what was done. A task whose worker died `max_crashes` times becomes
-    /// a dead letter when its lease is freed, as it would with a worker.
+    /// Makes the safe repairs for `found` and returns their descriptions. A task whose worker died `max_crashes` times
+    /// becomes a dead letter when its lease is freed, as it would with a worker.
     pub fn repair(&self, path: &Path, found: &Checkup, max_crashes: u32) -> Result<Vec<String>> {
         let mut done = Vec::new();
-        let only_indexes = |finding: &&Finding| finding.severity == Severity::Damage;
-        if found.findings.iter().filter(only_indexes).count() > usize::from(!found.broken_indexes.is_empty()) {
+        // Damage of indexes is one finding and can be repaired.
+        let is_damage = |finding: &&Finding| finding.severity == Severity::Damage;
+        if found.findings.iter().filter(is_damage).count() > usize::from(!found.broken_indexes.is_empty()) {
             return Ok(done);
         }
         let file = self.file(path);
@@ -384,8 +385,8 @@ impl Examination<'_> {
                         &format!(" of {table}"),
                         "leased for much longer than the configured lease",
                     ),
-                    "if the clock was set back, their workers keep them until then; if those are dead, `gristmill jobs cancel` \
-                     ends them",
+                    "if the clock was set back, their workers keep them until then; if those are dead, \
+                     `gristmill jobs cancel` ends them",
                 );
             }
         }
@@ -455,7 +456,7 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
 
 /// Truncates the WAL and updates the statistics of the query planner.
 fn truncate_wal_and_optimize(file: &DbFile, done: &mut Vec<String>) -> Result<()> {
-    let length = || fs::metadata(wal_path(&file.path)).map_or(0, |log| log.len());
+    let length = || fs::metadata(wal_path(&file.path)).map_or(0, |wal| wal.len());
     let before = length();
     let conn: Connection = file.open_writer()?;
     let db = file.db(&conn);

@@ -113,9 +113,7 @@ impl Error {
             | rusqlite::Error::InvalidColumnType(..)
             | rusqlite::Error::IntegralValueOutOfRange(..)
             | rusqlite::Error::Utf8Error(..) => return Error::Malformed(detail),
-            rusqlite::Error::QueryReturnedNoRows => {
-                return Error::NotFound("row not found".to_owned());
-            }
+            rusqlite::Error::QueryReturnedNoRows => return Error::NotFound("row not found".to_owned()),
             _ => return Error::Internal(detail),
         };
         match code {
@@ -147,25 +145,25 @@ impl fmt::Display for Error {
             ),
             Error::Foreign(path) => write!(
                 f,
-                "{} is a SQLite database of another program; it was not changed. Choose a file that Gristmill created, or \
-                 one that does not exist yet",
+                "{} is a SQLite database of another program; it was not changed. Choose a file that Gristmill created, \
+                 or one that does not exist yet",
                 display_path(path)
             ),
             Error::Newer { path, version } => write!(
                 f,
-                "{} was written by a newer version (unknown migration {version}); it was not changed. Use that version, or \
-                 another file",
+                "{} was written by a newer version (unknown migration {version}); it was not changed. Use that version, \
+                 or another file",
                 display_path(path)
             ),
             Error::OldLibrary(found) => write!(
                 f,
-                "SQLite {found} is too old: before 3.51.3 the database can be corrupted in WAL mode. Build with the bundled \
-                 library, or a newer one"
+                "SQLite {found} is too old: before 3.51.3 the database can be corrupted in WAL mode. Build with the \
+                 bundled library, or a newer one"
             ),
             Error::Corrupt(path, detail) => write!(
                 f,
-                "{} is damaged, or its disk cannot be read: {detail}. Run `gristmill doctor` to see the damage, and whether \
-                 to scan again or to restore a backup",
+                "{} is damaged, or its disk cannot be read: {detail}. Run `gristmill doctor` to see the damage, and \
+                 whether to scan again or to restore a backup",
                 display_path(path)
             ),
             Error::CannotOpen(path, detail) => write!(
@@ -195,14 +193,14 @@ impl fmt::Display for Error {
             }
             Error::Deleted(path) => write!(
                 f,
-                "{} was deleted or moved away while it was in use; nothing more is written. Restore it, or have a new one created, \
-                 and start again",
+                "{} was deleted or moved away while it was in use; nothing more is written. Restore it, or let Gristmill \
+                 create a new one, and start again",
                 display_path(path)
             ),
             Error::Replaced(path) => write!(
                 f,
-                "{} was replaced by another file while it was in use; nothing more is written. Stop every program that uses \
-                 a database before it is replaced; then start again",
+                "{} was replaced by another file while it was in use; nothing more is written. Stop every program that \
+                 uses a database before it is replaced; then start again",
                 display_path(path)
             ),
             Error::NotFound(text) | Error::Conflict(text) | Error::QueueFull(text) | Error::Invalid(text) => {

@@ -68,8 +68,8 @@ pub(crate) fn record(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<()
 
 /// Returns the last bytes of a text, starting at a character boundary.
 fn end_of(text: &str) -> &str {
-    let least = text.len().saturating_sub(MAX_OUTPUT_BYTES);
-    let start = (least..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    let min_start = text.len().saturating_sub(MAX_OUTPUT_BYTES);
+    let start = (min_start..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     &text[start..]
 }
 

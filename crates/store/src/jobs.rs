@@ -327,7 +327,7 @@ fn is_leased(kind: JobKind) -> bool {
     matches!(kind, JobKind::Scan | JobKind::Hash)
 }
 
-/// Names the active job. The unique index would refuse a second one, too, without naming the first.
+/// Fails if another job is active, and names it. The unique index would refuse the second job without naming the first.
 fn check_no_other_active(db: &Db<'_>, id: &str) -> Result<()> {
     let sql = format!("SELECT id, status FROM jobs WHERE {ACTIVE} AND id <> ?1");
     let other = db.first(&sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
@@ -353,7 +353,6 @@ fn to_pending(db: &Db<'_>, id: &str) -> Result<usize> {
     db.execute(sql, params![id, db.now()])
 }
 
-/// Ends a run with an error.
 fn end_with_error(db: &Db<'_>, id: &str, token: &Token, to: JobStatus, code: &str, message: &str) -> Result<bool> {
     let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
     LEASE_RULES.finish(db, &id, token, sets, &[&to.as_str(), &code, &message])

@@ -23,7 +23,7 @@ use crate::{cleanup, jobs, tasks, thumbnails, wal, workers};
 /// Default duration of a lease: 5 minutes.
 pub const LEASE: Duration = Duration::from_secs(300);
 
-/// Name of a worker, new with every start, and the source of its claims' tokens.
+/// Name of a worker, which is new with every start, and the source of the tokens of its claims.
 ///
 /// A restarted process is another worker and does not own what its predecessor claimed.
 #[derive(Clone, Debug)]
@@ -170,7 +170,7 @@ impl LeaseRules {
         let LeaseRules { table, on_heartbeat, row_filter, .. } = self;
         let unexpired = match self.renews_expired {
             true => String::new(),
-            false => format!(" AND {} > ?1", self.lease_moment()),
+            false => format!(" AND {} > ?1", self.expiry_sql()),
         };
         let sql = format!(
             "UPDATE {table} SET worker_heartbeat_at = ?1, lease_expires_at = ?3{on_heartbeat}
@@ -296,7 +296,7 @@ impl LeaseRules {
 
     /// Condition: running, and its lease has expired or has no end, by the wall clock.
     fn expired_condition(&self) -> String {
-        let expires = self.lease_moment();
+        let expires = self.expiry_sql();
         format!("status = 'running' AND (lease_expires_at IS NULL OR {expires} <= ?1){}", self.row_filter)
     }
 
@@ -304,13 +304,13 @@ impl LeaseRules {
     pub(crate) fn stale_condition(&self) -> String {
         let LeaseRules { table, row_filter, .. } = self;
         let (expires, alive, dead) =
-            (self.lease_moment(), workers::held_by(table, "alive"), workers::held_by(table, "dead"));
+            (self.expiry_sql(), workers::held_by(table, "alive"), workers::held_by(table, "dead"));
         format!(
             "status = 'running' AND ({dead} OR (lease_expires_at IS NULL OR {expires} <= ?1) AND NOT {alive}){row_filter}"
         )
     }
 
-    fn lease_moment(&self) -> String {
+    fn expiry_sql(&self) -> String {
         if self.canonical_times { "lease_expires_at".to_owned() } else { sortable_time("lease_expires_at") }
     }
 }

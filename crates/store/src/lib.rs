@@ -151,7 +151,7 @@ impl StoreOptions {
         self
     }
 
-    /// Opens a file that cannot be written for reading. Every write then fails with [`Error::ReadOnly`].
+    /// Allows a file that cannot be written: it is opened for reading, and every write fails with [`Error::ReadOnly`].
     #[must_use]
     pub fn allow_read_only(mut self) -> Self {
         self.read_only = true;
@@ -320,7 +320,7 @@ impl Store {
         }
     }
 
-    /// Fails if the file was deleted, moved or replaced since it was opened. Every read and write checks this, too.
+    /// Fails if the file was deleted, moved or replaced since it was opened. Every read and write also checks this.
     pub fn check_in_place(&self) -> Result<()> {
         self.0.opened_files.check()
     }

@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(runs.prune(Duration::ZERO, 3).unwrap(), 3);
         assert_eq!(counts(&store, "q").len(), 2);
     }
+
     #[test]
     fn age_counts_from_the_last_failure() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Detects that the database file, its WAL or its index was deleted, moved or replaced while it is open.
+//! Detects that the database file, its WAL or its WAL index (`-shm`) was deleted, moved or replaced while it is open.
 //!
-//! Owns the identities of the opened files, and what happens to the WAL afterwards. SQLite silently continues with the
-//! old inode, and finds WAL and index by name, so it would mix the WALs of two databases. Therefore nothing more is
+//! Owns the identities of the opened files, and the handling of the WAL afterwards. SQLite silently continues with the
+//! old inode, and finds WAL and WAL index by name, so it would mix the WALs of two databases. Therefore nothing more is
 //! written, and the WAL of the old file is not left where the new file would use it. For the same reason two processes
-//! with separate WALs or indexes of one database would overwrite each other's transactions.
+//! with separate WALs or WAL indexes of one database would overwrite each other's transactions.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -34,7 +34,7 @@ pub(crate) struct OpenedFiles {
     shm: SidecarFile,
 }
 
-/// The WAL or the index of the database.
+/// The WAL or the WAL index of the database.
 #[derive(Debug)]
 struct SidecarFile {
     path: PathBuf,
@@ -52,7 +52,7 @@ impl OpenedFiles {
     /// WAL open, so SQLite does not delete it.
     pub(crate) fn record(path: &Path, is_kept_open: bool) -> Self {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        // SQLite creates WAL and index beside the resolved file, not beside a link to it.
+        // SQLite creates WAL and WAL index beside the resolved file, not beside a link to it.
         let resolved = fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone());
         let sidecar = |ending: &str| {
             let path = with_suffix(&resolved, ending);
@@ -77,7 +77,7 @@ impl OpenedFiles {
         }
     }
 
-    /// Fails if the database file, its WAL or its index was deleted or replaced.
+    /// Fails if the database file, its WAL or its WAL index was deleted or replaced.
     pub(crate) fn check_all(&self) -> Result<()> {
         self.check()?;
         for sidecar in [&self.wal, &self.shm] {
@@ -101,16 +101,16 @@ impl OpenedFiles {
         }
         let is_unchanged = |file: &SidecarFile| file.identity.is_some() && file.state() == State::Unchanged;
         if is_unchanged(&self.wal) {
-            let log = &self.wal.path;
-            let is_empty = fs::metadata(log).is_ok_and(|found| found.len() == 0);
-            let kept = with_suffix(log, ".replaced");
-            let moved = if is_empty { fs::remove_file(log) } else { fs::rename(log, &kept) };
+            let wal = &self.wal.path;
+            let is_empty = fs::metadata(wal).is_ok_and(|found| found.len() == 0);
+            let kept = with_suffix(wal, ".replaced");
+            let moved = if is_empty { fs::remove_file(wal) } else { fs::rename(wal, &kept) };
             match moved {
                 Ok(()) if is_empty => {}
                 Ok(()) => tracing::warn!(log = %display_path(&kept), "kept the WAL of the old database"),
                 Err(error) => tracing::error!(
                     %error,
-                    log = %display_path(log),
+                    log = %display_path(wal),
                     "cannot move the WAL of the old database; delete it before a new one is opened"
                 ),
             }
@@ -120,16 +120,17 @@ impl OpenedFiles {
         }
     }
 
-    /// Handles an unchanged file with a replaced WAL or index. SQLite would apply its open WAL and delete the new one.
+    /// Handles an unchanged file with a deleted or replaced WAL or WAL index. SQLite would apply its open WAL and
+    /// delete the new one.
     fn preserve_foreign_wal(&self, conn: &Connection) {
-        let (log, index) = (self.wal.state(), self.shm.state());
-        if (log, index) == (State::Unchanged, State::Unchanged) {
+        let (wal, shm) = (self.wal.state(), self.shm.state());
+        if (wal, shm) == (State::Unchanged, State::Unchanged) {
             return;
         }
-        if log != State::Replaced && index != State::Replaced {
+        if wal != State::Replaced && shm != State::Replaced {
             // No other process has opened the database since.
             apply_wal(conn);
-        } else if log == State::Replaced {
+        } else if wal == State::Replaced {
             tracing::error!(
                 database = %display_path(&self.path),
                 "another process has created a new WAL; transactions of the old one that were not checkpointed are lost"
@@ -141,7 +142,7 @@ impl OpenedFiles {
     }
 }
 
-/// What a path refers to now.
+/// State of a path, compared with the file that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Unchanged,

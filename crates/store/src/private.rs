@@ -1,7 +1,7 @@
 //! Files that only their owner may read: the database, its WAL, backups, and settings with passwords.
 //!
 //! Owns the mode with which they are created. It is set at creation, so other users can never open the file, and the
-//! umask can only restrict it further. SQLite gives WAL, index and journal the mode of the database.
+//! umask can only restrict it further. SQLite gives WAL, WAL index and journal the mode of the database.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -45,7 +45,6 @@ pub(crate) fn monotonic_ms() -> i64 {
     system::monotonic_ms()
 }
 
-/// Parts of a tag.
 struct Identity<'a> {
     process: u32,
     boot: &'a str,
@@ -78,9 +77,9 @@ mod system {
 
     fn read_boot() -> Option<String> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let space = space.to_string_lossy();
-        let number = space.trim_start_matches("pid:[").trim_end_matches(']');
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let namespace = namespace.to_string_lossy();
+        let number = namespace.trim_start_matches("pid:[").trim_end_matches(']');
         Some(format!("{}/{number}", boot.trim().get(..8).unwrap_or("?")))
     }
 

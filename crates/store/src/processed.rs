@@ -39,7 +39,8 @@ const PRUNE: &str = "DELETE FROM seen_messages WHERE scope = ?1 AND message_id I
 pub struct ProcessedIds<'a>(pub(crate) &'a Store);
 
 impl ProcessedIds<'_> {
-    /// Returns for each id whether it was recorded less than `window` ago. Duplicates in `ids` do not count.
+    /// Returns for each id whether it was recorded less than `window` ago. An id that occurs twice in `ids` does not
+    /// count as recorded by that.
     pub fn contains(self, scope: &str, ids: &[String], window: Duration) -> Result<Vec<bool>> {
         self.0.read(|db| {
             // One query for each id, because a JSON list would cut off an id at a NUL. In one transaction, which ends

@@ -1,8 +1,8 @@
 //! Opens a file that cannot be written: on read-only media, or in a folder of another user.
 //!
-//! Owns how such a file is read. SQLite reads a file in WAL mode only where it can create the WAL and its index, unless
-//! it is promised that no process writes the file (`immutable`). That is done only if there is no WAL, so that no
-//! process is writing now. An existing WAL contains commits that must not be ignored.
+//! SQLite reads a file in WAL mode only where it can create the WAL and the WAL index, unless it is opened as
+//! `immutable`, which promises that no process writes the file. That is done only if there is no WAL, which means that
+//! no process is writing. An existing WAL contains commits that must not be ignored.
 
 use std::path::Path;
 
@@ -36,8 +36,8 @@ pub(crate) fn open(file: &DbFile) -> Result<(DbFile, Connection)> {
         Some(log) => Err(Error::CannotOpen(
             file.path.clone(),
             format!(
-                "its WAL {} must be applied, which needs write access; copy both files into a writable folder, and open the \
-                 copy",
+                "its WAL {} must be applied, which needs write access; copy both files into a writable folder, and open \
+                 the copy",
                 display_path(log)
             ),
         )),
@@ -50,8 +50,8 @@ pub(crate) fn check_version(file: &DbFile, conn: &Connection) -> Result<()> {
         true => Ok(()),
         false => Err(Error::CannotOpen(
             file.path.clone(),
-            "it was created by an older version and is read-only, so it cannot be migrated; copy it into a writable folder, \
-             and open the copy"
+            "it was created by an older version and is read-only, so it cannot be migrated; copy it into a writable \
+             folder, and open the copy"
                 .to_owned(),
         )),
     }

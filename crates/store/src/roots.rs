@@ -168,7 +168,6 @@ fn move_from_enclosing(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<
     recount(db, from)
 }
 
-/// Counts the rows of a root again.
 fn recount(db: &Db<'_>, root: i64) -> Result<()> {
     let sql = "UPDATE library_roots SET
             folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
@@ -186,13 +185,13 @@ fn recount(db: &Db<'_>, root: i64) -> Result<()> {
 
 /// Returns the folder's name, with a number if it is taken.
 fn unused_name(db: &Db<'_>, path: &Path) -> Result<String> {
-    let own = path.file_name().map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
+    let base = path.file_name().map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
     let taken = |name: &str| Ok(db.number("SELECT count(*) FROM library_roots WHERE name = ?1", [name])? > 0);
-    let mut name = own.clone();
+    let mut name = base.clone();
     let mut number = 1;
     while taken(&name)? {
         number += 1;
-        name = format!("{own} {number}");
+        name = format!("{base} {number}");
     }
     Ok(name)
 }

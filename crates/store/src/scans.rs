@@ -1,8 +1,9 @@
 //! Scans of roots, one at a time for each root.
 //!
-//! Owns the table `scan_sessions`, and whether all files of the catalog have been compared: a scan that ends so is
-//! marked as settled, and every later change of a file's row clears the mark. A scan is held by a process, which renews
-//! a heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as failed.
+//! Owns the table `scan_sessions`, and whether all files of the catalog have been compared: a scan after which they
+//! have been is marked as settled, and every later change of a file's row clears the mark. A scan is held by a process,
+//! which renews a heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as
+//! failed.
 
 use std::time::Duration;
 
@@ -245,7 +246,7 @@ fn begin(db: &Db<'_>, request: &ScanRequest) -> Result<Scan> {
             return Ok(found.scan);
         }
         let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
-            error_message = 'begun anew' WHERE library_id = ?1 AND status = 'running'";
+            error_message = 'replaced by a new scan' WHERE library_id = ?1 AND status = 'running'";
         db.execute(sql, (request.root, db.now()))?;
     }
     let sql = "INSERT INTO scan_sessions (status, started_at, files_seen, directories_seen, bytes_seen,

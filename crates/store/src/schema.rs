@@ -252,7 +252,6 @@ pub(crate) const SHARED_TABLES: &[Table] = &[
     },
 ];
 
-/// Table of applied migrations.
 pub(crate) const CREATE_MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,

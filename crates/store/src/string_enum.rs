@@ -4,8 +4,8 @@
 
 /// Declares an enum whose values are stored as lower-case text: `"name of a value", pub enum Name { Value = "text" }`.
 macro_rules! string_enum {
-    ($what:literal, $(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
-        $(#[$about])*
+    ($what:literal, $(#[$attribute:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
         pub enum $name {
             $($(#[$doc])* #[serde(rename = $text)] $value,)+

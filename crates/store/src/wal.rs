@@ -1,7 +1,7 @@
 //! Requested checkpoints of the write-ahead log.
 //!
-//! Owns the table `wal_maintenance_jobs` and runs its checkpoints. The writer checkpoints by itself, too; these rows
-//! are for a control plane that needs a small WAL now. Whether a mode is allowed is the control plane's decision.
+//! Owns the table `wal_maintenance_jobs` and runs its checkpoints. The writer also checkpoints without a request; these
+//! rows are for a control plane that needs a small WAL now. The control plane decides whether a mode is allowed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -127,7 +127,7 @@ pub struct WalRequest {
 pub enum WalRequestResult {
     /// The request was queued.
     Queued(WalRow),
-    /// An earlier checkpoint, this one, is unfinished.
+    /// This earlier checkpoint is unfinished.
     Active(WalRow),
     /// The last checkpoint is too recent; a request is accepted from this time.
     TooSoon(UtcTime),
@@ -320,15 +320,15 @@ fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
 }
 
 fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<CheckpointCounts>) -> Result<bool> {
-    let numbers = match outcome {
-        Ok(numbers) => numbers,
+    let counts = match outcome {
+        Ok(counts) => counts,
         Err(error) => {
             let sets = "status = 'failed', error_code = 'WAL_CHECKPOINT_FAILED', error_message = ?4,
                 finished_at = ?1, updated_at = ?1";
             return LEASE_RULES.finish(db, &id, token, sets, &[&error.to_string()]);
         }
     };
-    let CheckpointCounts { busy, log_frames, checkpointed } = numbers;
+    let CheckpointCounts { busy, log_frames, checkpointed } = counts;
     if *busy > 0 {
         let sets = "status = 'retryable', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
             retry_count = retry_count + 1, retry_after = ?7, error_code = 'WAL_CHECKPOINT_BUSY', error_message = ?8,

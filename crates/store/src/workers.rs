@@ -1,7 +1,7 @@
 //! Workers: which processes may hold leases, and whether they are alive.
 //!
-//! Owns the table `workers`. A lease by itself only holds until a wall-clock time. A worker that records its process
-//! here is known to be dead as soon as the process has ended, and to be alive whatever the wall clock shows:
+//! Owns the table `workers`. Without a row here, a lease only holds until a wall-clock time. A worker that records its
+//! process here is known to be dead as soon as the process has ended, and to be alive whatever the wall clock shows:
 //!
 //! | state | when | its leases |
 //! |---|---|---|

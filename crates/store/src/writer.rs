@@ -74,7 +74,7 @@ impl Writer {
                 Ok(())
             }
         };
-        // Replaces SQLite's automatic checkpoint, during which callers of a commit would wait for the checkpoint, too.
+        // Replaces SQLite's automatic checkpoint, for which the callers of a commit would have to wait.
         conn.wal_hook(Some(record_pages)).map_err(|error| file.error(&error))?;
         let state = QueueState { writes: Vec::new(), latch: Arc::default(), closed: false };
         let queue = Arc::new(WriteQueue {
@@ -177,7 +177,6 @@ impl WriteQueue {
     }
 }
 
-/// State of the writer thread.
 struct WriterThread {
     file: Arc<DbFile>,
     opened_files: Arc<OpenedFiles>,
@@ -228,7 +227,8 @@ impl WriterThread {
         match group {
             [alone] => alone.fail(&error),
             many => {
-                tracing::debug!(%error, writes = many.len(), "transaction of a group failed; repeating each write in its own transaction");
+                let writes = many.len();
+                tracing::debug!(%error, writes, "group transaction failed; repeating each write in its own transaction");
                 for write in many {
                     let alone = std::slice::from_mut(write);
                     if let Err(error) = self.begin().and_then(|()| self.commit_group(alone)) {
@@ -250,7 +250,7 @@ impl WriterThread {
         // The file may have been deleted after the transaction began; then the commit is in no file.
         let result = result.and_then(|()| self.opened_files.check());
         if result.is_err() && !self.conn.is_autocommit() {
-            // A failed rollback would make the next BEGIN fail. SQLite rolls back by itself on errors that cause that.
+            // A failed rollback would make the next BEGIN fail. On errors that cause that, SQLite has rolled back.
             if let Err(error) = self.execute("ROLLBACK") {
                 tracing::error!(%error, "rollback failed");
             }
@@ -362,7 +362,7 @@ mod tests {
         let store = Store::open(folder.path().join("work.db")).unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let queue = &store.0.writer.as_ref().unwrap().queue;
-        let state = |count| while queue.count.load(Ordering::Relaxed) != count {};
+        let wait_for_queued = |count| while queue.count.load(Ordering::Relaxed) != count {};
         std::thread::scope(|scope| {
             let (started, is_started) = std::sync::mpsc::channel();
             let write = move |_: &Db<'_>| {
@@ -373,14 +373,14 @@ mod tests {
             is_started.recv().unwrap();
             let ending = scope.spawn(|| {
                 store.write(WriteKind::Statement, |db| {
-                    // SQLite rolls back by itself after some errors.
+                    // SQLite itself rolls back after some errors.
                     let _ = db.execute("ROLLBACK", []);
                     Ok(())
                 })
             });
-            state(1);
+            wait_for_queued(1);
             let enqueued = scope.spawn(|| store.tasks().enqueue(crate::tasks::NewTask::new("a", "{}")));
-            state(2);
+            wait_for_queued(2);
             release.send(()).unwrap();
             first.join().unwrap().unwrap();
             assert!(ending.join().unwrap().is_err());

@@ -48,16 +48,16 @@ fn check(error: &Error, expected: &Error, path: &Path, parts: &[&str]) {
     }
 }
 
-/// Returns every file of a folder with its bytes. Ignores the empty WAL and the index that opening may leave.
+/// Returns every file of a folder with its bytes. Ignores the empty WAL and the WAL index that opening may leave.
 fn bytes(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let says_something = |(path, bytes): &(PathBuf, Vec<u8>)| {
+    let is_relevant = |(path, bytes): &(PathBuf, Vec<u8>)| {
         let name = path.to_string_lossy();
         let is_index = name.ends_with("-shm");
-        let is_empty_log = name.ends_with("-wal") && bytes.is_empty();
-        !is_index && !is_empty_log
+        let is_empty_wal = name.ends_with("-wal") && bytes.is_empty();
+        !is_index && !is_empty_wal
     };
-    files.map(|path| (path.clone(), fs::read(path).unwrap())).filter(says_something).collect()
+    files.map(|path| (path.clone(), fs::read(path).unwrap())).filter(is_relevant).collect()
 }
 
 fn corrupt(path: PathBuf) -> Error {
@@ -156,13 +156,13 @@ fn wal_of_a_foreign_database_is_not_applied() {
     conn.execute_batch("CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')")
         .unwrap();
     // Copies the files while they are in use.
-    let log = folder.path().join("work.db-wal");
+    let wal = folder.path().join("work.db-wal");
     fs::copy(&original, &path).unwrap();
-    fs::copy(folder.path().join("original.db-wal"), &log).unwrap();
+    fs::copy(folder.path().join("original.db-wal"), &wal).unwrap();
     drop(conn);
-    let before = (fs::read(&path).unwrap(), fs::read(&log).unwrap());
+    let before = (fs::read(&path).unwrap(), fs::read(&wal).unwrap());
     assert_open_refused(&path, Error::Foreign, &["it was not changed"]);
-    assert!((fs::read(&path).unwrap(), fs::read(&log).unwrap_or_default()) == before);
+    assert!((fs::read(&path).unwrap(), fs::read(&wal).unwrap_or_default()) == before);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
         let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
         conn.query_row(sql, [name], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
     };
-    let spoil = |pages: &[usize]| {
+    let overwrite = |pages: &[usize]| {
         let mut bytes = whole.clone();
         for page in pages {
             bytes[(page - 1) * 4_096..page * 4_096].fill(0xa5);
@@ -218,7 +218,7 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
     let pages = whole.len() / 4_096;
     drop(conn);
     // Pages of `tasks`: the file opens, and operations that do not read them work.
-    fs::write(&path, spoil(&[tasks])).unwrap();
+    fs::write(&path, overwrite(&[tasks])).unwrap();
     let store = Store::open(&path).unwrap();
     let parts = ["damaged", "gristmill doctor", "backup"];
     let path = path.as_path();
@@ -231,13 +231,13 @@ fn overwritten_page_is_reported_by_the_operation_that_reads_it() {
     }
     drop(store);
     // The page of the migration table, or all except the first: the file does not open.
-    fs::write(path, spoil(&[migrations])).unwrap();
+    fs::write(path, overwrite(&[migrations])).unwrap();
     assert_open_refused(path, corrupt, &parts);
-    fs::write(path, spoil(&(2..=pages).collect::<Vec<_>>())).unwrap();
+    fs::write(path, overwrite(&(2..=pages).collect::<Vec<_>>())).unwrap();
     assert_open_refused(path, corrupt, &parts);
     // Any page: an error or success, but never a panic.
     for page in 2..=pages {
-        fs::write(path, spoil(&[page])).unwrap();
+        fs::write(path, overwrite(&[page])).unwrap();
         let used = Store::open(path).and_then(|store| {
             store.tasks().list(&TaskFilter::default(), None, 1_000)?;
             store.tasks().recover(1)?;
@@ -339,7 +339,7 @@ fn acknowledged_writes_survive_a_full_disk() {
             acknowledged.lock().unwrap().insert(enqueued.id, payload);
             Ok::<_, Error>(())
         };
-        let all_there = || {
+        let check_acknowledged = || {
             let acknowledged = acknowledged.lock().unwrap();
             let new = Store::open(&path);
             for store in new.iter().chain([&store]) {
@@ -363,12 +363,12 @@ fn acknowledged_writes_survive_a_full_disk() {
                 .enqueue_many(vec![NewTask::new("convert", format!("\"{}\"", "x".repeat(50_000))); 5])
                 .unwrap_err(),
         );
-        assert!(all_there() > 50);
+        assert!(check_acknowledged() > 50);
         fs::remove_file(&ballast).unwrap();
         for nth in 0..10 {
             enqueue(99, nth).unwrap();
         }
-        all_there();
+        check_acknowledged();
         store.close();
         let check: String =
             Connection::open(&path).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -380,16 +380,16 @@ fn acknowledged_writes_survive_a_full_disk() {
 fn creating_a_database_on_a_full_disk_reports_disk_full() {
     with_mounts("creating_a_database_on_a_full_disk_reports_disk_full", || {
         // Runs out of space at each of the writes that create a file.
-        for room in (0..60).map(|pages| pages * 4_096) {
+        for free_bytes in (0..60).map(|pages| pages * 4_096) {
             let (folder, path) = folder();
             mount(folder.path(), "size=2m");
             let ballast = folder.path().join("ballast");
             let size = fill(&ballast);
-            fs::File::options().write(true).open(&ballast).unwrap().set_len(size - room).unwrap();
+            fs::File::options().write(true).open(&ballast).unwrap().set_len(size - free_bytes).unwrap();
             if let Err(error) = Store::open(&path) {
                 check(&error, &Error::Full(path.clone()), &path, &["is full", "Free disk space"]);
             } else {
-                assert!(room > 0);
+                assert!(free_bytes > 0);
             }
             fs::remove_file(&ballast).unwrap();
             let store = Store::open(&path).unwrap();

@@ -157,8 +157,8 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
         listing.new_files.push((name.into(), stat(*size, inode(index))));
     }
     fixture.record(vec![listing]);
-    let top = fixture.store.catalog().root_folder(root).expect("a root folder");
-    let known = fixture.store.catalog().known_entries(&top, true).expect("its files");
+    let folder = fixture.store.catalog().root_folder(root).expect("a root folder");
+    let known = fixture.store.catalog().known_entries(&folder, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
         HashedFile { id: file.id, stat: file.stat, result: ReadResult::Content(Algorithm::Blake3, hash(content)) }
@@ -208,8 +208,8 @@ mod walk_records {
             let fixture = Fixture::new();
             let catalog = fixture.store.catalog();
             let root = fixture.root("/r");
-            let top = || catalog.root_folder(root).expect("a root folder");
-            let files = |all: bool| catalog.known_entries(&top(), all).expect("its files").files;
+            let folder = || catalog.root_folder(root).expect("a root folder");
+            let files = |all: bool| catalog.known_entries(&folder(), all).expect("its files").files;
             let state = |(name, file): &(OsString, KnownFile)| {
                 (name.clone(), file.stat, (file.missing, file.excluded, file.racy))
             };
@@ -339,15 +339,15 @@ mod files {
             ..fixture.whole_listing(&first, "f")
         }]);
         fixture.finish(&first);
-        let there = r#"Integer(0) Integer(0) Text("blake3") Text("2026-01-01") Null Integer(1)"#;
-        assert_eq!(history(&fixture), there);
+        let present = r#"Integer(0) Integer(0) Text("blake3") Text("2026-01-01") Null Integer(1)"#;
+        assert_eq!(history(&fixture), present);
 
         // A second scan sees the file and writes nothing about it.
         fixture.clock.set(day(1));
         let second = fixture.begin(root);
         fixture.record(vec![fixture.whole_listing(&second, ""), fixture.whole_listing(&second, "f")]);
         fixture.finish(&second);
-        assert_eq!(history(&fixture), there);
+        assert_eq!(history(&fixture), present);
 
         fixture.clock.set(day(2));
         let third = fixture.begin(root);
@@ -370,7 +370,7 @@ mod files {
         fixture.record(vec![Listing { returned_folders: vec![id], ..fixture.whole_listing(&fourth, "") }]);
         let back = vec![changed(fixture.id("f/a"), stat(10, 1))];
         fixture.record(vec![Listing { changed_files: back, ..fixture.whole_listing(&fourth, "f") }]);
-        assert_eq!(history(&fixture), there.replace("Integer(1)", "Integer(4)"));
+        assert_eq!(history(&fixture), present.replace("Integer(1)", "Integer(4)"));
         assert_eq!(fixture.query(folder)[0].replace(" 00:00:00.000000", ""), r#"Text("2026-01-01") Null"#);
 
         // A changed file keeps only its creation time.
@@ -408,11 +408,11 @@ mod files {
                     ..fixture.whole_listing(&scan, "")
                 }]);
                 let mut row = None;
-                let each = |found: &gristmill_store::catalog::FileRow| {
+                let keep = |found: &gristmill_store::catalog::FileRow| {
                     row = Some(found.clone());
                     std::ops::ControlFlow::Continue(())
                 };
-                fixture.store.catalog().for_each_file(each).expect("rows");
+                fixture.store.catalog().for_each_file(keep).expect("rows");
                 let row = row.expect("a row");
                 assert_eq!(row.stat, now);
                 assert_eq!(row.algorithm.is_some(), kept && expected, "{now:?}");
@@ -432,23 +432,23 @@ mod files {
         fixture
             .record(vec![Listing { new_files: vec![("a".into(), stat(10, 1))], ..fixture.whole_listing(&scan, "") }]);
         let (id, stat) = (fixture.id("a"), stat(10, 1));
-        let settle =
+        let record =
             |result| fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("recorded");
         let columns =
             "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
         for (count, retry) in [(1, "00:00:30"), (2, "00:01:00"), (3, "00:02:00")] {
-            settle(ReadResult::Failed("no".into()));
+            record(ReadResult::Failed("no".into()));
             let expected = format!(
                 r#"Integer({count}) Text("no") Text("2026-01-01 00:00:00.000000") Text("2026-01-01 {retry}.000000")"#
             );
             assert_eq!(fixture.query(columns)[0], expected);
         }
         assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 1);
-        settle(ReadResult::Content(Algorithm::Blake3, hash(1)));
+        record(ReadResult::Content(Algorithm::Blake3, hash(1)));
         assert_eq!(fixture.query(columns)[0], "Integer(0) Null Null Null");
         assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 0);
-        assert_eq!(settle(ReadResult::Gone), 1);
-        assert_eq!(settle(ReadResult::Gone), 0, "once");
+        assert_eq!(record(ReadResult::Gone), 1);
+        assert_eq!(record(ReadResult::Gone), 0, "already missing");
     }
 
     /// Two reads of a file may be written in either order: samples of an earlier content are not valid for the current
@@ -459,13 +459,13 @@ mod files {
         fill(&fixture, "/r", &[("a", 1_000_000, 1)]);
         let file = FileRef::Row(fixture.id("a"));
         let changed = Stat { mtime_ns: 9, ..stat(1_000_000, 1_000) };
-        for (stat, edges, differs, expected) in [
+        for (stat, samples, differs, expected) in [
             (stat(1_000_000, 1_000), 5, false, "Integer(5)"),
             (changed, 6, true, "Integer(6)"),
             (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
         ] {
             let file_hash =
-                FileHash { file, stat, result: ReadResult::Samples(edges), shared: false, differs, racy: false };
+                FileHash { file, stat, result: ReadResult::Samples(samples), shared: false, differs, racy: false };
             let batch = Batch { hashes: vec![file_hash], ..Batch::default() };
             fixture.store.catalog().write(batch).expect("written");
             assert_eq!(fixture.query("SELECT edges FROM library_files"), [expected]);
@@ -575,7 +575,7 @@ mod maintenance {
     const HASH_COMPLETE: &str = "a hash is complete and matches the size and mtime of its file";
     const FILE_FOLDER: &str = "a file belongs to the folder in its path";
     const REMOVED_FOLDER: &str = "no present file is in a removed folder";
-    const MISSING_SINCE: &str = "a missing file has the time since when";
+    const REMOVAL_TIME: &str = "a missing file has the time of its removal";
     const FOLDER_PARENT: &str = "a folder belongs to the parent in its path";
     const ROOT_TOTALS: &str = "the totals of a root match its rows";
 
@@ -616,7 +616,7 @@ mod maintenance {
         let x = "WHERE relative_path = 'f/g/x'";
         check(&format!("UPDATE library_files SET folder_id = {other} {x}"), &[(FILE_FOLDER, 1)]);
         check(&format!("UPDATE library_files SET folder_id = NULL {x}"), &[(FILE_FOLDER, 1)]);
-        check("UPDATE library_files SET removed_at = NULL WHERE is_missing = 1", &[(MISSING_SINCE, 1)]);
+        check("UPDATE library_files SET removed_at = NULL WHERE is_missing = 1", &[(REMOVAL_TIME, 1)]);
         check("UPDATE folders SET parent_id = NULL WHERE relative_path = 'f/g'", &[(FOLDER_PARENT, 1)]);
         check(&format!("UPDATE folders SET parent_id = {other} WHERE relative_path = 'it''s'"), &[(FOLDER_PARENT, 1)]);
         check("UPDATE library_roots SET file_count = 99", &[(ROOT_TOTALS, 1)]);
@@ -797,8 +797,8 @@ mod control_plane_file {
         assert_eq!(fixture.root("/r"), 1);
         let scan = fixture.begin(1);
         // The walk finds no recorded entries in the folder, so every file is new to it.
-        let top = fixture.store.catalog().root_folder(1).expect("a root folder");
-        assert!(fixture.store.catalog().known_entries(&top, true).expect("nothing").files.is_empty());
+        let folder = fixture.store.catalog().root_folder(1).expect("a root folder");
+        assert!(fixture.store.catalog().known_entries(&folder, true).expect("nothing").files.is_empty());
         let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
         let top = Listing {
             new_files: vec![("same".into(), stat(10, 1)), ("new".into(), stat(20, 9))],
@@ -827,16 +827,16 @@ mod control_plane_file {
         ];
         assert_eq!(rows, expected);
         // Now the rows are recorded for the folder.
-        let top = fixture.store.catalog().root_folder(1).expect("a root folder");
-        assert_eq!(fixture.store.catalog().known_entries(&top, true).expect("its files").files.len(), 2);
+        let folder = fixture.store.catalog().root_folder(1).expect("a root folder");
+        assert_eq!(fixture.store.catalog().known_entries(&folder, true).expect("its files").files.len(), 2);
     }
 
     #[test]
     fn existing_rows_that_a_scan_does_not_see_are_marked_missing() {
         let fixture = fixture();
         let scan = fixture.begin(1);
-        let top = fixture.store.catalog().root_folder(1).expect("a root folder");
-        let known = fixture.store.catalog().known_entries(&top, true).expect("what is known");
+        let folder = fixture.store.catalog().root_folder(1).expect("a root folder");
+        let known = fixture.store.catalog().known_entries(&folder, true).expect("its files");
         // As a walk does: recorded files that it did not see are missing. It saw `same` and `f`.
         let missing = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {

@@ -37,7 +37,7 @@ impl Fixture {
             holder: holder.into(),
             settings: "all".into(),
             restart: false,
-            // The name tells whether the holder is alive; other holders are unknown.
+            // The name states whether the holder is alive; other holders are unknown.
             is_alive: |holder| match holder {
                 "alive" => Some(true),
                 "dead" => Some(false),
@@ -98,17 +98,17 @@ fn other_settings_or_restart_begin_a_new_scan() {
         [|request| request.settings = "other".into(), |request| request.restart = true];
     for change in change {
         let first = fixture.begin("alive").expect("a new scan");
-        fixture.store.scans().release(first.id).expect("left");
+        fixture.store.scans().release(first.id).expect("released");
         let mut request = fixture.request("alive");
         change(&mut request);
         let second = fixture.store.scans().begin(request).expect("a new scan");
         assert!(!second.resumed && second.id != first.id);
-        // The first scan is no longer running for its former holder either.
+        // The former holder can neither finish nor renew the first scan.
         assert!(matches!(fixture.finish(&first, ScanTotals::default(), None), Err(Error::Conflict(_))));
         assert!(fixture.store.scans().heartbeat(vec![first.id], "alive").is_err());
         fixture.finish(&second, ScanTotals::default(), None).expect("finished");
     }
-    assert_eq!(fixture.sessions(), ["failed - begun anew", "succeeded - -", "failed - begun anew", "succeeded - -"]);
+    assert_eq!(fixture.sessions(), ["failed - replaced by a new scan", "succeeded - -"].repeat(2));
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
     let settled =
         |method: &str, own: &[i64]| fixture.store.scans().last_full_comparison(method, own).expect("a result");
-    let finish = |left| {
+    let finish = |settled| {
         let scan = fixture.begin("alive").expect("a new scan");
-        fixture.finish(&scan, ScanTotals::default(), left).expect("finished");
+        fixture.finish(&scan, ScanTotals::default(), settled).expect("finished");
     };
     assert_eq!(settled("blake3", &[]), None);
     finish(Some(("blake3", duplicates)));
@@ -209,7 +209,7 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     let third = fixture.begin("alive").expect("a new scan");
     assert_eq!(settled("blake3", &[]), None);
     assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
-    // Of two scans the one that ended last counts.
+    // The scan that ended last counts.
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     let fourth =
         fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("alive") }).expect("a new scan");
@@ -263,7 +263,7 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
     let stat = Stat { size: 5, inode: 1, ..Stat::default() };
     settle();
     fixture.store.catalog().record(vec![empty()]).expect("recorded");
-    assert!(settled(), "a folder that is as it was changes no file");
+    assert!(settled(), "an unchanged folder changes no file");
     for listing in [
         Listing { new_files: vec![("a".into(), stat)], ..empty() },
         Listing { changed_files: vec![ChangedFile { id: 1, stat, keeps_hash: true }], ..empty() },
@@ -280,6 +280,6 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
     }
     settle();
     let result = ReadResult::Content(Algorithm::Sha256, vec![1; 32]);
-    fixture.store.catalog().record_shared(vec![HashedFile { id: 1, stat, result }]).expect("settled");
+    fixture.store.catalog().record_shared(vec![HashedFile { id: 1, stat, result }]).expect("recorded");
     assert!(!settled(), "a file was read with another algorithm");
 }

@@ -70,13 +70,13 @@ fn acknowledged_write_is_visible_to_other_connections() {
                 scope.spawn(move || {
                     let other = open_connection(path);
                     start.wait();
-                    let each = (0..EACH).map(|nth| {
+                    let written = (0..EACH).map(|nth| {
                         let text = format!("[{caller}, {nth}]");
                         let id = store.tasks().enqueue(NewTask::new(KIND, text.clone())).unwrap().id;
                         assert_eq!(payload(&other, id), text);
                         (id, text)
                     });
-                    each.collect::<Vec<_>>()
+                    written.collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -113,7 +113,7 @@ fn refused_write_does_not_affect_others_in_its_group() {
         let lock = hold_write_lock(&path);
         let (arrived, arrivals) = mpsc::channel();
         thread::scope(|scope| {
-            let takers: Vec<_> = (0..12)
+            let accepted: Vec<_> = (0..12)
                 .map(|nth| {
                     let (store, arrived) = (&store, arrived.clone());
                     scope.spawn(move || {
@@ -139,7 +139,7 @@ fn refused_write_does_not_affect_others_in_its_group() {
             assert_eq!(arrivals.iter().take(24).count(), 24);
             lock.execute_batch("COMMIT").unwrap();
             assert!(refused.into_iter().all(|caller| caller.join().unwrap()));
-            ids.extend(takers.into_iter().map(|caller| caller.join().unwrap()));
+            ids.extend(accepted.into_iter().map(|caller| caller.join().unwrap()));
         });
     }
     assert_eq!(ids.len(), ROUNDS * 12);
@@ -303,8 +303,8 @@ fn close_finishes_queued_writes() {
     }
 }
 
-/// The writer checkpoints by itself, after it has replied. Writes four times the maximum length of the WAL, which is
-/// reset each time it is fully checkpointed.
+/// The writer checkpoints after it has replied to the callers. Writes four times the maximum length of the WAL, which
+/// is reset each time it is fully checkpointed.
 #[test]
 fn wal_stays_bounded_while_writing() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,7 +315,7 @@ fn wal_stays_bounded_while_writing() {
         let tasks = (0..8).map(|_| NewTask::new(KIND, payload.clone())).collect();
         store.tasks().enqueue_many(tasks).unwrap();
     }
-    let log = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
-    assert!(log < 100 << 20, "{log}");
+    let wal_bytes = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
+    assert!(wal_bytes < 100 << 20, "{wal_bytes}");
     assert_eq!(count(&open_connection(&path)), 256);
 }

@@ -40,7 +40,7 @@ fn assert_refused(store: &Store, expected: &Error, word: &str) {
         store.tasks().enqueue(NewTask::new("late", "1")).map(drop),
         store.tasks().heartbeat(vec![], LONG).map(drop),
         store.tasks().get(1).map(drop),
-        store.watch().and_then(|mut watch| watch.wait(LONG)).map(drop),
+        store.watch().and_then(|mut watcher| watcher.wait(LONG)).map(drop),
     ];
     for found in refused {
         assert_eq!(found.as_ref(), Err(expected));
@@ -66,8 +66,8 @@ fn deleted_database_is_refused() {
 fn waiting_watcher_fails_when_the_database_is_deleted() {
     let (_folder, path) = folder();
     let store = Store::open(&path).unwrap();
-    let mut watch = store.watch().unwrap();
-    let waiting = std::thread::spawn(move || watch.wait(LONG));
+    let mut watcher = store.watch().unwrap();
+    let waiting = std::thread::spawn(move || watcher.wait(LONG));
     fs::remove_file(&path).unwrap();
     assert_eq!(waiting.join().unwrap(), Err(Error::Deleted(path)));
 }
@@ -96,9 +96,9 @@ fn close_keeps_the_wal_of_the_replacing_database() {
     }
     let new = Store::open(&path).unwrap();
     enqueue(&new, "new");
-    let log = fs::metadata(sidecar(&path, "-wal")).unwrap().len();
+    let wal_bytes = fs::metadata(sidecar(&path, "-wal")).unwrap().len();
     drop(old);
-    assert_eq!(fs::metadata(sidecar(&path, "-wal")).unwrap().len(), log);
+    assert_eq!(fs::metadata(sidecar(&path, "-wal")).unwrap().len(), wal_bytes);
     enqueue(&new, "newer");
     assert_eq!(kinds(&path), ["newer", "new"]);
 }
@@ -134,7 +134,7 @@ fn wal_is_kept_when_only_the_symlink_is_retargeted() {
     assert_eq!(kinds(&other), [""; 0]);
 }
 
-/// Deletes the WAL or the index of an open database, as another program could.
+/// Deletes the WAL or the WAL index of an open database, as another program could.
 fn delete(path: &Path, endings: &[&str]) {
     endings.iter().for_each(|ending| fs::remove_file(sidecar(path, ending)).unwrap());
 }
@@ -148,7 +148,7 @@ fn deleted_wal_or_shm_is_refused_and_acknowledged_writes_survive() {
         delete(&path, endings);
         let refused = store.tasks().enqueue(NewTask::new("late", "1")).unwrap_err();
         assert_eq!(refused, Error::Deleted(sidecar(&path, endings[0])));
-        let waited = store.watch().and_then(|mut watch| watch.wait(LONG));
+        let waited = store.watch().and_then(|mut watcher| watcher.wait(LONG));
         assert_eq!(waited, Err(refused));
         drop(store);
         assert_eq!(kinds(&path), ["a"], "{endings:?}");
@@ -162,7 +162,7 @@ fn tasks_of_another_process_survive_deleted_wal_and_shm() {
         let store = Store::open(&path).unwrap();
         enqueue(&store, "a");
         delete(&path, endings);
-        // A separate process, because SQLite shares the deleted index within one process.
+        // A separate process, because SQLite shares the deleted WAL index within one process.
         let name = "another_process_enqueues_a_task";
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--include-ignored"])

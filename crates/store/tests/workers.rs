@@ -117,9 +117,9 @@ fn zombie_process_counts_as_dead() {
 #[test]
 fn leases_of_a_live_process_survive_a_clock_set_forward() {
     let fixture = Fixture::new();
-    let (seen, unseen) = (WorkerId::new("seen"), WorkerId::new("unseen"));
-    fixture.store.workers().heartbeat(&seen, LEASE).unwrap();
-    let (kept, lost) = (fixture.claimed_by(&seen), fixture.claimed_by(&unseen));
+    let (known, unknown) = (WorkerId::new("known"), WorkerId::new("unknown"));
+    fixture.store.workers().heartbeat(&known, LEASE).unwrap();
+    let (kept, lost) = (fixture.claimed_by(&known), fixture.claimed_by(&unknown));
     fixture.clock.set(fixture.clock.now().plus(9 * HOUR));
     assert_eq!(fixture.recover(), freed(1));
     assert_eq!(fixture.state(&kept).0, TaskStatus::Running);

@@ -1,7 +1,7 @@
 //! Groups of files with the same content.
 //!
 //! Owns the definition of a group: present files with the same hash of the same algorithm; and empty files, if
-//! requested. Several names of one file are one copy. Reclaimable is the allocated size of the other copies.
+//! requested. Several names of one file are one copy. Reclaimable is the allocated size of all copies except one.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -160,7 +160,6 @@ struct HashGroup {
     ids: Vec<i64>,
 }
 
-/// A query and the connection it runs on.
 struct GroupSearch<'a> {
     conn: &'a Connection,
     query: &'a GroupQuery,
@@ -168,7 +167,6 @@ struct GroupSearch<'a> {
     unstable: &'a [i64],
 }
 
-/// Columns by which a group is evaluated.
 struct GroupFile {
     id: i64,
     root: i64,
@@ -353,10 +351,9 @@ fn sort(found: &mut [GroupSummary], by: SortBy) {
         SortBy::Size => (group.size, group.copies),
         SortBy::Path => (0, 0),
     };
-    let tie = |group: &GroupSummary| group.algorithm.as_str();
     found.sort_by(|a, b| {
-        let sorted = number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first));
-        sorted.then_with(|| tie(a).cmp(tie(b))).then_with(|| a.hash.cmp(&b.hash))
+        let order = number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first));
+        order.then_with(|| a.algorithm.as_str().cmp(b.algorithm.as_str())).then_with(|| a.hash.cmp(&b.hash))
     });
 }
 

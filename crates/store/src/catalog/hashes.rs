@@ -73,7 +73,7 @@ impl FileRef {
     pub fn row(self, ids: &NewFileIds) -> Option<i64> {
         match self {
             FileRef::Row(id) => Some(id),
-            FileRef::New(listing, place) => ids.get(&listing)?.get(place as usize).copied(),
+            FileRef::New(listing, index) => ids.get(&listing)?.get(index as usize).copied(),
         }
     }
 }
@@ -85,7 +85,7 @@ pub struct Digest {
     pub algorithm: Algorithm,
     /// Hash of the content.
     pub hash: Vec<u8>,
-    /// Whether another file has the same hash: only then it becomes part of a group.
+    /// Whether another file has the same hash; only then is it part of a group.
     pub shared: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct FileHash {
     pub stat: Stat,
     /// Result of the read.
     pub result: ReadResult,
-    /// Whether another file has the same content: only then it becomes part of a group.
+    /// Whether another file has the same content; only then is it part of a group.
     pub shared: bool,
     /// Whether its row differs: another size or time, or an error.
     pub differs: bool,

@@ -55,8 +55,8 @@ pub struct KnownFolder {
 }
 
 impl Catalog<'_> {
-    /// Returns whether any file of a root has unusual values. Called once for a walk: most roots have none, and their
-    /// folders are read faster without looking for them.
+    /// Returns whether any file of a root has unusual values. Called once for a walk: the folders of a root without any
+    /// are read faster.
     pub fn has_unusual(self, root: i64) -> Result<bool> {
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM library_files INDEXED BY ix_library_files_unusual
@@ -74,7 +74,6 @@ impl Catalog<'_> {
     }
 }
 
-/// Columns of a file with unusual values.
 struct UnusualFile {
     stat: Stat,
     excluded: bool,

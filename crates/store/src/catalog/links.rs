@@ -3,7 +3,7 @@
 //! Two rows are names of one file if they have the same inode number on the same filesystem. A link count is not used:
 //! a bind mount or a symbolic link leads to a file whose count is 1, and a count is as old as its row. If the
 //! filesystem is unknown, or its inode numbers are unstable, the device number replaces it. That is not an identity,
-//! because disks that are attached in turn get the same number: there the change time must be equal, too, or the inode
+//! because disks that are attached in turn get the same number: then the change time must also be equal, or the inode
 //! must be known to have several names.
 
 use rusqlite::Connection;
@@ -97,7 +97,6 @@ impl<'a> SharedNameFinder<'a> {
         SharedNameFinder { unstable, volumes: Vec::new(), names: Vec::new() }
     }
 
-    /// Reserves memory for this number of rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.names.reserve_exact(rows);
     }
@@ -111,11 +110,11 @@ impl<'a> SharedNameFinder<'a> {
         let has_stable_inodes = filesystem.is_some_and(|filesystem| !self.unstable.contains(&filesystem));
         let volume = Volume { filesystem, has_stable_inodes, device };
         // Usually the volume of the previous row.
-        let place = self.volumes.iter().rposition(|known| *known == volume).unwrap_or_else(|| {
+        let index = self.volumes.iter().rposition(|known| *known == volume).unwrap_or_else(|| {
             self.volumes.push(volume);
             self.volumes.len() - 1
         });
-        self.names.push(NameRow { inode, row, ctime_ns, volume: place as u32, links });
+        self.names.push(NameRow { inode, row, ctime_ns, volume: index as u32, links });
     }
 
     /// Returns the names of files with several names, ordered by row.
@@ -169,7 +168,6 @@ impl<'a> SharedNameFinder<'a> {
     }
 }
 
-/// A name and its file.
 struct ResolvedName {
     /// Filesystem, device and change time, as far as they are compared.
     key: (Option<i64>, u64, i64),

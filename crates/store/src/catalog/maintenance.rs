@@ -73,7 +73,7 @@ const RULES: &[Rule] = &[
         sets: "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1",
     },
     Rule {
-        name: "a missing file has the time since when",
+        name: "a missing file has the time of its removal",
         repair: "the last change of the row is used",
         table: "library_files",
         broken: "is_missing = 1 AND removed_at IS NULL",
@@ -182,10 +182,10 @@ fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Pur
     }
     if folders {
         // Counted before, because the statement does not count rows deleted by a cascade.
-        let missing_since = "removed_at IS NOT NULL AND removed_at < ?1";
-        let count = db.number(&format!("SELECT count(*) FROM folders WHERE {missing_since}"), [&before])?;
+        let is_old = "removed_at IS NOT NULL AND removed_at < ?1";
+        let count = db.number(&format!("SELECT count(*) FROM folders WHERE {is_old}"), [&before])?;
         purged.folders = usize::try_from(count).unwrap_or(0);
-        db.execute(&format!("DELETE FROM folders WHERE {missing_since}"), [&before])?;
+        db.execute(&format!("DELETE FROM folders WHERE {is_old}"), [&before])?;
     }
     Ok(purged)
 }

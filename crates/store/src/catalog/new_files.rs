@@ -1,6 +1,4 @@
-//! Inserts rows of new files, which is most of what a first scan writes.
-//!
-//! Owns the statement that inserts several rows.
+//! Inserts the rows of new files, several with one statement: most writes of a first scan.
 
 use std::sync::LazyLock;
 
@@ -18,10 +16,8 @@ const ROWS_PER_STATEMENT: usize = 16;
 /// Number of parameters that all rows share: root, folder, scan, time. Bound once, because binding takes 0.1 µs each.
 const COMMON_PARAMS: usize = 4;
 
-/// Number of parameters of each row.
 const PARAMS_PER_ROW: usize = 16;
 
-/// Returns the statement that inserts this number of files.
 fn insert_files(rows: usize) -> String {
     let mut sql = "INSERT INTO library_files (library_id, folder_id, last_seen_scan_id, created_at, updated_at,
             relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, needs_hash, read_algorithm, read_hash,
@@ -59,7 +55,7 @@ pub(super) fn insert_new_files(db: &Db<'_>, listing: &Listing, folder: i64, pref
             let mut path = String::with_capacity(prefix.len() + name.len());
             path.push_str(prefix);
             paths::push_text(&mut path, name);
-            let digest = digests.next_if(|(of, _)| *of == position).map(|(_, digest)| digest);
+            let digest = digests.next_if(|(index, _)| *index == position).map(|(_, digest)| digest);
             new.push(NewFile::new(path, stat, digest, now));
             position += 1;
         }
@@ -89,7 +85,6 @@ pub(super) fn insert_new_files(db: &Db<'_>, listing: &Listing, folder: i64, pref
     Ok((ids, conflicts))
 }
 
-/// Parameters of one row.
 struct NewFile<'a> {
     path: String,
     size: i64,

@@ -11,7 +11,6 @@ use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
 
-/// Result of writing a listing.
 pub(super) struct Recorded {
     pub(super) missing: usize,
     pub(super) excluded: usize,
@@ -20,10 +19,10 @@ pub(super) struct Recorded {
 }
 
 pub(super) fn write_listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
-    let Listing { scan, folder: place, .. } = listing;
-    let root = place.root;
-    let mut path = paths::to_text(place.path.as_os_str());
-    let folder = match place.id {
+    let Listing { scan, folder: listed, .. } = listing;
+    let root = listed.root;
+    let mut path = paths::to_text(listed.path.as_os_str());
+    let folder = match listed.id {
         Some(id) => id,
         None => folder_row(db, root, &path)?,
     };
@@ -120,7 +119,8 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
         .ok_or_else(|| Error::Internal("the row of a folder vanished".to_owned()))
 }
 
-/// Value of `error_status` for a folder that was a root and has not been walked since that root was removed.
+/// Value of `error_status` for a folder that was a root and has not been walked since that root was removed. Rows of
+/// existing files are compared with it, so the text must not change.
 pub(super) const UNSCANNED: &str = "it was a root of its own, and was not scanned since that was removed";
 
 /// Records that a folder of a root must be walked. Does nothing if the root has no row for the parent folder.

@@ -1,7 +1,7 @@
 //! Entries of a folder that walks skipped.
 //!
-//! Owns how they are counted and compared: the digests are sums over the entries, so entries can be added in any order
-//! and at any time. The walk decides what is hashed for an entry.
+//! Owns how they are counted and compared: the digests are sums over the entries, so entries can be added later and in
+//! any order. The walk decides what is hashed for an entry.
 
 use rusqlite::Row;
 

@@ -26,7 +26,6 @@ pub enum CancelOutcome {
     Requested,
 }
 
-/// Columns of a cancelled task.
 const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
 
 pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
@@ -41,7 +40,6 @@ pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
     Ok(CancelOutcome::Requested)
 }
 
-/// Returns running tasks whose cancellation was requested, with the tokens of their claims.
 pub(super) fn list_requested(db: &Db<'_>) -> Result<Vec<(i64, Token)>> {
     let sql = "SELECT id, worker_id FROM tasks WHERE status = 'running' AND cancel_requested_at IS NOT NULL";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?));

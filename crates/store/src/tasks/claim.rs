@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::lease::{DueRows, Token};
 use crate::time::UtcTime;
 
-/// Claims the requested tasks, then replacements that are more urgent than what the worker holds.
+/// Claims the requested tasks, then replacements that are more urgent than the tasks that the worker holds.
 pub(super) fn claim_all(
     db: &Db<'_>,
     requests: &[ClaimRequest],
@@ -19,22 +19,22 @@ pub(super) fn claim_all(
     batch: &mut ClaimBatch,
 ) -> Result<()> {
     promote(db)?;
-    let mut short = false;
+    let mut found_fewer = false;
     for request in requests {
-        let had = batch.claimed.iter().rev().take_while(|task| task.token == request.token).count();
-        let rest = request.limit.saturating_sub(had);
+        let already_claimed = batch.claimed.iter().rev().take_while(|task| task.token == request.token).count();
+        let rest = request.limit.saturating_sub(already_claimed);
         let found = claim_within(db, &without_claimed(request, batch), rest, None)?;
         let count = found.len();
         batch.claimed.extend(found);
-        short |= count < rest;
+        found_fewer |= count < rest;
     }
     for ReplacementClaim { claim: request, above_priority } in replacements {
-        let had = batch.replacements.iter().rev().take_while(|task| task.token == request.token).count();
-        let rest = request.limit.saturating_sub(had);
+        let already_claimed = batch.replacements.iter().rev().take_while(|task| task.token == request.token).count();
+        let rest = request.limit.saturating_sub(already_claimed);
         let found = claim_within(db, &without_claimed(request, batch), rest, *above_priority)?;
         batch.replacements.extend(found);
     }
-    if short {
+    if found_fewer {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
         // Timestamps that cannot be parsed are ignored.
         batch.next_due = db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| UtcTime::parse(&text));

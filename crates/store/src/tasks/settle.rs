@@ -41,7 +41,6 @@ pub(super) enum Completions {
     Individual,
 }
 
-/// Error when grouped completions could not be written.
 const LOST_COMPLETION: &str = "the caller no longer owns a completed task";
 
 /// Returns whether a batch failed only because grouped completions could not be written.
@@ -53,12 +52,12 @@ pub(super) fn is_lost_completion(error: &Error) -> bool {
 pub(super) fn settle_all(db: &Db<'_>, updates: &[TaskUpdate], completions: Completions) -> Result<Vec<UpdateResult>> {
     let mut results = vec![UpdateResult::Done; updates.len()];
     let mut grouped: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
-    for (update, results) in updates.iter().zip(&mut results) {
+    for (update, result) in updates.iter().zip(&mut results) {
         let can_group = update.disposition == Disposition::Completed(None) && !update.checkpointed;
         if can_group && completions == Completions::Grouped {
             grouped.entry(update.token.as_str()).or_default().push(update.id);
         } else {
-            *results = settle(db, update)?;
+            *result = settle(db, update)?;
         }
     }
     for (token, ids) in grouped {

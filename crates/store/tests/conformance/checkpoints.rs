@@ -27,11 +27,11 @@ pub(crate) fn checkpoints_are_ordered_by_first_save_and_replaced(fixture: &Fixtu
 
 pub(crate) fn checkpoint_with_a_wrong_token_is_refused(fixture: &Fixture) {
     let id = fixture.enqueue_plain();
-    let stranger = |id: i64| fixture.store.checkpoints().save(id, &fixture.worker.token(), "a", "1");
-    assert_refused(stranger(id), conflict, &[&id.to_string()]);
+    let save = |id: i64| fixture.store.checkpoints().save(id, &fixture.worker.token(), "a", "1");
+    assert_refused(save(id), conflict, &[&id.to_string()]);
     let task = fixture.claim_one();
-    assert_refused(stranger(id), conflict, &[&id.to_string()]);
-    assert_refused(stranger(77), conflict, &["77"]);
+    assert_refused(save(id), conflict, &[&id.to_string()]);
+    assert_refused(save(77), conflict, &["77"]);
     let other = fixture.enqueue_and_claim();
     assert_refused(fixture.store.checkpoints().save(id, &other.token, "a", "1"), conflict, &[]);
     assert_eq!(fixture.checkpoints(id), []);
@@ -125,8 +125,8 @@ pub(crate) fn list_for_claim_is_refused_to_a_previous_owner(fixture: &Fixture) {
     assert_refused(find(&old), conflict, &[&old.id.to_string()]);
     let new = fixture.claim_one();
     assert_eq!(find(&new).unwrap().len(), 1);
-    // After the new owner completed the task, its checkpoints are deleted. The previous owner must not take that for a
-    // new task.
+    // After the new owner completed the task, its checkpoints are deleted. The previous owner must not conclude that
+    // the task is new.
     fixture.store.tasks().settle_and_claim(vec![task_update(&new, Disposition::Completed(None))], vec![]).unwrap();
     assert_refused(find(&old), conflict, &[&old.id.to_string()]);
 }

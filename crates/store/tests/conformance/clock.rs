@@ -32,13 +32,13 @@ pub(crate) fn clock_set_back_does_not_run_a_task_early(fixture: &Fixture) {
 
 pub(crate) fn clock_set_back_loses_no_waiting_task(fixture: &Fixture) {
     // For every way in which a task becomes scheduled: the clock is set back, then time passes.
-    let give_back = [
+    let dispositions = [
         None,
         Some(Disposition::Released),
         Some(Disposition::Postponed(after(SEC))),
         Some(Disposition::Retry(after(SEC), failure("x"))),
     ];
-    for disposition in give_back {
+    for disposition in dispositions {
         for promoted in [false, true] {
             fixture.clock.set(noon());
             let id = fixture.enqueue(NewTask { run_after: Some(after(SEC)), ..plain_task() });
@@ -67,8 +67,8 @@ pub(crate) fn next_due_includes_a_task_that_is_not_due_again_after_clock_set_bac
     fixture.set_back(HOUR);
     // A worker must learn whether the task is pending or when it is due.
     let batch = fixture.claim_batch(1);
-    let had: Vec<i64> = batch.claimed.iter().map(|task| task.id).collect();
-    assert!(had == [id] || batch.next_due == Some(after(HOUR)), "{batch:?}");
+    let claimed: Vec<i64> = batch.claimed.iter().map(|task| task.id).collect();
+    assert!(claimed == [id] || batch.next_due == Some(after(HOUR)), "{batch:?}");
 }
 
 pub(crate) fn settle_succeeds_after_clock_set_back(fixture: &Fixture) {

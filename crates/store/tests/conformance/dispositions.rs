@@ -28,11 +28,12 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
     };
     let completed =
         |task: &ClaimedTask| TaskUpdate { checkpointed: false, ..task_update(task, Disposition::Completed(None)) };
-    let batch = |updates: Vec<TaskUpdate>| fixture.store.tasks().settle_and_claim(updates, Vec::new()).unwrap().results;
+    let settle =
+        |updates: Vec<TaskUpdate>| fixture.store.tasks().settle_and_claim(updates, Vec::new()).unwrap().results;
     // All tasks of two claims.
     let tasks = [claim(3), claim(2)].concat();
     fixture.advance(SEC);
-    assert_eq!(batch(tasks.iter().map(completed).collect()), [UpdateResult::Done; 5]);
+    assert_eq!(settle(tasks.iter().map(completed).collect()), [UpdateResult::Done; 5]);
     for task in &tasks {
         let row = fixture.row(task.id);
         assert_eq!((row.status, row.starts, row.result), (TaskStatus::Completed, 1, None));
@@ -53,7 +54,7 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
         UpdateResult::Done,
         UpdateResult::Lost,
     ];
-    assert_eq!(batch(updates), expected);
+    assert_eq!(settle(updates), expected);
     let found: Vec<_> = tasks.iter().map(|task| fixture.row(task.id)).map(|row| (row.status, row.starts)).collect();
     let mut expected = [(TaskStatus::Completed, 1); 5];
     expected[4].0 = TaskStatus::Scheduled;
@@ -137,7 +138,7 @@ pub(crate) fn first_failure_time_is_kept_across_retries(fixture: &Fixture) {
     }
     fixture.advance(SEC);
     let task = fixture.claim_one();
-    fixture.dead_letter(&task, "enough");
+    fixture.dead_letter(&task, "failure 4");
     let row = fixture.row(id);
     assert_eq!((row.first_failed_at, row.last_failed_at, row.attempts), (Some(after(SEC)), Some(after(SEC * 4)), 4));
 }
@@ -202,7 +203,7 @@ pub(crate) fn update_with_a_wrong_token_is_lost(fixture: &Fixture) {
     let claim = fixture.claim_one();
     let waiting = fixture.enqueue_plain();
     let rows = fixture.rows();
-    let strangers = [
+    let wrong_tokens = [
         fixture.worker.token(),
         WorkerId::new("worker").token(),
         Token::named(""),
@@ -210,7 +211,7 @@ pub(crate) fn update_with_a_wrong_token_is_lost(fixture: &Fixture) {
         Token::named(&claim.token.as_str().to_uppercase()),
         Token::named(&format!("{} ", claim.token.as_str())),
     ];
-    for token in strangers {
+    for token in wrong_tokens {
         for id in [pending, waiting, 77] {
             let task = ClaimedTask { id, token: token.clone(), ..claim.clone() };
             for disposition in all_dispositions() {
@@ -228,9 +229,9 @@ pub(crate) fn update_with_a_wrong_token_is_lost(fixture: &Fixture) {
 }
 
 pub(crate) fn update_after_release_is_lost(fixture: &Fixture) {
-    let give_back =
+    let dispositions =
         [Disposition::Released, Disposition::Postponed(after(HOUR)), Disposition::Retry(after(HOUR), failure("x"))];
-    for disposition in give_back {
+    for disposition in dispositions {
         let task = fixture.enqueue_and_claim();
         assert_eq!(fixture.settle(&task, disposition), UpdateResult::Done);
         let row = fixture.row(task.id);

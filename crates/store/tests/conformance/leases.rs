@@ -88,10 +88,10 @@ pub(crate) fn heartbeat_renews_an_expired_lease_before_recovery(fixture: &Fixtur
 
 pub(crate) fn heartbeat_with_a_wrong_token_is_lost(fixture: &Fixture) {
     let task = fixture.enqueue_and_claim();
-    let stranger = ClaimedTask { token: fixture.worker.token(), ..task.clone() };
+    let wrong_token = ClaimedTask { token: fixture.worker.token(), ..task.clone() };
     for _ in 0..2 {
         let row = fixture.row(task.id);
-        assert_eq!(fixture.heartbeat(&stranger), HeartbeatResult::Lost);
+        assert_eq!(fixture.heartbeat(&wrong_token), HeartbeatResult::Lost);
         assert_eq!(fixture.heartbeat(&ClaimedTask { id: 77, ..task.clone() }), HeartbeatResult::Lost);
         // An expired lease is not freed by a wrong token either.
         assert_eq!(fixture.row(task.id), row);
@@ -273,9 +273,9 @@ pub(crate) fn abandoned_claims_do_not_make_a_poison_pill(fixture: &Fixture) {
 }
 
 pub(crate) fn crashed_tasks_are_claimed_before_others_of_equal_priority(fixture: &Fixture) {
-    let put = |priority: i32| fixture.enqueue(NewTask { priority, ..plain_task() });
-    let (abandoned, low) = (put(0), put(-1));
-    let crashed = put(0);
+    let enqueue = |priority: i32| fixture.enqueue(NewTask { priority, ..plain_task() });
+    let (abandoned, low) = (enqueue(0), enqueue(-1));
+    let crashed = enqueue(0);
     for round in 0..2 {
         for task in fixture.claim().iter().filter(|task| task.id == crashed || round == 0) {
             assert!(task.id != crashed || fixture.start(task));
@@ -283,8 +283,8 @@ pub(crate) fn crashed_tasks_are_claimed_before_others_of_equal_priority(fixture:
         fixture.advance(LEASE);
         assert_eq!(fixture.store.tasks().recover(NEVER).unwrap(), freed(3));
     }
-    let others: Vec<i64> = (0..40).map(|_| put(0)).collect();
-    let urgent = put(7);
+    let others: Vec<i64> = (0..40).map(|_| enqueue(0)).collect();
+    let urgent = enqueue(7);
     let claim = |limit: usize, max_crashed_once: usize, max_crashed_often: usize| -> Vec<i64> {
         let request = ClaimRequest { max_crashed_once, max_crashed_often, ..fixture.claim_request(limit) };
         let claimed = fixture.store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
@@ -335,21 +335,21 @@ pub(crate) fn start_is_refused_after_the_claim_is_lost(fixture: &Fixture) {
 }
 
 pub(crate) fn replacement_claims_only_tasks_of_higher_priority(fixture: &Fixture) {
-    let add = |priority: i32| fixture.enqueue(NewTask { priority, ..plain_task() });
-    let (_low, same, high, higher) = (add(0), add(1), add(2), add(3));
-    let replacement = |above: Option<i32>, limit: usize| {
-        let replacement = vec![ReplacementClaim { claim: fixture.claim_request(limit), above_priority: above }];
-        let batch =
-            fixture.store.tasks().apply(WorkerBatch { replacements: replacement, ..WorkerBatch::default() }).unwrap();
+    let enqueue = |priority: i32| fixture.enqueue(NewTask { priority, ..plain_task() });
+    let (_low, same, high, higher) = (enqueue(0), enqueue(1), enqueue(2), enqueue(3));
+    let claim = |above_priority: Option<i32>, limit: usize| {
+        let replacements = vec![ReplacementClaim { claim: fixture.claim_request(limit), above_priority }];
+        let batch = fixture.store.tasks().apply(WorkerBatch { replacements, ..WorkerBatch::default() }).unwrap();
         let ids: Vec<i64> = batch.replacements.iter().map(|task| task.id).collect();
-        let back = batch.replacements.iter().map(|task| task_update(task, Disposition::Released)).collect::<Vec<_>>();
-        fixture.store.tasks().settle_and_claim(back, vec![]).unwrap();
+        let released =
+            batch.replacements.iter().map(|task| task_update(task, Disposition::Released)).collect::<Vec<_>>();
+        fixture.store.tasks().settle_and_claim(released, vec![]).unwrap();
         ids
     };
-    assert!(replacement(Some(3), 9).is_empty());
-    assert_eq!(replacement(Some(1), 9), [higher, high]);
-    assert_eq!(replacement(Some(1), 1), [higher]);
-    assert_eq!(replacement(None, 3), [higher, high, same]);
+    assert!(claim(Some(3), 9).is_empty());
+    assert_eq!(claim(Some(1), 9), [higher, high]);
+    assert_eq!(claim(Some(1), 1), [higher]);
+    assert_eq!(claim(None, 3), [higher, high, same]);
 }
 
 pub(crate) fn release_does_not_count_as_a_crash(fixture: &Fixture) {

@@ -1,4 +1,4 @@
-//! The conformance suite: what every backend of the store must do.
+//! The conformance suite: the behaviour that every backend of the store must have.
 //!
 //! It uses only the public API. A test is a function over a [`Fixture`]; [`conformance!`] generates the tests of one
 //! backend, and a function that it does not name is dead code. The clock is manual.
@@ -138,7 +138,8 @@ macro_rules! conformance {
                 prune_deletes_only_ids_outside_the_window,
                 clock_set_back_keeps_recorded_ids,
                 empty_id_or_scope_is_refused,
-                claimed_message_is_in_progress_until_it_is_recorded_or_released, recorded_ids_survive_closing_the_store;
+                claimed_message_is_in_progress_until_it_is_recorded_or_released,
+                recorded_ids_survive_closing_the_store;
             sharing:
                 two_stores_see_the_same_tasks,
                 two_stores_never_claim_the_same_task,
@@ -213,7 +214,7 @@ pub(crate) fn all_dispositions() -> [Disposition; 5] {
 
 /// A database with an open store, a clock and a worker.
 pub(crate) struct Fixture {
-    // Dropped before the backend deletes its database.
+    // Dropped before the backend, which deletes its database.
     pub(crate) store: Store,
     pub(crate) clock: WallClock,
     pub(crate) worker: WorkerId,
@@ -352,8 +353,8 @@ impl Fixture {
 
     /// Returns the steps and data of a task's checkpoints.
     pub(crate) fn checkpoints(&self, task: i64) -> Vec<(String, String)> {
-        let kept = self.store.checkpoints().list(task).unwrap();
-        kept.into_iter().map(|checkpoint| (checkpoint.step, checkpoint.data)).collect()
+        let saved = self.store.checkpoints().list(task).unwrap();
+        saved.into_iter().map(|checkpoint| (checkpoint.step, checkpoint.data)).collect()
     }
 
     /// Returns every task, newest first.

@@ -60,9 +60,9 @@ pub(crate) fn task_pages_neither_repeat_nor_skip_a_row(fixture: &Fixture) {
 }
 
 pub(crate) fn tasks_are_filtered_by_status_kind_and_queue(fixture: &Fixture) {
-    let add =
+    let enqueue =
         |queue: &str, kind: &str| fixture.enqueue(NewTask { queue: queue.to_owned(), ..NewTask::new(kind, "{}") });
-    let ids = [add("q", "a"), add("q", "b"), add("r", "a"), add("q", "a"), add("r", "a")];
+    let ids = [enqueue("q", "a"), enqueue("q", "b"), enqueue("r", "a"), enqueue("q", "a"), enqueue("r", "a")];
     fixture.cancel(ids[3]);
     let check = |filter: TaskFilter, expected: &[usize]| {
         let page = |after| fixture.store.tasks().list(&filter, after, 2);
@@ -83,8 +83,8 @@ pub(crate) fn tasks_are_filtered_by_status_kind_and_queue(fixture: &Fixture) {
 }
 
 /// Makes a dead letter for each kind, document and reason.
-fn dead_letter_each(fixture: &Fixture, each: &[(&str, &str, &str)]) -> Vec<DeadLetter> {
-    for (kind, document, reason) in each {
+fn dead_letter_each(fixture: &Fixture, cases: &[(&str, &str, &str)]) -> Vec<DeadLetter> {
+    for (kind, document, reason) in cases {
         let task = NewTask { document_id: Some((*document).to_owned()), ..NewTask::new(*kind, "{}") };
         fixture.enqueue(task);
         let request = ClaimRequest { kind: (*kind).to_owned(), ..fixture.claim_request(1) };
@@ -93,7 +93,7 @@ fn dead_letter_each(fixture: &Fixture, each: &[(&str, &str, &str)]) -> Vec<DeadL
     }
     let mut dead_letters = fixture.dead_letters();
     dead_letters.reverse();
-    assert_eq!(dead_letters.len(), each.len());
+    assert_eq!(dead_letters.len(), cases.len());
     dead_letters
 }
 

@@ -10,13 +10,14 @@ fn ids(ids: &[&str]) -> Vec<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-fn record(fixture: &Fixture, scope: &str, of: &[&str]) {
-    fixture.store.processed_ids().record(scope, ids(of)).unwrap();
+fn record(fixture: &Fixture, scope: &str, messages: &[&str]) {
+    fixture.store.processed_ids().record(scope, ids(messages)).unwrap();
 }
 
 #[track_caller]
-fn check(store: &Store, scope: &str, of: &[&str], window: Duration, known: &[bool]) {
-    assert_eq!(store.processed_ids().contains(scope, &ids(of), window).unwrap(), known, "{scope}: {of:?}");
+fn check(store: &Store, scope: &str, messages: &[&str], window: Duration, expected: &[bool]) {
+    let found = store.processed_ids().contains(scope, &ids(messages), window).unwrap();
+    assert_eq!(found, expected, "{scope}: {messages:?}");
 }
 
 pub(crate) fn id_is_contained_until_its_window_ends(fixture: &Fixture) {
@@ -26,7 +27,7 @@ pub(crate) fn id_is_contained_until_its_window_ends(fixture: &Fixture) {
     check(&fixture.store, QUEUE, &[], HOUR, &[]);
     fixture.advance(TICK);
     check(&fixture.store, QUEUE, &["a", "b"], HOUR, &[false, false]);
-    // The window belongs to the query, not to the record.
+    // Each query has its own window.
     check(&fixture.store, QUEUE, &["a", "b"], HOUR + TICK, &[true, true]);
     check(&fixture.store, QUEUE, &["a"], Duration::MAX, &[true]);
     record(fixture, QUEUE, &["now"]);

@@ -89,24 +89,24 @@ pub(crate) fn unique_key_holds_across_stores(fixture: &Fixture) {
     assert_eq!(fixture.rows().len(), 1);
 }
 
-/// Asserts that `act` ends a wait that has begun or is about to, and that the next wait needs another act.
-fn check_wakes(fixture: &Fixture, act: impl Fn()) {
-    let mut watch = fixture.store.watch().unwrap();
+/// Asserts that `action` ends a wait that has begun or is about to begin, and that the next wait needs another call.
+fn check_wakes(fixture: &Fixture, action: impl Fn()) {
+    let mut watcher = fixture.store.watch().unwrap();
     for _ in 0..3 {
         let (waiting, is_waiting) = mpsc::channel();
         let waiter = thread::spawn(move || {
             waiting.send(()).unwrap();
-            let woken = watch.wait(LONG);
-            (watch, woken)
+            let woken = watcher.wait(LONG);
+            (watcher, woken)
         });
         is_waiting.recv().unwrap();
-        act();
+        action();
         let (returned, woken) = waiter.join().unwrap();
         assert_eq!(woken, Ok(true));
-        watch = returned;
+        watcher = returned;
         // A write may wake twice: by the notifier and by the poll.
-        let _pending = watch.wait(Duration::ZERO).unwrap();
-        assert_eq!(watch.wait(Duration::ZERO), Ok(false));
+        let _pending = watcher.wait(Duration::ZERO).unwrap();
+        assert_eq!(watcher.wait(Duration::ZERO), Ok(false));
     }
 }
 
@@ -115,9 +115,9 @@ pub(crate) fn watcher_wakes_on_a_write_of_its_own_store(fixture: &Fixture) {
         fixture.enqueue_plain();
     });
     let scheduled = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), ..plain_task() });
-    let mut watch = fixture.store.watch().unwrap();
+    let mut watcher = fixture.store.watch().unwrap();
     fixture.store.tasks().run_now(scheduled).unwrap();
-    assert_eq!(watch.wait(LONG), Ok(true));
+    assert_eq!(watcher.wait(LONG), Ok(true));
 }
 
 pub(crate) fn watcher_wakes_on_a_write_of_another_store(fixture: &Fixture) {
@@ -133,15 +133,15 @@ pub(crate) fn watcher_wakes_when_wake_is_called(fixture: &Fixture) {
 
 pub(crate) fn watcher_does_not_wake_without_a_write(fixture: &Fixture) {
     fixture.enqueue_plain();
-    let mut watch = fixture.store.watch().unwrap();
-    assert_eq!(watch.wait(Duration::ZERO), Ok(false), "writes before the watcher was created do not count");
-    assert_eq!(watch.wait(Duration::from_millis(1)), Ok(false));
+    let mut watcher = fixture.store.watch().unwrap();
+    assert_eq!(watcher.wait(Duration::ZERO), Ok(false), "writes before the watcher was created do not count");
+    assert_eq!(watcher.wait(Duration::from_millis(1)), Ok(false));
     // Reading does not wake the watcher.
     fixture.rows();
-    assert_eq!(watch.wait(Duration::ZERO), Ok(false));
+    assert_eq!(watcher.wait(Duration::ZERO), Ok(false));
     // A write between two waits is not missed.
     fixture.enqueue_plain();
-    assert_eq!(watch.wait(Duration::ZERO), Ok(true));
+    assert_eq!(watcher.wait(Duration::ZERO), Ok(true));
 }
 
 pub(crate) fn closed_store_refuses_every_write(fixture: &Fixture) {

@@ -226,7 +226,7 @@ pub(crate) fn claims_are_ordered_by_priority_then_id(fixture: &Fixture) {
 }
 
 pub(crate) fn claim_returns_only_its_queue_and_kind(fixture: &Fixture) {
-    let place = |queue: &str, kind: &str| {
+    let enqueue = |queue: &str, kind: &str| {
         let task = NewTask { queue: queue.to_owned(), ..NewTask::new(kind, "{}") };
         fixture.enqueue(task)
     };
@@ -235,9 +235,9 @@ pub(crate) fn claim_returns_only_its_queue_and_kind(fixture: &Fixture) {
         kind: kind.to_owned(),
         ..fixture.claim_request(10)
     };
-    let ids = [place("day", "a"), place("day", "b"), place("night", "a"), place("Day", "a")];
-    let check = |request: Vec<ClaimRequest>, expected: &[(i64, &str)]| {
-        let claimed = fixture.store.tasks().settle_and_claim(vec![], request).unwrap().claimed;
+    let ids = [enqueue("day", "a"), enqueue("day", "b"), enqueue("night", "a"), enqueue("Day", "a")];
+    let check = |requests: Vec<ClaimRequest>, expected: &[(i64, &str)]| {
+        let claimed = fixture.store.tasks().settle_and_claim(vec![], requests).unwrap().claimed;
         let claimed_ids: Vec<_> = claimed.iter().map(|task| (task.id, &*task.kind)).collect();
         assert_eq!(claimed_ids, expected);
     };
@@ -277,7 +277,7 @@ pub(crate) fn claim_respects_max_running_across_queues(fixture: &Fixture) {
 }
 
 pub(crate) fn claim_requests_with_one_token_share_their_limit(fixture: &Fixture) {
-    let add = |kind: &str, count: usize| {
+    let enqueue = |kind: &str, count: usize| {
         fixture.store.tasks().enqueue_many(vec![NewTask::new(kind, "{}"); count]).unwrap();
     };
     let request = |kind: &str, limit: usize, token: &Token| ClaimRequest {
@@ -285,17 +285,17 @@ pub(crate) fn claim_requests_with_one_token_share_their_limit(fixture: &Fixture)
         token: token.clone(),
         ..fixture.claim_request(limit)
     };
-    let check = |request: Vec<ClaimRequest>, expected: &[(&str, usize)]| {
-        let claimed = fixture.store.tasks().settle_and_claim(vec![], request).unwrap().claimed;
+    let check = |requests: Vec<ClaimRequest>, expected: &[(&str, usize)]| {
+        let claimed = fixture.store.tasks().settle_and_claim(vec![], requests).unwrap().claimed;
         let kinds: Vec<&str> = claimed.iter().map(|task| &*task.kind).collect();
         let expected: Vec<&str> = expected.iter().flat_map(|(kind, count)| vec![*kind; *count]).collect();
         assert_eq!(kinds, expected);
     };
     let [one, two, three] = [fixture.worker.token(), fixture.worker.token(), fixture.worker.token()];
-    add("a", 3);
-    add("b", 10);
+    enqueue("a", 3);
+    enqueue("b", 10);
     check(vec![request("a", 5, &one), request("b", 5, &one)], &[("a", 3), ("b", 2)]);
-    add("a", 3);
+    enqueue("a", 3);
     check(vec![request("a", 2, &two), request("b", 2, &two), request("b", 2, &three)], &[("a", 2), ("b", 2)]);
 }
 
@@ -464,9 +464,9 @@ pub(crate) fn unknown_ids_return_not_found(fixture: &Fixture) {
     assert_refused(tasks.get(77), not_found, &["task 77"]);
     assert_refused(tasks.cancel(77), not_found, &["task 77"]);
     assert_refused(tasks.run_now(77), not_found, &["task 77"]);
-    assert_refused(dead_letters.get(77), not_found, &["letter 77"]);
-    assert_refused(dead_letters.discard(77), not_found, &["letter 77"]);
-    assert_refused(dead_letters.retry(77, plain_task()), not_found, &["letter 77"]);
+    assert_refused(dead_letters.get(77), not_found, &["dead letter 77"]);
+    assert_refused(dead_letters.discard(77), not_found, &["dead letter 77"]);
+    assert_refused(dead_letters.retry(77, plain_task()), not_found, &["dead letter 77"]);
     assert_eq!(fixture.rows(), []);
     assert_eq!(fixture.store.checkpoints().list(77).unwrap(), []);
 }
@@ -494,9 +494,9 @@ pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
             assert_eq!(fixture.row(task.id), row, "{what}");
             assert_eq!(fixture.dead_letters(), dead_letters, "{what}");
         };
-        let then = fixture.clock.now();
-        for ago in [0, 1, 100_000] {
-            fixture.advance(SEC * ago);
+        let finished_at = fixture.clock.now();
+        for seconds in [0, 1, 100_000] {
+            fixture.advance(SEC * seconds);
             for disposition in all_dispositions() {
                 assert_eq!(fixture.settle(&task, disposition.clone()), UpdateResult::Lost, "{disposition:?}");
                 unchanged(&format!("{disposition:?}"));
@@ -508,13 +508,13 @@ pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
             assert_refused(fixture.store.tasks().cancel(task.id), conflict, &[row.status.as_str()]);
             unchanged("cancel");
             assert_refused(fixture.store.tasks().run_now(task.id), conflict, &[row.status.as_str()]);
-            unchanged("hurry");
+            unchanged("run_now");
             let recovered = fixture.store.tasks().recover(0).unwrap();
             assert_eq!((recovered.freed, recovered.poisoned), (0, vec![]));
             unchanged("recover");
             assert_eq!(fixture.claim(), []);
             unchanged("claim");
         }
-        fixture.clock.set(then);
+        fixture.clock.set(finished_at);
     }
 }

@@ -18,19 +18,19 @@ impl Fixture {
 #[test]
 fn cleanup_is_not_claimed_before_execute_after() {
     let fixture = Fixture::new();
-    let made = fixture.cleanup_at("g", 60);
-    assert_eq!((made.status, made.execute_after), (CleanupStatus::Pending, fixture.now().plus(seconds(60))));
+    let created = fixture.cleanup_at("g", 60);
+    assert_eq!((created.status, created.execute_after), (CleanupStatus::Pending, fixture.now().plus(seconds(60))));
     assert_eq!(fixture.claim_cleanup(), None);
     fixture.advance(seconds(60));
     let claimed = fixture.claim_cleanup().unwrap();
-    assert_eq!((claimed.id, claimed.status), (made.id, CleanupStatus::Running));
+    assert_eq!((claimed.id, claimed.status), (created.id, CleanupStatus::Running));
     assert_eq!(claimed.lease_expires_at, Some(fixture.now().plus(LEASE)));
     assert_eq!(fixture.claim_cleanup(), None);
-    assert!(fixture.store.cleanups().finish(made.id, &token("b"), Ok(())).is_err());
-    let done = fixture.store.cleanups().finish(made.id, &token("a"), Ok(())).unwrap();
+    assert!(fixture.store.cleanups().finish(created.id, &token("b"), Ok(())).is_err());
+    let done = fixture.store.cleanups().finish(created.id, &token("a"), Ok(())).unwrap();
     assert_eq!((done.status, done.finished_at), (CleanupStatus::Completed, Some(fixture.now())));
     assert_eq!((done.lease_expires_at, done.error_code.clone()), (None, None));
-    assert!(fixture.store.cleanups().finish(made.id, &token("a"), Err("no".into())).is_err());
+    assert!(fixture.store.cleanups().finish(created.id, &token("a"), Err("no".into())).is_err());
     assert_eq!(fixture.store.cleanups().get("g").unwrap(), done);
 }
 

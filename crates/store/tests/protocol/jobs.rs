@@ -39,18 +39,18 @@ fn assert_conflict<T: std::fmt::Debug>(result: &Result<T, Error>) {
 fn job_moves_from_pending_to_completed() {
     let fixture = Fixture::new();
     let payload = r#"{"library_names": null, "batch_size": 5}"#;
-    let made = fixture.store.jobs().create(JobKind::Scan, payload, false).unwrap();
-    assert_eq!(made.id.len(), 36);
-    assert_eq!(made.id, made.id.to_lowercase());
-    assert_eq!(made.id.as_bytes()[14], b'4');
-    assert_eq!((made.status, made.dry_run, made.progress), (JobStatus::Pending, false, 0.0));
-    assert_eq!(made.payload, payload);
-    assert_eq!((made.created_at, made.updated_at), (fixture.now(), fixture.now()));
+    let created = fixture.store.jobs().create(JobKind::Scan, payload, false).unwrap();
+    assert_eq!(created.id.len(), 36);
+    assert_eq!(created.id, created.id.to_lowercase());
+    assert_eq!(created.id.as_bytes()[14], b'4');
+    assert_eq!((created.status, created.dry_run, created.progress), (JobStatus::Pending, false, 0.0));
+    assert_eq!(created.payload, payload);
+    assert_eq!((created.created_at, created.updated_at), (fixture.now(), fixture.now()));
 
     fixture.advance(seconds(1));
     let started = fixture.now();
     let claimed = fixture.claim("a");
-    assert_eq!((claimed.id.as_str(), claimed.status), (made.id.as_str(), JobStatus::Running));
+    assert_eq!((claimed.id.as_str(), claimed.status), (created.id.as_str(), JobStatus::Running));
     assert_eq!(claimed.worker_id.as_deref(), Some("a"));
     assert_eq!(claimed.worker_heartbeat_at, Some(started));
     assert_eq!(claimed.lease_expires_at, Some(started.plus(LEASE)));
@@ -58,13 +58,13 @@ fn job_moves_from_pending_to_completed() {
 
     fixture.advance(seconds(30));
     let jobs = fixture.store.jobs();
-    assert_eq!(jobs.heartbeat(&made.id, &token("a"), LEASE, 0.5, 12).unwrap(), HeartbeatResult::Kept);
-    let beaten = fixture.job(&made.id);
-    assert_eq!((beaten.progress, beaten.processed_items), (0.5, 12));
-    assert_eq!(beaten.lease_expires_at, Some(fixture.now().plus(LEASE)));
+    assert_eq!(jobs.heartbeat(&created.id, &token("a"), LEASE, 0.5, 12).unwrap(), HeartbeatResult::Kept);
+    let renewed = fixture.job(&created.id);
+    assert_eq!((renewed.progress, renewed.processed_items), (0.5, 12));
+    assert_eq!(renewed.lease_expires_at, Some(fixture.now().plus(LEASE)));
 
     fixture.advance(seconds(1));
-    let done = jobs.finish(&made.id, &token("a"), Ok(())).unwrap();
+    let done = jobs.finish(&created.id, &token("a"), Ok(())).unwrap();
     assert_eq!((done.status, done.progress, done.processed_items), (JobStatus::Completed, 1.0, 12));
     assert_eq!((done.finished_at, done.worker_heartbeat_at), (Some(fixture.now()), Some(fixture.now())));
     assert_eq!((done.lease_expires_at, done.error_code), (None, None));
@@ -158,9 +158,9 @@ fn released_job_is_pending_at_once() {
     let started = fixture.claim("a").started_at;
     let jobs = fixture.store.jobs();
     assert_conflict(&jobs.release(&id, &token("b")));
-    let free = jobs.release(&id, &token("a")).unwrap();
-    assert_eq!((free.status, free.worker_id, free.error_code), (JobStatus::Pending, None, None));
-    assert_eq!((free.finished_at, free.lease_expires_at), (None, None));
+    let released = jobs.release(&id, &token("a")).unwrap();
+    assert_eq!((released.status, released.worker_id, released.error_code), (JobStatus::Pending, None, None));
+    assert_eq!((released.finished_at, released.lease_expires_at), (None, None));
     let again = fixture.second().jobs().claim(&token("b"), LEASE).unwrap().unwrap();
     assert_eq!((again.id, again.started_at), (id.clone(), started));
     assert_conflict(&jobs.release(&id, &token("a")));
@@ -173,16 +173,16 @@ fn expired_lease_makes_a_job_retryable() {
         ("recovery", |fixture, _| assert_eq!(fixture.store.jobs().recover().unwrap(), 1)),
         ("a claim", |fixture, _| assert_eq!(fixture.store.jobs().claim(&token("b"), LEASE).unwrap(), None)),
         ("a late heartbeat", |fixture, id| {
-            let beat = fixture.store.jobs().heartbeat(id, &token("a"), LEASE, 0.5, 1);
-            assert_eq!(beat.unwrap(), HeartbeatResult::Expired);
+            let heartbeat = fixture.store.jobs().heartbeat(id, &token("a"), LEASE, 0.5, 1);
+            assert_eq!(heartbeat.unwrap(), HeartbeatResult::Expired);
         }),
     ];
-    for (way, find) in ways {
+    for (way, expire) in ways {
         let fixture = Fixture::new();
         let id = fixture.scan().id;
         fixture.claim("a");
         fixture.advance(LEASE);
-        find(&fixture, &id);
+        expire(&fixture, &id);
         let job = fixture.job(&id);
         assert_eq!(job.status, JobStatus::Retryable, "{way}");
         assert_eq!(job.error_code.as_deref(), Some("LEASE_EXPIRED"), "{way}");
@@ -264,10 +264,10 @@ fn finished_job_is_never_overwritten() {
 
 #[test]
 fn reset_is_refused_unless_the_job_is_retryable() {
-    for (status, legal) in [("pending", false), ("running", false), ("retryable", true)] {
+    for (status, allowed) in [("pending", false), ("running", false), ("retryable", true)] {
         let fixture = Fixture::new();
         let id = fixture.insert_job("1", "scan", status);
-        assert_eq!(fixture.store.jobs().reset(&id).is_ok(), legal, "{status}");
+        assert_eq!(fixture.store.jobs().reset(&id).is_ok(), allowed, "{status}");
     }
 }
 
@@ -299,12 +299,12 @@ fn heartbeat_with_invalid_progress_is_refused() {
     let fixture = Fixture::new();
     let id = fixture.scan().id;
     fixture.claim("a");
-    let beat = |progress, items| fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, progress, items);
+    let heartbeat = |progress, items| fixture.store.jobs().heartbeat(&id, &token("a"), LEASE, progress, items);
     for progress in [f64::NAN, f64::INFINITY, -0.1, 1.1] {
-        assert!(matches!(beat(progress, 0), Err(Error::Invalid(_))), "{progress}");
+        assert!(matches!(heartbeat(progress, 0), Err(Error::Invalid(_))), "{progress}");
     }
-    assert!(matches!(beat(0.5, u64::MAX), Err(Error::Invalid(_))));
-    assert_eq!(beat(1.0, 0).unwrap(), HeartbeatResult::Kept);
+    assert!(matches!(heartbeat(0.5, u64::MAX), Err(Error::Invalid(_))));
+    assert_eq!(heartbeat(1.0, 0).unwrap(), HeartbeatResult::Kept);
 }
 
 #[test]
@@ -401,10 +401,10 @@ fn job_pages_are_ordered_by_time_and_skip_nothing() {
         assert_eq!(pages(ALL, limit), all, "{limit}");
     }
     let filter = JobFilter { status: Some(JobStatus::Failed), kind: Some(JobKind::Thumbnail) };
-    let some: Vec<JobRow> =
+    let expected: Vec<JobRow> =
         all.into_iter().filter(|job| job.status == JobStatus::Failed && job.kind == JobKind::Thumbnail).collect();
-    assert!(some.len() > 3);
-    assert_eq!(pages(filter, 2), some);
+    assert!(expected.len() > 3);
+    assert_eq!(pages(filter, 2), expected);
 }
 
 #[test]

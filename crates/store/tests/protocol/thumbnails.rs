@@ -49,18 +49,18 @@ impl Fixture {
 fn thumbnail_moves_from_request_to_ready() {
     let fixture = Fixture::new();
     fixture.library_file();
-    let made = fixture.request_thumbnail("k", MediaType::Image);
-    assert_eq!((made.status, made.version, made.error_count), (ThumbStatus::Pending, 2, 0));
-    assert_eq!(made.output_relpath.as_deref(), Some("aa/bb/k.jpg"));
+    let created = fixture.request_thumbnail("k", MediaType::Image);
+    assert_eq!((created.status, created.version, created.error_count), (ThumbStatus::Pending, 2, 0));
+    assert_eq!(created.output_relpath.as_deref(), Some("aa/bb/k.jpg"));
     let claimed = fixture.claim_thumbnail("a").unwrap();
-    assert_eq!((claimed.id, claimed.status), (made.id, ThumbStatus::Running));
+    assert_eq!((claimed.id, claimed.status), (created.id, ThumbStatus::Running));
     assert_eq!((claimed.started_at, claimed.lease_expires_at), (Some(fixture.now()), Some(fixture.now().plus(LEASE))));
     fixture.advance(seconds(30));
-    let beat = |worker: &str| fixture.store.thumbnails().heartbeat(made.id, &token(worker), LEASE).unwrap();
-    assert_eq!((beat("a"), beat("b")), (HeartbeatResult::Kept, HeartbeatResult::Lost));
-    let refused = fixture.store.thumbnails().finish(made.id, &token("b"), ready());
+    let heartbeat = |worker: &str| fixture.store.thumbnails().heartbeat(created.id, &token(worker), LEASE).unwrap();
+    assert_eq!((heartbeat("a"), heartbeat("b")), (HeartbeatResult::Kept, HeartbeatResult::Lost));
+    let refused = fixture.store.thumbnails().finish(created.id, &token("b"), ready());
     assert!(matches!(refused, Err(Error::Conflict(_))));
-    let done = fixture.finish_thumbnail(made.id, ready());
+    let done = fixture.finish_thumbnail(created.id, ready());
     assert_eq!(
         (done.status, done.width, done.height, done.bytes_size),
         (ThumbStatus::Ready, Some(4), Some(3), Some(99))
@@ -68,7 +68,7 @@ fn thumbnail_moves_from_request_to_ready() {
     assert_eq!((done.finished_at, done.lease_expires_at), (Some(fixture.now()), None));
     // A repeated request returns the row, and nothing overwrites it.
     assert_eq!(fixture.request_thumbnail("k", MediaType::Image), done);
-    assert!(fixture.store.thumbnails().finish(made.id, &token("a"), failed()).is_err());
+    assert!(fixture.store.thumbnails().finish(created.id, &token("a"), failed()).is_err());
     assert_eq!(fixture.store.thumbnails().get("k").unwrap(), done);
     assert_eq!(fixture.store.thumbnails().counts().unwrap(), [(ThumbStatus::Ready, 1)]);
 }
@@ -162,14 +162,14 @@ fn images_and_videos_have_separate_limits() {
         let media = if key.starts_with('i') { MediaType::Image } else { MediaType::Video };
         fixture.request_thumbnail(key, media);
     }
-    let take = || fixture.claim_thumbnail("a").map(|row| row.thumb_key);
-    let taken: Vec<_> = (0..4).map(|_| take()).collect();
-    assert_eq!(taken, [Some("i1".into()), Some("i2".into()), Some("v1".into()), None]);
+    let claim = || fixture.claim_thumbnail("a").map(|row| row.thumb_key);
+    let claimed: Vec<_> = (0..4).map(|_| claim()).collect();
+    assert_eq!(claimed, [Some("i1".into()), Some("i2".into()), Some("v1".into()), None]);
     assert_eq!(fixture.second().thumbnails().claim(&token("b"), LEASE, ThumbLimits::default()).unwrap(), None);
     fixture.finish_thumbnail(fixture.store.thumbnails().get("v1").unwrap().id, ready());
-    assert_eq!((take(), take()), (Some("v2".into()), None));
+    assert_eq!((claim(), claim()), (Some("v2".into()), None));
     fixture.finish_thumbnail(fixture.store.thumbnails().get("i1").unwrap().id, failed());
-    assert_eq!((take(), take()), (Some("i3".into()), None));
+    assert_eq!((claim(), claim()), (Some("i3".into()), None));
 }
 
 #[test]

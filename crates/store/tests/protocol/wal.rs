@@ -34,11 +34,11 @@ impl Fixture {
 fn every_mode_runs_and_stores_its_frame_counts() {
     for mode in WalMode::ALL.iter().copied() {
         let fixture = Fixture::new();
-        let made = fixture.enqueue_checkpoint(mode);
-        assert_eq!((made.status, made.retry_count), (WalStatus::Pending, 0));
-        assert_eq!((made.execute_after, made.retry_after), (fixture.now(), Some(fixture.now())));
+        let created = fixture.enqueue_checkpoint(mode);
+        assert_eq!((created.status, created.retry_count), (WalStatus::Pending, 0));
+        assert_eq!((created.execute_after, created.retry_after), (fixture.now(), Some(fixture.now())));
         let claimed = fixture.claim_checkpoint().unwrap();
-        assert_eq!((claimed.id, claimed.status), (made.id, WalStatus::Running));
+        assert_eq!((claimed.id, claimed.status), (created.id, WalStatus::Running));
         assert_eq!((claimed.started_at, claimed.requested_mode), (Some(fixture.now()), mode));
         assert_eq!(fixture.claim_checkpoint(), None);
         let size = fixture.wal_size();
@@ -99,7 +99,7 @@ fn checkpoint_is_retryable_while_a_reader_blocks_it() {
 fn only_one_checkpoint_is_active_and_min_interval_is_respected() {
     let fixture = Fixture::new();
     let first = fixture.enqueue_checkpoint(WalMode::Passive);
-    let active = |answer| matches!(answer, WalRequestResult::Active(row) if row.id == first.id);
+    let active = |result| matches!(result, WalRequestResult::Active(row) if row.id == first.id);
     assert!(active(fixture.store.wal().enqueue(request(WalMode::Restart)).unwrap()));
     let claimed = fixture.claim_checkpoint().unwrap();
     assert!(active(fixture.second().wal().enqueue(request(WalMode::Restart)).unwrap()));
@@ -187,9 +187,9 @@ fn pending_checkpoint_ignores_retry_after() {
 #[test]
 fn completed_checkpoint_keeps_retry_after() {
     let fixture = Fixture::new();
-    let made = fixture.enqueue_checkpoint(WalMode::Passive);
+    let created = fixture.enqueue_checkpoint(WalMode::Passive);
     let claimed = fixture.claim_checkpoint().unwrap();
     let done = fixture.store.wal().run(&claimed, &token("a")).unwrap();
-    assert_eq!((done.status, done.retry_after), (WalStatus::Completed, made.retry_after));
+    assert_eq!((done.status, done.retry_after), (WalStatus::Completed, created.retry_after));
     assert_ne!(done.retry_after, None);
 }

@@ -1,5 +1,5 @@
-//! Files of the Python control plane, new, old and odd ones: they are migrated, and the control plane can still use
-//! them.
+//! Files of the Python control plane, of every version and in unusual states: they are migrated, and the control plane
+//! can still use them.
 
 mod ddl;
 
@@ -169,7 +169,7 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
                 .to_owned(),
         ),
         (
-            "before the hash's claims",
+            "before hash claims",
             "ALTER TABLE library_files DROP COLUMN hash_last_error;
              ALTER TABLE library_files DROP COLUMN hash_last_error_at;
              ALTER TABLE library_files DROP COLUMN hash_retry_after;
@@ -192,9 +192,12 @@ fn every_variant_of_a_control_plane_file_works_for_both_programs() {
              DELETE FROM schema_migrations WHERE version = 12"
                 .to_owned(),
         ),
-        ("a table whose line is missing", "DELETE FROM schema_migrations WHERE version IN (8, 10, 12)".to_owned()),
-        ("no line at all", "DELETE FROM schema_migrations".to_owned()),
-        ("no ledger", "DROP TABLE schema_migrations".to_owned()),
+        (
+            "tables without their recorded migration",
+            "DELETE FROM schema_migrations WHERE version IN (8, 10, 12)".to_owned(),
+        ),
+        ("no recorded migration", "DELETE FROM schema_migrations".to_owned()),
+        ("no migration table", "DROP TABLE schema_migrations".to_owned()),
         ("no dedup index", "DROP INDEX ix_library_files_dedup_group".to_owned()),
     ];
     for (variant, change) in variants {
@@ -433,8 +436,8 @@ fn interrupted_migration_is_resumed() {
         file.connection().execute_batch(&change).unwrap();
         let store = file.open();
         check_every_operation(&store, insert_library_file(&file.connection()));
-        let line = "SELECT name FROM schema_migrations WHERE version = 1002";
-        assert_eq!(file.texts(line), ["tasks"], "{dropped}");
+        let sql = "SELECT name FROM schema_migrations WHERE version = 1002";
+        assert_eq!(file.texts(sql), ["tasks"], "{dropped}");
     }
 }
 
