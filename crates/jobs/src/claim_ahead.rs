@@ -34,8 +34,8 @@ impl ClaimAhead {
     /// all workers have been busy.
     pub(crate) fn capacity(&self, busy_for: Duration) -> usize {
         let Some(mean) = self.mean.filter(|_| self.claims_ahead) else { return self.workers };
-        let each = mean.max(busy_for.as_secs_f64()).max(1e-9);
-        let ahead = self.workers as f64 * CLAIM_AHEAD_TIME.as_secs_f64() / each;
+        let duration = mean.max(busy_for.as_secs_f64()).max(1e-9);
+        let ahead = self.workers as f64 * CLAIM_AHEAD_TIME.as_secs_f64() / duration;
         self.workers + (ahead as usize).min(MAX_CLAIMED_AHEAD)
     }
 
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn capacity_follows_the_duration_of_handlers() {
-        let check = |workers: usize, each: Duration, expected: usize| {
-            let claim_ahead = after(workers, &[each; 50]);
-            assert_eq!(claim_ahead.capacity(Duration::ZERO), expected, "{workers} workers, {each:?} each");
+        let check = |workers: usize, duration: Duration, expected: usize| {
+            let claim_ahead = after(workers, &[duration; 50]);
+            assert_eq!(claim_ahead.capacity(Duration::ZERO), expected, "{workers} workers, {duration:?} per task");
         };
         check(8, Duration::from_secs(10), 8);
         check(8, Duration::from_millis(500), 8);

@@ -42,7 +42,6 @@ impl CrashCounts {
     }
 }
 
-/// The claimed and unsettled tasks of a kind.
 #[derive(Default)]
 pub(crate) struct Claims {
     all: HashMap<i64, Arc<InFlight>>,
@@ -73,7 +72,6 @@ impl Claims {
         self.waiting.iter().any(|(_, claim)| claim.claimed_at.elapsed() >= time)
     }
 
-    /// Sort key of the least urgent waiting task.
     pub(crate) fn least_urgent(&self) -> Option<Urgency> {
         self.waiting.back().map(|(urgency, _)| *urgency)
     }
@@ -88,14 +86,14 @@ impl Claims {
             lost.cancel_token.cancel();
         }
         let urgency = (rank, Reverse(task.priority), task.id);
-        let place = match self.waiting.back() {
+        let index = match self.waiting.back() {
             Some((last, _)) if *last >= urgency => self.waiting.partition_point(|(other, _)| *other < urgency),
             _ => self.waiting.len(),
         };
-        match self.waiting.get_mut(place) {
+        match self.waiting.get_mut(index) {
             // The same task, whose earlier claim is lost.
             Some((other, lost)) if *other == urgency => *lost = claim.clone(),
-            _ => self.waiting.insert(place, (urgency, claim.clone())),
+            _ => self.waiting.insert(index, (urgency, claim.clone())),
         }
     }
 
@@ -151,7 +149,7 @@ impl Claims {
         self.crash_counts
     }
 
-    /// How long all of `workers` workers have been busy; zero if one is free.
+    /// How long all of `workers` workers have been busy; zero if one is free or about to start a task.
     pub(crate) fn busy_for(&self, workers: usize) -> Duration {
         let (mut count, mut last) = (0, None);
         for start in self.running().filter_map(|claim| claim.started()) {
@@ -224,7 +222,6 @@ mod tests {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         claims.add(0, &claimed(1, 0, now));
         assert!(!claims.has_waited(second * 60));
-        // Any of the tasks counts, not only the most urgent one.
         claims.add(0, &claimed(2, -1, now.checked_sub(second).expect("a clock that has run for a second")));
         assert!(claims.has_waited(second));
     }

@@ -40,8 +40,7 @@ pub fn retry_all(store: &Store, kinds: &[TaskKind], filter: &DeadLetterFilter) -
                 summary.messages.push(dead_letter.id);
                 continue;
             }
-            let retried = rebuild_task(kinds, dead_letter);
-            match retried.and_then(|task| store.dead_letters().retry(dead_letter.id, task)) {
+            match rebuild_task(kinds, dead_letter).and_then(|task| store.dead_letters().retry(dead_letter.id, task)) {
                 Ok(enqueued) => summary.tasks.push((dead_letter.id, enqueued)),
                 Err(error) if error.is_user_error() => summary.refused.push((dead_letter.id, error)),
                 Err(error) => return Err(error),

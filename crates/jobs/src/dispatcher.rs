@@ -1,7 +1,7 @@
 //! The dispatcher: the only thread of a runner that claims and settles work.
 //!
-//! Owns the loop. It polls each source in the order of the protocol, sleeps until there is something to do, and ends
-//! when the runner is stopped. How rows are claimed and settled is up to the sources.
+//! Owns the loop. It polls each source in the order of the protocol, sleeps until work is due, and ends when the runner
+//! is stopped. The sources claim and settle the rows.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -121,8 +121,7 @@ impl Dispatcher {
         }
     }
 
-    /// Acknowledges callers that wait until the runner is idle. Queries waiting retries only if a caller waits for
-    /// them.
+    /// Acknowledges callers that wait until the runner is idle. Queries retries only if a caller waits for them.
     fn ack_idle(&self) -> Result<(), gristmill_store::Error> {
         let mut idle = self.signals.awaits_idle();
         for source in self.sources.iter().filter(|_| idle) {
@@ -148,7 +147,7 @@ impl Dispatcher {
         }
     }
 
-    /// Does what is due: liveness check, recovery, cancellations, one poll of every source, maintenance.
+    /// Runs the steps that are due: liveness check, recovery, cancellations, one poll of every source, maintenance.
     fn tick(&mut self, claim: bool, stopping: bool) -> Result<TickResult, gristmill_store::Error> {
         self.check_clock();
         let now = Instant::now();
@@ -199,7 +198,7 @@ impl Dispatcher {
     }
 
     /// Handles an error of the store. After a transient error it waits with a growing delay, but not beyond the
-    /// deadline of a stop. After any other error it cancels the handlers, releases what it can, and returns the error.
+    /// deadline of a stop. After any other error it cancels the handlers, releases the claims, and returns the error.
     fn on_store_error(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
         if !error.is_transient() {
             tracing::error!(%error, "the store has failed permanently; the runner ends");
@@ -214,13 +213,12 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Cancels all handlers and waits until they end, so that no command outlives the process. Their outcomes cannot be
-    /// stored.
+    /// Cancels all handlers and waits until they end, so that no command outlives the process. Outcomes are not stored.
     fn cancel_handlers(&mut self) {
         self.signals.stop(FATAL_STOP_TIMEOUT);
         self.sources.iter_mut().for_each(|source| source.cancel_all());
-        let over = Instant::now() + FATAL_STOP_TIMEOUT;
-        while self.sources.iter().any(|source| source.running() > 0) && Instant::now() < over {
+        let deadline = Instant::now() + FATAL_STOP_TIMEOUT;
+        while self.sources.iter().any(|source| source.running() > 0) && Instant::now() < deadline {
             self.signals.pause(Duration::from_millis(5));
         }
     }
@@ -260,7 +258,7 @@ impl Dispatcher {
         result
     }
 
-    /// Sleeps until there is something to do. Returns whether to claim work.
+    /// Sleeps until work may be due. Returns whether to claim work.
     fn sleep(&mut self) -> Result<bool, gristmill_store::Error> {
         self.signals.mark_asleep();
         let now = Instant::now();
@@ -292,7 +290,6 @@ impl Dispatcher {
 struct TickResult {
     /// Every source was polled, and none settled or claimed anything.
     is_idle: bool,
-    /// At least one row was settled.
     any_settled: bool,
 }
 

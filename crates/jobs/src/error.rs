@@ -17,7 +17,7 @@ pub enum Error {
     Setting(String),
     /// A thread of the runner could not be started, or panicked.
     Thread(String),
-    /// This method was called in a handler of the same runner, where it would wait for itself.
+    /// This method was called in a handler of the same runner, where it would deadlock.
     CalledInHandler(&'static str),
 }
 

@@ -70,13 +70,13 @@ pub struct Command {
 }
 
 impl Command {
-    /// Rejects what cannot be run on any system: an empty argv, a NUL character, a variable without a name, a timeout
-    /// that is not positive. The error names the field and what is expected.
+    /// Rejects commands that no system can run: an empty argv, a NUL character, a variable without a name, a timeout
+    /// that is not positive. The error names the field and the expected value.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.is_empty() {
             return Err("argv is empty; expected: the program and its arguments".to_owned());
         }
-        let argv = self.argv.iter().enumerate().map(|(index, word)| (format!("argv[{index}]"), word.as_bytes()));
+        let argv = self.argv.iter().enumerate().map(|(index, arg)| (format!("argv[{index}]"), arg.as_bytes()));
         let cwd = self.cwd.iter().map(|cwd| ("cwd".to_owned(), cwd.as_os_str().as_encoded_bytes()));
         let env = self.env.iter().map(|(name, value)| (format!("env.{name:?}"), value.as_bytes()));
         if let Some((field, _)) = argv.chain(cwd).chain(env).find(|(_, text)| text.contains(&0)) {
@@ -139,7 +139,6 @@ pub fn kind(settings: ExecSettings) -> TaskKind {
     kind
 }
 
-/// The stored result of a command that succeeded.
 #[derive(Debug, Serialize)]
 struct CommandResult<'a> {
     exit_code: i32,
@@ -169,7 +168,7 @@ fn run(settings: &ExecSettings, task: &TaskContext<'_>) -> TaskResult<()> {
         WaitOutcome::Cancelled => return Err(TaskError::cancelled()),
         WaitOutcome::TimedOut => {
             let limit = limit.unwrap_or_default();
-            return Err(TaskError::transient(failure(format!("took longer than {limit:?} and was ended"))));
+            return Err(TaskError::transient(failure(format!("took longer than {limit:?} and was terminated"))));
         }
     };
     match classify(&command, status) {
@@ -235,7 +234,7 @@ pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
     Some(Some(parts.join("\n")).filter(|text| !text.is_empty()))
 }
 
-/// The last lines of a text, at max_bytes 15 and 3,000 characters, with a mark where it is cut.
+/// The last lines of a text, at most 15 lines and 3,000 characters, with a mark where it is cut.
 fn last_lines(text: &str) -> String {
     // A line break at the end does not begin another line.
     let line = text.trim_end_matches('\n').rmatch_indices('\n').nth(14).map_or(0, |(at, _)| at + 1);
@@ -254,7 +253,6 @@ enum WaitOutcome {
     TimedOut,
 }
 
-/// A started command and its collected output.
 struct RunningCommand {
     child: Child,
     closed: Receiver<()>,
@@ -304,8 +302,7 @@ impl RunningCommand {
         spawn_reader(self.child.stdout.take(), &self.stdout, on_close.clone())?;
         spawn_reader(self.child.stderr.take(), &self.stderr, on_close)?;
         if let (Some(mut pipe), Some(text)) = (self.child.stdin.take(), command.stdin.clone()) {
-            // On a thread, because a command may never read its input. One that reads only a part of it is not an
-            // error.
+            // On a thread, because a command may never read its input. Reading only a part of it is not an error.
             thread("exec-stdin", move || drop(pipe.write_all(text.as_bytes())))?;
         }
         Ok(())
@@ -318,10 +315,10 @@ impl RunningCommand {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(WaitOutcome::Exited(status));
             }
-            let over = limit.is_some_and(|limit| Instant::now() >= limit);
-            if over || task.is_cancelled() {
+            let is_expired = limit.is_some_and(|limit| Instant::now() >= limit);
+            if is_expired || task.is_cancelled() {
                 self.terminate(task.grace())?;
-                return Ok(if over { WaitOutcome::TimedOut } else { WaitOutcome::Cancelled });
+                return Ok(if is_expired { WaitOutcome::TimedOut } else { WaitOutcome::Cancelled });
             }
             // A command that has closed both outputs is usually about to exit.
             if let Err(RecvTimeoutError::Disconnected) = self.closed.recv_timeout(pause) {
@@ -434,7 +431,6 @@ impl BoundedOutput {
     }
 }
 
-/// Process groups and signals of Unix.
 #[cfg(unix)]
 mod system {
     use std::os::unix::process::CommandExt;

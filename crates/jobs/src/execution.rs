@@ -44,7 +44,7 @@ impl PendingUpdate {
 #[derive(Default)]
 pub(crate) struct CompletionQueue {
     pending: Mutex<Vec<PendingUpdate>>,
-    /// At this length the dispatcher is woken and stores them without waiting for more.
+    /// At this length the dispatcher is woken and stores the outcomes without waiting for more.
     pub(crate) threshold: AtomicUsize,
 }
 
@@ -76,7 +76,6 @@ impl CompletionQueue {
     }
 }
 
-/// One run of a task on its pool.
 pub(crate) struct Execution {
     pub(crate) signals: Arc<DispatcherSignals>,
     pub(crate) completions: Arc<CompletionQueue>,
@@ -108,7 +107,7 @@ impl Execution {
             return Ok(());
         }
         self.claim.start();
-        let work = TaskContext {
+        let task = TaskContext {
             claim: &self.claim,
             context,
             signals: &self.signals,
@@ -116,10 +115,10 @@ impl Execution {
             task_result: RefCell::default(),
             checkpointed: Cell::new(self.claim.task.was_started()),
         };
-        let result = catch_panic(|| (self.runner.kind.handler)(&work))
+        let result = catch_panic(|| (self.runner.kind.handler)(&task))
             .map_err(|error| as_timeout(error, context, self.runner.kind.timeout));
-        let checkpointed = work.checkpointed.get();
-        let task_result = work.task_result.take();
+        let checkpointed = task.checkpointed.get();
+        let task_result = task.task_result.take();
         report_to_breaker(permit, &result);
         self.complete(self.outcome(&result, task_result), checkpointed);
         // The pool counts a panic, and logs it with its backtrace.
@@ -177,9 +176,9 @@ impl Execution {
 
 /// Replaces the error of a handler that was cancelled by its timeout with one that names the timeout.
 fn as_timeout(error: TaskError, context: &Context, timeout: Option<Duration>) -> TaskError {
-    let over = context.remaining().is_some_and(|left| left.is_zero());
+    let is_expired = context.remaining().is_some_and(|left| left.is_zero());
     match timeout {
-        Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
+        Some(limit) if is_expired && matches!(error.cause(), Cause::Cancelled) => {
             let mut timed_out = TaskError::transient(format!("exceeded the timeout of {limit:?}"));
             if let Some(step) = error.step() {
                 timed_out = timed_out.with_step(step);
@@ -190,8 +189,7 @@ fn as_timeout(error: TaskError, context: &Context, timeout: Option<Duration>) ->
     }
 }
 
-/// Counts transient errors and panics as failures of the breaker; permanent errors, which are the task's own, do not
-/// open it.
+/// Reports transient errors and panics as failures. Permanent errors have their cause in the task: they are successes.
 fn report_to_breaker(permit: Option<Permit>, result: &TaskResult<()>) {
     let Some(permit) = permit else { return };
     match result {

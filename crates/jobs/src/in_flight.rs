@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use gristmill_store::UtcTime;
 use gristmill_store::tasks::ClaimedTask;
 
-/// One claimed task and the state of its run.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) task: ClaimedTask,
@@ -57,7 +56,7 @@ impl InFlight {
         self.cancel_requested.load(Ordering::SeqCst)
     }
 
-    /// Age of the lease since its last renewal: the longer one of the two clocks' readings.
+    /// Time since the lease was last renewed, by the clock that shows more.
     pub(crate) fn lease_age(&self, now: (Instant, UtcTime)) -> Duration {
         let (instant, time) = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
         now.0.saturating_duration_since(instant).max(now.1.since(time))
@@ -67,7 +66,6 @@ impl InFlight {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Records that the handler is started now.
     pub(crate) fn start(&self) {
         self.started.get_or_init(Instant::now);
     }
@@ -108,8 +106,7 @@ pub(crate) struct CancelToken {
 impl CancelToken {
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
-        // A thread that has read the flag and is about to wait holds the lock: taking it ensures that the thread is
-        // woken.
+        // A thread that has read the flag and is about to wait holds the lock: taking it ensures that it is woken.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }

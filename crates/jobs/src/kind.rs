@@ -49,7 +49,7 @@ pub struct TaskKind {
     pub(crate) breaker: Option<Breaker>,
     pub(crate) cleanup: Option<Arc<Cleanup>>,
     pub(crate) rebuild: Option<Arc<Rebuild>>,
-    /// Timeout that the handler applies itself, unless the payload sets another.
+    /// Timeout that the handler itself applies, unless the payload sets another.
     pub(crate) own_timeout: Option<Duration>,
 }
 
@@ -95,8 +95,7 @@ impl TaskKind {
         self
     }
 
-    /// Sets how long a claim is valid without a heartbeat; default: [`lease`](crate::RunnerBuilder::lease) of the
-    /// runner.
+    /// Sets how long a claim is valid without a heartbeat; default: the [runner's](crate::RunnerBuilder::lease).
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
@@ -168,7 +167,7 @@ impl TaskKind {
     }
 }
 
-/// The first line of an error, up to 500 characters, for tables; the details have all of it.
+/// The first line of an error, up to 500 characters, for tables; the details contain the whole error.
 fn one_line(error: &TaskError) -> String {
     let text = error.to_string();
     let line: String = text.lines().next().unwrap_or_default().chars().take(500).collect();

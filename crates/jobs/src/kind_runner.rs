@@ -11,7 +11,6 @@ use gristmill_store::tasks::{Disposition, UpdateResult};
 use crate::claims::Claims;
 use crate::kind::TaskKind;
 
-/// Number of tasks by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) completed: AtomicU64,
@@ -22,7 +21,6 @@ pub(crate) struct Counts {
     pub(crate) lost: AtomicU64,
 }
 
-/// A registered kind with its pool and its claimed tasks.
 pub(crate) struct KindRunner {
     pub(crate) kind: Arc<TaskKind>,
     pub(crate) pool: Pool<()>,

@@ -1,7 +1,7 @@
 //! Sources for the tables of the protocol: scan and hash jobs, thumbnails, thumbnail clean-up, WAL checkpoints.
 //!
-//! Owns what they have in common: a row is claimed, run by a handler under a lease, and finished. Rows are few and take
-//! long, so each is claimed and finished by its own transaction. What is specific to a table is in `shared_tables`.
+//! Owns the common part: a row is claimed, run by a handler under a lease, and finished. Rows are few and slow, so each
+//! is claimed and finished by its own transaction. The parts that differ by table are in `shared_tables`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ impl<R> RowContext<'_, R> {
         *lock(&self.claim.progress) = (items, fraction);
     }
 
-    /// Token of the claim, which the owner's writes to the row must have.
+    /// Token of the claim. Writes to the row are refused without it.
     pub fn token(&self) -> &Token {
         &self.claim.token
     }
@@ -116,10 +116,9 @@ pub(crate) trait LeasedRows: Send + Sync + 'static {
 
 type InFlightRows<R> = Mutex<Vec<Arc<RowClaim<R>>>>;
 
-/// A row and the result of its handler; `None` if that was not started.
+/// A row and the result of its handler; `None` if the handler was not started.
 type EndedRow<T> = (Arc<RowClaim<<T as LeasedRows>::Row>>, Option<TaskResult<<T as LeasedRows>::Output>>);
 
-/// The source of one table's rows.
 pub(crate) struct LeasedTable<T: LeasedRows> {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -285,7 +284,10 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
         running.retain(|claim| !claim.cancel_token.is_cancelled());
         for claim in running {
             if !self.table.is_held(&self.signals.store, &claim)? {
-                tracing::info!(table = self.table.name(), "a row was cancelled; its handler is cancelled");
+                tracing::info!(
+                    table = self.table.name(),
+                    "the row was cancelled or its claim is lost; the handler is cancelled"
+                );
                 claim.cancel_token.cancel();
             }
         }
@@ -322,7 +324,6 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     }
 }
 
-/// Renews the leases of one table's rows.
 struct RowLeaseRenewer<T: LeasedRows> {
     store: Store,
     table: Arc<T>,
@@ -347,7 +348,7 @@ impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
                 result => result?,
             };
             if result != HeartbeatResult::Kept {
-                tracing::warn!(table = self.table.name(), ?result, "the lease is lost; cancelling the handler");
+                tracing::warn!(table = self.table.name(), ?result, "the lease is lost; the handler is cancelled");
                 claim.cancel_token.cancel();
             }
         }

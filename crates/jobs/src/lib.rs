@@ -34,8 +34,8 @@
 //! |---|---|
 //! | returns `Ok` | is completed, with the [result](TaskContext::set_result) |
 //! | returns a transient error | is retried later according to its kind's [`Retry`](gristmill_pool::Retry) |
-//! | returns a partial error | is retried; the next attempt has its [checkpoints](TaskContext::checkpoint) and the failed step |
-//! | fails permanently, panics, or fails the last attempt | becomes a dead letter; the kind's [clean-up](TaskKind::on_exhausted) is called |
+//! | returns a partial error | is retried with its [checkpoints](TaskContext::checkpoint) and the failed step |
+//! | panics, fails permanently or for the last time | becomes a dead letter with a [clean-up](TaskKind::on_exhausted) |
 //! | is cancelled because the worker stops | is released at once; no attempt is counted |
 //! | dies with its process | is released when the lease expires; after the third crash it becomes a dead letter |
 
@@ -70,7 +70,7 @@ pub use crate::shared_tables::ThumbnailInfo;
 pub use crate::stats::{RunSummary, RunnerStats, TaskKindStats};
 pub use crate::task_context::TaskContext;
 
-// Tested in this crate because the README's examples use the pool and the store, too.
+// Tested in this crate because the guide's examples use the pool and the store, too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/library.md")]
-struct Readme;
+struct LibraryGuide;

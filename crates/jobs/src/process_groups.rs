@@ -1,11 +1,11 @@
 //! Records the process groups of running commands, so that a later run can kill those that a killed worker left
 //! running.
 //!
-//! Owns a folder beside the database with a file for each running command: the worker, what it works on, the run's id
-//! and, once the command is started, the leader of its group. A command whose worker was killed before it wrote the
+//! Owns a folder beside the database with a file for each running command: the worker, the name of its work, the run's
+//! id and, once the command is started, the leader of its group. A command whose worker was killed before it wrote the
 //! leader is found by the run's id in its environment. The file is deleted when its command has ended. Files are not
 //! synced, because they are useless after a reboot. A group is killed only if it is certain to be the recorded one,
-//! which only Linux shows.
+//! which can be verified only on Linux.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -33,7 +33,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Incomplete records older than this are deleted.
 const MAX_INCOMPLETE_AGE: Duration = Duration::from_secs(3600);
 
-/// Tag of this process.
 static OWNER: LazyLock<String> = LazyLock::new(process::tag);
 
 /// The process groups of running commands that use one database.
@@ -50,19 +49,19 @@ impl ProcessGroups {
         ProcessGroups { folder: folder.into() }
     }
 
-    /// Records a command that is about to be started as the leader of a new group. `work` names what it works on.
+    /// Records a command that is about to be started as the leader of a new group, for `work` such as `task 7`.
     pub fn record(&self, work: &str) -> ProcessRecord {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let owner: String = OWNER.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let run = format!("{owner}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let found = CommandRecord {
+        let recorded = CommandRecord {
             owner: OWNER.clone(),
             session: system::session(),
             work: work.to_owned(),
             run: run.clone(),
             leader: None,
         };
-        let file = self.write(&found).inspect_err(|error| warn(&self.folder, error)).ok();
+        let file = self.write(&recorded).inspect_err(|error| warn(&self.folder, error)).ok();
         ProcessRecord { run, file }
     }
 
@@ -87,7 +86,7 @@ impl ProcessGroups {
     pub fn kill_orphans(&self, work: Option<&str>) -> usize {
         let Ok(entries) = fs::read_dir(&self.folder) else { return 0 };
         let boot = boot_of(&OWNER);
-        let mut left = Vec::new();
+        let mut orphans = Vec::new();
         for path in entries.flatten().map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let same_machine = |name: &str| name.split('-').next() == boot.split('-').next();
@@ -106,17 +105,16 @@ impl ProcessGroups {
             };
             let is_dead = process::is_alive(&recorded.owner) == Some(false);
             if is_dead || work == Some(recorded.work.as_str()) {
-                left.push((path, recorded));
+                orphans.push((path, recorded));
             }
         }
-        let ended = terminate_all(left.iter().filter_map(|(_, recorded)| recorded.running_group()).collect());
-        left.iter().for_each(|(path, _)| drop(fs::remove_file(path)));
+        let ended = terminate_all(orphans.iter().filter_map(|(_, recorded)| recorded.running_group()).collect());
+        orphans.iter().for_each(|(path, _)| drop(fs::remove_file(path)));
         drop(fs::remove_dir(&self.folder));
         ended
     }
 }
 
-/// Whether a record was last written more than [`MAX_INCOMPLETE_AGE`] ago.
 fn is_old(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > MAX_INCOMPLETE_AGE)
@@ -180,7 +178,6 @@ fn boot_of(tag: &str) -> String {
     boot.map_or_else(|| "unknown".to_owned(), |(boot, _)| boot.replace('/', "-"))
 }
 
-/// The contents of a command's record.
 #[derive(Debug, PartialEq, Eq)]
 struct CommandRecord {
     owner: String,
@@ -236,7 +233,7 @@ impl CommandRecord {
     }
 }
 
-/// Terminates groups with all their processes, all at the same time. Returns the number of groups.
+/// Terminates all groups at the same time, with all their processes. Returns the number of groups.
 fn terminate_all(mut groups: Vec<u32>) -> usize {
     let count = groups.len();
     for kill in [false, true] {
@@ -253,7 +250,6 @@ fn terminate_all(mut groups: Vec<u32>) -> usize {
     count
 }
 
-/// A running process of a group.
 struct Member {
     process: u32,
     session: i32,
@@ -267,7 +263,6 @@ mod tests {
 
     use super::*;
 
-    /// Starts a command in its own group, with its standard output piped.
     fn start(script: &str) -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()

@@ -1,7 +1,7 @@
 //! The runner: how it is configured, started and stopped.
 //!
-//! Owns its two threads, the dispatcher, which claims and settles, and the heartbeat thread, which renews leases, and
-//! the order in which sources are polled.
+//! Owns the order in which sources are polled, and the runner's two threads: the dispatcher claims and settles, the
+//! heartbeat thread renews leases.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -257,7 +257,6 @@ impl fmt::Debug for RunnerBuilder {
     }
 }
 
-/// Collects the sources of the protocol's tables and their lease renewers.
 struct Sources {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -312,8 +311,8 @@ impl RunnerHandle {
         self.signals.wait_idle(WaitFor::NoDueTasks)
     }
 
-    /// Waits up to `limit` until the runner has ended. It ends by itself only when the store fails permanently. Returns
-    /// `None` if it has not ended.
+    /// Waits up to `limit` until the runner has ended; `None` if it has not. Without a stop it ends only when the store
+    /// fails permanently.
     pub fn wait_ended(&self, limit: Duration) -> Option<Result<(), Error>> {
         self.signals.wait_ended(Some(limit))
     }
@@ -331,10 +330,10 @@ impl RunnerHandle {
             // A panic has been logged already.
             drop(thread.join());
         }
-        // Tasks that still run have been released and are not waited for. All pools together have a short time, within
-        // the deadline, for threads that are about to end.
-        let moment = Instant::now() + THREAD_EXIT_TIMEOUT;
-        let end = end.map_or(moment, |end| end.min(moment));
+        // Tasks that still run have been released and are not waited for. The pools share one short timeout, within the
+        // deadline, for threads that are about to end.
+        let exit_deadline = Instant::now() + THREAD_EXIT_TIMEOUT;
+        let end = end.map_or(exit_deadline, |end| end.min(exit_deadline));
         self.runners.iter().for_each(|runner| runner.pool.cancel());
         for runner in &self.runners {
             runner.pool.shutdown(end.saturating_duration_since(Instant::now()));
@@ -369,15 +368,15 @@ impl fmt::Debug for RunnerHandle {
 
 /// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that
 /// never yields nor a dispatcher that waits for the disk can delay it.
-fn renew_leases_until_stopped(mut sources: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
+fn renew_leases_until_stopped(mut renewers: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
     loop {
-        let next = sources.iter().map(|source| source.due()).min().unwrap_or_else(|| Instant::now() + IDLE_INTERVAL);
+        let next = renewers.iter().map(|renewer| renewer.due()).min().unwrap_or_else(|| Instant::now() + IDLE_INTERVAL);
         if heartbeat_stop.wait(next.saturating_duration_since(Instant::now())) {
             return;
         }
         let now = Instant::now();
-        for source in sources.iter_mut().filter(|source| source.due() <= now) {
-            if let Err(error) = source.renew() {
+        for renewer in renewers.iter_mut().filter(|renewer| renewer.due() <= now) {
+            if let Err(error) = renewer.renew() {
                 tracing::warn!(%error, "cannot renew leases; retrying");
             }
         }

@@ -179,12 +179,11 @@ impl DispatcherSignals {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Marks the calling thread as one that runs this runner's code.
     pub(crate) fn enter(&self) -> Inside {
         Inside { outer: INSIDE.replace(self.address()) }
     }
 
-    /// Fails in this runner's own handlers and threads, where `method` would wait for itself.
+    /// Fails in this runner's own handlers and threads, where `method` would deadlock.
     pub(crate) fn check_outside_handler(&self, method: &'static str) -> Result<(), Error> {
         if INSIDE.get() == self.address() { Err(Error::CalledInHandler(method)) } else { Ok(()) }
     }

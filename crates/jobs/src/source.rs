@@ -29,7 +29,7 @@ pub(crate) trait WorkSource: Send {
     /// Number of rows that are claimed and not settled.
     fn in_flight(&self) -> usize;
 
-    /// Number of rows whose handler runs.
+    /// Number of rows that were dispatched to a worker and whose handler has not ended.
     fn running(&self) -> usize;
 
     /// Cancels the handlers of rows whose cancellation was requested. Called at most 100 ms after a write.

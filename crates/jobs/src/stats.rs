@@ -72,7 +72,7 @@ pub struct TaskKindStats {
     pub kind: String,
     /// Tasks of the kind, by outcome.
     pub tasks: RunSummary,
-    /// Counters of the kind's pool, without placeholders that ran no task.
+    /// Counters of the kind's pool, without placeholders that had or will have no task.
     pub pool: PoolStats,
 }
 
@@ -87,7 +87,6 @@ impl RunnerStats {
     }
 }
 
-/// The pool's counters without placeholders that had or will have no task.
 fn pool_stats(runner: &KindRunner) -> PoolStats {
     let claims = runner.claims();
     let (unused, queued_unused) = claims.unused_placeholders();

@@ -49,7 +49,7 @@ impl TaskContext<'_> {
         &self.task().payload
     }
 
-    /// Parses the payload. An error is permanent and names the place in the payload.
+    /// Parses the payload. An error is permanent and names the position in the payload.
     pub fn parse<T: DeserializeOwned>(&self) -> TaskResult<T> {
         serde_json::from_str(self.payload())
             .map_err(|error| TaskError::permanent(format!("cannot parse the payload: {error}")))
@@ -142,7 +142,6 @@ impl TaskContext<'_> {
         saved.map_err(|error| self.checkpoint_error(error))
     }
 
-    /// The error that the handler gets when a checkpoint cannot be read or written.
     fn checkpoint_error(&self, error: gristmill_store::Error) -> TaskError {
         match error {
             // The claim is lost: the store will refuse the outcome of this attempt.

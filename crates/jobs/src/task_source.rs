@@ -36,7 +36,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
 /// The start of a handler is recorded after this time, unless it must be recorded before the handler runs.
 const RECORD_START_AFTER: Duration = Duration::from_millis(100);
 
-/// While claimed tasks wait for a worker, excess ones are looked for at least this often.
+/// While claimed tasks wait for a worker, the dispatcher checks for excess ones at least this often.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Checkpoints of no task, or of a finished one, are kept for this time.
@@ -48,7 +48,6 @@ const PRUNE_BATCH_SIZE: usize = 1_000;
 /// Interval between two checks whether an open breaker has closed.
 const BREAKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Settings of the runner that apply to tasks of every kind.
 #[derive(Clone, Debug)]
 pub(crate) struct RunnerSettings {
     pub(crate) queues: Vec<String>,
@@ -203,7 +202,7 @@ impl TaskSource {
                     (limit, may_replace) = (0, false);
                     self.next_due = Some(self.signals.store.now().plus(BREAKER_POLL_INTERVAL));
                 }
-                // One, which becomes the probe.
+                // Claims one task, which becomes the probe.
                 Some(BreakerState::HalfOpen) => {
                     let is_probe_wanted =
                         waiting == 0 && runner.kind.breaker.as_ref().is_some_and(Breaker::would_permit);
@@ -293,7 +292,8 @@ impl TaskSource {
             let write = |one: &PendingUpdate| store.tasks().settle_and_claim(vec![one.update.clone()], Vec::new());
             let batch = match write(&one) {
                 Err(error) if !is_fatal(&error) && !error.is_transient() => {
-                    tracing::error!(task = one.update.id, %error, "cannot store the outcome; the task becomes a dead letter");
+                    let id = one.update.id;
+                    tracing::error!(task = id, %error, "cannot store the outcome; the task becomes a dead letter");
                     let reason = format!("cannot store the outcome: {error}");
                     one.update.disposition =
                         Disposition::DeadLettered(TaskFailure { reason, ..TaskFailure::default() });
@@ -315,7 +315,6 @@ impl TaskSource {
         Ok(settled)
     }
 
-    /// Submits claimed tasks to the pools of their kinds.
     fn dispatch(&self, claimed: Vec<ClaimedTask>, claimed_at: (Instant, UtcTime)) {
         let mut rest = claimed.into_iter().peekable();
         while let Some(first) = rest.peek() {
@@ -349,8 +348,8 @@ impl TaskSource {
         }
     }
 
-    /// The leases of this worker, which recovery leaves alone. Only the dispatcher claims and settles, so they do not
-    /// change during recovery.
+    /// The leases of this worker, which recovery does not release. Only the dispatcher claims and settles, so they do
+    /// not change during recovery.
     fn held_leases(&self) -> HeldLeases {
         let held = self.runners.iter().flat_map(|runner| {
             let claims = runner.claims();
@@ -374,7 +373,7 @@ impl WorkSource for TaskSource {
         for runner in &self.runners {
             renew_leases(&self.signals.store, runner, |_| true)?;
         }
-        // Before the tasks can be claimed by other workers, and before cancelled ones free their unique keys.
+        // Kill orphans before other workers can claim their tasks, and before cancelled ones free their unique keys.
         ProcessGroups::for_database(self.signals.store.path()).kill_orphans(None);
         let recovered = self.signals.store.tasks().recover_by(self.settings.max_crashes, self.held_leases())?;
         if recovered.freed > 0 || !recovered.poisoned.is_empty() {
@@ -430,11 +429,11 @@ impl WorkSource for TaskSource {
         let store = &self.signals.store;
         for runner in self.runners.iter().filter(|runner| runner.kind.cleanup.is_some()) {
             let left = store.dead_letters().list_cleanup_pending(&[runner.kind.name.as_ref().to_owned()], 100)?;
-            self.cleanup.submit(store, &runner.kind, left.iter().map(|id| id.id).collect());
+            self.cleanup.submit(store, &runner.kind, left.iter().map(|dead_letter| dead_letter.id).collect());
         }
         store.checkpoints().delete_orphans(store.now().minus(ORPHAN_CHECKPOINT_RETENTION))?;
-        let Some(keep) = self.settings.retain_finished else { return Ok(false) };
-        Ok(store.tasks().prune(store.now().minus(keep), PRUNE_BATCH_SIZE)? == PRUNE_BATCH_SIZE)
+        let Some(retention) = self.settings.retain_finished else { return Ok(false) };
+        Ok(store.tasks().prune(store.now().minus(retention), PRUNE_BATCH_SIZE)? == PRUNE_BATCH_SIZE)
     }
 
     fn has_waiting(&self) -> Result<bool, Error> {

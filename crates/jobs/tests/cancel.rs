@@ -110,7 +110,7 @@ fn task_that_waits_for_a_worker_is_cancelled_without_being_started() {
     let (handler, reports, go) = gated(|| Ok(()));
     let running = fixture.run(handler);
     assert_eq!(wait_for(&reports), "started");
-    // Whether it is claimed or not, it does not wait for the first one to end.
+    // The second task does not wait for the first one to end, whether it is claimed or not.
     let second = fixture.store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
     fixture.other().tasks().cancel(second).unwrap();
     fixture.wait_until(second, TaskStatus::Cancelled);

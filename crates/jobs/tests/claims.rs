@@ -1,5 +1,4 @@
-//! Claims of a runner: how many ahead of its workers, in which order, and what happens to them when the process is
-//! killed or the clock is set.
+//! Claims of a runner: how many ahead of its workers, in which order, and after a kill or a change of the clock.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -41,7 +40,7 @@ fn running(store: &Store) -> usize {
     claimed(store).len()
 }
 
-/// Waits for a condition. Returns whether it became true within some seconds.
+/// Waits for a condition. Returns whether it became true within 10 s.
 fn becomes(condition: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
@@ -80,8 +79,8 @@ impl Gate {
 fn slow_tasks_are_not_claimed_ahead() {
     let (_folder, store) = fixture();
     put(&store, 80, 0);
-    let most = Arc::new(AtomicUsize::new(0));
-    let seen = most.clone();
+    let max_held = Arc::new(AtomicUsize::new(0));
+    let seen = max_held.clone();
     // The handlers of eight workers end together, in waves.
     let wave = Arc::new(std::sync::Barrier::new(8));
     let kind = TaskKind::new("k", move |task| {
@@ -92,8 +91,8 @@ fn slow_tasks_are_not_claimed_ahead() {
     });
     let runner = Runner::builder(store).kind(kind.workers(8)).start().unwrap();
     runner.wait_idle().unwrap();
-    let most = most.load(Ordering::SeqCst);
-    assert!((8..=16).contains(&most), "8 workers held {most} tasks that take 100 ms");
+    let max_held = max_held.load(Ordering::SeqCst);
+    assert!((8..=16).contains(&max_held), "8 workers held {max_held} tasks that take 100 ms");
 }
 
 /// Starts a runner with one worker, which has claimed tasks ahead and runs a task that waits for the gate. Returns the
@@ -162,8 +161,8 @@ fn tasks_that_wait_for_a_busy_worker_are_released() {
 fn more_urgent_tasks_replace_waiting_ones() {
     let (_folder, store) = fixture();
     put(&store, 40, 0);
-    let (most, runs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (seen, count) = (most.clone(), runs.clone());
+    let (max_held, runs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (seen, count) = (max_held.clone(), runs.clone());
     let kind = TaskKind::new("k", move |task| {
         // After five runs the duration of handlers is known.
         if count.fetch_add(1, Ordering::SeqCst) > 4 {
@@ -180,8 +179,8 @@ fn more_urgent_tasks_replace_waiting_ones() {
     let runner = Runner::builder(store).kind(kind.workers(2)).start().unwrap();
     assert!(becomes(|| runs.load(Ordering::SeqCst) >= 40));
     runner.stop(LONG).unwrap();
-    let most = most.load(Ordering::SeqCst);
-    assert!(most <= 6, "2 workers held {most} tasks that take 60 ms");
+    let max_held = max_held.load(Ordering::SeqCst);
+    assert!(max_held <= 6, "2 workers held {max_held} tasks that take 60 ms");
 }
 
 #[test]
@@ -221,7 +220,7 @@ const CHILD: &str = "GRISTMILL_TEST_CHILD";
 /// Not a test: the body of the processes that [`Process`] starts. It runs tasks of the kind `k`: those with the payload
 /// 1 end at once, those with the payload 2 never do. It prints the number of each task that it starts.
 #[test]
-fn child() {
+fn child_process() {
     let Ok(folder) = std::env::var(CHILD) else { return };
     let store = open(Path::new(&folder), WallClock::system());
     let handler = |task: &TaskContext<'_>| -> TaskResult<()> {
@@ -248,7 +247,7 @@ impl Process {
     /// Starts a process and waits until it runs a task that never ends.
     fn start(folder: &Path, store: &Store) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "child", "--nocapture"]).env(CHILD, folder).stdout(Stdio::piped());
+        command.args(["--exact", "child_process", "--nocapture"]).env(CHILD, folder).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut process = Process { child, lines, started: Vec::new() };
@@ -295,13 +294,13 @@ fn idle_runner_runs_the_task_of_a_killed_process() {
     let (folder, store) = fixture();
     let id = store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
     let process = Process::start(folder.path(), &store);
-    let (done, dones) = channel();
+    let (done, done_ids) = channel();
     let done = Mutex::new(done);
     let kind = TaskKind::new("k", move |task| Ok(done.lock().unwrap().send(task.id())?));
     let runner = Runner::builder(store).kind(kind).start().unwrap();
     runner.wait_idle().unwrap();
     process.kill();
-    assert_eq!(dones.recv_timeout(Duration::from_secs(20)), Ok(id));
+    assert_eq!(done_ids.recv_timeout(Duration::from_secs(20)), Ok(id));
 }
 
 #[test]
@@ -320,7 +319,7 @@ fn claimed_tasks_that_a_killed_process_had_not_started_do_not_count_as_crashed()
             .unwrap();
         store.tasks().recover(3).unwrap();
     }
-    // Once in each round, the second worker may be killed after a start was recorded and before the handler printed it.
+    // In each round the second worker may be killed once between the record of a start and the output of the handler.
     let mut unseen = 0;
     for task in all(&store) {
         let starts = starts.iter().filter(|id| **id == task.id).count();
@@ -357,14 +356,14 @@ fn claim_that_a_living_worker_does_not_hold_is_released_when_its_lease_expires()
     let builder = Runner::builder(store.clone()).lease(Duration::from_secs(1));
     let runner = builder.kind(kind.workers(2)).start().unwrap();
     let unfinished = || runner.stats().kinds[0].tasks.unfinished;
-    let is_forgotten = becomes(|| gate.is_waited_for() && runs.load(Ordering::SeqCst) == 1 && unfinished() == 1);
+    let is_dropped = becomes(|| gate.is_waited_for() && runs.load(Ordering::SeqCst) == 1 && unfinished() == 1);
     other.execute_batch("DROP TRIGGER refuse").unwrap();
     clock.set(clock.now().plus(Duration::from_secs(3_600)));
     let is_run_again = becomes(|| store.tasks().get(refused).unwrap().status == TaskStatus::Completed);
     let (again, held) = (store.tasks().get(refused).unwrap(), store.tasks().get(long).unwrap());
     // Before the assertions, because a drop of the runner waits for this handler.
     gate.open();
-    assert!(is_forgotten && is_run_again, "the task is {:?}", again.status);
+    assert!(is_dropped && is_run_again, "the task is {:?}", again.status);
     assert_eq!((runs.load(Ordering::SeqCst), again.crashes, held.status), (2, 0, TaskStatus::Running));
     runner.wait_idle().unwrap();
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 2)]);

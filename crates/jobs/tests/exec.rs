@@ -1,5 +1,4 @@
-//! Commands as durable tasks: the outcome for each way a command ends, the stored output, and that none is left
-//! running.
+//! Commands as durable tasks: their outcomes, the stored output, and that no command is left running.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -42,8 +41,8 @@ impl Fixture {
     }
 }
 
-fn command(words: &[&str]) -> Command {
-    Command { argv: words.iter().map(|word| (*word).to_owned()).collect(), ..Command::default() }
+fn command(args: &[&str]) -> Command {
+    Command { argv: args.iter().map(|arg| (*arg).to_owned()).collect(), ..Command::default() }
 }
 
 fn shell(script: &str) -> Command {
@@ -102,8 +101,8 @@ fn result_has_the_output_and_the_exit_code() {
 
 #[test]
 fn arguments_are_passed_unchanged_without_a_shell() {
-    let words = ["printf", "%s|", "a b", "$HOME", "; echo x", "*", "é\n"];
-    let task = run(&Fixture::new(), &command(&words), once());
+    let args = ["printf", "%s|", "a b", "$HOME", "; echo x", "*", "é\n"];
+    let task = run(&Fixture::new(), &command(&args), once());
     assert_eq!(result(&task)["stdout"], "a b|$HOME|; echo x|*|é\n|");
 }
 
@@ -173,10 +172,10 @@ fn command_that_cannot_be_started_is_a_permanent_error() {
     check_failure(&command(&["/no/such/program"]), TaskStatus::Failed, "\"/no/such/program\"");
     check_failure(&command(&["/"]), TaskStatus::Failed, "cannot run \"/\"");
     check_failure(&command(&[]), TaskStatus::Failed, "argv is empty");
-    let nowhere = Command { cwd: Some("/no/such/folder".into()), ..command(&["true"]) };
-    check_failure(&nowhere, TaskStatus::Failed, "no such folder");
-    let never = Command { timeout_seconds: Some(-1.0), ..command(&["true"]) };
-    check_failure(&never, TaskStatus::Failed, "timeout_seconds is -1");
+    let missing_cwd = Command { cwd: Some("/no/such/folder".into()), ..command(&["true"]) };
+    check_failure(&missing_cwd, TaskStatus::Failed, "no such folder");
+    let negative_timeout = Command { timeout_seconds: Some(-1.0), ..command(&["true"]) };
+    check_failure(&negative_timeout, TaskStatus::Failed, "timeout_seconds is -1");
 }
 
 #[test]

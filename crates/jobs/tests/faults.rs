@@ -269,7 +269,7 @@ fn tasks_that_crashed_twice_run_one_at_a_time_across_queues_and_kinds() {
     let runner = Runner::builder(store.clone()).queues(["default", "other"]).kind(kind("k")).kind(kind("l"));
     let running = runner.start().unwrap();
     running.wait_idle().unwrap();
-    assert_eq!(peak.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
+    assert_eq!(peak.load(Ordering::SeqCst), 1, "tasks that crashed twice run one at a time");
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 4)]);
 }
 
@@ -281,7 +281,7 @@ fn tasks_that_crashed_twice_with_others_run_one_at_a_time() {
     for n in 0..100 {
         put(&store, &n.to_string());
     }
-    // Two workers die that had started all of them.
+    // Two workers start all tasks and die.
     die_with_all(&store, &clock);
     die_with_all(&store, &clock);
     let (now, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -294,7 +294,7 @@ fn tasks_that_crashed_twice_with_others_run_one_at_a_time() {
     });
     let running = run(&store, kind.workers(4));
     running.wait_idle().unwrap();
-    assert_eq!(peak.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
+    assert_eq!(peak.load(Ordering::SeqCst), 1, "tasks that crashed twice run one at a time");
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 100)]);
 }
 

@@ -16,7 +16,6 @@ use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A store in a temporary folder.
 struct Fixture {
     folder: TempDir,
     store: Store,
@@ -146,9 +145,9 @@ fn panic_fails_only_its_task() {
 fn dead_letter_of_a_panic_has_its_location_and_backtrace() {
     let (_, fixture) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
     let dead_letter = fixture.store.dead_letters().get(1).unwrap();
-    let place = concat!(file!(), ":");
+    let location = concat!(file!(), ":");
     assert!(dead_letter.failure_reason.starts_with("panicked: over 9000, at "), "{dead_letter:?}");
-    assert!(dead_letter.failure_reason.contains(place), "{} is not in {}", place, dead_letter.failure_reason);
+    assert!(dead_letter.failure_reason.contains(location), "{} is not in {}", location, dead_letter.failure_reason);
     let details = dead_letter.error_details.unwrap();
     assert!(details.contains("class: permanent, attempt 1 of 3"), "{details}");
     let (_, backtrace) = details.split_once("\nbacktrace:\n").unwrap();
@@ -194,7 +193,7 @@ fn retried_dead_letter_passes_its_checkpoints_to_the_new_task() {
     };
     let (_, fixture) = check_end(fail, 3, (TaskStatus::Failed, 1, 1));
     assert_eq!(fixture.store.dead_letters().get(1).unwrap().checkpoint.as_deref(), Some(r#"{"upload":"page 3"}"#));
-    let again = dead_letters::retry(&fixture.store, &[], 1).unwrap();
+    let retried = dead_letters::retry(&fixture.store, &[], 1).unwrap();
     assert_eq!(fixture.store.dead_letters().count().unwrap(), 0);
     let (found, checkpoints) = channel();
     let kind = TaskKind::new("k", move |task| {
@@ -203,7 +202,7 @@ fn retried_dead_letter_passes_its_checkpoints_to_the_new_task() {
     });
     fixture.run_once(kind);
     assert_eq!(wait_for(&checkpoints).as_deref(), Some("page 3"));
-    assert_eq!(fixture.task(again.id).status, TaskStatus::Completed);
+    assert_eq!(fixture.task(retried.id).status, TaskStatus::Completed);
 }
 
 #[test]
@@ -327,10 +326,10 @@ fn stop_lets_running_tasks_finish_and_releases_the_others() {
     });
     assert_eq!(fixture.task(first).status, TaskStatus::Completed);
     let page = fixture.store.tasks().list(&Default::default(), None, 99).unwrap();
-    let free = page.items.iter().filter(|task| task.status == TaskStatus::Pending);
-    assert!(free.clone().all(|task| task.attempts == 0 && task.crashes == 0 && task.worker_id.is_none()));
+    let released = page.items.iter().filter(|task| task.status == TaskStatus::Pending);
+    assert!(released.clone().all(|task| task.attempts == 0 && task.crashes == 0 && task.worker_id.is_none()));
     let done = page.items.iter().filter(|task| task.status == TaskStatus::Completed).count();
-    assert_eq!(free.count() + done, 5);
+    assert_eq!(released.count() + done, 5);
 }
 
 #[test]
@@ -479,7 +478,7 @@ fn task_becomes_a_dead_letter_after_three_crashes() {
 #[test]
 fn idle_runner_notices_tasks_of_this_process_other_processes_and_schedules() {
     let fixture = Fixture::new();
-    let (done, dones) = channel();
+    let (done, payloads) = channel();
     let done = Mutex::new(done);
     let kind = TaskKind::new("k", move |task| {
         done.lock().unwrap().send(task.payload().to_owned())?;
@@ -488,15 +487,15 @@ fn idle_runner_notices_tasks_of_this_process_other_processes_and_schedules() {
     let running = fixture.run(kind);
     running.wait_idle().unwrap();
     fixture.enqueue("k", "1");
-    assert_eq!(wait_for(&dones), "1");
+    assert_eq!(wait_for(&payloads), "1");
     // As another process does, which cannot notify the runner. An idle runner polls after 22 seconds at the earliest,
     // so it must have noticed the change in the file.
     fixture.reopen().tasks().enqueue(NewTask::new("k", "2")).unwrap();
-    assert_eq!(dones.recv_timeout(Duration::from_secs(15)).as_deref(), Ok("2"));
+    assert_eq!(payloads.recv_timeout(Duration::from_secs(15)).as_deref(), Ok("2"));
     let later =
         NewTask { run_after: Some(fixture.store.now().plus(Duration::from_millis(30))), ..NewTask::new("k", "3") };
     fixture.store.tasks().enqueue(later).unwrap();
-    assert_eq!(wait_for(&dones), "3");
+    assert_eq!(wait_for(&payloads), "3");
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub(super) fn leader_of_run(run: &str, session: i32) -> Option<u32> {
                 continue;
             }
             let Ok(environment) = fs::read(format!("/proc/{process}/environ")) else { continue };
-            if environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes()) {
+            if environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes()) {
                 return Some(process);
             }
             has_unreadable |= environment.is_empty();

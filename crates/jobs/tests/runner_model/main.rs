@@ -1,4 +1,4 @@
-//! Random operations on runners in several real processes, checked against rules of which task may run when.
+//! Random operations on runners in several real processes, checked against rules about which tasks may run, and when.
 //!
 //! A round enqueues tasks of random kinds, durations and priorities, starts, kills and stops processes, and finishes
 //! the remaining tasks in one process with one worker. Handlers log each start and end. Each round also has every
@@ -21,7 +21,7 @@ use gristmill_check::Rng;
 /// Number of rounds of an ordinary test run; each takes about five seconds.
 const ROUNDS: u64 = 3;
 
-/// How long a failing case is reduced: a test that takes two minutes is killed.
+/// How long a failing case is reduced.
 const REDUCTION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Minimum delay between a failed attempt and the next one.
@@ -87,7 +87,7 @@ pub(crate) const QUEUES: [&str; 2] = ["default", "second"];
 /// Kinds: handlers of the first end at once, those of the second take 60 ms.
 pub(crate) const KINDS: [&str; 2] = ["quick", "slow"];
 
-/// What handlers do: succeed, fail once and then succeed, fail permanently.
+/// Outcomes of handlers: success, one failure and then success, permanent failure.
 const OUTCOMES: [&str; 3] = ["ok", "flaky", "fatal"];
 
 fn random_ops(rng: &mut Rng) -> Vec<Op> {
@@ -133,12 +133,11 @@ fn runners_in_several_processes_obey_all_rules() {
         let ops = random_ops(&mut Rng::new(seed));
         let Err(error) = round::run(&ops) else { return Ok(()) };
         eprintln!("seed {seed}: {error}");
-        // Processes are not deterministic, so the reduced case is one that failed too, not necessarily for the same
-        // reason.
+        // Processes are not deterministic, so the reduced case may have failed for another reason.
         let begin = Instant::now();
         let fails = |ops: &[Op]| begin.elapsed() < REDUCTION_TIMEOUT && round::run(ops).is_err();
-        let shorter = gristmill_check::reduce(&ops, fails);
-        Err(format!("{error}\nall operations: {ops:#?}\nthese may be enough: {shorter:#?}"))
+        let reduced = gristmill_check::reduce(&ops, fails);
+        Err(format!("{error}\nall operations: {ops:#?}\nreduced operations, which failed too: {reduced:#?}"))
     });
 }
 

@@ -106,11 +106,7 @@ fn dead_letters_match_failed_tasks(history: &History<'_>) -> Result<(), String> 
         history.dead_letters.iter().map(|dead_letter| dead_letter.task_id.clone()).collect();
     failed.sort();
     dead_letters.sort();
-    if failed == dead_letters {
-        Ok(())
-    } else {
-        Err(format!("failed are {failed:?}, dead dead_letters {dead_letters:?}"))
-    }
+    if failed == dead_letters { Ok(()) } else { Err(format!("failed tasks {failed:?}, dead letters {dead_letters:?}")) }
 }
 
 /// A dead letter was started at least as often as it has failed attempts, and a poison pill as often as it has crashes.

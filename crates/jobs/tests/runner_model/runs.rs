@@ -156,11 +156,11 @@ pub(crate) fn priorities_are_in_order(history: &History<'_>) -> Result<(), Strin
             continue;
         }
         let queue = QUEUES.iter().position(|queue| *queue == row.queue);
-        let place = (queue, -i64::from(row.priority), row.id);
-        if let Some(before) = last.insert(&row.kind, place)
-            && before > place
+        let position = (queue, -i64::from(row.priority), row.id);
+        if let Some(before) = last.insert(&row.kind, position)
+            && before > position
         {
-            return Err(format!("task {} ran before {place:?} of its kind, out of order", before.2));
+            return Err(format!("task {} ran before {position:?} of its kind, out of order", before.2));
         }
     }
     Ok(())

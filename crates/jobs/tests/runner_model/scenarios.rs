@@ -164,7 +164,7 @@ impl Round<'_> {
         }
         self.start(3);
         let mut tasks = self.enqueue(12, &task("slow", "ok"));
-        // Afterwards the duration of handlers is known, and some are claimed ahead.
+        // Afterwards the duration of handlers is known, and some tasks are claimed ahead.
         self.wait_for("slow tasks do not end", |round| {
             Ok(tasks.iter().any(|id| round.store.tasks().get(*id).unwrap().status.is_terminal()))
         })?;

@@ -47,7 +47,7 @@ pub(crate) fn run() {
         builder = builder.kind(TaskKind::new(name, handler).workers(workers).retry(retry));
     }
     let runner = builder.start().unwrap();
-    // The test writes nothing to it, and closes it to stop this process.
+    // The test writes nothing to the standard input, and closes it to stop this process.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     runner.stop(Duration::from_secs(20)).unwrap();
     log.line(&format!("stopped {process}"));
