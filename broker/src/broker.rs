@@ -31,7 +31,7 @@ const MAX_ATTEMPTS: usize = 5;
 /// open by then.
 const STARTED_LINE: &str = "Starting broker... completed";
 
-/// Reason of a failed start. Epmd exits by itself only if its port is in use.
+/// Reason of a failed start. Epmd exits without a signal only if its port is in use.
 const EPMD_EXITED: &str = "epmd exited, because its port is in use";
 
 /// A RabbitMQ broker on 127.0.0.1 with its own folder, ports, user and password.
@@ -67,7 +67,7 @@ impl Broker {
         loop {
             match Broker::attempt(&installation, settings, ports()?) {
                 Err(error) if attempt < MAX_ATTEMPTS && is_port_conflict(&error) => attempt += 1,
-                done => return done,
+                result => return result,
             }
         }
     }
@@ -160,7 +160,7 @@ impl Broker {
         speaks_amqp(self.address()).is_ok()
     }
 
-    /// Kills the broker with SIGKILL and waits until it has ended. What it has written is kept, because the system
+    /// Kills the broker with SIGKILL and waits until it has ended. Written data is kept, because the operating system
     /// continues to run.
     pub fn kill(&mut self) {
         if let Some(node) = self.node.take() {
@@ -231,7 +231,7 @@ impl Broker {
         Err(Error::NotStarted { why, log: output.join("\n") })
     }
 
-    /// Removes a process from the reaper's list before its number can be given to another process.
+    /// Removes a process from the reaper's list before its id can be reused.
     fn reap(&mut self, mut node: Process) {
         // This fails only if the reaper has ended, and then it signals no process.
         let _ = self.reaper.set_processes(&[self.epmd.id()]);
@@ -249,7 +249,6 @@ impl Drop for Broker {
     }
 }
 
-/// Whether a start failed because a port is in use.
 fn is_port_conflict(error: &Error) -> bool {
     let texts = ["eaddrinuse", "dist_port_already_used", EPMD_EXITED];
     matches!(error, Error::NotStarted { why, log }

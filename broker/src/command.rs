@@ -1,7 +1,6 @@
 //! The command lines and the environment of a broker's programs.
 //!
-//! Owns what RabbitMQ's scripts do otherwise: the calls of the node, epmd and `rabbitmqctl`. It does not wait for a
-//! node.
+//! Owns the calls of the node, epmd and `rabbitmqctl`, in place of RabbitMQ's scripts. It does not wait for a node.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -78,7 +77,6 @@ impl Commands {
         Process::start(self.installation.erlang(), &self.environment, &args)
     }
 
-    /// Runs `rabbitmqctl` and returns its output.
     pub(crate) fn ctl<W: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = W>) -> Result<String, Error> {
         let args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
         let program = self.installation.erlang();

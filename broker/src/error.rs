@@ -32,7 +32,7 @@ pub enum Error {
     },
     /// The broker exited or did not answer when it was started.
     NotStarted {
-        /// The reason, as seen from outside.
+        /// The observed reason: an exit, a timeout, or no answer.
         why: String,
         /// Last lines of its log and output.
         log: String,
@@ -50,18 +50,17 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Missing => f.write_str(
-                "RabbitMQ is not installed: run `cargo xtask test`, which downloads it, or install the Debian package rabbitmq-server",
+                "RabbitMQ is not installed: run `cargo xtask test`, which downloads it, or install the Debian package \
+                 rabbitmq-server",
             ),
-            Error::NoToolsFolder => {
-                f.write_str("no folder for tools: set XDG_CACHE_HOME or HOME to an absolute path")
+            Error::NoToolsFolder => f.write_str("no folder for tools: set XDG_CACHE_HOME or HOME to an absolute path"),
+            Error::DownloadFailed(why) => {
+                write!(f, "cannot download RabbitMQ: {why}; alternatively install the Debian package rabbitmq-server")
             }
-            Error::DownloadFailed(why) => write!(
-                f,
-                "cannot download RabbitMQ: {why}; alternatively install the Debian package rabbitmq-server"
-            ),
             Error::NoPlugin { name, folder } => write!(
                 f,
-                "RabbitMQ has no plugin {name} in {}: install the Debian package rabbitmq-server, which has it, or remove the installed RabbitMQ",
+                "RabbitMQ has no plugin {name} in {}: install the Debian package rabbitmq-server, which has it, or \
+                 remove the installed RabbitMQ",
                 folder.display()
             ),
             Error::System { action, error } => write!(f, "cannot {action}: {error}"),
@@ -82,7 +81,6 @@ impl std::error::Error for Error {
     }
 }
 
-/// Adds the failed operation to an error of the system.
 pub(crate) trait IoContext<T> {
     fn context(self, action: &str) -> Result<T, Error>;
     fn context_at(self, action: &str, path: &Path) -> Result<T, Error>;

@@ -23,7 +23,7 @@ pub(crate) fn complete(folder: &Path) -> Option<PathBuf> {
 /// Downloads and unpacks the packages into a folder. Returns the root of the unpacked packages.
 pub(crate) fn fetch(folder: &Path) -> Result<PathBuf, Error> {
     let staging = folder.with_file_name(format!("rabbitmq.{}", files::random_word()?));
-    std::fs::create_dir_all(&staging).context_at("make", &staging)?;
+    std::fs::create_dir_all(&staging).context_at("create", &staging)?;
     let result = fill(&staging).and_then(|()| move_into_place(&staging, folder));
     // A failed download, or one that another run has completed first, is deleted.
     let _ = std::fs::remove_dir_all(&staging);
@@ -49,7 +49,7 @@ fn fill(folder: &Path) -> Result<(), Error> {
 fn download(into: &Path) -> Result<(), Error> {
     for part in ["archives/partial", "lists/partial"] {
         let part = into.join(part);
-        std::fs::create_dir_all(&part).context_at("make", &part)?;
+        std::fs::create_dir_all(&part).context_at("create", &part)?;
     }
     let own_lists = format!("Dir::State::lists={}", into.join("lists").display());
     let install = ["install", "--yes", "--no-install-recommends", "--download-only"];
@@ -89,7 +89,7 @@ fn move_into_place(staging: &Path, folder: &Path) -> Result<PathBuf, Error> {
     }
     match complete(folder) {
         Some(root) => Ok(root),
-        None => renamed.context_at("put RabbitMQ into", folder).map(|()| folder.join("root")),
+        None => renamed.context_at("move RabbitMQ into", folder).map(|()| folder.join("root")),
     }
 }
 
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn incomplete_folder_is_replaced() {
         let folder = folder();
-        let place = folder.join("rabbitmq");
-        std::fs::create_dir_all(place.join("root/half")).unwrap();
-        assert_eq!(complete(&place), None);
-        let root = move_into_place(&folder.join("staging"), &place).unwrap();
-        assert_eq!(complete(&place), Some(root.clone()));
+        let target = folder.join("rabbitmq");
+        std::fs::create_dir_all(target.join("root/half")).unwrap();
+        assert_eq!(complete(&target), None);
+        let root = move_into_place(&folder.join("staging"), &target).unwrap();
+        assert_eq!(complete(&target), Some(root.clone()));
         assert!(!root.join("half").exists());
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -124,10 +124,10 @@ mod tests {
     #[test]
     fn complete_folder_of_a_concurrent_run_is_kept() {
         let folder = folder();
-        let place = folder.join("rabbitmq");
-        std::fs::create_dir_all(place.join("root/first")).unwrap();
-        std::fs::write(place.join(MARKER), "").unwrap();
-        let root = move_into_place(&folder.join("staging"), &place).unwrap();
+        let target = folder.join("rabbitmq");
+        std::fs::create_dir_all(target.join("root/first")).unwrap();
+        std::fs::write(target.join(MARKER), "").unwrap();
+        let root = move_into_place(&folder.join("staging"), &target).unwrap();
         assert!(root.join("first").exists());
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -39,11 +39,10 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Creates a new folder that only its owner can read.
     pub(crate) fn new() -> Result<Files, Error> {
         let folder = std::env::temp_dir().join(format!("gristmill-broker-{}", random_word()?));
-        let folder = std::path::absolute(&folder).context_at("find", &folder)?;
-        DirBuilder::new().mode(0o700).create(&folder).context_at("make", &folder)?;
+        let folder = std::path::absolute(&folder).context_at("resolve", &folder)?;
+        DirBuilder::new().mode(0o700).create(&folder).context_at("create", &folder)?;
         Ok(Files { folder })
     }
 
@@ -73,10 +72,10 @@ impl Files {
 
     pub(crate) fn link(&self, applications: &[PathBuf]) -> Result<(), Error> {
         let folder = self.applications();
-        std::fs::create_dir(&folder).context_at("make", &folder)?;
+        std::fs::create_dir(&folder).context_at("create", &folder)?;
         for application in applications {
             let link = folder.join(application.file_name().unwrap_or_default());
-            symlink(application, &link).context_at("make", &link)?;
+            symlink(application, &link).context_at("create", &link)?;
         }
         Ok(())
     }

@@ -49,8 +49,8 @@ impl Installation {
         let erlangs = [root, Path::new("/")].map(|root| root.join("usr/lib/erlang"));
         erlangs.into_iter().find_map(|erlang| {
             let programs = last_with_prefix(&erlang, "erts-")?.join("bin");
-            let whole = programs.join("erlexec").is_file() && rabbitmq.join("plugins").is_dir();
-            whole.then(|| Installation { root: root.to_owned(), rabbitmq: rabbitmq.clone(), erlang, programs })
+            let is_complete = programs.join("erlexec").is_file() && rabbitmq.join("plugins").is_dir();
+            is_complete.then(|| Installation { root: root.to_owned(), rabbitmq: rabbitmq.clone(), erlang, programs })
         })
     }
 
@@ -80,7 +80,6 @@ impl Installation {
         Program { path: self.programs.join("epmd"), environment: self.environment() }
     }
 
-    /// The escript of `rabbitmqctl`.
     pub(crate) fn ctl(&self) -> PathBuf {
         self.rabbitmq.join("escript/rabbitmqctl")
     }
@@ -95,13 +94,13 @@ impl Installation {
     /// The plugin rabbitmq_management and the plugins that it needs, all of which are in Debian's package.
     pub(crate) fn management_plugins(&self) -> Result<Vec<PathBuf>, Error> {
         let folder = self.rabbitmq.join("plugins");
-        let found = |name: &&str| {
+        let find_plugin = |name: &&str| {
             let prefix = format!("{name}-");
             entries_of(&folder)
                 .find(|path| has_prefix(path, &prefix))
                 .ok_or_else(|| Error::NoPlugin { name: (*name).to_owned(), folder: folder.clone() })
         };
-        ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_web_dispatch"].iter().map(found).collect()
+        ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_web_dispatch"].iter().map(find_plugin).collect()
     }
 
     /// The whole environment of a program. Nothing is inherited, because a `RABBITMQ_…` or `ERL_…` variable of the
@@ -131,13 +130,12 @@ impl Installation {
             return None;
         }
         let folders = ["usr/lib", "lib"].iter().flat_map(|folder| folders_in(&self.root.join(folder)));
-        let of_a_machine = |path: &PathBuf| path.file_name().is_some_and(|name| contains(name, "-linux-"));
-        let folders: Vec<PathBuf> = folders.filter(of_a_machine).collect();
+        let is_multiarch = |path: &PathBuf| path.file_name().is_some_and(|name| contains(name, "-linux-"));
+        let folders: Vec<PathBuf> = folders.filter(is_multiarch).collect();
         (!folders.is_empty()).then(|| joined(&folders))
     }
 }
 
-/// A program of the installation and its whole environment.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) environment: Vec<(&'static str, OsString)>,

@@ -1,7 +1,7 @@
 //! Processes of a broker: how each is started, read and signalled.
 //!
-//! Owns the order in which a process is started, so that none runs before the reaper knows it. Whether a failed start
-//! is retried is decided in `broker`.
+//! Owns the start sequence: no process executes its program before the reaper knows its id. `broker` decides whether a
+//! failed start is retried.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,8 +21,7 @@ use crate::installation::Program;
 /// when this process does.
 const GATE: &str = r#"read -r go && exec "$@" </dev/null"#;
 
-/// Number of output lines kept of a process. Erlang prints the reason of an exit, followed by two reports of what
-/// ended.
+/// Number of output lines kept of a process. Erlang prints two reports after the reason of an exit.
 const MAX_RECENT_LINES: usize = 100;
 
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl Process {
         command.args(["-c", GATE, "sh"]).arg(&program.path).args(args);
         command.env_clear().envs(program.environment).envs(environment.iter().cloned()).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Signals of the terminal are not for the broker.
+        // Signals of the terminal, such as Ctrl-C, must not reach the broker.
         let mut child = command.process_group(0).spawn().context_at("start", &program.path)?;
         let recent = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, output_lines) = mpsc::channel();
@@ -70,11 +69,11 @@ impl Process {
     }
 
     /// Waits until it prints a line with this text. A timeout, or its exit, is an error.
-    pub(crate) fn wait_for_output(&mut self, args: &str, limit: Duration) -> Result<(), RecvTimeoutError> {
+    pub(crate) fn wait_for_output(&mut self, text: &str, limit: Duration) -> Result<(), RecvTimeoutError> {
         let output_lines = self.output_lines.get_mut().unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + limit;
         loop {
-            if output_lines.recv_timeout(until.saturating_duration_since(Instant::now()))?.contains(args) {
+            if output_lines.recv_timeout(until.saturating_duration_since(Instant::now()))?.contains(text) {
                 return Ok(());
             }
         }
@@ -86,7 +85,6 @@ impl Process {
         self.wait_for_output("\0", limit) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// The last lines of its output.
     pub(crate) fn recent_output(&self) -> String {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().map(String::as_str).collect::<Vec<_>>().join("\n")

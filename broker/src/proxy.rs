@@ -21,7 +21,6 @@ pub struct Proxy {
 struct Shared {
     target: SocketAddr,
     state: Mutex<State>,
-    /// Notified when the state has changed.
     changed: Condvar,
 }
 
@@ -230,13 +229,13 @@ impl Shared {
     /// Called when one direction has ended. Closes the connection with the second one, or at once after an error.
     fn close(&self, number: usize, is_broken: bool) {
         let mut state = self.lock();
-        let Some(place) = state.open.iter().position(|connection| connection.number == number) else {
+        let Some(index) = state.open.iter().position(|connection| connection.number == number) else {
             return;
         };
-        if state.open[place].half_closed || is_broken {
-            state.open.swap_remove(place).close();
+        if state.open[index].half_closed || is_broken {
+            state.open.swap_remove(index).close();
         } else {
-            state.open[place].half_closed = true;
+            state.open[index].half_closed = true;
         }
         drop(state);
         self.changed.notify_all();

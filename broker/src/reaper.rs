@@ -47,7 +47,6 @@ impl Reaper {
         Ok(Reaper { shell, pipe })
     }
 
-    /// Sets the processes that run now.
     pub(crate) fn set_processes(&mut self, processes: &[u32]) -> Result<(), Error> {
         let ids: Vec<String> = processes.iter().map(u32::to_string).collect();
         let mut line = ids.join(" ");

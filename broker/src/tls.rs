@@ -9,7 +9,7 @@ use crate::files::Files;
 
 pub(crate) fn write(files: &Files) -> Result<(), Error> {
     let [ca, certificate, key] = generate().map_err(|error| Error::System {
-        action: "make certificates".to_owned(),
+        action: "create certificates".to_owned(),
         error: std::io::Error::other(error),
     })?;
     files.put("ca.pem", &ca)?;

@@ -159,7 +159,7 @@ fn broker_is_killed_and_deleted_when_its_process_ends() {
         if is_killed {
             parent.kill().unwrap();
         } else {
-            // The process exits by itself, and its static is not dropped.
+            // The process exits without a signal, and its static is not dropped.
             drop(parent.stdin.take());
         }
         parent.wait().unwrap();
