@@ -1,8 +1,8 @@
 //! Support for randomised checkers: tests that compare random operations with a model in memory.
 //!
-//! Owns the loop over seeds, the random choices and the reduction of a failing case, but not what is checked.
-//! A checker is an integration test that calls [`run`]. `cargo test` runs a few rounds with fixed seeds; `cargo xtask
-//! check NAME` sets the number of rounds and the first seed through the environment.
+//! Owns the loop over seeds, the random choices and the reduction of a failing case, but no checks. A checker is an
+//! integration test that calls [`run`]. `cargo test` runs a few rounds with fixed seeds; `cargo xtask check NAME` sets
+//! the number of rounds and the first seed through the environment.
 
 use std::ops::Range;
 
@@ -22,15 +22,15 @@ pub const SEED_VARIABLE: &str = "GRISTMILL_CHECK_SEED";
 /// When a round returns an error, or an environment variable is not a whole number.
 pub fn run(name: &str, rounds: u64, mut round: impl FnMut(u64) -> Result<(), String>) {
     let (rounds, first) = (variable(ROUNDS_VARIABLE).unwrap_or(rounds), variable(SEED_VARIABLE).unwrap_or(1));
-    for done in 0..rounds {
-        let seed = first.wrapping_add(done);
+    for index in 0..rounds {
+        let seed = first.wrapping_add(index);
         if let Err(error) = round(seed) {
             panic!(
                 "round with seed {seed} failed (repeat it: cargo xtask check {name} --rounds 1 --seed {seed})\n{error}"
             );
         }
-        if (done + 1) % 1_000 == 0 {
-            println!("{} of {rounds} rounds", done + 1);
+        if (index + 1) % 1_000 == 0 {
+            println!("{} of {rounds} rounds", index + 1);
         }
     }
     println!("{rounds} rounds, first seed {first}: no difference");

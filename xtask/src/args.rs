@@ -130,7 +130,7 @@ fn parse_test(args: &[OsString]) -> Result<Command, Error> {
             Some("--fast") => options.fast = true,
             Some("--fail-fast") => options.fail_fast = true,
             Some("--help" | "-h") => return Ok(Command::Help(TEST_HELP)),
-            _ => return Err(unknown("test", arg, "--fast, --fail-fast and --help")),
+            _ => return Err(unknown("test", arg, "--fast, --fail-fast or --help")),
         }
     }
     Ok(Command::Test(options))
@@ -144,7 +144,7 @@ fn parse_prove(args: &[OsString]) -> Result<Command, Error> {
             Some("--full") => options.full = true,
             Some("--only") => options.only = Some(parse_model_check(args.next())?),
             Some("--help" | "-h") => return Ok(Command::Help(PROVE_HELP)),
-            _ => return Err(unknown("prove", arg, "--full, --only NAME and --help")),
+            _ => return Err(unknown("prove", arg, "--full, --only NAME or --help")),
         }
     }
     Ok(Command::Prove(options))
@@ -167,7 +167,7 @@ fn parse_check(args: &[OsString]) -> Result<Command, Error> {
             Some("--rounds") => options.rounds = Some(parse_number("check: --rounds", args.next())?),
             Some("--seed") => options.seed = Some(parse_number("check: --seed", args.next())?),
             Some("--help" | "-h") => return Ok(Command::Help(CHECK_HELP)),
-            _ => return Err(unknown("check", arg, "--rounds N, --seed S and --help")),
+            _ => return Err(unknown("check", arg, "--rounds N, --seed S or --help")),
         }
     }
     Ok(Command::Check(options))
@@ -198,10 +198,10 @@ fn parse_crash(args: &[OsString]) -> Result<Command, Error> {
             Some("--fault") if target == CrashTarget::Jobs => options.disk = parse_disk(args.next())?,
             Some("--help" | "-h") => return Ok(Command::Help(CRASH_HELP)),
             _ if target != CrashTarget::Jobs => {
-                return Err(unknown(target.command(), arg, "--rounds N, --seed S and --help"));
+                return Err(unknown(target.command(), arg, "--rounds N, --seed S or --help"));
             }
             _ => {
-                return Err(unknown(target.command(), arg, "--rounds N, --seed S, --fault NAME and --help"));
+                return Err(unknown(target.command(), arg, "--rounds N, --seed S, --fault NAME or --help"));
             }
         }
     }
@@ -218,16 +218,16 @@ fn parse_fuzz(args: &[OsString]) -> Result<Command, Error> {
                 options.executions = Some(parse_number("fuzz: --executions", args.next())?);
             }
             Some("--help" | "-h") => return Ok(Command::Help(FUZZ_HELP)),
-            _ => return Err(unknown("fuzz", arg, "--short or --executions N, and --help")),
+            _ => return Err(unknown("fuzz", arg, "--short or --executions N, or --help")),
         }
     }
     Ok(Command::Fuzz(options))
 }
 
 fn parse_number<T: FromStr>(option: &str, arg: Option<&OsString>) -> Result<T, Error> {
-    let read = arg.and_then(|arg| arg.to_str()).and_then(|arg| arg.parse().ok());
-    read.ok_or_else(|| {
-        let found = arg.map_or_else(|| "nothing".to_owned(), |arg| format!("{arg:?}"));
+    let number = arg.and_then(|arg| arg.to_str()).and_then(|arg| arg.parse().ok());
+    number.ok_or_else(|| {
+        let found = arg.map_or_else(|| "without a value".to_owned(), |arg| format!("{arg:?}"));
         Error::User(format!("{option} is {found}; expected: a whole number from 0 on"))
     })
 }
@@ -253,7 +253,7 @@ fn parse_model_check(name: Option<&OsString>) -> Result<ModelCheck, Error> {
         return Err(Error::User("prove: --only needs a name; expected: shuttle, loom or miri".to_owned()));
     };
     let known = ModelCheck::ALL.into_iter().find(|model_check| name == model_check.name());
-    known.ok_or_else(|| Error::User(format!("prove: no checker {name:?}; expected: shuttle, loom or miri")))
+    known.ok_or_else(|| Error::User(format!("prove: no model checker {name:?}; expected: shuttle, loom or miri")))
 }
 
 fn unknown(command: &str, arg: &OsString, expected: &str) -> Error {
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(parse_line(line).as_ref(), Ok(expected), "cargo xtask {line}");
     }
 
-    /// Checks that the error of a rejected line names the wrong argument and what is expected.
+    /// Checks that the error of a rejected line names the wrong argument and the expected ones.
     #[track_caller]
     fn check_rejected(line: &str, wrong: &str, expected: &str) {
         let Err(error) = parse_line(line) else {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_are_rejected_with_what_is_expected() {
+    fn invalid_arguments_are_rejected_with_the_expected_ones() {
         check_rejected("tests", "\"tests\"", "test, prove, check, crash, fuzz, bench");
         check_rejected("check", "no checker given", "import");
         check_rejected("check exports", "\"exports\"", "import");
@@ -351,7 +351,7 @@ mod tests {
         check_rejected("crash consume --fault eio", "crash consume: \"--fault\"", "--rounds N, --seed S");
         check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
         check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
-        check_rejected("crash jobs --seed", "nothing", "a whole number");
+        check_rejected("crash jobs --seed", "without a value", "a whole number");
         check_rejected("crash jobs --fault fire", "\"fire\"", "none, enospc or eio");
         check_rejected("crash jobs --fault", "needs a name", "none, enospc or eio");
         check_rejected("fuzz parse", "\"parse\"", "--short or --executions N");

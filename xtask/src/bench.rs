@@ -43,8 +43,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode, 
     Ok(if run_program(&mut command)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether missing peers are installed, which takes up to half an hour. With `--quick` or `--peers` nothing is
-/// installed.
+/// Whether missing peers are installed, which takes up to half an hour: not with `--quick` or `--peers`.
 fn wants_peers(args: &[OsString]) -> bool {
     !wants_help(args) && !args.iter().any(|arg| arg == "--quick" || arg == "--peers")
 }

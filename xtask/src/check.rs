@@ -1,8 +1,7 @@
 //! Randomised checkers: random sequences of operations, compared with a model in memory.
 //!
-//! Owns the list of checkers, the test that each of them is, and how rounds and seed are passed to it. A checker is an
-//! ordinary integration test: `cargo test` runs a few rounds of it with fixed seeds, and this command runs many. What
-//! is generated and which rules hold is defined in the test.
+//! Owns the list of checkers and how rounds and seed are passed to them. A checker is an integration test that defines
+//! the operations and the rules: `cargo test` runs a few rounds with fixed seeds, and this command runs many.
 
 use std::hash::{BuildHasher, RandomState};
 use std::process::{Command, ExitCode};
@@ -21,7 +20,6 @@ pub(crate) struct Checker {
     /// Name of its step in the table at the end.
     step: &'static str,
     package: &'static str,
-    /// Name of the integration test.
     test: &'static str,
     /// Default number of rounds: a few minutes in a dev build.
     rounds: u64,
@@ -33,12 +31,10 @@ pub(crate) const CHECKERS: &[Checker] = &[
     Checker { name: "runner", step: "check runner", package: "gristmill-jobs", test: "runner_model", rounds: 150 },
 ];
 
-/// Names of all checkers, for messages.
 pub(crate) fn names() -> String {
     CHECKERS.iter().map(|checker| checker.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs `cargo xtask check NAME`.
 pub(crate) fn run(workspace: &Workspace, options: CheckOptions) -> ExitCode {
     let seed = options.seed.unwrap_or_else(random_seed);
     let step = Step::new(options.checker.step, move || check(workspace, options, seed));
@@ -76,9 +72,9 @@ mod tests {
             assert_eq!(checker.step, format!("check {}", checker.name));
             let folder = checker.package.trim_start_matches("gristmill-");
             let tests = workspace.root().join("crates").join(folder).join("tests");
-            let is_there = tests.join(checker.test).join("main.rs").is_file()
+            let exists = tests.join(checker.test).join("main.rs").is_file()
                 || tests.join(checker.test).with_extension("rs").is_file();
-            assert!(is_there, "no test {} in {}", checker.test, tests.display());
+            assert!(exists, "no test {} in {}", checker.test, tests.display());
         }
     }
 }

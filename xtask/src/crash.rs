@@ -1,7 +1,7 @@
 //! Crash runs: real workers, scans, imports and consumers that are killed at random, on healthy and on faulty disks.
 //!
-//! Owns how `gristmill-crash` is built and called, and the number of rounds in the whole test run. What is killed and
-//! which rules hold afterwards is defined in `crash/`.
+//! Owns how `gristmill-crash` is built and called, and the number of rounds in the whole test run. `crash/` defines the
+//! kills and the rules that must hold afterwards.
 
 use std::process::{Command, ExitCode};
 
@@ -38,13 +38,11 @@ impl CrashOptions {
     }
 }
 
-/// Runs `cargo xtask crash` with `jobs`, `scan`, `import` or `consume`.
 pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
     let step = Step::new(options.step(), || crash(workspace, options));
     run_all(vec![step], false)
 }
 
-/// The crash runs of the whole test run.
 pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
     let step = |(target, disk, rounds): (CrashTarget, Disk, u32)| {
         let options = CrashOptions { target, disk, rounds: Some(rounds), seed: None };
@@ -84,8 +82,7 @@ fn command(workspace: &Workspace, options: CrashOptions) -> Command {
     command
 }
 
-/// Runs the command. A run that this machine does not support has neither passed nor failed, and the reason is
-/// reported.
+/// Runs the command. A run that this machine does not support has neither passed nor failed.
 fn run_and_classify(command: &mut Command) -> Result<Outcome, Error> {
     let line = display(command);
     println!("{line}");

@@ -1,8 +1,8 @@
 //! Fuzzing of the parsers and of type inference.
 //!
-//! Owns how the targets in `fuzz/` are built and run, and the number of executions of each. Which rules hold for any
-//! input is defined in the targets. No sanitizer is used: all of it is safe Rust, so the errors to find are panics and
-//! wrong results, and a sanitizer would only be slower.
+//! Owns how the targets in `fuzz/` are built and run, and the number of executions of each. The targets define the
+//! rules to check. No sanitizer is used: all tested code is safe Rust, so the errors to find are panics and wrong
+//! results, and a sanitizer would only be slower.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -37,13 +37,11 @@ const TOTAL_SHARES: u64 = 200;
 const TIMEOUT_SECONDS: u64 = 10;
 const MAX_MEMORY_MIB: u64 = 1024;
 
-/// Runs `cargo xtask fuzz`.
 pub(crate) fn run(workspace: &Workspace, options: FuzzOptions) -> ExitCode {
     let set_up = Step::new("set-up", || tools::set_up_fuzz(workspace));
     run_all(vec![set_up, step(workspace, options)], false)
 }
 
-/// Fuzzing as a step of a run.
 pub(crate) fn step(workspace: &Workspace, options: FuzzOptions) -> Step<'_> {
     Step::new("fuzz", move || fuzz(workspace, options))
 }
@@ -99,7 +97,6 @@ fn command(workspace: &Workspace, (target, max_len): (&str, usize), executions: 
     Ok(command)
 }
 
-/// Folder of a target's initial inputs.
 fn seeds(workspace: &Workspace, target: &str) -> PathBuf {
     workspace.root().join("fuzz").join("seeds").join(target)
 }
@@ -132,7 +129,6 @@ fn run_target(target: &str, command: &mut Command) -> Result<FuzzOutcome, Error>
     })
 }
 
-/// The text that follows `text` in a line.
 fn text_after<'a>(line: &'a str, text: &str) -> Option<&'a str> {
     line.split_once(text).map(|(_, rest)| rest.trim())
 }

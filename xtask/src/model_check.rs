@@ -1,7 +1,7 @@
 //! Model checking of crates/pool with shuttle, loom and miri.
 //!
 //! Owns how each is built and run, with its own target folder because its flags would invalidate the ordinary build.
-//! What is checked is defined in the pool's tests. ThreadSanitizer is not used: the standard library of a toolchain is
+//! The scenarios are in the pool's tests. ThreadSanitizer is not used: the standard library of a toolchain is
 //! not instrumented, so the sanitizer reports races in correct uses of a Mutex.
 
 use std::process::{Command, ExitCode};
@@ -43,12 +43,10 @@ impl ModelCheck {
     }
 }
 
-/// Runs `cargo xtask prove`.
 pub(crate) fn run(workspace: &Workspace, options: ProveOptions) -> ExitCode {
     run_all(steps(workspace, options), false)
 }
 
-/// The selected checks as steps of a run.
 pub(crate) fn steps(workspace: &Workspace, options: ProveOptions) -> Vec<Step<'_>> {
     let selected = ModelCheck::ALL.into_iter().filter(|check| options.only.is_none_or(|only| only == *check));
     selected.map(|check| Step::new(check.name(), move || check.run(workspace, options.full))).collect()

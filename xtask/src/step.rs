@@ -37,7 +37,6 @@ impl<'a> Step<'a> {
     }
 }
 
-/// A step that has ended.
 #[derive(Debug)]
 pub(crate) struct FinishedStep {
     pub(crate) name: &'static str,

@@ -1,7 +1,6 @@
 //! The whole test run: its steps and their order.
 //!
-//! Owns the list and its cargo commands. Model checking, crash runs, fuzzing, dependencies and set-up have their own
-//! modules.
+//! Owns the list and its cargo commands. Set-up, model checks, crash runs, fuzzing and cargo-deny have own modules.
 
 use std::process::ExitCode;
 
@@ -11,7 +10,6 @@ use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::Workspace;
 use crate::{crash, deny, fuzz, model_check, tools};
 
-/// Runs `cargo xtask test`.
 pub(crate) fn run(workspace: &Workspace, options: TestOptions) -> ExitCode {
     run_all(steps(workspace, options), options.fail_fast)
 }

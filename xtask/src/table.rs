@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::step::{FinishedStep, Outcome};
 
-/// The table, the notes below it, and the summary.
 pub(crate) fn render(done: &[FinishedStep]) -> String {
     let name_width = widest(done.iter().map(|step| step.name), "step");
     let status_width = widest(done.iter().map(status), "result");
@@ -24,7 +23,6 @@ pub(crate) fn render(done: &[FinishedStep]) -> String {
     text
 }
 
-/// The status of a step, as the table shows it.
 pub(crate) fn status(step: &FinishedStep) -> &'static str {
     match &step.result {
         Ok(Outcome::Passed | Outcome::PassedBut(_)) => "passed",

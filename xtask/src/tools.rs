@@ -1,8 +1,8 @@
 //! Tools that the tests and benchmarks need beyond a Rust toolchain, and how missing ones are installed.
 //!
-//! Owns the tables of tools. The folder for tools and the download of RabbitMQ are in `gristmill_broker`. A tool that
-//! is installed is used in any version. Nothing is installed for a run that does not use it. Packages of the system are
-//! installed only by root with apt-get; without them, the steps that need them are reported as not done.
+//! Owns the tables of tools. The folder for tools and the download of RabbitMQ are in `gristmill_broker`. An installed
+//! tool is used in any version. Only tools that a run uses are installed. Packages of the system are installed only by
+//! root with apt-get; without them, the steps that need them are reported as not done.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,19 @@ use crate::fuzz;
 use crate::step::Outcome;
 use crate::workspace::{Workspace, display, run_captured, run_program, runs};
 
-/// A tool and how it is found and installed.
 struct Tool {
     name: &'static str,
     is_available: fn(&Workspace) -> bool,
     source: Source,
 }
 
-/// Where a missing tool comes from.
+/// How a missing tool is installed.
 enum Source {
-    /// It has its own function. If that fails, the run fails.
+    /// By this function. If it fails, the run fails.
     Custom(fn(&Workspace) -> Result<(), Error>),
-    /// It is a Debian package. If that fails, a step is not done.
+    /// From this Debian package. If it cannot be installed, a step is not done.
     Debian(&'static str),
-    /// It is a crate of this name and version. If that fails, a step is not done.
+    /// From the crate of this name and version. If it cannot be installed, a step is not done.
     Crate(&'static str, &'static str),
 }
 
@@ -61,14 +60,13 @@ pub(crate) fn set_up(workspace: &Workspace) -> Result<Outcome, Error> {
     install_all(workspace, TOOLS)
 }
 
-/// Installs what fuzzing needs.
 pub(crate) fn set_up_fuzz(workspace: &Workspace) -> Result<Outcome, Error> {
     install_all(workspace, &[CARGO_FUZZ])
 }
 
-fn install_all(workspace: &Workspace, wanted: &[Tool]) -> Result<Outcome, Error> {
+fn install_all(workspace: &Workspace, tools: &[Tool]) -> Result<Outcome, Error> {
     let mut missing = Vec::new();
-    for tool in wanted {
+    for tool in tools {
         if (tool.is_available)(workspace) {
             println!("{}: installed", tool.name);
             continue;
@@ -115,16 +113,15 @@ fn install_package(workspace: &Workspace, package: &str) -> Result<(), String> {
     Err(format!("apt-get could not install the package {package}; see its output above"))
 }
 
-/// The program cargo-deny on the PATH, or the one in the folder for tools.
 pub(crate) fn cargo_deny(workspace: &Workspace) -> Option<PathBuf> {
     find_program(workspace, "cargo-deny")
 }
 
-/// The program cargo-fuzz, found likewise.
 pub(crate) fn cargo_fuzz(workspace: &Workspace) -> Option<PathBuf> {
     find_program(workspace, "cargo-fuzz")
 }
 
+/// Finds a program on the PATH, or else in the folder for tools.
 fn find_program(workspace: &Workspace, name: &str) -> Option<PathBuf> {
     let installed = tools_folder().ok().map(|tools| tools.join("bin").join(name));
     let candidates = std::iter::once(PathBuf::from(name)).chain(installed);
@@ -145,8 +142,7 @@ fn install_rabbitmq(_workspace: &Workspace) -> Result<(), Error> {
     Installation::install().map(drop).map_err(|error| Error::System(error.to_string()))
 }
 
-/// Installs a crate's program into the folder for tools. Returns whether that succeeded; cargo prints the reason if
-/// not.
+/// Installs a crate's program into the folder for tools. Returns whether it succeeded; cargo prints the reason if not.
 fn install_crate(workspace: &Workspace, name: &str, version: &str) -> Result<bool, Error> {
     let mut install = workspace.cargo(["install", "--locked", name, "--version", version]);
     install.arg("--root").arg(tools_folder()?).arg("--target-dir").arg(workspace.target().join("tools"));
@@ -163,7 +159,6 @@ struct Peer {
 enum PeerSource {
     /// A crate and its version.
     Crate(&'static str, &'static str),
-    /// A Debian package.
     Debian(&'static str),
 }
 
@@ -198,8 +193,7 @@ pub(crate) fn set_up_dedup_peers(workspace: &Workspace) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python packages of the peers of `bench import`. The extension, which writes SQLite, must match the version of
-/// DuckDB.
+/// Python packages for the peers of `bench import`. The extension writes SQLite and must match the version of DuckDB.
 const IMPORT_PACKAGES: &[&str] =
     &["duckdb==1.5.5", "duckdb-extension-sqlite-scanner==1.5.5", "sqlite-utils==4.2.1", "orjson==3.13.0"];
 
@@ -213,16 +207,13 @@ pub(crate) fn set_up_import_peers(workspace: &Workspace) -> Result<(), Error> {
     install_python_packages(workspace, IMPORT_PACKAGES)
 }
 
-/// Python packages of the peers of `bench amqp`.
 const AMQP_PACKAGES: &[&str] = &["pika==1.4.4"];
 
-/// Installs the Python peers of the benchmark `amqp`, likewise. It builds those in Rust itself, and `amqp-consume`
-/// comes with RabbitMQ.
+/// Installs the Python peers of the benchmark `amqp`, which builds its Rust peers. `amqp-consume` comes with RabbitMQ.
 pub(crate) fn set_up_amqp_peers(workspace: &Workspace) -> Result<(), Error> {
     install_python_packages(workspace, AMQP_PACKAGES)
 }
 
-/// Installs RabbitMQ if it is missing.
 pub(crate) fn set_up_broker(workspace: &Workspace) -> Result<(), Error> {
     install_rabbitmq(workspace)
 }

@@ -21,10 +21,10 @@ impl Workspace {
     pub(crate) fn find() -> Result<Self, Error> {
         // Cargo sets the manifest's folder when it starts xtask. The folder at build time is only a fallback: checkouts
         // that share a target folder share this program, too.
-        let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let here = PathBuf::from(here);
-        let root = here.parent().filter(|root| root.join("Cargo.toml").is_file()).ok_or_else(|| {
-            Error::User(format!("no Cargo.toml above {}; run `cargo xtask` in the checkout", here.display()))
+        let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let manifest_dir = PathBuf::from(manifest_dir);
+        let root = manifest_dir.parent().filter(|root| root.join("Cargo.toml").is_file()).ok_or_else(|| {
+            Error::User(format!("no Cargo.toml above {}; run `cargo xtask` in the checkout", manifest_dir.display()))
         })?;
         let target = std::env::var_os("CARGO_TARGET_DIR").filter(|path| !path.is_empty());
         let target = target.map_or_else(|| root.join("target"), PathBuf::from);
@@ -83,7 +83,6 @@ pub(crate) fn run_program(command: &mut Command) -> Result<bool, Error> {
     Ok(command.status().map_err(|error| start_error(command, &error))?.success())
 }
 
-/// Runs a program and returns its output.
 pub(crate) fn run_captured(command: &mut Command) -> Result<Output, Error> {
     command.stdin(Stdio::null()).output().map_err(|error| start_error(command, &error))
 }
@@ -97,7 +96,7 @@ pub(crate) fn runs(command: &mut Command) -> bool {
 pub(crate) fn watch_stdout(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<ExitStatus, Error> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let output = child.stdout.take();
-    each_line(command, output, |line| {
+    for_each_line(command, output, |line| {
         println!("{line}");
         on_line(line);
     })?;
@@ -108,11 +107,11 @@ pub(crate) fn watch_stdout(command: &mut Command, mut on_line: impl FnMut(&str))
 pub(crate) fn watch_stderr(command: &mut Command, on_line: impl FnMut(&str)) -> Result<ExitStatus, Error> {
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let errors = child.stderr.take();
-    each_line(command, errors, on_line)?;
+    for_each_line(command, errors, on_line)?;
     child.wait().map_err(|error| read_error(command, &error))
 }
 
-fn each_line(command: &Command, from: Option<impl Read>, mut on_line: impl FnMut(&str)) -> Result<(), Error> {
+fn for_each_line(command: &Command, from: Option<impl Read>, mut on_line: impl FnMut(&str)) -> Result<(), Error> {
     let from = from.ok_or_else(|| Error::System("no output to read".to_owned()))?;
     for line in BufReader::new(from).split(b'\n') {
         let line = line.map_err(|error| read_error(command, &error))?;
@@ -121,7 +120,6 @@ fn each_line(command: &Command, from: Option<impl Read>, mut on_line: impl FnMut
     Ok(())
 }
 
-/// How a program ended: its exit code or signal.
 pub(crate) fn describe_exit(status: ExitStatus) -> String {
     status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
 }

@@ -6,17 +6,17 @@ Development commands of Gristmill.
 Usage: cargo xtask COMMAND [OPTIONS]
 
 Commands:
-  test    Run the whole test run: format, lints, tests, docs, model checks, crashes, dependencies
+  test    Run all tests and checks: format, lints, tests, docs, model checks, crashes, dependencies
   prove   Check the concurrency of crates/pool with shuttle, loom and miri
   check   Compare random operations with a model in memory
   crash   Kill real workers, scans, imports and consumers at random, on healthy and faulty disks
   fuzz    Fuzz the parsers and type inference
   bench   Run benchmarks against named peers
-  help    Print this help; `cargo xtask COMMAND --help` prints that of a command
+  help    Print this help; `cargo xtask COMMAND --help` prints the help of a command
 
 Examples:
   cargo xtask test                   Run everything, as continuous integration does
-  cargo xtask test --fast            Run what belongs before each commit
+  cargo xtask test --fast            Run the steps to pass before each commit
   cargo xtask prove --full           Check many more schedules; takes long
   cargo xtask check import           Run thousands of random sequences of imports
   cargo xtask check dedup            Run thousands of random trees, edits and scans
@@ -31,7 +31,7 @@ Exit codes: 0 success, 1 a failed test or a user error, 2 a system error
 ";
 
 pub(crate) const TEST_HELP: &str = "\
-Run the whole test run, and print a table of its steps.
+Run all tests and checks, and print a table of the steps.
 
 Usage: cargo xtask test [--fast] [--fail-fast]
 
@@ -90,10 +90,10 @@ Checkers:
   import   Random sequences of create, append, upsert, replace and resume, with missing keys, values
            of changing types and names of changing case, compared with the tables that a model in
            memory expects
-  dedup    Random trees, edits, links, roots and disks that come and go, scans that are stopped or
-           killed, compared with a naive walk that compares all bytes. As root, it mounts disks
+  dedup    Random trees, edits, links, roots, and stopped or killed scans, compared with a naive
+           walk that compares all bytes. As root, it also mounts and unmounts disks
   runner   Tasks of random kinds and priorities in several processes that are killed and stopped,
-           checked against rules: no task runs twice at a time, a crash is a start, no task is lost
+           checked against rules: no task runs twice at once, a crash had a start, no task is lost
 
 Options:
   --rounds N   Number of rounds; default: 5000 for import, 3000 for dedup, 150 for runner
@@ -111,7 +111,7 @@ Examples:
 ";
 
 pub(crate) const CRASH_HELP: &str = "\
-Kill real processes with SIGKILL at random moments, and check what is left.
+Kill real processes with SIGKILL at random moments, and check the remaining state.
 
 jobs: Kill workers on one database, or suspend them until their leases have expired. Afterwards
 every acknowledged task is finished, with one effect per key; no task was finished twice or by a
@@ -124,7 +124,7 @@ committed before a kill was walked or read again.
 
 import: Kill and interrupt imports into new and existing databases, let calls fail and disks fill
 up, run imports concurrently, and resume them. At any moment each table is the old or the new one,
-row for row, `_imports` names which, and no file is loaded twice; a new database is complete or does
+row for row, as `_imports` records, and no file is loaded twice; a new database is complete or does
 not exist; no other file is left.
 
 consume: Kill or stop consumers of RabbitMQ's queues (into tables, as tasks, by commands), several
