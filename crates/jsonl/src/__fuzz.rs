@@ -50,10 +50,10 @@ pub struct Parsed {
 /// Parses the first block of a stream.
 pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
     let languages = languages.iter().map(|language| language.as_bytes().into()).collect();
-    let form = ParseOptions { flatten, languages, ..ParseOptions::default() };
+    let options = ParseOptions { flatten, languages, ..ParseOptions::default() };
     let block = parse_block(
         Block { buffer: bytes.to_vec(), length: bytes.len(), is_first: true, too_long: None, elements: None },
-        &form,
+        &options,
         ParsedBlock::default(),
     );
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("the parser rejects lines that are not UTF-8");

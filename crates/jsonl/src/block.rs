@@ -20,7 +20,7 @@ pub(crate) struct Block {
     pub(crate) elements: Option<Box<Elements>>,
 }
 
-/// Bytes of a line that is too long that are kept for messages.
+/// Bytes of a line that exceeds the limit, kept for messages.
 const EXCERPT_BYTES: usize = 200;
 
 /// Bytes read to detect whether the source is a document or lines.

@@ -55,8 +55,8 @@ pub(crate) fn is_document(head: &[u8], ended: bool) -> bool {
 
 /// Whether it is an array of objects, or an array that spans lines. Lines that are arrays of other values stay lines.
 fn is_array(head: &[u8], ended: bool) -> bool {
-    let first_line = head[1..].iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
-    if !matches!(first_line, None | Some(b'{' | b'\n' | b']')) {
+    let first_byte = head[1..].iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+    if !matches!(first_byte, None | Some(b'{' | b'\n' | b']')) {
         return false;
     }
     match Nesting::default().close(head) {
@@ -167,7 +167,7 @@ pub(crate) struct Splitter {
     nesting: Nesting,
     /// Whether the open element is a number or a word, which ends where another token begins.
     is_bare: bool,
-    /// Start in the buffer of the element that is not complete.
+    /// Offset in the buffer of the element that is not complete.
     pub(crate) element_start: Option<usize>,
     /// Number of bytes of the buffer that have been read.
     scanned: usize,

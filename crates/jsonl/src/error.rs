@@ -36,8 +36,8 @@ impl Error {
         matches!(self, Error::Busy(_) | Error::System(_))
     }
 
-    pub(crate) fn io(doing: &str, path: &Path, error: &io::Error) -> Self {
-        let text = format!("cannot {doing} {}: {error}", path.display());
+    pub(crate) fn io(action: &str, path: &Path, error: &io::Error) -> Self {
+        let text = format!("cannot {action} {}: {error}", path.display());
         match error.kind() {
             io::ErrorKind::NotFound
             | io::ErrorKind::PermissionDenied

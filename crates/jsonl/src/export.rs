@@ -113,7 +113,7 @@ struct Column {
     name: String,
     is_boolean: bool,
     is_key: bool,
-    /// All its texts are JSON, and it is not part of the primary key, which an import never makes of JSON.
+    /// All its texts are JSON, and it is not in the primary key: an import never makes a column of JSON the key.
     is_json: bool,
 }
 

@@ -31,7 +31,7 @@ impl FileIdentity {
     /// Records the files that a connection uses. Call it after the first read of the connection.
     pub(crate) fn of(path: &Path) -> Self {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let scratch = |ending: &str| {
+        let sibling = |ending: &str| {
             let path = with_ending(&real, ending);
             let identity = identity(&path).ok();
             (path, identity)
@@ -39,8 +39,8 @@ impl FileIdentity {
         FileIdentity {
             path: path.to_owned(),
             identity: identity(path).ok(),
-            log: scratch("-wal"),
-            index: scratch("-shm"),
+            log: sibling("-wal"),
+            index: sibling("-shm"),
         }
     }
 
@@ -52,8 +52,8 @@ impl FileIdentity {
             State::Replaced => "replaced by another file",
         };
         Err(Error::Replaced(format!(
-            "{} was {what} while it was in use; nothing was written after that was noticed. Put the right file in its \
-             place and start again",
+            "{} was {what} while it was in use; nothing was written after this was detected. Restore the file and \
+             start again",
             self.path.display()
         )))
     }
@@ -107,11 +107,11 @@ enum State {
 }
 
 fn checkpoint(conn: &Connection) {
-    let apply = || {
+    let run = || {
         conn.busy_timeout(Duration::ZERO)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     };
-    if let Err(error) = apply() {
+    if let Err(error) = run() {
         tracing::warn!(%error, "cannot checkpoint the WAL of the old database");
     }
 }

@@ -56,7 +56,7 @@ use crate::source;
 /// Loads files, and all JSONL files of folders, or only checks them, depending on the target. `-` is standard input.
 ///
 /// Problems with a line or a file are in the summary; an error means that the import as a whole failed. Even after a
-/// power cut, a new database is either complete or absent, and an existing one has all of a file or nothing.
+/// power cut, a new database is either complete or absent, and an existing one has either all rows of a file or none.
 pub fn import(
     given: &[PathBuf],
     target: &Target,
@@ -164,8 +164,8 @@ pub fn import(
 fn check(options: &ImportOptions) -> Result<()> {
     let of_schema = options.schema.tables.values().map(|table| &table.primary_key);
     for key in of_schema.chain([&options.primary_key]) {
-        let is_twice = |(at, name): &(usize, &String)| key[..*at].contains(name);
-        if let Some((_, name)) = key.iter().enumerate().find(is_twice) {
+        let is_duplicate = |(at, name): &(usize, &String)| key[..*at].contains(name);
+        if let Some((_, name)) = key.iter().enumerate().find(is_duplicate) {
             return Err(Error::Invalid(format!("the primary key has the column {name:?} twice; name it once")));
         }
     }

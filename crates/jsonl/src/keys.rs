@@ -24,8 +24,8 @@ pub(crate) enum ColumnRule {
     Inferred,
     /// Converted to this type, or the line is rejected.
     Fixed(Type),
-    /// Converted to the type that an earlier pass inferred from all valid lines. A line that does not match it is
-    /// rejected for another reason.
+    /// Converted to the type that an earlier pass inferred from all valid lines. A value that does not match is kept,
+    /// because its line is rejected for another reason.
     Detected(Type),
     /// SQLite converts text that looks like a number; lines with such text are rejected.
     NumericAffinity,
@@ -75,7 +75,6 @@ impl Keys {
         self.keys.len()
     }
 
-    /// Keys of valid rows, in order of their first occurrence.
     pub(crate) fn order(&self) -> &[u32] {
         &self.order
     }

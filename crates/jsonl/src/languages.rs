@@ -61,8 +61,8 @@ fn localised(line: &[u8], at: usize, languages: &[Box<[u8]>]) -> Option<(usize, 
             break;
         }
     }
-    let ends = cursor.take(b'}') && !kept.is_empty();
-    ends.then_some((cursor.at(), kept))
+    let is_localised = cursor.take(b'}') && !kept.is_empty();
+    is_localised.then_some((cursor.at(), kept))
 }
 
 fn write(kept: &[(usize, usize)], line: &[u8], out: &mut Vec<u8>) {

@@ -13,10 +13,7 @@ pub(crate) enum ValueKind {
     True,
     False,
     Number,
-    /// A string; `escaped` says whether it has escapes.
-    Text {
-        escaped: bool,
-    },
+    Text { escaped: bool },
     Object,
     Array,
 }
@@ -56,9 +53,9 @@ impl<'a> Cursor<'a> {
     /// Consumes the next byte if it is this one, and returns whether it was.
     #[inline]
     pub(crate) fn take(&mut self, byte: u8) -> bool {
-        let is = self.peek() == Some(byte);
-        self.at += usize::from(is);
-        is
+        let matches = self.peek() == Some(byte);
+        self.at += usize::from(matches);
+        matches
     }
 
     #[inline]
@@ -108,10 +105,10 @@ impl<'a> Cursor<'a> {
         let rest = &self.bytes[self.at..];
         let words: [(&[u8], ValueKind); 3] =
             [(b"null", ValueKind::Null), (b"true", ValueKind::True), (b"false", ValueKind::False)];
-        for (word, shape) in words {
+        for (word, kind) in words {
             if rest.starts_with(word) {
                 self.at += word.len();
-                return Ok(shape);
+                return Ok(kind);
             }
         }
         Err(self.expected(ParseErrorKind::NoValue))

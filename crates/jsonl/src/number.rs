@@ -25,7 +25,7 @@ const POWERS_OF_TEN: [f64; 23] = [
 /// Doubles hold all integers up to this absolute value exactly.
 pub(crate) const MAX_EXACT_INT: u64 = 1 << 53;
 
-/// A u64 holds every number with fewer digits than this.
+/// A u64 holds every number of up to this many digits, an i64 every number with fewer.
 const MAX_DIGITS: u32 = 19;
 
 impl Cursor<'_> {
@@ -52,31 +52,31 @@ impl Cursor<'_> {
         if bytes.get(at) == Some(&b'.') {
             is_real = true;
             at += 1;
-            let start_at = at;
+            let digits_start = at;
             while let Some(value) = digit(at) {
                 digits.push(value);
                 at += 1;
             }
-            if at == start_at {
+            if at == digits_start {
                 return Err(bad);
             }
-            exponent = -((at - start_at) as i64);
+            exponent = -((at - digits_start) as i64);
         }
         if let Some(b'e' | b'E') = bytes.get(at) {
             is_real = true;
             at += 1;
-            let down = bytes.get(at) == Some(&b'-');
+            let is_negative = bytes.get(at) == Some(&b'-');
             at += usize::from(matches!(bytes.get(at), Some(b'-' | b'+')));
-            let start_at = at;
+            let digits_start = at;
             let mut written = 0_i64;
             while let Some(value) = digit(at) {
                 written = (written * 10 + i64::from(value)).min(1 << 40);
                 at += 1;
             }
-            if at == start_at {
+            if at == digits_start {
                 return Err(bad);
             }
-            exponent += if down { -written } else { written };
+            exponent += if is_negative { -written } else { written };
         }
         self.seek(at);
         if !is_real {

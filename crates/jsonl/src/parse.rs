@@ -41,7 +41,6 @@ pub(crate) enum Decimals {
     Exact,
 }
 
-/// How lines are parsed into rows.
 #[derive(Clone, Debug)]
 pub(crate) struct ParseOptions {
     /// Number of levels of objects that are flattened.
@@ -159,7 +158,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses one row from `start` to `stop`.
     fn parse_range(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
         let line = Line { number: self.out.lines, column: 0, span: Span::new(start, stop) };
         self.out.lines += 1;
@@ -386,7 +384,7 @@ impl<'a> Parser<'a> {
         self.push(key, cell, self.span(start, cursor.at()), start)
     }
 
-    /// Adds a value to the row if its column accepts it. `written` is its text and `at` the offset of that in the line.
+    /// Adds a value to the row if its column accepts it. `written` is its text and `at` its offset in the line.
     #[inline]
     fn push(&mut self, key: u32, cell: Cell, written: Span, at: usize) -> Result<(), ParseError> {
         let cell = match self.out.keys.get(key).rule {
@@ -488,20 +486,20 @@ fn excerpt(rest: &[u8]) -> String {
     // The value is valid, so this cannot fail.
     let _ = cursor.value(0);
     let value = &rest[..cursor.at()];
-    let mut shown = String::from_utf8_lossy(&value[..value.len().min(EXCERPT_BYTES)]).into_owned();
+    let mut text = String::from_utf8_lossy(&value[..value.len().min(EXCERPT_BYTES)]).into_owned();
     if value.len() > EXCERPT_BYTES {
         // The cut may split a character.
-        shown.truncate(shown.trim_end_matches('\u{fffd}').len());
-        shown.push('…');
+        text.truncate(text.trim_end_matches('\u{fffd}').len());
+        text.push('…');
     }
-    shown
+    text
 }
 
 /// Rewords the error if the line has only an opening bracket.
 #[cold]
 fn pretty_printed(line: &[u8], error: ParseError) -> ParseError {
-    let is = error.reason == ParseErrorKind::Truncated && line.trim_ascii() == b"{";
-    if is { ParseError { reason: ParseErrorKind::PrettyPrinted, ..error } } else { error }
+    let is_opening = error.reason == ParseErrorKind::Truncated && line.trim_ascii() == b"{";
+    if is_opening { ParseError { reason: ParseErrorKind::PrettyPrinted, ..error } } else { error }
 }
 
 fn is_empty(cursor: &Cursor<'_>) -> bool {

@@ -27,7 +27,6 @@ impl Span {
     }
 }
 
-/// Value of a key in a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cell {
     Null,
@@ -160,8 +159,8 @@ impl ParsedBlock {
         }
     }
 
-    /// Replaces the rows with the next `count` detached rows and the bad lines before the last of them. If fewer rows
-    /// are left, it returns all bad lines.
+    /// Replaces the rows with the next `count` detached rows and the bad lines before the last of them, or with all
+    /// that are left.
     pub(crate) fn restore_rows(&mut self, detached: &mut DetachedRows, count: usize) {
         self.rows.clear();
         self.rows.extend(detached.rows.by_ref().take(count));

@@ -52,7 +52,8 @@ pub struct Reader<R> {
 }
 
 impl Reader<Box<dyn Read>> {
-    /// Opens a file. Gzip and zstd are detected from the first bytes and decompressed.
+    /// Opens a file. Gzip and zstd are detected from the first bytes and decompressed. Fails if the name ends in `.gz`
+    /// or `.zst` but the file is not compressed.
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let opened = InputFile::new(File::open(path)?, None, classify_name(&name).1, &Arc::default(), None)?;

@@ -105,6 +105,7 @@ impl Sink {
         let conn = Connection::open_with_flags(database, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX);
         let conn = conn.map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+        // Before anything in the database is changed.
         if let Some(refusal) = existing::refusal(&conn, database).map_err(failed)? {
             return Err(refusal);
         }
@@ -127,29 +128,29 @@ impl Sink {
     /// Inserts objects as rows in one transaction. Returns one result per object, in order; a rejected object does not
     /// affect the others. When this returns, the rows are on disk.
     ///
-    /// After an error nothing of the batch is written; [`Error::is_transient`] says whether a retry may succeed. Only
-    /// if the disk fails during the commit and power is lost right after, the rows may be there all the same.
+    /// After an error the table has no row of the batch; [`Error::is_transient`] returns whether a retry may succeed.
+    /// The only exception: if the disk fails during the commit and power is lost right after, the rows may exist.
     pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), RejectedObject>>> {
         self.append_with(objects, |object| object, Self::write_all)
     }
 
-    /// Writes items with `take` in one transaction; `bytes_of` returns the object of an item.
+    /// Writes items with `write_items` in one transaction; `bytes_of` returns the object of an item.
     fn append_with<T: Copy, R>(
         &mut self,
         items: &[T],
         bytes_of: impl for<'b> Fn(&'b T) -> &'b [u8],
-        take: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<Vec<Result<R, RejectedObject>>, BatchError>,
+        write_items: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<Vec<Result<R, RejectedObject>>, BatchError>,
     ) -> Result<Vec<Result<R, RejectedObject>>> {
         if items.is_empty() {
             return Ok(Vec::new());
         }
-        if let Some(results) = self.write(items, COMMIT, &take)? {
+        if let Some(results) = self.write(items, COMMIT, &write_items)? {
             return Ok(results);
         }
         // A trigger rolled back the transaction because of one item. Reject that item; the others stay one batch.
         let mut good: Vec<usize> = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            if self.write(&[*item], ROLLBACK, &take)?.is_some() {
+            if self.write(&[*item], ROLLBACK, &write_items)?.is_some() {
                 good.push(index);
             }
         }
@@ -158,19 +159,19 @@ impl Sink {
             if rest.is_empty() {
                 break Vec::new();
             }
-            if let Some(results) = self.write(&rest, COMMIT, &take)? {
+            if let Some(results) = self.write(&rest, COMMIT, &write_items)? {
                 break results;
             }
             // Each could be written alone. Find the shortest prefix that fails: its last item is the cause.
-            let (mut could, mut could_not) = (0, rest.len());
-            while could_not - could > 1 {
-                let middle = could.midpoint(could_not);
-                match self.write(&rest[..middle], ROLLBACK, &take)? {
-                    Some(_) => could = middle,
-                    None => could_not = middle,
+            let (mut passes, mut fails) = (0, rest.len());
+            while fails - passes > 1 {
+                let middle = passes.midpoint(fails);
+                match self.write(&rest[..middle], ROLLBACK, &write_items)? {
+                    Some(_) => passes = middle,
+                    None => fails = middle,
                 }
             }
-            good.remove(could_not - 1);
+            good.remove(fails - 1);
         };
         let why = format!("a trigger of the table {:?} rolls back the transaction", self.name);
         let refused = |item: &T| Err(RejectedObject::new(bytes_of(item), 0, ParseErrorKind::Refused(why.clone())));
@@ -186,9 +187,9 @@ impl Sink {
         &mut self,
         items: &[T],
         end: &str,
-        take: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<R, BatchError>,
+        write_items: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<R, BatchError>,
     ) -> Result<Option<R>> {
-        let written = self.transaction(items, end, take);
+        let written = self.transaction(items, end, write_items);
         if written.is_err() || end == ROLLBACK {
             // The cached columns may have been rolled back.
             self.cached = None;
@@ -209,7 +210,7 @@ impl Sink {
         &mut self,
         items: &[T],
         end: &str,
-        take: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<R, BatchError>,
+        write_items: impl Fn(&mut Self, &mut CachedTable, &[T]) -> Result<R, BatchError>,
     ) -> Result<R, BatchError> {
         self.identity.check()?;
         self.run("BEGIN IMMEDIATE")?;
@@ -220,7 +221,7 @@ impl Sink {
             Some(cached) if cached.version == version => cached,
             _ => self.inspect_table()?,
         };
-        let results = take(self, &mut cached, items)?;
+        let results = write_items(self, &mut cached, items)?;
         self.run(end)?;
         // If the file was deleted since the first check, the rows are lost.
         self.identity.check()?;
@@ -255,18 +256,20 @@ impl Sink {
         let mut retried_without_columns = false;
         let (block, refused): (ParsedBlock, Vec<(Line, ParseErrorKind)>) = loop {
             let block = parse_each(objects, &cached.parse_options, std::mem::take(&mut self.spare));
-            let key_count = cached.table.layout.assign_columns(&block, &self.options, None);
-            if cached.table.layout.key_count() != cached.key_count || key_count.is_err() {
+            let assigned = cached.table.layout.assign_columns(&block, &self.options, None);
+            if cached.table.layout.key_count() != cached.key_count || assigned.is_err() {
                 cached.apply_layout(&self.options);
             }
-            let map = match key_count {
+            let map = match assigned {
                 Ok(map) => map,
                 Err(LayoutConflict::NoRoom(_)) => {
                     *cached = self.without_new_columns(format!("SQLite has at most {MAX_COLUMNS} columns"))?;
                     continue;
                 }
                 // The layout was changed, so parse again.
-                Err(_) => continue,
+                Err(LayoutConflict::NeedsConversion | LayoutConflict::TooManyColumns | LayoutConflict::KeyMoved) => {
+                    continue;
+                }
             };
             let has_new_columns = cached.table.layout.has_new_columns();
             if has_new_columns {

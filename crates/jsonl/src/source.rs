@@ -37,14 +37,14 @@ pub(crate) fn classify_name(name: &str) -> (String, Compression, bool) {
         let (stem, found) = name.rsplit_once('.')?;
         (found.eq_ignore_ascii_case(extension) && !stem.is_empty()).then(|| stem.to_owned())
     };
-    let (decoder, compression) = match (without(name, "gz"), without(name, "zst")) {
+    let (uncompressed, compression) = match (without(name, "gz"), without(name, "zst")) {
         (Some(stem), _) => (stem, Compression::Gzip),
         (_, Some(stem)) => (stem, Compression::Zstd),
         _ => (name.to_owned(), Compression::Plain),
     };
-    match EXTENSIONS.iter().find_map(|extension| without(&decoder, extension)) {
+    match EXTENSIONS.iter().find_map(|extension| without(&uncompressed, extension)) {
         Some(stem) => (stem, compression, true),
-        None => (decoder, compression, false),
+        None => (uncompressed, compression, false),
     }
 }
 
@@ -91,7 +91,8 @@ const READ_BYTES: usize = 256 * 1024;
 
 impl InputFile {
     /// Wraps an open file. `read` counts its bytes as they are read. `copy` receives all of them, because some inputs
-    /// can be read only once. The compression is detected from the first bytes.
+    /// can be read only once. The first bytes decide the compression; data without compression is an error if
+    /// `compression`, which comes from the file name, is not `Plain`.
     pub(crate) fn new(
         file: File,
         path: Option<&Path>,
@@ -178,7 +179,7 @@ impl Read for InputFile {
     }
 }
 
-/// Detects the compression from the first bytes. No JSON begins with these bytes.
+/// No JSON begins with the bytes that are compared here.
 fn detect_compression(head: &[u8]) -> Compression {
     match head {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -187,7 +188,6 @@ fn detect_compression(head: &[u8]) -> Compression {
     }
 }
 
-/// Error for a file that changed while it was read.
 pub(crate) fn changed_while_read(path: &Path) -> io::Error {
     io::Error::other(format!(
         "it was changed while it was read; load it again when it is complete, or load its current contents: cat {} | \
@@ -196,7 +196,6 @@ pub(crate) fn changed_while_read(path: &Path) -> io::Error {
     ))
 }
 
-/// Reads a file; hashes and counts the bytes.
 struct HashingReader {
     file: File,
     hasher: Box<blake3::Hasher>,
@@ -236,18 +235,17 @@ impl Read for HashingReader {
     }
 }
 
-/// Returns the BLAKE3 hash of a file.
 pub(crate) fn hash_file(path: &Path, handle: &ImportHandle) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut file = File::open(path)?;
-    let mut piece = vec![0; READ_BYTES];
+    let mut buffer = vec![0; READ_BYTES];
     loop {
         if handle.is_cancelled() {
             return Err(ErrorKind::Interrupted.into());
         }
-        match file.read(&mut piece)? {
+        match file.read(&mut buffer)? {
             0 => return Ok(hasher.finalize().to_hex().to_string()),
-            read => hasher.update(&piece[..read]),
+            read => hasher.update(&buffer[..read]),
         };
     }
 }

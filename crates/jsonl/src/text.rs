@@ -34,7 +34,6 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), ParseError> 
     Ok(())
 }
 
-/// Returns a key or string with its escapes decoded.
 pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, ParseError> {
     if !escaped {
         return Ok(Cow::Borrowed(raw));

@@ -85,7 +85,7 @@ fn sink_rejects_objects_that_its_table_would_ignore() {
         fixture.open().execute_batch(sql).unwrap();
         let mut sink = Sink::open(&fixture.database(), "t").unwrap();
         let objects: [&[u8]; 3] = [b"{\"id\":1,\"a\":7}", b"{\"id\":2,\"a\":6}", b"{\"id\":3,\"a\":6}"];
-        let taken = sink.append(&objects).unwrap().iter().filter(|result| result.is_ok()).count();
-        assert_eq!(fixture.all("SELECT count(*) FROM t"), taken.to_string());
+        let accepted = sink.append(&objects).unwrap().iter().filter(|result| result.is_ok()).count();
+        assert_eq!(fixture.all("SELECT count(*) FROM t"), accepted.to_string());
     }
 }

@@ -142,7 +142,7 @@ fn sink_rejects_keyless_objects() {
 
 #[test]
 fn key_in_another_case_gets_its_own_column() {
-    for way in [ExistingTable::Append, ExistingTable::Upsert] {
+    for mode in [ExistingTable::Append, ExistingTable::Upsert] {
         let fixture = Fixture::new();
         let steps = [
             r#"{"id":1,"name":"a"}"#,
@@ -152,7 +152,7 @@ fn key_in_another_case_gets_its_own_column() {
             r#"{"id":5,"NAME":"g"}"#,
         ];
         for step in steps {
-            assert_eq!(load(&fixture, &[step], &existing(way)).rejected, 0);
+            assert_eq!(load(&fixture, &[step], &existing(mode)).rejected, 0);
         }
         assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "id\nname\nName_2\nNAME_3");
         assert_eq!(fixture.all("SELECT name, Name_2, NAME_3 FROM t"), "a|∅|∅\n∅|b|∅\nc|∅|∅\ne|d|f\n∅|∅|g");
@@ -502,8 +502,8 @@ fn resume_fails_for_a_table_that_lost_rows_or_columns() {
         let fixture = Fixture::new();
         load(&fixture, &[r#"{"a":1,"b":1}"#, r#"{"a":2,"b":2}"#], &ImportOptions::default());
         fixture.open().execute_batch(change).unwrap();
-        for way in [ExistingTable::Refuse, ExistingTable::Append] {
-            let resume = ImportOptions { resume: true, ..existing(way) };
+        for mode in [ExistingTable::Refuse, ExistingTable::Append] {
+            let resume = ImportOptions { resume: true, ..existing(mode) };
             let error = fixture.import(&resume).unwrap_err();
             assert!(error.is_user_error() && error.to_string().contains("--replace"), "{change}: {error}");
         }
@@ -546,22 +546,22 @@ fn import_fails_when_no_line_has_the_primary_key() {
 
 #[test]
 fn import_fails_when_the_table_has_another_primary_key() {
-    for way in [ExistingTable::Append, ExistingTable::Upsert] {
+    for mode in [ExistingTable::Append, ExistingTable::Upsert] {
         let fixture = Fixture::new();
         load(&fixture, &[r#"{"id":1,"a":1}"#], &ImportOptions::default());
         for (key, words) in [("a", "is \"id\", not \"a\""), ("nope", "is \"id\", not \"nope\"")] {
-            let error = fixture.import(&keyed(way, key)).unwrap_err();
+            let error = fixture.import(&keyed(mode, key)).unwrap_err();
             assert!(error.is_user_error() && error.to_string().contains(words), "{error}");
         }
-        fixture.load(&keyed(way, "id"));
+        fixture.load(&keyed(mode, "id"));
         // A table without a primary key.
         let fixture = Fixture::new();
         load(&fixture, &[r#"{"a":1}"#], &ImportOptions::default());
-        let error = fixture.import(&keyed(way, "a")).unwrap_err().to_string();
+        let error = fixture.import(&keyed(mode, "a")).unwrap_err().to_string();
         assert!(error.contains("has no primary key"), "{error}");
         // A unique index suffices.
         fixture.open().execute_batch("CREATE UNIQUE INDEX u ON t (a)").unwrap();
-        assert_eq!(load(&fixture, &[r#"{"a":2}"#, r#"{"a":3}"#], &keyed(way, "a")).rows, 2);
+        assert_eq!(load(&fixture, &[r#"{"a":2}"#, r#"{"a":3}"#], &keyed(mode, "a")).rows, 2);
     }
 }
 

@@ -127,9 +127,9 @@ fn file_is_replaced_only_with_force_and_when_complete() {
     assert_eq!(write(&file, true).unwrap().rows, 1);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
     // A cancelled export does not change the file.
-    let control = Arc::new(ImportHandle::default());
-    control.cancel();
-    assert!(export_to_file(&fixture.database(), "t", &file, true, &control).is_err());
+    let handle = Arc::new(ImportHandle::default());
+    handle.cancel();
+    assert!(export_to_file(&fixture.database(), "t", &file, true, &handle).is_err());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
     assert_eq!(std::fs::read_dir(fixture.data()).unwrap().count(), 1);
 }
@@ -172,7 +172,7 @@ fn value() -> impl Strategy<Value = String> {
         any::<i64>().prop_map(|value| value.to_string()),
         (-9_i64..9).prop_map(|value| value.to_string()),
         any::<f64>()
-            .prop_filter("JSON has no others", |value| value.is_finite())
+            .prop_filter("JSON numbers are finite", |value| value.is_finite())
             .prop_map(|value| { serde_json::to_string(&value).unwrap() }),
         (-9_i32..9).prop_map(|value| format!("{value}.50")),
         ".{0,6}".prop_map(|text| serde_json::to_string(&text).unwrap()),

@@ -53,8 +53,11 @@ fn filename_column_distinguishes_files_whose_names_are_not_utf8() {
     write(&fixture, b"\xff.jsonl", "{\"a\":1}\n");
     write(&fixture, b"\xfe.jsonl", "{\"a\":2}\n");
     fixture.load(&ImportOptions { filename_column: Some("file".to_owned()), ..into_one() });
-    let shown = |name: &str| fixture.data().join(name).display().to_string();
-    assert_eq!(fixture.all("SELECT file, a FROM t"), format!("{}|2\n{}|1", shown("\\xFE.jsonl"), shown("\\xFF.jsonl")));
+    let path_of = |name: &str| fixture.data().join(name).display().to_string();
+    assert_eq!(
+        fixture.all("SELECT file, a FROM t"),
+        format!("{}|2\n{}|1", path_of("\\xFE.jsonl"), path_of("\\xFF.jsonl"))
+    );
 }
 
 fn failures(summary: &ImportSummary) -> Vec<(&str, &str)> {

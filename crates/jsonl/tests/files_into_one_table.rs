@@ -158,7 +158,7 @@ fn rows_without_the_named_columns_are_not_counted_and_are_read_again_by_a_resume
 }
 
 #[test]
-fn files_are_added_to_a_table_that_exists() {
+fn files_are_appended_to_an_existing_table() {
     let fixture = Fixture::with(&[("logs.jsonl", "{\"a\":1}\n")]);
     fixture.load(&ImportOptions::default());
     fixture.write("2.jsonl", b"{\"a\":2,\"b\":1}\n");
@@ -173,8 +173,11 @@ fn filename_column_has_the_file_of_each_row() {
     let fixture = Fixture::with(&[("1.jsonl", "{\"a\":1}\n{\"a\":2}\n"), ("2.jsonl", "{\"a\":\"x\"}\n{\"file\":1}\n")]);
     let options = ImportOptions { filename_column: Some("file".to_owned()), ..into_one() };
     let summary = fixture.load(&options);
-    let shown = |name: &str| fixture.data().join(name).display().to_string();
-    assert_eq!(fixture.all("SELECT * FROM logs"), format!("{0}|1\n{0}|2\n{1}|x", shown("1.jsonl"), shown("2.jsonl")));
+    let path_of = |name: &str| fixture.data().join(name).display().to_string();
+    assert_eq!(
+        fixture.all("SELECT * FROM logs"),
+        format!("{0}|1\n{0}|2\n{1}|x", path_of("1.jsonl"), path_of("2.jsonl"))
+    );
     assert_eq!(summary.rejected, 1);
     assert!(summary.examples[0].reason.contains("--filename-column"), "{:?}", summary.examples);
 }
@@ -222,11 +225,11 @@ fn key_that_is_not_among_the_columns_is_refused() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1,\"b\":2}\n")]);
     let options = ImportOptions { columns: vec!["a".to_owned()], primary_key: vec!["b".to_owned()], ..small_blocks() };
     let error = fixture.import(&options).unwrap_err().to_string();
-    assert!(error.contains("add it to --columns"), "{error}");
+    assert!(error.contains("but not in --columns; add it to --columns"), "{error}");
 }
 
 #[test]
-fn limit_takes_the_first_rows_of_each_table() {
+fn limit_loads_the_first_rows_of_each_table() {
     for block in [1, 16, 1 << 16] {
         let fixture = Fixture::with(&[
             ("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\n{\"a\":3,\"z\":1}\nworse\n"),
@@ -244,7 +247,7 @@ fn limit_takes_the_first_rows_of_each_table() {
 }
 
 #[test]
-fn limit_counts_rows_that_the_table_takes() {
+fn limit_counts_only_rows_that_the_table_accepts() {
     let text = "{\"id\":1}\n{\"id\":1}\nbad\n{\"a\":2}\n{\"id\":3}\n{\"id\":4}\n{\"id\":5,\"z\":1}\nworse\n";
     for block in [1, 16, 1 << 16] {
         let keyed =
@@ -280,10 +283,10 @@ fn resume_loads_a_file_again_after_a_limited_import() {
 #[test]
 fn cancelled_import_of_many_files_leaves_no_partial_table() {
     let fixture = Fixture::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
-    let control = Arc::new(ImportHandle::default());
-    control.cancel();
+    let handle = Arc::new(ImportHandle::default());
+    handle.cancel();
     let target = Target::Database(fixture.database());
-    let stopped = import(&[fixture.data()], &target, &ImportOptions { resume: true, ..into_one() }, &control);
+    let stopped = import(&[fixture.data()], &target, &ImportOptions { resume: true, ..into_one() }, &handle);
     assert!(stopped.map_or(true, |summary| summary.interrupted));
     let summary = fixture.load(&ImportOptions { resume: true, ..into_one() });
     assert_eq!((fixture.all("SELECT a FROM logs").as_str(), summary.rows), ("1\n2", 2));
@@ -323,7 +326,7 @@ fn preview_reports_changes_and_writes_nothing() {
 }
 
 #[test]
-fn preview_of_a_new_database_is_its_schema() {
+fn preview_of_a_new_database_equals_its_schema() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1}\n")]);
     let summary =
         import(&[fixture.data()], &Target::Preview(fixture.database()), &small_blocks(), &Arc::default()).unwrap();

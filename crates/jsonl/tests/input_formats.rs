@@ -236,9 +236,9 @@ fn truncated_and_damaged_compressed_files_have_different_errors() {
 #[test]
 fn dry_run_infers_the_columns_of_an_array() {
     let fixture = Fixture::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
-    let control = gristmill_jsonl::import::handle::ImportHandle::default().into();
+    let handle = gristmill_jsonl::import::handle::ImportHandle::default().into();
     let summary =
-        gristmill_jsonl::import::import(&[fixture.data()], &Target::Schema, &ImportOptions::default(), &control)
+        gristmill_jsonl::import::import(&[fixture.data()], &Target::Schema, &ImportOptions::default(), &handle)
             .unwrap();
     assert_eq!(summary.files[0].columns.len(), 2);
 }
@@ -253,9 +253,9 @@ proptest! {
         let rows: Vec<serde_json::Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
         let pretty = |value: &serde_json::Value| serde_json::to_string_pretty(value).unwrap();
         let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
-        let spread: String = rows.iter().map(|row| format!("{}\n", pretty(row))).collect();
+        let pretty_lines: String = rows.iter().map(|row| format!("{}\n", pretty(row))).collect();
         let array = serde_json::Value::Array(rows.clone());
-        for text in [lines, spread, array.to_string(), pretty(&array), format!("[\n{array}\n]")] {
+        for text in [lines, pretty_lines, array.to_string(), pretty(&array), format!("[\n{array}\n]")] {
             let found = read_if_rows(&text);
             prop_assert_eq!(&found, if text.starts_with("[\n[") { &[][..] } else { &rows[..] }, "{}", text);
         }

@@ -58,9 +58,9 @@ fn rejects_of_a_file_that_is_rolled_back_are_removed() {
     let fixture = Fixture::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
     let rejects = fixture.data().join("bad.txt");
     let options = ImportOptions { rejects: Some(rejects.clone()), ..ImportOptions::default() };
-    let control = std::sync::Arc::new(ImportHandle::default());
-    control.cancel();
-    let stopped = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &control);
+    let handle = std::sync::Arc::new(ImportHandle::default());
+    handle.cancel();
+    let stopped = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &handle);
     assert!(stopped.is_err() || stopped.unwrap().interrupted);
     fixture.load(&options);
     assert_eq!(rejected_lines(&rejects), [2]);

@@ -120,7 +120,7 @@ fn bad_objects_are_rejected_and_the_others_written() {
 fn object_without_a_key_is_rejected_when_there_is_no_table() {
     let fixture = Fixture::new();
     let mut sink = open(&fixture);
-    assert!(refusal(&mut sink, "{}").contains("it has no key"));
+    assert!(refusal(&mut sink, "{}").contains("it has no key, and the table does not exist yet"));
     append_all(&mut sink, &["{}", "{\"a\":1}", "{}"]);
     assert_eq!(fixture.all("SELECT a FROM t"), "∅\n1\n∅");
 }
@@ -222,8 +222,8 @@ fn sink_respects_types_triggers_and_constraints_of_user_tables() {
     let mut sink = table("(Id INT UNIQUE NOT NULL, n DEFAULT 5, up AS (n || 'x'), CHECK (n < 9))");
     let results =
         append(&mut sink, &["{\"id\":1}", "{\"id\":1}", "{\"n\":1}", "{\"id\":2,\"n\":9}", "{\"id\":3,\"up\":1}"]);
-    let taken: Vec<bool> = results.iter().map(Result::is_ok).collect();
-    assert_eq!(taken, [true, false, false, false, true], "{results:?}");
+    let accepted: Vec<bool> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(accepted, [true, false, false, false, true], "{results:?}");
     assert_eq!(fixture.all("SELECT * FROM t"), "1|5|5x|∅\n3|5|5x|1");
     // Types with numeric affinity.
     let mut sink = table("(code STRING, day DATETIME)");
@@ -322,13 +322,13 @@ fn batch_is_visible_to_readers_after_append_returns() {
     let fixture = Fixture::new();
     let mut sink = open(&fixture);
     append_all(&mut sink, &["{\"a\":1}"]);
-    let look = fixture.open();
-    assert_eq!(rows(&look, "SELECT a FROM t"), "1");
+    let reader = fixture.open();
+    assert_eq!(rows(&reader, "SELECT a FROM t"), "1");
     // A reader does not block the sink.
-    look.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
     append_all(&mut sink, &["{\"a\":2}", "{\"b\":3}"]);
-    look.execute_batch("COMMIT").unwrap();
-    assert_eq!(rows(&look, "SELECT a, b FROM t"), "1|∅\n2|∅\n∅|3");
+    reader.execute_batch("COMMIT").unwrap();
+    assert_eq!(rows(&reader, "SELECT a, b FROM t"), "1|∅\n2|∅\n∅|3");
 }
 
 #[test]

@@ -104,22 +104,22 @@ fn compressed_files_are_loaded() {
     let fixture = Fixture::new();
     let text: String = (0..50_000).map(|n| format!("{{\"_key\":{n},\"x\":\"{}\"}}\n", n % 7)).collect();
     // Concatenated gzip or zstd members are one file.
-    let mut packed = Vec::new();
+    let mut compressed = Vec::new();
     for part in [&text.as_bytes()[..100_000], &text.as_bytes()[100_000..]] {
-        let mut encoder = flate2::write::GzEncoder::new(&mut packed, flate2::Compression::fast());
+        let mut encoder = flate2::write::GzEncoder::new(&mut compressed, flate2::Compression::fast());
         encoder.write_all(part).unwrap();
         encoder.finish().unwrap();
     }
-    fixture.write("g.jsonl.gz", &packed);
-    let mut packed = zstd::encode_all(&text.as_bytes()[..100_000], 1).unwrap();
-    packed.extend(zstd::encode_all(&text.as_bytes()[100_000..], 1).unwrap());
-    fixture.write("z.ndjson.zst", &packed);
+    fixture.write("g.jsonl.gz", &compressed);
+    let mut compressed = zstd::encode_all(&text.as_bytes()[..100_000], 1).unwrap();
+    compressed.extend(zstd::encode_all(&text.as_bytes()[100_000..], 1).unwrap());
+    fixture.write("z.ndjson.zst", &compressed);
     assert_eq!(fixture.load(&ImportOptions::default()).rows, 100_000);
     for table in ["g", "z"] {
         assert_eq!(fixture.all(&format!("SELECT count(*), sum(_key), sum(x) FROM {table}")), "50000|1249975000|149997");
     }
     // A truncated file is not loaded.
-    fixture.write("z.ndjson.zst", &packed[..packed.len() / 2]);
+    fixture.write("z.ndjson.zst", &compressed[..compressed.len() / 2]);
     let summary = fixture.load(&existing(ExistingTable::Replace));
     let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != FileOutcome::Loaded).collect();
     assert_eq!(failed.len(), 1);
@@ -453,11 +453,11 @@ fn resume_skips_unchanged_files() {
 #[test]
 fn file_that_is_not_a_database_is_not_changed() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    std::fs::write(fixture.database(), "a letter, not a database, and longer than a header would be: ".repeat(20))
+    std::fs::write(fixture.database(), "a text, not a database, and longer than a header would be: ".repeat(20))
         .unwrap();
     let error = fixture.import(&ImportOptions::default()).unwrap_err();
     assert!(error.is_user_error() && error.to_string().contains("not an SQLite database"), "{error}");
-    assert!(std::fs::read_to_string(fixture.database()).unwrap().starts_with("a letter"));
+    assert!(std::fs::read_to_string(fixture.database()).unwrap().starts_with("a text"));
     // An input cannot be the output.
     let lines = fixture.data().join("t.jsonl");
     let error = import(
@@ -477,20 +477,20 @@ fn file_that_is_not_a_database_is_not_changed() {
 #[test]
 fn dry_run_writes_nothing() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\nbad\n{\"_key\":2,\"a\":\"x\"}\n")]);
-    let look = |target| {
+    let dry_run = |target| {
         import(&[fixture.data()], &target, &ImportOptions::default(), &ImportHandle::default().into()).unwrap()
     };
-    let summary = look(Target::Schema);
+    let summary = dry_run(Target::Schema);
     assert_eq!(
         summary.files[0].sql.as_deref(),
         Some("CREATE TABLE \"t\" (\n  \"_key\" INTEGER PRIMARY KEY,\n  \"a\" TEXT\n)")
     );
     assert_eq!((summary.rows, summary.rejected), (2, 1));
-    let summary = look(Target::ValidateOnly);
+    let summary = dry_run(Target::ValidateOnly);
     assert_eq!((summary.rows, summary.rejected, summary.files[0].columns.len()), (2, 1, 0));
     assert!(!fixture.database().exists());
     fixture.load(&ImportOptions::default());
-    assert_eq!(Some(fixture.schema("t")), look(Target::Schema).files[0].sql.clone());
+    assert_eq!(Some(fixture.schema("t")), dry_run(Target::Schema).files[0].sql.clone());
 }
 
 #[test]

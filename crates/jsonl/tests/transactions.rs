@@ -20,17 +20,17 @@ fn replace_cancelled_during_an_index_rolls_back_table_and_record() {
     // An index that takes long to create.
     fixture.open().execute_batch("CREATE INDEX slow ON t (length(hex(zeroblob(5000 + a % 100))))").unwrap();
     fixture.write("t.jsonl", lines(100_000).as_bytes());
-    let control = Arc::new(ImportHandle::default());
-    let stopper = control.clone();
-    let stopper = std::thread::spawn(move || {
-        while !matches!(stopper.progress().phase, ImportPhase::Indexing | ImportPhase::Finishing) {
+    let handle = Arc::new(ImportHandle::default());
+    let shared = handle.clone();
+    let canceller = std::thread::spawn(move || {
+        while !matches!(shared.progress().phase, ImportPhase::Indexing | ImportPhase::Finishing) {
             std::thread::yield_now();
         }
-        stopper.cancel();
+        shared.cancel();
     });
     let options = ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() };
-    let summary = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &control);
-    stopper.join().unwrap();
+    let summary = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &handle);
+    canceller.join().unwrap();
     let first = fixture.one("SELECT min(a) FROM t");
     let records = fixture.one("SELECT count(*) FROM _imports WHERE mode = 'replace'");
     let expected = if first == "0" { "0" } else { "1" };

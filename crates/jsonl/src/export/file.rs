@@ -77,7 +77,6 @@ impl Drop for Draft {
     }
 }
 
-/// A file that is compressed as it is written, or plain.
 enum Compressed {
     Plain(BufWriter<File>),
     Gzip(Box<flate2::write::GzEncoder<BufWriter<File>>>),

@@ -39,9 +39,9 @@ impl Column {
 
     /// Note for the summary about a column that is text only because of its large numbers.
     pub(crate) fn decimal_note(&self) -> Option<String> {
-        let is = self.rule == ColumnRule::Inferred && self.types.is_decimal();
+        let is_decimal = self.rule == ColumnRule::Inferred && self.types.is_decimal();
         let name = &self.name;
-        is.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
+        is_decimal.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
     }
 
     /// The wider type that the column needs for the values found so far, if its type does not hold them.

@@ -63,7 +63,7 @@ fn is_date(text: &[u8]) -> bool {
 
 /// Whether a text is hours and minutes, with optional seconds and fraction.
 fn time(text: &[u8]) -> bool {
-    let within = |digits: &[u8], most: u8| two(digits).is_some_and(|number| number <= most);
+    let within = |digits: &[u8], max: u8| two(digits).is_some_and(|number| number <= max);
     let minutes = |text: &[u8]| within(&text[..2], 23) && text[2] == b':' && within(&text[3..5], 59);
     let (seconds, fraction) = match text.len() {
         5 => return minutes(text),
@@ -80,7 +80,7 @@ fn time(text: &[u8]) -> bool {
 }
 
 fn is_zone(text: &[u8]) -> bool {
-    let within = |digits: &[u8], most: u8| two(digits).is_some_and(|number| number <= most);
+    let within = |digits: &[u8], max: u8| two(digits).is_some_and(|number| number <= max);
     match text {
         [] | [b'Z' | b'z'] => true,
         [b'+' | b'-', hours @ ..] => match hours.len() {

@@ -101,7 +101,8 @@ pub(crate) fn validate_table_name(name: &str) -> Result<String> {
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || name.contains('\0') || reserved || names::is_reserved(name) {
         return Err(Error::Invalid(format!(
-            "{name:?} cannot be a table name; expected: any name except {}, {}, the empty name and names that begin with sqlite_",
+            "{name:?} cannot be a table name; expected: any name except {}, {}, the empty name and names that begin \
+             with sqlite_",
             names::IMPORT_LOG,
             names::PROCESSED_IDS
         )));
@@ -173,8 +174,8 @@ fn no_files_error(given: &[PathBuf], errors: &[(PathBuf, String)]) -> Error {
     let paths: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
     let why = errors.first().map(|(path, why)| format!(" ({}: {why})", path_text(path))).unwrap_or_default();
     Error::Invalid(format!(
-        "no file to load in {}{why}; of a folder, files that end in .jsonl or .ndjson are loaded, with or without .gz or \
-         .zst, except hidden ones. To load a file with another name, name the file itself",
+        "no file to load in {}{why}; of a folder, only files that end in .jsonl or .ndjson are loaded, with or without \
+         .gz or .zst, except hidden ones. To load a file with another name, name the file itself",
         paths.join(", ")
     ))
 }

@@ -79,8 +79,8 @@ pub(crate) fn find_object(conn: &Connection, name: &str) -> Sql<Option<ExistingO
 /// Returns all tables and views by their names in lower case, because SQLite has no index on the names.
 pub(crate) fn all_objects(conn: &Connection) -> Sql<HashMap<String, ExistingObject>> {
     let mut statement = conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")?;
-    let object = statement.query_map([], ExistingObject::read)?;
-    object.map(|object| object.map(|object| (names::folded(&object.name), object))).collect()
+    let objects = statement.query_map([], ExistingObject::read)?;
+    objects.map(|object| object.map(|object| (names::folded(&object.name), object))).collect()
 }
 
 /// Whether columns that an import created may be widened.

@@ -11,7 +11,6 @@ use crate::types::{Type, TypeSet};
 /// Names of the key if the user names none, in order of preference.
 pub(crate) const DEFAULT_KEY_NAMES: [&str; 3] = ["_key", "_id", "id"];
 
-/// How a table gets its primary key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyPlan {
     /// Not decided yet; the first rows decide.
@@ -54,7 +53,7 @@ pub(crate) struct KeyTracker {
     /// Columns with the default key names, in order of preference.
     candidates: Vec<usize>,
     /// Number of keys in the layout when the names were resolved.
-    placed: usize,
+    key_count: usize,
     rows: u64,
     present: u64,
     /// Whether all keys so far are whole numbers in ascending order.
@@ -69,7 +68,7 @@ impl KeyTracker {
             upserts,
             columns: Vec::new(),
             candidates: Vec::new(),
-            placed: usize::MAX,
+            key_count: usize::MAX,
             rows: 0,
             present: 0,
             is_ascending: true,
@@ -82,15 +81,15 @@ impl KeyTracker {
         self.upserts || !self.requested.is_empty()
     }
 
-    /// Observes a row. Returns whether it has the key.
+    /// Returns whether the row has the key.
     #[inline]
     pub(crate) fn observe(&mut self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> bool {
-        if self.placed != layout.key_count() {
+        if self.key_count != layout.key_count() {
             self.resolve_columns(layout);
         }
         if self.columns.is_empty() && self.requested.is_empty() && (self.rows == 0 || self.upserts) {
-            let is_here = |column: &&usize| cell_of(cells, map, **column).is_some();
-            self.columns.extend(self.candidates.iter().find(is_here));
+            let is_present = |column: &&usize| cell_of(cells, map, **column).is_some();
+            self.columns.extend(self.candidates.iter().find(is_present));
         }
         self.rows += 1;
         match self.columns.as_slice() {
@@ -125,7 +124,7 @@ impl KeyTracker {
     /// Finds the columns of the names again, after columns were added.
     #[cold]
     fn resolve_columns(&mut self, layout: &Layout) {
-        self.placed = layout.key_count();
+        self.key_count = layout.key_count();
         if self.requested.is_empty() {
             self.candidates = DEFAULT_KEY_NAMES.iter().filter_map(|name| layout.find_column(name)).collect();
             return;

@@ -63,11 +63,11 @@ impl KeyCheck {
         };
         let Some(key) = self.columns.iter().map(value).collect::<Option<Vec<_>>>() else { return Ok(None) };
         let key = || rusqlite::params_from_iter(&key);
-        let is_there = match &self.find {
+        let exists = match &self.find {
             Some(find) => self.conn.prepare_cached(find)?.exists(key())?,
             None => false,
         };
-        let is_duplicate = is_there || self.conn.prepare_cached(&self.add)?.execute(key())? == 0;
+        let is_duplicate = exists || self.conn.prepare_cached(&self.add)?.execute(key())? == 0;
         Ok(is_duplicate.then(|| self.duplicate.clone()))
     }
 }

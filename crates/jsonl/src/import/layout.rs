@@ -20,16 +20,14 @@ use crate::types::{Type, TypeSet};
 /// Maximum number of columns of a SQLite table.
 pub(crate) const MAX_COLUMNS: usize = 2_000;
 
-/// Name of the column for keys that have no column of their own.
+/// Name of the overflow column, for keys without a column.
 const OVERFLOW_NAME: &str = "_more";
 
-/// Marks a key without a column.
 pub(crate) const NO_COLUMN: u32 = u32::MAX;
 
 /// Path of keys from the row to a value.
 pub(crate) type Path = Vec<Box<[u8]>>;
 
-/// Why a block does not match the layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LayoutConflict {
     /// More columns than SQLite allows. The layout was changed and the file has to be read again.
@@ -51,13 +49,11 @@ pub(crate) struct Layout {
     whole: Vec<Box<[u8]>>,
     /// Whether no object is flattened.
     is_flat: bool,
-    /// The overflow column, for keys without a column.
     overflow: Option<usize>,
     pub(crate) notes: Vec<String>,
 }
 
 impl Layout {
-    /// Creates the layout of an existing table.
     pub(crate) fn of_existing(columns: Vec<ExistingColumn>, hidden: &[String]) -> Self {
         let mut layout = Layout::default();
         hidden.iter().for_each(|name| layout.names.add(name));
@@ -109,7 +105,7 @@ impl Layout {
     }
 
     /// Widens existing columns whose type does not hold the values found. Returns whether it widened any: then the file
-    /// has to be read again. `holds` queries whether a column of the table holds such values.
+    /// has to be read again. `holds` queries whether a column of the table holds some values.
     pub(crate) fn widen<E>(
         &mut self,
         holds: impl Fn(&str, Holds) -> std::result::Result<bool, E>,
@@ -136,7 +132,6 @@ impl Layout {
         Ok(any)
     }
 
-    /// Index of the overflow column, if there are too many keys.
     pub(crate) fn overflow_column(&self) -> Option<usize> {
         self.overflow
     }
@@ -153,12 +148,10 @@ impl Layout {
         }
     }
 
-    /// Whether the layout has columns that the table does not have yet.
     pub(crate) fn has_new_columns(&self) -> bool {
         self.columns.iter().any(|column| !column.is_made)
     }
 
-    /// Marks the created columns as existing.
     pub(crate) fn mark_existing(&mut self) {
         self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);
     }
@@ -256,8 +249,8 @@ impl Layout {
         {
             return (index, false);
         }
-        let lends = || self.columns.iter().position(|column| column.matches_any_case(&preferred));
-        let index = exact.or_else(lends).unwrap_or_else(|| {
+        let in_any_case = || self.columns.iter().position(|column| column.matches_any_case(&preferred));
+        let index = exact.or_else(in_any_case).unwrap_or_else(|| {
             let name = self.names.reserve(&preferred);
             if name != preferred {
                 self.notes.push(format!("the key {:?} is the column {name:?}", words.join(".")));
@@ -295,10 +288,8 @@ impl Layout {
         }
     }
 
-    /// Returns the parse options for rows of this table.
     pub(crate) fn parse_options(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> ParseOptions {
         let mut keys = Keys::default();
-        // Names of columns by key number.
         let mut names = HashMap::new();
         for column in &self.columns {
             match &column.path {

@@ -13,7 +13,6 @@ pub(crate) fn table(stem: &str) -> String {
     name
 }
 
-/// Table that records the imports.
 pub(crate) const IMPORT_LOG: &str = "_imports";
 
 /// Table in which a sink records the ids that became rows.
@@ -29,7 +28,6 @@ pub(crate) fn folded(name: &str) -> String {
     name.to_ascii_lowercase()
 }
 
-/// Quotes a name for SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -42,7 +40,7 @@ const ROWID_NAMES: [&str; 3] = ["rowid", "oid", "_rowid_"];
 pub(crate) struct NameSet(HashSet<String>);
 
 impl NameSet {
-    /// Reserves a unique name for a new column: the preferred one, or that with a number appended.
+    /// Reserves a unique name for a new column: the preferred one, or the preferred one with a number.
     pub(crate) fn reserve(&mut self, preferred: &str) -> String {
         let mut name = preferred.replace('\0', "\u{fffd}");
         if name.is_empty() {

@@ -147,7 +147,7 @@ impl ImportOptions {
     /// The options that affect the layout of a table, as text for the import log; `--resume` compares it.
     pub(crate) fn layout_key(&self) -> String {
         let key = if self.primary_key.is_empty() { "by rule".to_owned() } else { self.primary_key.join(",") };
-        let mut shape = format!(
+        let mut text = format!(
             "flatten={} languages={} key={key} schema={}",
             self.flatten,
             self.languages.join(","),
@@ -155,14 +155,14 @@ impl ImportOptions {
         );
         // Omitted if unused, as in the records of earlier versions.
         if !self.columns.is_empty() {
-            shape.push_str(&format!(" columns={}", self.columns.join(",")));
+            text.push_str(&format!(" columns={}", self.columns.join(",")));
         }
         if let Some(name) = &self.filename_column {
-            shape.push_str(&format!(" filename={name}"));
+            text.push_str(&format!(" filename={name}"));
         }
         if self.exact_numbers {
-            shape.push_str(" exact");
+            text.push_str(" exact");
         }
-        shape
+        text
     }
 }

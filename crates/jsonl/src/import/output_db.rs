@@ -146,7 +146,7 @@ impl OutputDb {
         if self.draft.is_none()
             && let Ok(conn) = Connection::open_with_flags(&self.target, OpenFlags::SQLITE_OPEN_READ_WRITE)
         {
-            // If this fails too, the next program that opens it rolls back.
+            // If this fails too, the next program that opens the database rolls back.
             let _ = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
         }
     }
@@ -180,7 +180,6 @@ impl Drop for OutputDb {
     }
 }
 
-/// Opens an existing database for reading.
 pub(crate) fn read_only(path: &Path) -> Result<Connection> {
     let found = fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     if !found.is_file() {
@@ -208,7 +207,7 @@ impl Lock {
             ErrorKind::NotFound => {
                 Error::Invalid(format!("there is no folder {} for the database", folder_of(target).display()))
             }
-            _ => Error::io("write beside", target, &error),
+            _ => Error::io("write next to", target, &error),
         };
         loop {
             let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;

@@ -19,7 +19,6 @@ pub(crate) const MERGE_FUNCTION: &str = "gristmill_import_merge";
 /// Why a line cannot be merged into its row.
 pub(crate) const NOT_AN_OBJECT: &str = "the row with this key has a value other than a JSON object in \"_more\"";
 
-/// Defines the SQL function on the connection.
 pub(crate) fn define_merge_function(conn: &Connection) -> rusqlite::Result<()> {
     conn.create_scalar_function(MERGE_FUNCTION, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
         let (old, new) = match (context.get_raw(0), context.get_raw(1)) {
@@ -38,13 +37,13 @@ fn not_an_object() -> rusqlite::Error {
 
 /// Returns an object with the members of both; a new member replaces an old one. `None` unless both are objects.
 fn merged(old: &[u8], new: &[u8]) -> Option<Vec<u8>> {
-    let (mut members, mut places) = (Vec::new(), HashMap::new());
+    let (mut members, mut positions) = (Vec::new(), HashMap::new());
     for (key, member) in self::members(old)?.into_iter().chain(self::members(new)?) {
-        let place = *places.entry(key).or_insert(members.len());
-        if place == members.len() {
+        let position = *positions.entry(key).or_insert(members.len());
+        if position == members.len() {
             members.push(member);
         } else {
-            members[place] = member;
+            members[position] = member;
         }
     }
     Some([b"{", members.join(&b","[..]).as_slice(), b"}"].concat())

@@ -1,4 +1,4 @@
-//! The pipeline: one reader thread cuts files into blocks, and workers parse them; results are in order.
+//! The pipeline: one reader thread cuts files into blocks, and workers parse them; results are in file order.
 //!
 //! Owns the limits on memory. The pool's queue limits the number of blocks in flight, and the budget limits their
 //! bytes, because a line may be larger than the block size.
@@ -43,9 +43,7 @@ pub(crate) struct Demand {
     pub(crate) full: AtomicBool,
 }
 
-/// A result of the pipeline.
 pub(crate) struct PipelineItem {
-    /// Index of the source.
     pub(crate) index: usize,
     pub(crate) event: PipelineEvent,
 }
@@ -120,8 +118,8 @@ impl BufferPool {
             push(&self.bytes, buffer);
         }
         // Cells take several times the memory of their text.
-        let room = parsed.scratch.capacity().max(parsed.text.capacity()).max(parsed.cells.capacity() * 8);
-        if room <= block * 2 {
+        let capacity = parsed.scratch.capacity().max(parsed.text.capacity()).max(parsed.cells.capacity() * 8);
+        if capacity <= block * 2 {
             push(&self.blocks, parsed);
         }
     }
@@ -225,10 +223,10 @@ fn unsupported_format(bytes: &[u8]) -> Option<&'static str> {
 
 fn open(job: &FileJob, read: &Arc<AtomicU64>) -> io::Result<InputFile> {
     if let Some(copy) = &job.copy {
-        let mut again = copy.try_clone()?;
-        if again.metadata()?.len() > 0 {
-            again.seek(SeekFrom::Start(0))?;
-            return InputFile::new(again, None, job.source.compression, read, None);
+        let mut copy = copy.try_clone()?;
+        if copy.metadata()?.len() > 0 {
+            copy.seek(SeekFrom::Start(0))?;
+            return InputFile::new(copy, None, job.source.compression, read, None);
         }
     }
     let file = match &job.source.path {
@@ -239,7 +237,6 @@ fn open(job: &FileJob, read: &Arc<AtomicU64>) -> io::Result<InputFile> {
     InputFile::new(file, path, job.source.compression, read, job.copy.as_deref())
 }
 
-/// Limits the bytes of blocks in flight.
 struct MemoryBudget {
     limit: usize,
     in_use: Mutex<(usize, bool)>,

@@ -119,8 +119,8 @@ impl Preflight<'_> {
                  --replace, --upsert, or --append, which adds all rows of the file again"
             ),
             _ => format!(
-                "{has}; use --replace, --append or --upsert, or --resume to skip files that were loaded before and have \
-                 not changed"
+                "{has}; use --replace, --append or --upsert, or --resume to skip files that were loaded before and \
+                 have not changed"
             ),
         })
     }
@@ -139,7 +139,7 @@ impl Preflight<'_> {
             }
         }
         let Some(object) = object else {
-            // Without its table no file is loaded, except an empty one.
+            // If the table does not exist, only an empty file counts as loaded.
             loaded.retain(|(_, entry)| entry.fingerprint.bytes == 0);
             self.mark_unchanged(loaded);
             return Ok(None);
@@ -206,7 +206,7 @@ impl Preflight<'_> {
         let requested = self.options.key_of(stem);
         // With several tables, --primary-key applies to those that have the columns.
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
-        let is_meant = is_only_table || self.options.primary_key.is_empty();
+        let key_applies = is_only_table || self.options.primary_key.is_empty();
         let found: Option<Vec<usize>> = requested.iter().map(|name| layout.find_column(name)).collect();
         let has = |keys: &[usize], requested: &[usize]| {
             keys.len() == requested.len() && requested.iter().all(|index| keys.contains(index))
@@ -216,11 +216,11 @@ impl Preflight<'_> {
         match found {
             Some(found) if found.is_empty() || has(&keys, &found) => {}
             Some(found) if self.is_unique(name, &names(&found))? => keys = found,
-            None if !is_meant => {}
+            None if !key_applies => {}
             _ if keys.is_empty() => {
                 return Ok(Err(Error::Invalid(format!(
-                    "the table {name:?} has no primary key, and no unique index of {}; use --replace, or make such an \
-                     index",
+                    "the table {name:?} has no primary key, and no unique index of {}; use --replace, or create such \
+                     an index",
                     quoted_list(requested)
                 ))));
             }

@@ -25,7 +25,7 @@ pub(crate) struct Rejects {
 struct Output {
     path: PathBuf,
     file: BufWriter<File>,
-    /// Whether it can be truncated. A pipe cannot, so it gets the rejects of a file that is read twice two times.
+    /// Whether it can be truncated. A pipe cannot, so it receives the rejects of a file again in each pass.
     is_regular: bool,
 }
 
@@ -52,7 +52,7 @@ struct RejectRecord<'a> {
     truncated: bool,
 }
 
-/// Options that create a file with access for its owner only (mode 0600).
+/// Options that create a file with access for its owner only (mode 0600, which the umask can only restrict).
 pub(super) fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]

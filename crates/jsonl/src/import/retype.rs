@@ -34,28 +34,26 @@ fn retyped(sql: &str, name: &str, before: Type, after: Type) -> Option<(String, 
         let at = found.next().filter(|_| found.next().is_none())?;
         Some(format!("{}{new}{}", &sql[..at], &sql[at + old.len()..]))
     };
-    let in_column = |kind: Type| format!("{name} {}", kind.sql()).trim_end().to_owned();
-    if let Some(sql) = replaced(in_column(before), in_column(after)) {
+    let plain_column = |kind: Type| format!("{name} {}", kind.sql()).trim_end().to_owned();
+    if let Some(sql) = replaced(plain_column(before), plain_column(after)) {
         return Some((sql, after != Type::Text));
     }
-    let row_number = (before == Type::Integer).then(|| format!("{name} INTEGER PRIMARY KEY"));
-    let in_its_key = |kind: Type, rest: &str| format!("{name} {} NOT NULL{rest}", in_key(kind));
-    row_number
-        .and_then(|old| replaced(old, in_its_key(after, " PRIMARY KEY")))
-        .or_else(|| replaced(in_its_key(before, " PRIMARY KEY"), in_its_key(after, " PRIMARY KEY")))
-        .or_else(|| replaced(in_its_key(before, ""), in_its_key(after, "")))
+    let as_rowid = (before == Type::Integer).then(|| format!("{name} INTEGER PRIMARY KEY"));
+    let key_column = |kind: Type, rest: &str| format!("{name} {} NOT NULL{rest}", in_key(kind));
+    as_rowid
+        .and_then(|old| replaced(old, key_column(after, " PRIMARY KEY")))
+        .or_else(|| replaced(key_column(before, " PRIMARY KEY"), key_column(after, " PRIMARY KEY")))
+        .or_else(|| replaced(key_column(before, ""), key_column(after, "")))
         .map(|sql| (sql, false))
 }
 
-/// Whether the type of a column can be changed.
 pub(crate) fn can_widen(sql: &str, name: &str, kind: Type) -> bool {
     kind != Type::Text && retyped(sql, name, kind, Type::Text).is_some()
 }
 
-/// Whether a column of a table has such values.
-pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -> Sql<bool> {
+pub(crate) fn holds(conn: &Connection, table: &str, column: &str, values: Holds) -> Sql<bool> {
     let (table, column) = (quoted(table), quoted(column));
-    let condition = match what {
+    let condition = match values {
         Holds::Anything => format!("{column} IS NOT NULL"),
         Holds::LargeIntegers => format!("{column} > {MAX_EXACT_INT} OR {column} < -{MAX_EXACT_INT}"),
     };
@@ -74,10 +72,10 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
     for column in columns.iter() {
         if let (Some(before), Some(after)) = (column.before, column.declared)
             && before != after
-            && let Some((new, is_all)) = retyped(&sql, &column.name, before, after)
+            && let Some((new, is_complete)) = retyped(&sql, &column.name, before, after)
         {
             sql = new;
-            only_sql &= is_all;
+            only_sql &= is_complete;
         }
     }
     if only_sql {

@@ -24,56 +24,56 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
 }
 
 /// Makes the parser skip unselected keys and add the file name.
-pub(crate) fn apply(parse: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>, file: &str) {
+pub(crate) fn apply(parsing: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>, file: &str) {
     if !options.columns.is_empty() {
-        select(parse, options, schema);
+        select(parsing, options, schema);
     }
     if let Some(name) = &options.filename_column {
-        let key = find_or_add(&mut parse.keys, ROOT, name.as_bytes());
-        parse.filename = Some(Filename { key, value: file.as_bytes().into() });
+        let key = find_or_add(&mut parsing.keys, ROOT, name.as_bytes());
+        parsing.filename = Some(Filename { key, value: file.as_bytes().into() });
     }
 }
 
-fn select(parse: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>) {
+fn select(parsing: &mut ParseOptions, options: &ImportOptions, schema: Option<&TableSchema>) {
     let mut paths: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
     paths.extend(options.filename_column.iter().map(|name| vec![name.as_bytes().into()]));
-    for number in 0..parse.keys.len() as u32 {
-        let path = parse.keys.path(number);
-        let related = |paths: &Path| path.iter().zip(paths).all(|(key, paths)| **key == **paths);
+    for number in 0..parsing.keys.len() as u32 {
+        let path = parsing.keys.path(number);
+        let related = |selected: &Path| path.iter().zip(selected).all(|(key, name)| **key == **name);
         if !paths.iter().any(related) {
-            parse.keys.get_mut(number).rule = ColumnRule::Skipped;
+            parsing.keys.get_mut(number).rule = ColumnRule::Skipped;
         }
     }
     for path in &paths {
-        let number = path.iter().fold(ROOT, |parent, name| find_or_add(&mut parse.keys, parent, name));
+        let number = path.iter().fold(ROOT, |parent, name| find_or_add(&mut parsing.keys, parent, name));
         // All keys in its objects are selected, too.
-        parse.keys.get_mut(number).is_open = true;
+        parsing.keys.get_mut(number).is_open = true;
     }
-    parse.unknown_keys = UnknownKeys::Skipped;
+    parsing.unknown_keys = UnknownKeys::Skipped;
 }
 
 /// Whether a table has a column for the requested key, or for a key in its objects. Keys are case-sensitive.
 pub(crate) fn has(layout: &Layout, name: &str, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
-    let paths = path_of(name, options, schema);
-    layout.columns.iter().any(|column| is_of(column, &paths))
+    let path = path_of(name, options, schema);
+    layout.columns.iter().any(|column| is_of(column, &path))
 }
 
 /// Whether a line of a table's files had a selected key.
 pub(crate) fn is_in_lines(layout: &Layout, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
     let paths: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
     let seen = layout.columns.iter().filter(|column| !column.types.is_empty());
-    seen.into_iter().any(|column| paths.iter().any(|paths| is_of(column, paths)))
+    seen.into_iter().any(|column| paths.iter().any(|path| is_of(column, path)))
 }
 
 /// Whether a column is for this key, or for a key in its objects. A column created by the user is for the key with its
 /// name, until a line shows its key.
-fn is_of(column: &Column, paths: &Path) -> bool {
-    if column.alias.as_ref().is_some_and(|alias| alias.path == *paths) {
+fn is_of(column: &Column, key: &Path) -> bool {
+    if column.alias.as_ref().is_some_and(|alias| alias.path == *key) {
         return true;
     }
     match &column.path {
-        Some(path) => path.len() >= paths.len() && path.iter().zip(paths).all(|(a, b)| a == b),
-        None => paths.join(&b"_"[..]) == column.name.as_bytes(),
+        Some(path) => path.len() >= key.len() && path.iter().zip(key).all(|(a, b)| a == b),
+        None => key.join(&b"_"[..]) == column.name.as_bytes(),
     }
 }
 

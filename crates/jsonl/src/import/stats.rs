@@ -52,7 +52,7 @@ pub struct TableStats {
 pub struct DateColumn {
     /// Name of the column.
     pub column: String,
-    /// Kind of its texts: dates, times or both.
+    /// Kind of its texts: dates, dates with a time, or times.
     #[serde(rename = "type")]
     pub kind: DateKind,
 }
@@ -102,15 +102,15 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
 }
 
 impl TableStats {
-    /// Adds what the import log has about the files that were loaded into the table since it was created.
+    /// Adds the data of the import log about the files that were loaded into the table since it was created.
     fn add_log(&mut self, conn: &Connection) -> rusqlite::Result<()> {
-        let made_at = import_log::creation_id(conn, &self.table)?.unwrap_or(0);
+        let creation_id = import_log::creation_id(conn, &self.table)?.unwrap_or(0);
         // SQLite takes the other columns of a query with max() from the row that has the maximum.
         let mut statement = conn.prepare_cached(
             r#"SELECT "source", "finished_at", sum("errors"), count(DISTINCT CASE WHEN "rows" > 0 THEN "source" END),
                max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2 AND "error" IS NULL"#,
         )?;
-        statement.query_row((&self.table, made_at), |row| {
+        statement.query_row((&self.table, creation_id), |row| {
             self.source = row.get(0)?;
             self.loaded_at = row.get(1)?;
             self.errors = row.get::<_, Option<i64>>(2)?.map(i64::unsigned_abs);
@@ -163,18 +163,18 @@ fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
 /// Bytes on disk by name of the table or index.
 type Sizes = HashMap<String, u64>;
 
-/// Returns the sizes of tables, and of the indexes by table. Reads all at once: one query for each would take as long.
+/// Returns the sizes of tables, and of the indexes by table. Reads all at once: a query for one takes as long.
 fn sizes(conn: &Connection) -> rusqlite::Result<(Sizes, Sizes)> {
     let mut statement = conn.prepare("SELECT name, pgsize FROM dbstat WHERE aggregate = 1")?;
     let sizes = statement.query_map([], |row| Ok((row.get(0)?, number(row, 1)?)))?;
     let sizes: Sizes = sizes.collect::<rusqlite::Result<_>>()?;
     let mut statement = conn.prepare("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index'")?;
-    let mut of_indexes = Sizes::new();
+    let mut index_sizes = Sizes::new();
     for index in statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))? {
         let (index, table) = index?;
-        *of_indexes.entry(table).or_default() += sizes.get(&index).copied().unwrap_or(0);
+        *index_sizes.entry(table).or_default() += sizes.get(&index).copied().unwrap_or(0);
     }
-    Ok((sizes, of_indexes))
+    Ok((sizes, index_sizes))
 }
 
 fn number(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {

@@ -19,7 +19,6 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
 use crate::types::Type;
 
-/// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteMode {
     Insert,
@@ -47,7 +46,6 @@ pub(crate) struct Table {
     insert: String,
 }
 
-/// Result of writing a block.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) rows: u64,
@@ -73,14 +71,14 @@ impl From<rusqlite::Error> for FinishError {
 type Sql<T> = rusqlite::Result<T>;
 
 impl Table {
-    pub(crate) fn new(name: String, layout: Layout, plan: KeyPlan, keys: KeyTracker, is_old: bool) -> Self {
-        let is_update = keys.upserts && matches!(plan, KeyPlan::Enforced(_) | KeyPlan::Kept(_));
+    pub(crate) fn new(name: String, layout: Layout, plan: KeyPlan, tracker: KeyTracker, is_old: bool) -> Self {
+        let is_update = tracker.upserts && matches!(plan, KeyPlan::Enforced(_) | KeyPlan::Kept(_));
         let mode = if is_update { WriteMode::Upsert } else { WriteMode::Insert };
         Table {
             name,
             layout,
             plan,
-            tracker: keys,
+            tracker,
             mode,
             required: Vec::new(),
             has_conflict_clause: false,
@@ -115,7 +113,6 @@ impl Table {
         }
     }
 
-    /// Plans the key from the first row.
     fn plan_from_first_row(&mut self, block: &ParsedBlock, map: &[u32]) {
         let Some(first) = block.rows.first() else { return };
         let mut tracker = self.tracker.clone();
@@ -131,7 +128,7 @@ impl Table {
         };
     }
 
-    /// Plans the key from all rows. The table is created with its types and its key.
+    /// The table is created with its types and its key.
     fn plan_from_all_rows(&mut self, block: &ParsedBlock, map: &[u32]) {
         let tracker = self.tracker.clone();
         self.observe_keys(block, map, 0);

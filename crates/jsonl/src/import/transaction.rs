@@ -27,7 +27,7 @@ pub(crate) struct ImportTx<'a> {
     identity: FileIdentity,
     handle: &'a ImportHandle,
     pub(crate) is_new: bool,
-    /// Whether a transaction was begun and not ended by this type.
+    /// Whether this type has begun a transaction and not ended it.
     has_begun: bool,
     /// Whether the savepoint of a file is open.
     in_file: bool,
@@ -209,8 +209,8 @@ mod tests {
         let events: [(&str, Event); 5] = [
             ("begin_file", |tx| tx.begin_file()),
             ("write_record", write_record),
-            ("take_back_file", |tx| tx.rollback_file()),
-            ("keep_file", |tx| tx.commit_file(1)),
+            ("rollback_file", |tx| tx.rollback_file()),
+            ("commit_file", |tx| tx.commit_file(1)),
             ("commit", |tx| tx.commit()),
         ];
         for (is_new, in_file) in [(false, false), (false, true), (true, false), (true, true)] {

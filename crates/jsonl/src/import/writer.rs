@@ -111,7 +111,6 @@ impl<'a> Writer<'a> {
         self.expected.get(&self.leaders[index]).map_or(&[], Vec::as_slice)
     }
 
-    /// State of a file's table.
     fn table_state(&mut self, index: usize) -> &mut TableState {
         self.tables.entry(self.leaders[index]).or_default()
     }
@@ -265,8 +264,8 @@ impl<'a> Writer<'a> {
                             };
                             if tx.conn.is_autocommit() {
                                 return Err(Error::Invalid(format!(
-                                    "the table {:?} has a trigger that rolls back \
-                                     transactions; nothing was loaded into it",
+                                    "the table {:?} has a trigger that rolls back transactions; nothing was loaded \
+                                     into it",
                                     table.name
                                 )));
                             }
@@ -412,8 +411,8 @@ impl<'a> Writer<'a> {
 /// Widens existing columns. Returns whether any was widened.
 fn widen_columns(table: &mut Table, tx: Option<&ImportTx<'_>>) -> Result<bool> {
     let name = &table.name;
-    table.layout.widen(|column, what| match tx {
-        Some(tx) => retype::holds(&tx.conn, name, column, what).map_err(|error| tx.failed(&error)),
+    table.layout.widen(|column, values| match tx {
+        Some(tx) => retype::holds(&tx.conn, name, column, values).map_err(|error| tx.failed(&error)),
         None => Ok(false),
     })
 }

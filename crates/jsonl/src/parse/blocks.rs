@@ -29,8 +29,8 @@ pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBloc
         }
         locate(text, &mut parsed);
         parsed.lines = elements.lines as u32;
-        let place = if options.languages.is_empty() { &mut parsed.text } else { parsed.original.insert(Vec::new()) };
-        *place = block.buffer;
+        let text = if options.languages.is_empty() { &mut parsed.text } else { parsed.original.insert(Vec::new()) };
+        *text = block.buffer;
         return parsed;
     }
     let skipped = if block.is_first && text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
@@ -61,7 +61,7 @@ fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
 /// Finds the line and the column where each element of a block begins.
 fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
     let (mut number, mut column, mut at) = (0, elements.column, 0);
-    let place = |span: &Span| {
+    let line_of = |span: &Span| {
         let start = span.start as usize;
         let between = &text[at..start];
         number += memchr::memchr_iter(b'\n', between).count() as u32;
@@ -69,7 +69,7 @@ fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
         at = start;
         Line { number, column: column as u32, span: *span }
     };
-    elements.spans.iter().map(place).collect()
+    elements.spans.iter().map(line_of).collect()
 }
 
 /// Moves errors from the start of an element to their line, because an element may span several lines.
@@ -85,7 +85,7 @@ fn locate(text: &[u8], parsed: &mut ParsedBlock) {
     }
 }
 
-/// Parses texts that are one object each. Line ends within one are white space. The line number is the object's index.
+/// Parses texts of one object each. Line ends in a text are white space. The line number is the object's index.
 pub(crate) fn parse_each(objects: &[&[u8]], options: &ParseOptions, mut parsed: ParsedBlock) -> ParsedBlock {
     parsed.clear();
     parsed.keys.clone_from(&options.keys);

@@ -73,10 +73,10 @@ impl Sink {
         while !rest.is_empty() {
             // Further objects with an id of this round wait until the first one is written or rejected.
             let mut ids = HashSet::new();
-            let (now_tried, later): (Vec<usize>, Vec<usize>) =
+            let (current, later): (Vec<usize>, Vec<usize>) =
                 rest.iter().partition(|index| objects[**index].id.is_none_or(|id| ids.insert(id)));
-            let mut new = Vec::with_capacity(now_tried.len());
-            for index in now_tried {
+            let mut new = Vec::with_capacity(current.len());
+            for index in current {
                 match objects[index].id {
                     Some(id) if self.is_processed(dedup, id, horizon)? => {
                         results[index] = Some(Ok(AppendResult::Duplicate));

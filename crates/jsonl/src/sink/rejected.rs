@@ -41,10 +41,7 @@ impl fmt::Display for RejectedObject {
             ParseErrorKind::NotAnObject(found) => {
                 write!(f, "expected an object such as {{\"id\":1}}; found {found}")
             }
-            ParseErrorKind::Truncated => {
-                write!(f, "byte {at}: it ends in the middle of a value; is it cut off?")
-            }
-            ParseErrorKind::PrettyPrinted => {
+            ParseErrorKind::Truncated | ParseErrorKind::PrettyPrinted => {
                 write!(f, "byte {at}: it ends in the middle of a value; is it cut off?")
             }
             ParseErrorKind::OpenString => {

@@ -111,14 +111,14 @@ pub(crate) fn rows(conn: &Connection, sql: &str) -> String {
     let mut rows = statement.query([]).unwrap();
     let mut lines = Vec::new();
     while let Some(row) = rows.next().unwrap() {
-        let cells: Vec<String> = (0..count).map(|index| shown(row.get_ref(index).unwrap())).collect();
+        let cells: Vec<String> = (0..count).map(|index| formatted(row.get_ref(index).unwrap())).collect();
         lines.push(cells.join("|"));
     }
     lines.join("\n")
 }
 
 /// Formats a value so that integers and reals differ.
-fn shown(value: ValueRef<'_>) -> String {
+fn formatted(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Null => "∅".to_owned(),
         ValueRef::Integer(value) => value.to_string(),

@@ -8,7 +8,7 @@ use crate::json::{Json, object};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Line {
     Object(Vec<(String, Json)>),
-    /// Something that is not a JSON object.
+    /// Text that is not a JSON object.
     Bad(&'static str),
     Blank,
 }
@@ -176,12 +176,12 @@ impl fmt::Display for Operation {
 impl fmt::Display for Import {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
-            let pack = match file.path.rsplit('.').next() {
+            let compress = match file.path.rsplit('.').next() {
                 Some("gz") => " | gzip",
                 Some("zst") => " | zstd",
                 _ => "",
             };
-            writeln!(f, "cat <<'END'{pack} > {}\n{}END", file.path, file.text())?;
+            writeln!(f, "cat <<'END'{compress} > {}\n{}END", file.path, file.text())?;
         }
         if let Some(schema) = &self.schema {
             writeln!(f, "cat <<'END' > schema.toml\n{}END", schema.toml(&self.tables()))?;

@@ -13,7 +13,7 @@ pub(crate) type Path = Vec<String>;
 /// created for another key with its exact name if no line has that key, then a column of the user whose name differs
 /// only in case, then a new one. Only `deciding` lines add new columns; the keys of all lines can have a column of the
 /// user.
-pub(crate) fn place(
+pub(crate) fn assign(
     columns: &mut Vec<Column>,
     lines: &[Parsed],
     deciding: &[Parsed],
@@ -33,26 +33,26 @@ pub(crate) fn place(
         Some(Fixed::Name(name)) => (*name).to_owned(),
         _ => path.join("_"),
     };
-    let mut places: BTreeMap<Path, usize> = BTreeMap::new();
+    let mut assigned: BTreeMap<Path, usize> = BTreeMap::new();
     for path in &paths {
         let known = columns.iter().position(|column| column.path.as_ref() == Some(path));
         let exact = || columns.iter().position(|column| column.path.is_none() && column.name == preferred(path));
         let alias = || columns.iter().position(|column| is_alias(column, path, &paths) && fixed(path).is_none());
         if let Some(index) = known.or_else(exact).or_else(alias) {
-            places.insert(path.clone(), index);
+            assigned.insert(path.clone(), index);
         }
     }
     for path in &paths {
-        if places.contains_key(path) {
+        if assigned.contains_key(path) {
             continue;
         }
         let name = preferred(path);
-        let is_alike = |index: &usize| {
+        let is_match = |index: &usize| {
             columns[*index].path.is_none()
                 && columns[*index].name.eq_ignore_ascii_case(&name)
-                && !places.values().any(|used| used == index)
+                && !assigned.values().any(|used| used == index)
         };
-        let index = (0..columns.len()).find(is_alike).unwrap_or_else(|| {
+        let index = (0..columns.len()).find(is_match).unwrap_or_else(|| {
             let mut column = Column::new(free_name(columns, name), Some(path.clone()));
             if let Some(Fixed::Type(fixed)) = fixed(path) {
                 column.types.push(sql_type(fixed).to_owned());
@@ -61,7 +61,7 @@ pub(crate) fn place(
             columns.push(column);
             columns.len() - 1
         });
-        places.insert(path.clone(), index);
+        assigned.insert(path.clone(), index);
     }
     // Their types also decide whether other lines are rejected.
     let others: Vec<Path> = paths_of(lines).into_iter().filter(|path| !paths.contains(path)).collect();
@@ -73,10 +73,10 @@ pub(crate) fn place(
             .or_else(|| position(&|column| is_alias(column, &path, &paths) && fixed(&path).is_none()))
             .or_else(|| position(&|column| column.path.is_none() && column.name.eq_ignore_ascii_case(&name)));
         if let Some(index) = index {
-            places.insert(path, index);
+            assigned.insert(path, index);
         }
     }
-    places
+    assigned
 }
 
 /// Whether this key is the exact name of a column created for another key, and none of `paths` is that key.

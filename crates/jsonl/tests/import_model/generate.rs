@@ -217,11 +217,11 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
     }
     for name in ["n", "r", "name", "x", "b", "p"] {
         if rng.percent(55) {
-            let value = if rng.percent(profile.drift) { other(rng, profile) } else { usual(rng, profile, name) };
-            members.push((cased(rng, profile, name), value));
-            if rng.percent(50) && cased(rng, profile, name) != name {
+            let value = if rng.percent(profile.drift) { other(rng, profile) } else { usual_value(rng, profile, name) };
+            members.push((any_case(rng, profile, name), value));
+            if rng.percent(50) && any_case(rng, profile, name) != name {
                 let second = if name == "name" { "Name".to_owned() } else { name.to_uppercase() };
-                members.push((second, usual(rng, profile, name)));
+                members.push((second, usual_value(rng, profile, name)));
             }
         }
     }
@@ -230,7 +230,7 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
         // With `p` and `P`, `p_x` would be a third spelling of a name. Which one gets which number is not documented.
         let names: &[&str] =
             if profile.other_case == 0 { &["Name_2", "p_x", "renamed"] } else { &["Name_2", "renamed"] };
-        members.push(((*rng.pick(names)).to_owned(), usual(rng, profile, "x")));
+        members.push(((*rng.pick(names)).to_owned(), usual_value(rng, profile, "x")));
     }
     let mut known: Vec<String> = Vec::new();
     members.retain(|(key, _)| !known.contains(key) && (known.push(key.clone()), true).1);
@@ -240,11 +240,11 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
     members
 }
 
-fn cased(rng: &mut Rng, profile: &Profile, name: &str) -> String {
+fn any_case(rng: &mut Rng, profile: &Profile, name: &str) -> String {
     // A key may have a column of the user until a key with the exact name is found. Which of two others gets which
     // number then is not documented.
-    let is_users = OWN_COLUMNS.iter().any(|(column, _)| column.eq_ignore_ascii_case(name));
-    if !rng.percent(profile.other_case) || (profile.has_own && !is_users) {
+    let is_user_column = OWN_COLUMNS.iter().any(|(column, _)| column.eq_ignore_ascii_case(name));
+    if !rng.percent(profile.other_case) || (profile.has_own && !is_user_column) {
         return name.to_owned();
     }
     // With a third spelling next to a column of the user, which of the two gets which number is not documented.
@@ -253,7 +253,7 @@ fn cased(rng: &mut Rng, profile: &Profile, name: &str) -> String {
 }
 
 /// A value of the type that most lines have under this name.
-fn usual(rng: &mut Rng, profile: &Profile, name: &str) -> Json {
+fn usual_value(rng: &mut Rng, profile: &Profile, name: &str) -> Json {
     let number = |text: &&str| Json::Number((*text).to_owned());
     match name {
         "n" => number(rng.pick(&["0", "1", "-7", "42", "1000000"])),
@@ -268,7 +268,7 @@ fn usual(rng: &mut Rng, profile: &Profile, name: &str) -> Json {
                         "deep" => Json::Object(vec![("z".to_owned(), Json::int(rng.within(0..9) as i64))]),
                         _ => number(rng.pick(&["1", "2.5", "-3"])),
                     };
-                    let name = if profile.has_own { name.to_owned() } else { cased(rng, profile, name) };
+                    let name = if profile.has_own { name.to_owned() } else { any_case(rng, profile, name) };
                     inner.push((name, value));
                 }
             }

@@ -45,7 +45,7 @@ impl Load<'_> {
     /// Checks the import. Returns the new table; `None` if it must be unchanged.
     pub(crate) fn check(&self) -> Result<Option<Table>, String> {
         let mut errors: Vec<String> = Vec::new();
-        for deciding in [Deciding::Accepted, Deciding::Fitting, Deciding::Found, Deciding::All] {
+        for deciding in [Deciding::Accepted, Deciding::Matching, Deciding::Found, Deciding::All] {
             match self.attempt(deciding) {
                 Ok(table) => return Ok(table),
                 Err(error) if !errors.contains(&error) => errors.push(error),
@@ -89,13 +89,13 @@ impl Load<'_> {
         if run.is_keyless && !run.accepted.is_empty() && !is_noted {
             return Err("it is loaded although no line has the named key".to_owned());
         }
-        let is_in_vain = run.accepted.is_empty() && !run.rejected.is_empty();
+        let none_accepted = run.accepted.is_empty() && !run.rejected.is_empty();
         for (index, part) in self.parts.iter().enumerate() {
             let of_part = |lines: &BTreeSet<LineId>| -> BTreeSet<usize> {
                 lines.iter().filter(|(of, _)| *of == index).map(|(_, line)| *line).collect()
             };
             let (accepted, rejected) = (of_part(&run.accepted), of_part(&run.rejected));
-            self.check_part(part, &accepted, &rejected, is_in_vain)
+            self.check_part(part, &accepted, &rejected, none_accepted)
                 .map_err(|error| format!("{}: {error}", part.file.path))?;
         }
         if run.accepted.is_empty() && (self.replaces || !run.rejected.is_empty()) {
@@ -124,13 +124,13 @@ impl Load<'_> {
         part: &Part<'_>,
         accepted: &BTreeSet<usize>,
         rejected: &BTreeSet<usize>,
-        is_in_vain: bool,
+        none_accepted: bool,
     ) -> Result<(), String> {
         if *rejected != part.rejected {
             return Err(format!("it rejects the lines {:?}, expected {rejected:?}", part.rejected));
         }
         let outcome = &part.of_file.outcome;
-        if is_in_vain && part.has_failed() {
+        if none_accepted && part.has_failed() {
             // Where no line of any file is accepted, files without lines may fail with the others.
             return Ok(());
         }

@@ -53,32 +53,32 @@ fn check(operations: &[Operation]) -> Result<(), String> {
 
 /// Reduces a failure to the operations, files, lines and members that it needs.
 fn reduced(operations: &[Operation], error: &str) -> String {
-    let fails_alike = |operations: &[Operation]| check(operations).is_err_and(|other| kind(&other) == kind(error));
-    let mut operations = reduce(operations, fails_alike);
+    let fails_the_same = |operations: &[Operation]| check(operations).is_err_and(|other| kind(&other) == kind(error));
+    let mut operations = reduce(operations, fails_the_same);
     for index in 0..operations.len() {
         let Operation::Import(import) = &operations[index] else { continue };
         let mut import = import.clone();
         let fails = |import: &Import| {
-            let mut tried = operations.clone();
-            tried[index] = Operation::Import(import.clone());
-            fails_alike(&tried)
+            let mut candidate = operations.clone();
+            candidate[index] = Operation::Import(import.clone());
+            fails_the_same(&candidate)
         };
         import.files = reduce(&import.files, |files| {
             !files.is_empty() && fails(&Import { files: files.to_vec(), ..import.clone() })
         });
         for file in 0..import.files.len() {
             let lines = reduce(&import.files[file].lines, |lines| {
-                let mut tried = import.clone();
-                tried.files[file].lines = lines.to_vec();
-                fails(&tried)
+                let mut candidate = import.clone();
+                candidate.files[file].lines = lines.to_vec();
+                fails(&candidate)
             });
             import.files[file].lines = lines;
             for line in 0..import.files[file].lines.len() {
                 let case::Line::Object(members) = &import.files[file].lines[line] else { continue };
                 let members = reduce(members, |members| {
-                    let mut tried = import.clone();
-                    tried.files[file].lines[line] = case::Line::Object(members.to_vec());
-                    fails(&tried)
+                    let mut candidate = import.clone();
+                    candidate.files[file].lines[line] = case::Line::Object(members.to_vec());
+                    fails(&candidate)
                 });
                 import.files[file].lines[line] = case::Line::Object(members);
             }
@@ -86,9 +86,9 @@ fn reduced(operations: &[Operation], error: &str) -> String {
         operations[index] = Operation::Import(import);
     }
     let error = check(&operations).err().unwrap_or_else(|| format!("{error}\n(not in every run)"));
-    let shown: Vec<String> =
+    let commands: Vec<String> =
         operations.iter().zip(1..).map(|(operation, number)| format!("# {number}\n{operation}")).collect();
-    format!("{error}\n\n{}", shown.join("\n"))
+    format!("{error}\n\n{}", commands.join("\n"))
 }
 
 /// Returns an error up to the first name or number, which a smaller case may change.

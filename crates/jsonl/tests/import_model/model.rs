@@ -120,12 +120,13 @@ impl Model {
         }
         let is_new = import.mode == Mode::Replace || !self.tables.contains_key(table);
         // Whether a file without lines is loaded again makes no difference.
-        let is_idle = |file: &File| {
+        let is_unchanged_empty = |file: &File| {
             file.lines.iter().all(|line| *line == Line::Blank)
                 && observed.of_file(file).is_ok_and(|file| file.outcome == FileOutcome::Unchanged)
         };
-        let is_loaded = |file: &&File| import.resume && (is_idle(file) || self.is_loaded(table, file, import));
-        let is_exact = import.mode != Mode::Replace || self.is_made_of(table, files);
+        let is_loaded =
+            |file: &&File| import.resume && (is_unchanged_empty(file) || self.is_loaded(table, file, import));
+        let is_exact = import.mode != Mode::Replace || self.consists_of(table, files);
         if is_new && !(is_exact && files.iter().all(is_loaded)) {
             return files.to_vec();
         }
@@ -138,7 +139,7 @@ impl Model {
     }
 
     /// Whether all rows of a table are from these files, each loaded once.
-    fn is_made_of(&self, table: &str, files: &[&File]) -> bool {
+    fn consists_of(&self, table: &str, files: &[&File]) -> bool {
         let Some(paths) = self.made_of.get(table) else { return !self.tables.contains_key(table) };
         let is_once = |path: &&str| paths.iter().filter(|other| *other == path).count() == 1;
         paths.iter().all(|path| is_once(path) && files.iter().any(|file| file.path == *path))
@@ -150,8 +151,8 @@ impl Model {
         let Some(table) = self.tables.get(table).filter(|_| adds) else { return false };
         let has = |name: &&str| table.columns.iter().any(|column| column.name.eq_ignore_ascii_case(name));
         // With several tables, the named key applies to those that have its columns.
-        let is_meant = import.groups().len() == 1 || import.primary_key.iter().all(has);
-        let differs = is_meant && !import.primary_key.is_empty() && table.key_names() != import.primary_key;
+        let key_applies = import.groups().len() == 1 || import.primary_key.iter().all(has);
+        let differs = key_applies && !import.primary_key.is_empty() && table.key_names() != import.primary_key;
         differs || (import.mode == Mode::Upsert && table.key.is_empty())
     }
 

@@ -18,7 +18,7 @@ pub(crate) type LineId = (usize, usize);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deciding {
     Accepted,
-    Fitting,
+    Matching,
     /// Accepted ones, and rejected ones whose keys are all columns now: lines are read in blocks, and a rejected line
     /// may have its columns if another line of its block is accepted.
     Found,
@@ -38,7 +38,7 @@ pub(crate) struct Parsed {
 pub(crate) struct Run {
     pub(crate) table: Table,
     /// Lines whose values match the types.
-    fitting: BTreeSet<LineId>,
+    matching: BTreeSet<LineId>,
     pub(crate) accepted: BTreeSet<LineId>,
     pub(crate) rejected: BTreeSet<LineId>,
     /// Whether the import may also fail.
@@ -60,7 +60,7 @@ impl Run {
         let decides = |line: &&Parsed| match deciding {
             Deciding::All => true,
             Deciding::Found => run.accepted.contains(&line.id) || line.cells.iter().all(is_column),
-            Deciding::Fitting => run.fitting.contains(&line.id),
+            Deciding::Matching => run.matching.contains(&line.id),
             Deciding::Accepted => run.accepted.contains(&line.id),
         };
         let deciding: Vec<Parsed> = lines.iter().filter(decides).cloned().collect();
@@ -70,12 +70,12 @@ impl Run {
     fn with(load: &Load<'_>, observed: &BTreeSet<LineId>, lines: &[Parsed], deciding: &[Parsed]) -> Self {
         let import = load.import;
         let mut table = load.old.cloned().unwrap_or_default();
-        let places = columns::place(&mut table.columns, lines, deciding, import.schema.as_ref());
+        let assigned = columns::assign(&mut table.columns, lines, deciding, import.schema.as_ref());
         let mut rows: Vec<(LineId, Row, bool)> = Vec::new();
         for line in lines {
             let (mut row, mut line_fits) = (Row::new(), line.fits);
             for (path, json) in &line.cells {
-                let Some(index) = places.get(path) else { continue };
+                let Some(index) = assigned.get(path) else { continue };
                 let column = &mut table.columns[*index];
                 let kind = json.kind(import.exact);
                 column.offered.insert(kind);
@@ -88,7 +88,7 @@ impl Run {
         }
         let mut run = Run {
             table,
-            fitting: rows.iter().filter(|(.., fits)| *fits).map(|(id, ..)| *id).collect(),
+            matching: rows.iter().filter(|(.., fits)| *fits).map(|(id, ..)| *id).collect(),
             accepted: BTreeSet::new(),
             rejected: not_objects(load),
             may_fail: false,
@@ -96,8 +96,8 @@ impl Run {
         };
         let mut is_enforced = true;
         if load.old.is_none() {
-            let fitting: Vec<&Row> = rows.iter().filter(|(.., fits)| *fits).map(|(_, row, _)| row).collect();
-            (run.table.key, is_enforced) = new_key(import, &run.table, &fitting);
+            let matching: Vec<&Row> = rows.iter().filter(|(.., fits)| *fits).map(|(_, row, _)| row).collect();
+            (run.table.key, is_enforced) = new_key(import, &run.table, &matching);
             let needs_key = !import.primary_key.is_empty() || import.mode == Mode::Upsert;
             run.is_keyless = needs_key && run.table.key.is_empty();
         }
@@ -220,8 +220,8 @@ fn new_key(import: &Import, table: &Table, rows: &[&Row]) -> (Vec<usize>, bool) 
     let columns = &table.columns;
     let exact = |name: &str| columns.iter().position(|column| column.path.as_deref() == Some(&[name.to_owned()]));
     // Exact names take precedence over names that differ in case.
-    let alike = |column: &Column, name: &str| column.name.eq_ignore_ascii_case(name);
-    let column = |name: &str| exact(name).or_else(|| columns.iter().position(|column| alike(column, name)));
+    let in_any_case = |column: &Column, name: &str| column.name.eq_ignore_ascii_case(name);
+    let column = |name: &str| exact(name).or_else(|| columns.iter().position(|column| in_any_case(column, name)));
     let has = |row: &Row, index: usize| row.get(&index).is_some_and(|cell| cell.json != Json::Null);
     let used = |name: &str| column(name).filter(|index| rows.iter().any(|row| has(row, *index)));
     if !import.primary_key.is_empty() {
@@ -231,6 +231,6 @@ fn new_key(import: &Import, table: &Table, rows: &[&Row]) -> (Vec<usize>, bool) 
     if import.mode == Mode::Upsert {
         return (KEYS.iter().find_map(|name| used(name)).into_iter().collect(), true);
     }
-    let in_first = |index: &usize| rows.first().is_some_and(|row| row.contains_key(index));
-    (KEYS.iter().find_map(|name| exact(name).filter(in_first)).into_iter().collect(), false)
+    let in_first_row = |index: &usize| rows.first().is_some_and(|row| row.contains_key(index));
+    (KEYS.iter().find_map(|name| exact(name).filter(in_first_row)).into_iter().collect(), false)
 }

@@ -74,20 +74,20 @@ impl Table {
         self.key.iter().map(|index| value(index).map(|cell| cell.json.as_text())).collect()
     }
 
-    /// Brings columns from `first` on into the order that was found, if they are the same ones.
+    /// Sorts the columns from `first` on as in the observed table, if both have the same columns.
     pub(crate) fn reorder(&mut self, first: usize, found: &ObservedTable) {
-        let place = |name: &String| found.columns.iter().position(|(found, _)| found == name);
-        let places: Option<Vec<usize>> = self.columns.iter().map(|column| place(&column.name)).collect();
-        let Some(places) = places.filter(|places| places.len() == found.columns.len()) else { return };
-        if places[..first].iter().enumerate().any(|(index, place)| index != *place) {
+        let position = |name: &String| found.columns.iter().position(|(found, _)| found == name);
+        let positions: Option<Vec<usize>> = self.columns.iter().map(|column| position(&column.name)).collect();
+        let Some(positions) = positions.filter(|positions| positions.len() == found.columns.len()) else { return };
+        if positions[..first].iter().enumerate().any(|(index, position)| index != *position) {
             return;
         }
-        let mut columns: Vec<(usize, Column)> = places.iter().copied().zip(self.columns.drain(..)).collect();
-        columns.sort_by_key(|(place, _)| *place);
+        let mut columns: Vec<(usize, Column)> = positions.iter().copied().zip(self.columns.drain(..)).collect();
+        columns.sort_by_key(|(position, _)| *position);
         self.columns = columns.into_iter().map(|(_, column)| column).collect();
-        self.key.iter_mut().for_each(|index| *index = places[*index]);
+        self.key.iter_mut().for_each(|index| *index = positions[*index]);
         for row in &mut self.rows {
-            *row = std::mem::take(row).into_iter().map(|(index, cell)| (places[index], cell)).collect();
+            *row = std::mem::take(row).into_iter().map(|(index, cell)| (positions[index], cell)).collect();
         }
     }
 
@@ -118,7 +118,7 @@ impl Table {
         let mut found_rows: Vec<&Vec<Sql>> = found.rows.iter().collect();
         if !self.key.is_empty() {
             rows.sort_by_key(|row| self.key_of(row));
-            found_rows.sort_by_key(|row| self.key.iter().map(|index| shown(&row[*index])).collect::<Vec<_>>());
+            found_rows.sort_by_key(|row| self.key.iter().map(|index| formatted(&row[*index])).collect::<Vec<_>>());
         }
         for (row, found) in rows.iter().zip(found_rows) {
             for (index, column) in self.columns.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Table {
     }
 }
 
-fn shown(value: &Sql) -> String {
+fn formatted(value: &Sql) -> String {
     match value {
         Sql::Null => String::new(),
         Sql::Int(value) => value.to_string(),

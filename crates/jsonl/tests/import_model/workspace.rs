@@ -104,7 +104,7 @@ impl Workspace {
         let result = import(&paths, &target, &options, &ImportHandle::default().into());
         let after = fs::read_to_string(&rejects).unwrap_or_default();
         let Some(new) = after.strip_prefix(before.as_str()) else {
-            return Err("the file for rejects has lost what earlier imports wrote".to_owned());
+            return Err("the file for rejects has lost the lines of earlier imports".to_owned());
         };
         let rejected = self.rejected(import_case, new)?;
         let (result, tables) = (result.map_err(|error| error.to_string()), self.tables()?);
@@ -172,9 +172,9 @@ fn table(conn: &Connection, name: &str) -> rusqlite::Result<ObservedTable> {
     let mut key: Vec<(i64, String)> = Vec::new();
     let mut rows = info.query([name])?;
     while let Some(row) = rows.next()? {
-        let (name, sql_type, place): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        if place > 0 {
-            key.push((place, name.clone()));
+        let (name, sql_type, key_position): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        if key_position > 0 {
+            key.push((key_position, name.clone()));
         }
         table.columns.push((name, if sql_type == "INT" { "INTEGER".to_owned() } else { sql_type }));
     }

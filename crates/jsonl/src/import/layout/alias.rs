@@ -18,8 +18,8 @@ impl Layout {
     /// Finds a column with the name of the key whose own key no line has had, and gives it this key as alias.
     pub(super) fn claim_alias(&mut self, path: &Path) -> Option<usize> {
         let [name] = &path[..] else { return None };
-        let is_it = |column: &Column| column.name.as_bytes() == &**name && column.accepts_alias();
-        let index = self.columns.iter().position(is_it)?;
+        let matches = |column: &Column| column.name.as_bytes() == &**name && column.accepts_alias();
+        let index = self.columns.iter().position(matches)?;
         let column = &mut self.columns[index];
         let before = Box::new(column.clone());
         column.alias = Some(Alias { path: path.clone(), before });

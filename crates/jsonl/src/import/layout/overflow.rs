@@ -60,10 +60,10 @@ impl Layout {
                 "the objects of {:?} have too many keys for columns ({MAX_COLUMNS} is SQLite's limit): kept as JSON",
                 String::from_utf8_lossy(&key)
             ));
-            let stays = |column: &Column| {
+            let is_kept = |column: &Column| {
                 column.is_old || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
             };
-            self.columns.retain(stays);
+            self.columns.retain(is_kept);
             self.whole.push(key);
         } else if is_flattened {
             self.is_flat = true;
@@ -80,13 +80,13 @@ impl Layout {
     fn move_to_overflow(&mut self, reserved: &Reserved) -> bool {
         let is_reserved =
             |column: &Column| column.is_old || column.path.as_ref().is_some_and(|path| reserved.has(path));
-        let staying = self.columns.iter().filter(|column| is_reserved(column)).count();
-        let Some(mut room) = (MAX_COLUMNS - 1).checked_sub(staying) else { return false };
-        let had_overflow = self.overflow.take().map(|more| self.columns.remove(more)).is_some();
+        let reserved_count = self.columns.iter().filter(|column| is_reserved(column)).count();
+        let Some(mut room) = (MAX_COLUMNS - 1).checked_sub(reserved_count) else { return false };
+        let had_overflow = self.overflow.take().map(|index| self.columns.remove(index)).is_some();
         self.columns.retain(|column| {
-            let stays = is_reserved(column) || room > 0;
-            room -= usize::from(stays && !is_reserved(column));
-            stays
+            let is_kept = is_reserved(column) || room > 0;
+            room -= usize::from(is_kept && !is_reserved(column));
+            is_kept
         });
         self.rebuild();
         let name = self.names.reserve(OVERFLOW_NAME);

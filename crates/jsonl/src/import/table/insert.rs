@@ -201,7 +201,6 @@ impl Table {
     }
 }
 
-/// Whether the row has no value for a key column.
 fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
     cell_of(cells, map, key).is_none_or(|cell| cell == Cell::Null)
 }
@@ -216,8 +215,8 @@ pub(super) fn has_duplicates(block: &ParsedBlock, map: &[u32], column: usize) ->
         match cell_of(cells, map, column) {
             // In a text column the number 5 and the text "5" are equal. Numbers beyond 64 bits make a column text.
             Some(Cell::Int(value)) => {
-                let is_twice = !numbers.insert(value);
-                is_twice || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
+                let is_duplicate = !numbers.insert(value);
+                is_duplicate || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
             }
             Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
             Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(block.bytes(span, false))),

@@ -1,4 +1,4 @@
-//! Ends a table: completes it, reads its files again, or fails it; and logs each of its files.
+//! Ends a table: completes it, reads its files again, or fails it. Logs each of its files.
 
 use std::sync::atomic::Ordering;
 
@@ -85,7 +85,6 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds the columns of a schema that no row had.
     fn add_schema_columns(&self, load: &mut FileLoad) {
         if self.options.columns.is_empty() {
             load.table.layout.add_schema_columns(self.options, self.schema(load.index));

@@ -1,4 +1,4 @@
-//! Checks that a table can be created: it needs its key, a selected column, any column, and a valid line.
+//! Reasons not to create a table: no key, no selected column, no column at all, no valid line.
 
 use super::super::file_load::FileLoad;
 use super::super::key::DEFAULT_KEY_NAMES;
@@ -12,24 +12,24 @@ impl Writer<'_> {
     pub(super) fn lacks_key(&self, load: &FileLoad, rows: u64) -> bool {
         let (table, tracker) = (&load.table, &load.table.tracker);
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
-        let is_meant = is_only_table || self.schema(load.index).is_some_and(TableSchema::has_key);
+        let key_applies = is_only_table || self.schema(load.index).is_some_and(TableSchema::has_key);
         !table.is_old
             && *self.target != Target::ValidateOnly
             && rows > 0
             && tracker.columns.is_empty()
             && table.plan.columns().is_empty()
-            && (tracker.upserts || (!tracker.requested.is_empty() && is_meant))
+            && (tracker.upserts || (!tracker.requested.is_empty() && key_applies))
     }
 
     /// Whether the rows have none of the columns of `--columns`. Of several new tables, only those that have one count.
     pub(super) fn lacks_columns(&self, load: &FileLoad) -> bool {
         let layout = &load.table.layout;
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
-        let is_meant = is_only_table || load.table.is_old || load.is_replaced;
+        let columns_apply = is_only_table || load.table.is_old || load.is_replaced;
         !self.options.columns.is_empty()
             && *self.target != Target::ValidateOnly
             && load.has_objects
-            && is_meant
+            && columns_apply
             && !selection::is_in_lines(layout, self.options, self.schema(load.index))
     }
 
