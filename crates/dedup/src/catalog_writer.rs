@@ -40,8 +40,8 @@ pub(crate) enum Update {
     Hashes(Vec<FileHash>),
     /// Marks files that were read earlier and have a duplicate.
     Shared(Vec<i64>),
-    /// Marks the first file of each content that turned out to be shared. Sent after the walk and at the end,
-    /// not per file, because each of these rows is on a different page.
+    /// Marks the first file of each content that turned out to be shared. Sent after the walk and at the end, not per
+    /// file, because each of these rows is on a different page.
     ShareFirstFiles,
     /// Signals the sender when all earlier updates are on disk.
     Flush(mpsc::Sender<()>),
@@ -141,7 +141,7 @@ struct WriterThread {
     overflowed: Arc<AtomicBool>,
 }
 
-/// Contents remembered in one scan. Duplicates among further contents are found at the end of the scan.
+/// Maximum number of contents remembered in one scan. Duplicates among further ones are found at the end of the scan.
 const MAX_CONTENTS: usize = 4_000_000;
 
 #[derive(Default)]
@@ -174,7 +174,7 @@ impl WriterThread {
     fn collect_batch(&mut self, pending: &mut PendingBatch) -> bool {
         let mut until = Instant::now() + HEARTBEAT_INTERVAL;
         loop {
-            // This many rows are worth a commit. The next batch accumulates meanwhile.
+            // A batch of this size is committed at once. The next one accumulates meanwhile.
             let wait = match pending.weight {
                 MIN_BATCH_ROWS.. => Duration::ZERO,
                 _ => until.saturating_duration_since(Instant::now()),
@@ -200,8 +200,7 @@ impl WriterThread {
             Update::Listing(number, mut listing) => {
                 pending.weight += listing.weight();
                 for (position, digest) in &mut listing.contents {
-                    let shared = self.is_shared(FileRef::New(number, *position), &digest.hash);
-                    digest.shared = shared;
+                    digest.shared = self.is_shared(FileRef::New(number, *position), &digest.hash);
                 }
                 pending.batch.listings.push((number, *listing));
             }
@@ -234,8 +233,8 @@ impl WriterThread {
         pending.weight >= MAX_BATCH_ROWS
     }
 
-    /// Whether a content was seen before, or every content counts as shared. On the second file of a content, the first
-    /// one is remembered as newly shared.
+    /// Whether a content was seen before, or every content counts as shared. The second file of a content adds the first
+    /// one to `newly_shared`.
     fn is_shared(&mut self, file: FileRef, hash: &[u8]) -> bool {
         if self.every_file {
             return true;
@@ -276,7 +275,7 @@ impl WriterThread {
     }
 
     fn commit(&mut self, pending: PendingBatch) -> Result<()> {
-        let PendingBatch { mut batch, weight, flush_waiters: flushes, .. } = pending;
+        let PendingBatch { mut batch, weight, flush_waiters, .. } = pending;
         if weight > 0 {
             self.defer(&mut batch);
             let written = self.store.catalog().write(batch)?;
@@ -285,9 +284,9 @@ impl WriterThread {
             self.excluded.fetch_add(written.excluded as u64, Ordering::Relaxed);
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));
         }
-        for flush in flushes {
-            // The waiter may have been dropped.
-            let _ = flush.send(());
+        for waiter in flush_waiters {
+            // The receiver may have been dropped.
+            let _ = waiter.send(());
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Reports how complete the catalog is.
 //!
 //! Owns the counts of files that can have a duplicate and were not compared, and the list of roots whose scan did not
-//! finish. A scan that compared everything is recorded, so in most cases nothing has to be counted.
+//! finish. After a scan that compared everything, which the store records, no file has to be counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -163,19 +163,17 @@ impl Coverage {
             self.unreachable_files += u64::from(self.absent_ids.contains(&file.root));
         }
     }
-}
 
-impl Coverage {
     /// Returns the reasons why the catalog is incomplete, and the roots that cannot be reached, one per line.
     pub fn reasons(&self) -> Vec<String> {
         let Coverage { unread_files, unreadable_files, unreachable_files, unreadable_folders, .. } = *self;
-        let waiting = unread_files.saturating_sub(unreadable_files).saturating_sub(unreachable_files);
-        let counted = |number: u64, noun: &str, what: &str| {
+        let uncompared = unread_files.saturating_sub(unreadable_files).saturating_sub(unreachable_files);
+        let counted = |number: u64, noun: &str, predicate: &str| {
             let (ending, verb) = if number == 1 { ("", "was") } else { ("s", "were") };
-            (number > 0).then(|| format!("{number} {noun}{ending} {}", what.replace("{was}", verb)))
+            (number > 0).then(|| format!("{number} {noun}{ending} {}", predicate.replace("{was}", verb)))
         };
         let counts = [
-            counted(waiting, "file", "that can be duplicates {was} not compared yet"),
+            counted(uncompared, "file", "that can be duplicates {was} not compared yet"),
             counted(unreadable_files, "file", "could not be read"),
             counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
             counted(unreadable_folders, "folder", "could not be read; the files below are unknown"),

@@ -35,8 +35,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Root(path, why) => write!(f, "{}: {why}", display_path(path)),
-            Error::Invalid(why) | Error::System(why) => f.write_str(why),
+            Error::Root(path, reason) => write!(f, "{}: {reason}", display_path(path)),
+            Error::Invalid(reason) | Error::System(reason) => f.write_str(reason),
             Error::Store(error) => error.fmt(f),
         }
     }

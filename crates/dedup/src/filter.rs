@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use globset::GlobSet;
 use gristmill_store::catalog::Stat;
+use gristmill_store::display_path;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use gristmill_store::display_path;
 
 /// Filters as requested by the user. The default includes everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -99,7 +99,7 @@ impl CompiledFilter {
             || rules.is_some_and(|rules| rules.ignores(path, is_folder)))
     }
 
-    /// Whether names are tested at all. Most scans include everything.
+    /// Whether any name can be excluded. Most scans include everything.
     pub(crate) fn tests_names(&self) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
         skip_hidden || gitignore || !self.exclude.is_empty() || !self.filter.include.is_empty()
@@ -189,8 +189,8 @@ mod tests {
         }
         let error = exclude("a[").check().unwrap_err().to_string();
         assert!(error.contains("a[") && error.contains("*.tmp"), "{error}");
-        for nothing in ["", "/", ".", "./", "././"] {
-            assert!(exclude(nothing).check().is_err(), "{nothing:?}");
+        for pattern in ["", "/", ".", "./", "././"] {
+            assert!(exclude(pattern).check().is_err(), "{pattern:?}");
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
             ("/r/a/*.c", "/r", "a/x.c", true),
             ("/r/a/*.c", "/other", "r/a/x.c", false),
             ("/r/a/*.c", "/other", "a/x.c", false),
-            // The innermost root contains the path.
+            // Only the innermost root that contains the path matches.
             ("/r/inner/x", "/r/inner", "x", true),
             ("/r/inner/x", "/r", "inner/x", false),
             ("/top", "/r", "top", true),
@@ -250,7 +250,7 @@ mod tests {
         let root = std::fs::canonicalize(folder.path()).unwrap();
         std::fs::create_dir(root.join("there")).unwrap();
         let inside = format!("{}/a*", root.display());
-        let itself = root.display().to_string();
+        let root_path = root.display().to_string();
         for (pattern, reason) in [
             ("*.tmp", None),
             ("./a/b", None),
@@ -258,7 +258,7 @@ mod tests {
             ("/*/x", None),
             ("a..b/..c", None),
             (inside.as_str(), None),
-            (itself.as_str(), Some("names the scanned folder")),
+            (root_path.as_str(), Some("names the scanned folder")),
             ("/no-such-folder/x", Some("outside of every scanned folder")),
             ("../x", Some("leads out of the scanned folder")),
             ("a/../b", Some("leads out of the scanned folder")),

@@ -4,7 +4,7 @@
 //! with everything below them. A file that was never hashed has a unique content (a scan hashes every file that can
 //! have a copy), unless the catalog has another name of its inode. The content of a file that could not be read is
 //! unknown, and so is a folder that was not read completely. Entries that scans skip (symbolic links, special files,
-//! excluded files) count too: folders with such entries are identical only if all of these are known and equal. A root
+//! excluded files) are compared too: folders are identical only if their skipped entries are known and equal. A root
 //! inside another root counts as a folder of it.
 
 mod compare;
@@ -93,8 +93,8 @@ pub struct GroupedFolder {
 /// so that each pair is identical, and if their skipped entries are known and equal: symbolic links by target, special
 /// files by type. Excluded files and folders are not known. The layout of files matters; names matter only with
 /// [`match_names`](FolderOptions::match_names). A group is not listed if all its folders are inside folders of one
-/// other group, except identical folders inside folders of the second kind. If a bind mount or symbolic link makes the
-/// same files appear in several folders, one of these folders is listed.
+/// other group, except identical folders inside folders that may differ in entries not scanned. If a bind mount or
+/// symbolic link makes the same files appear in several folders, one of these folders is listed.
 pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
     let classes = FolderClasses::new(&tree, options.match_names, |at| in_roots(&tree, &options.roots, at));
@@ -138,12 +138,12 @@ impl<'a> FolderPaths<'a> {
 
     /// Returns, for each folder, the path of its root, the row id of its root and its path relative to the root.
     fn of(&self, tree: &Tree<NameHash>, folders: &[u32]) -> Result<Vec<(PathBuf, i64, PathBuf)>> {
-        let place = |&at: &u32| {
+        let path_of = |&at: &u32| {
             let id = tree.folders[at as usize].id;
             let (root, path) = self.store.catalog().folder_at(id)?.ok_or_else(catalog_changed)?;
             Ok((self.roots.get(&root).cloned().unwrap_or_default(), root, path))
         };
-        folders.iter().map(place).collect()
+        folders.iter().map(path_of).collect()
     }
 }
 

@@ -3,7 +3,6 @@
 use gristmill_store::catalog::Algorithm;
 use sha2::Digest;
 
-/// An incremental hash of a file content.
 pub(crate) enum Hasher {
     // Boxed, because its state is much larger than those of the others.
     Blake3(Box<blake3::Hasher>),
@@ -61,7 +60,6 @@ mod tests {
 
     #[test]
     fn hashes_match_the_standards_examples() {
-        // The examples for "abc" in the standards.
         for (algorithm, expected) in [
             (Algorithm::Blake3, "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
             (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),

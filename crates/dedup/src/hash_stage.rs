@@ -38,7 +38,6 @@ pub(crate) enum Stage {
     Contents,
 }
 
-/// Everything that a task needs to read and hash files.
 pub(crate) struct HashStage {
     pub(crate) store: Store,
     pub(crate) updates: UpdateSender,
@@ -58,8 +57,8 @@ struct OpenRoot {
     path: PathBuf,
     folder: Arc<Folder>,
     follow_links: bool,
-    /// Whether this scan covers the root. Files of other roots are read only for comparison. If such a file has changed
-    /// since the last scan of its root, it is left to the next scan of that root.
+    /// Whether this scan covers the root. Files of other roots are read only for comparison. Those that have changed
+    /// since the last scan of their root are left to its next scan.
     is_scanned: bool,
 }
 
@@ -161,8 +160,7 @@ impl HashStage {
                 plan.ids.get(position) == Some(&row.id) && self.roots.0.contains_key(&row.root)
             })?;
             for batch in batches(rows) {
-                let whole = self.stage == Stage::Contents;
-                if whole {
+                if self.stage == Stage::Contents {
                     large.extend(batch);
                 } else if !self.submit_batch(pool, batch) {
                     return Ok(());
@@ -292,7 +290,7 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
     batches
 }
 
-/// Counts a worker as busy until dropped, and lowers its priority: all workers wait for the catalog writer.
+/// Counts a worker as busy until dropped, and lowers its priority, because all workers wait for the catalog writer.
 pub(crate) struct BusyGuard<'a>(&'a ScanHandle);
 
 impl<'a> BusyGuard<'a> {

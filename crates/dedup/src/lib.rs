@@ -1,13 +1,13 @@
 //! Finds duplicate files and folders: walks roots, hashes the files that can be duplicates, and keeps a catalog.
 //!
 //! A [`scan`](scan()) walks [roots](gristmill_store::roots) in parallel, compares the files it finds with the catalog
-//! of a [`Store`](gristmill_store::Store), and reads only files that can be duplicates: those of equal size, then, of
-//! large ones, those with equal samples. It can be killed at any time; the next scan resumes it. Results are queried
-//! from the store ([groups](gristmill_store::catalog::Catalog::groups)), [`folders`] and [`report`]. Files are equal if
-//! the cryptographic hashes of their whole contents are equal.
+//! of a [`Store`](gristmill_store::Store), and reads only files that can be duplicates: files of equal size and, if
+//! they are large, with equal samples. It can be killed at any time; the next scan resumes it. Results are queried from
+//! the store ([groups](gristmill_store::catalog::Catalog::groups)), [`folders`] and [`report`]. Files are equal if the
+//! cryptographic hashes of their whole contents are equal.
 //!
-//! A file is read and hashed in `read`, new files during the walk by `walk_hasher`, all others by `hash_stage`.
-//! `catalog_writer` writes the results. No function of this crate changes a file.
+//! `read` reads and hashes one file; `walk_hasher` uses it for new files during the walk, `hash_stage` for all others.
+//! `catalog_writer` writes the results. No function of this crate changes a scanned file.
 
 mod catalog_writer;
 mod coverage;

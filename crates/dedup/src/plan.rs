@@ -2,10 +2,9 @@
 //!
 //! Owns the rule that a file is read only if it can be a duplicate. The first plan has all files that share their size
 //! with another file of the catalog: small ones are hashed, large ones are sampled. The second plan has the large files
-//! that share their samples too. Names of one inode are one file: it is read once, and they are no reason to read each
-//! other.
+//! that share their samples too. Names of one inode are one file, which is read once.
 //!
-//! A plan holds sorted numbers, not rows: 32 bytes per file while it is computed, 8 for each file that is read.
+//! A plan holds sorted row ids, not rows: 56 bytes per file while it is computed, 8 for each file that is read.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -17,7 +16,6 @@ use crate::error::Result;
 use crate::progress::ScanHandle;
 use crate::read::{HashScope, MAX_SMALL_SIZE};
 
-/// Describes the files that a scan reads.
 #[derive(Debug)]
 pub(crate) struct HashRequest {
     pub(crate) algorithm: Algorithm,
@@ -33,8 +31,8 @@ impl HashRequest {
     /// Whether a file may be read. Files of other roots are read too if they can be duplicates of files of this scan,
     /// but not if they failed before: they are retried by a scan of their root.
     fn is_eligible(&self, row: &FileRow) -> bool {
-        let tried = self.resumed_from.is_some_and(|since| row.failed_at.is_some_and(|at| at >= since));
-        !row.failed || (self.roots.contains(&row.root) && !tried)
+        let was_tried = self.resumed_from.is_some_and(|since| row.failed_at.is_some_and(|at| at >= since));
+        !row.failed || (self.roots.contains(&row.root) && !was_tried)
     }
 }
 
@@ -93,8 +91,8 @@ pub(crate) fn plan_sampling(store: &Store, request: &HashRequest, handle: &ScanH
         let root = plan.roots.entry(row.root).or_default();
         root.files += 1;
         let Stat { links, device, inode, .. } = row.stat;
-        let is_known = matches!(links, LinkKind::Single | LinkKind::Unknown);
-        if is_known || counted.insert((row.root, device, inode)) {
+        let has_one_name = matches!(links, LinkKind::Single | LinkKind::Unknown);
+        if has_one_name || counted.insert((row.root, device, inode)) {
             root.bytes += row.stat.size;
         }
         if row.stat.size == 0 || !request.is_eligible(row) {
@@ -191,8 +189,8 @@ fn candidate(row: &FileRow, key: (u64, i64), request: &HashRequest) -> Candidate
     Candidate { key, inode: inode_of(row), id: row.id, state }
 }
 
-/// Identifies an inode: equal for names of one inode. A file with one name is an inode by itself, and so is one that
-/// another program recorded without an inode number.
+/// Identifies an inode: equal for names of one inode. A file with one name, or that another program recorded without an
+/// inode number, is identified by its row id.
 pub(crate) fn inode_of(row: &FileRow) -> (u64, u64, i64) {
     match row.stat {
         Stat { links: LinkKind::Single, .. } | Stat { inode: 0, .. } => (0, row.id.cast_unsigned(), 0),
@@ -209,8 +207,8 @@ impl Plan {
     fn select(&mut self, candidates: &mut [Candidate], every_file: bool, scope: impl Fn(u64) -> HashScope) {
         candidates.sort_unstable();
         for alike in candidates.chunk_by(|a, b| a.key == b.key) {
-            let alone = alike.first().map(|file| file.inode) == alike.last().map(|file| file.inode);
-            if alone && !every_file {
+            let is_one_inode = alike.first().map(|file| file.inode) == alike.last().map(|file| file.inode);
+            if is_one_inode && !every_file {
                 continue;
             }
             for names in alike.chunk_by(|a, b| a.inode == b.inode) {

@@ -12,8 +12,7 @@ use gristmill_store::catalog::Stat;
 /// Granularity of exact timestamps. The kernel's clock for timestamps ticks every 1 to 10 ms; exFAT stores 10 ms.
 const FINE_TICK: Duration = Duration::from_millis(20);
 
-/// Granularity of timestamps in whole seconds. Old ext and some network filesystems store seconds, FAT every second
-/// one.
+/// Granularity of timestamps in whole seconds. Old ext and some network filesystems store seconds, FAT even seconds.
 const COARSE_TICK: Duration = Duration::from_secs(2);
 
 const SECOND_NS: i64 = 1_000_000_000;

@@ -35,9 +35,7 @@ const MAX_ATTEMPTS: u32 = 3;
 /// The part of a file that is read and hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashScope {
-    /// A hash of the samples.
     Samples,
-    /// A hash of the whole content.
     Content(Algorithm),
 }
 
@@ -143,7 +141,7 @@ fn read_with_retries(
             Err(error) => return Some(failed(&error)),
         };
         let before = if attempt == 0 {
-            // The walk has just read the metadata, which saves small files a system call.
+            // Using `expected` saves a system call per file.
             *expected
         } else {
             match sys::file_stat(&file) {
@@ -217,7 +215,7 @@ fn hash_small(
             Err(error) => return Err(error),
         }
         if filled == expected {
-            // The metadata read afterwards shows whether the file has grown.
+            // If the file has grown, its metadata after the read shows that.
             break;
         }
     }

@@ -87,7 +87,8 @@ impl Report<'_> {
         self.completeness(page);
         self.headline(page);
         if self.stats.files == 0 {
-            page.raw("<section><p>The catalog has no files. Scan a folder with <code>gristmill scan FOLDER</code>.</p></section>\n");
+            page.raw("<section><p>The catalog has no files. Scan a folder with <code>gristmill scan FOLDER</code>.");
+            page.raw("</p></section>\n");
         } else {
             self.space(page);
             self.biggest(page);
@@ -102,7 +103,7 @@ impl Report<'_> {
         page.raw("not valid text and invisible characters are shown as escapes.</footer>\n</body>\n</html>\n");
     }
 
-    /// Writes what is missing from the page before anything else, so that the page is not mistaken for complete.
+    /// Writes first why the page is incomplete, so that it is not mistaken for complete.
     fn completeness(&self, page: &mut Page) {
         let reasons = self.coverage.reasons();
         if reasons.is_empty() {
@@ -164,11 +165,10 @@ impl Report<'_> {
         page.raw("<ol class=\"groups\">");
         for group in groups {
             let Group { size, copies, reclaimable, members, .. } = group;
-            let what = format!("{} × {}", count(*copies), bytes(*size));
-            let places = members.iter();
-            let places: Vec<ListedPath<'_>> =
-                places.map(|file| (file.root, file.path.as_path(), file.link())).collect();
-            self.group_item(page, &places, (&bytes(*reclaimable), "of", &what), Some((*reclaimable, max)));
+            let copies = format!("{} × {}", count(*copies), bytes(*size));
+            let paths: Vec<ListedPath<'_>> =
+                members.iter().map(|file| (file.root, file.path.as_path(), file.link())).collect();
+            self.group_item(page, &paths, (&bytes(*reclaimable), "of", &copies), Some((*reclaimable, max)));
         }
         page.raw("</ol></section>\n");
     }
@@ -176,44 +176,44 @@ impl Report<'_> {
     fn folders(&self, page: &mut Page) {
         let (identical, others) =
             self.folder_groups.split_at(self.folder_groups.partition_point(|group| group.identical));
-        let what = "Folders with the same contents and layout. Names are ignored.";
-        self.folder_groups(page, "Identical folders", what, identical);
-        let what = "Folders whose scanned files are the same. They may differ in entries that were not scanned: \
+        let intro = "Folders with the same contents and layout. Names are ignored.";
+        self.folder_groups(page, "Identical folders", intro, identical);
+        let intro = "Folders whose scanned files are the same. They may differ in entries that were not scanned: \
             excluded files, symbolic links and special files. Compare them before you delete one.";
-        self.folder_groups(page, "Folders identical apart from entries not scanned", what, others);
+        self.folder_groups(page, "Folders identical apart from entries not scanned", intro, others);
     }
 
-    fn folder_groups(&self, page: &mut Page, title: &'static str, what: &'static str, groups: &[FolderGroup]) {
+    fn folder_groups(&self, page: &mut Page, title: &'static str, intro: &'static str, groups: &[FolderGroup]) {
         if groups.is_empty() {
             return;
         }
         let listed = &groups[..groups.len().min(self.options.groups.div_ceil(2))];
         page.raw("<section><h2>").raw(title).raw("</h2>");
-        self.list_intro(page, listed.len() as u64, groups.len() as u64, what);
+        self.list_intro(page, listed.len() as u64, groups.len() as u64, intro);
         let max = listed.first().map_or(0, |group| group.reclaimable);
         page.raw("<ol class=\"groups\">");
         for group in listed {
             let files = counted(group.files, "file", "files");
-            let what = format!("{} × {} ({files})", count(group.folders.len() as u64), bytes(group.bytes));
-            let places = group.folders.iter();
-            let places: Vec<ListedPath<'_>> = places.map(|folder| (folder.root, folder.path.as_path(), None)).collect();
+            let copies = format!("{} × {} ({files})", count(group.folders.len() as u64), bytes(group.bytes));
+            let paths: Vec<ListedPath<'_>> =
+                group.folders.iter().map(|folder| (folder.root, folder.path.as_path(), None)).collect();
             if group.identical {
                 self.group_item(
                     page,
-                    &places,
-                    (&bytes(group.reclaimable), "of", &what),
+                    &paths,
+                    (&bytes(group.reclaimable), "of", &copies),
                     Some((group.reclaimable, max)),
                 );
             } else {
-                self.group_item(page, &places, (&unscanned(group), "in", &what), None);
+                self.group_item(page, &paths, (&unscanned(group), "in", &copies), None);
             }
         }
         page.raw("</ol></section>\n");
     }
 
     /// Writes the description of a list, and how many items it omits.
-    fn list_intro(&self, page: &mut Page, listed: u64, total: u64, what: &'static str) {
-        page.raw("<p class=\"soft\">").raw(what);
+    fn list_intro(&self, page: &mut Page, listed: u64, total: u64, intro: &'static str) {
+        page.raw("<p class=\"soft\">").raw(intro);
         match total {
             0 => page.raw(" None found."),
             _ if listed < total => page.raw(" Showing ").text(&count(listed)).raw(" of ").text(&count(total)).raw("."),
@@ -226,8 +226,8 @@ impl Report<'_> {
     fn group_item(
         &self,
         page: &mut Page,
-        places: &[ListedPath<'_>],
-        (figure, of, what): (&str, &'static str, &str),
+        paths: &[ListedPath<'_>],
+        (value, of, copies): (&str, &'static str, &str),
         bar: Option<(u64, u64)>,
     ) {
         let roots: HashMap<i64, &Path> = self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
@@ -240,16 +240,16 @@ impl Report<'_> {
             }
         };
         page.raw("<li><div class=\"line\"><span>");
-        if let Some(first) = places.first() {
+        if let Some(first) = paths.first() {
             write(page, first);
         }
         page.raw("</span><span><b>");
-        page.text(figure).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(what);
+        page.text(value).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(copies);
         page.raw("</span></span></div>");
         if let Some((part, max)) = bar {
             svg::bar(page, part, max);
         }
-        let others = &places[1.min(places.len())..];
+        let others = &paths[1.min(paths.len())..];
         page.raw("<details><summary>").text(&counted(others.len() as u64, "other location", "other locations"));
         page.raw("</summary><ul>");
         for other in others.iter().take(self.options.paths) {

@@ -1,11 +1,10 @@
 //! Resolves paths and names typed by the user to roots.
 //!
-//! Owns the meaning of a path: it is made absolute and its symbolic links are resolved, so that one folder is one root
-//! whatever path names it. Also decides whether a root's folder can be reached.
-
-use std::path::{Path, PathBuf};
+//! Owns the meaning of a path: it is made absolute and its symbolic links are resolved, so that all paths of a folder
+//! name one root. Also decides whether a root's folder can be reached.
 
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use gristmill_store::roots::Root;
 use gristmill_store::{Store, display_path};
@@ -34,7 +33,7 @@ pub fn absent(store: &Store) -> Result<Vec<Root>> {
     Ok(store.roots().list()?.into_iter().filter(|root| open_if_reachable(store, root).is_none()).collect())
 }
 
-/// Opens the folder of a root if it is the one that was scanned.
+/// Opens the folder of a root, unless another filesystem is mounted there or the disk is unmounted.
 pub(crate) fn open_if_reachable(store: &Store, root: &Root) -> Option<Folder> {
     let folder = Folder::open(&root.path).ok()?;
     let is_same = match &root.filesystem {

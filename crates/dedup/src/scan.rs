@@ -30,7 +30,7 @@ use crate::walk::{Counters, WalkOptions};
 /// Options of a scan.
 #[derive(Clone, Debug)]
 pub struct ScanOptions {
-    /// The parts of a scan that are run.
+    /// The parts of a scan to run.
     pub mode: ScanMode,
     /// Hash algorithm for file contents.
     pub algorithm: Algorithm,
@@ -40,7 +40,7 @@ pub struct ScanOptions {
     pub restart: bool,
     /// Whether to skip folders on other filesystems than that of the root.
     pub one_file_system: bool,
-    /// Whether to accept that a root that had files is empty, or that its disk is no longer mounted.
+    /// Whether to accept a root that had files and is now empty, or whose disk is no longer mounted.
     pub allow_empty: bool,
     /// Files and folders to include.
     pub filter: Filter,
@@ -69,7 +69,7 @@ impl Default for ScanOptions {
     }
 }
 
-/// The parts of a scan that are run.
+/// Selects the parts of a scan to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScanMode {
@@ -144,16 +144,16 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
         totals: HashMap::new(),
         cancelled_at: std::cell::OnceCell::new(),
     };
-    let ran = run.run(&walk_options).and_then(|()| match handle.is_cancelled() && options.mode.reads() {
+    let run_result = run.run(&walk_options).and_then(|()| match handle.is_cancelled() && options.mode.reads() {
         true => run.mark_shared_after_cancel(),
         false => Ok(()),
     });
     let excluded = writer.excluded.clone();
     let ScanOutcome { mut summary, counters, totals, absent, walked, unchanged } = run.into_outcome();
     handle.set_phase(ScanPhase::Finishing);
-    let ended = writer.finish().and_then(|removed| {
+    let result = writer.finish().and_then(|removed| {
         // An error of the catalog writer is the cause of the workers' errors, so it is returned first.
-        ran?;
+        run_result?;
         summary.removed_files = removed;
         summary.excluded_files = excluded.load(Ordering::Relaxed);
         summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
@@ -175,22 +175,22 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
         let comparison = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
         let mut finished = Vec::new();
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
-            let scanned = scan_totals(store, scan, &totals)?;
+            let totals = scan_totals(store, scan, &totals)?;
             let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
             let walk =
                 walk.map(|root| WalkRecord { filters: filters_json(options), filesystem: root.filesystem.clone() });
-            finished.push(FinishedScan { id: scan.id, root: scan.root, totals: scanned, walk });
+            finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
         }
         store.scans().finish(finished, comparison)?;
         Ok(())
     });
-    if ended.is_err() || summary.interrupted || !absent.is_empty() {
+    if result.is_err() || summary.interrupted || !absent.is_empty() {
         for scan in &scans {
             // Releases the scan lock. If that fails, the next scan sees that this process has exited.
             let _ = store.scans().release(scan.id);
         }
     }
-    ended?;
+    result?;
     summary.seconds.total = started.elapsed().as_secs_f64();
     Ok(summary)
 }
@@ -209,7 +209,7 @@ fn filters_json(options: &ScanOptions) -> Option<String> {
     if is_default { None } else { serde_json::to_string(&filters).ok() }
 }
 
-/// Identifies what a complete scan has compared. A later scan with an equal name can reuse its result.
+/// Names the comparison of a complete scan. A later scan with the same name can reuse its result.
 fn comparison_name(options: &ScanOptions) -> String {
     let every = if options.every_file { ", every file" } else { "" };
     format!("{}{every}", options.algorithm.as_str())
@@ -255,8 +255,7 @@ fn find_duplicates(
         _ => {
             let query = GroupQuery { limit: options.top, ..GroupQuery::default() };
             let groups = std::thread::scope(|scope| {
-                // In parallel with the search, because closing the store would otherwise checkpoint the WAL later. If
-                // this fails, closing does it.
+                // Checkpoints the WAL in parallel with the search. If this fails, closing the store does it later.
                 scope.spawn(|| store.wal().checkpoint_passive());
                 store.catalog().groups(&query)
             })?;
@@ -278,7 +277,7 @@ fn default_workers() -> usize {
     (cores * 4).clamp(16, 64)
 }
 
-/// Begins the scans of all roots, or of none.
+/// Begins a scan of every root. If one cannot begin, releases those that have begun.
 fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Scan>> {
     let mut scans: Vec<Scan> = Vec::new();
     for root in roots {
@@ -303,7 +302,7 @@ fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<V
                     store.scans().release(scan.id)?;
                 }
                 return Err(match error {
-                    gristmill_store::Error::Conflict(why) => Error::Root(root.path.clone(), why),
+                    gristmill_store::Error::Conflict(reason) => Error::Root(root.path.clone(), reason),
                     error => error.into(),
                 });
             }
@@ -312,8 +311,7 @@ fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<V
     Ok(scans)
 }
 
-/// Totals of a scan, computed from the catalog, so that they do not depend on how often the scan was killed and
-/// resumed.
+/// Computes the totals of a scan from the catalog, so that they are the same if the scan was killed and resumed.
 fn scan_totals(store: &Store, scan: &Scan, totals: &HashMap<i64, RootTotals>) -> Result<ScanTotals> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let catalog = store.catalog();

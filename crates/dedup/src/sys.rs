@@ -22,7 +22,7 @@ pub(crate) enum EntryKind {
     Folder,
     Link,
     Special,
-    /// The listing does not tell the type; read the metadata.
+    /// The listing does not contain the type, so the metadata must be read.
     Unknown,
 }
 
@@ -165,13 +165,17 @@ mod tests {
     fn missing_entries_are_reported_as_not_found<F: SystemFolder>() {
         let folder = tree();
         let top = F::open(folder.path()).unwrap();
-        let gone = std::io::ErrorKind::NotFound;
-        assert_eq!(top.open_below(Path::new("no"), false).err().unwrap().kind(), gone);
-        assert_eq!(top.stat("no", false).err().unwrap().kind(), gone);
-        assert_eq!(top.open_file("no").err().unwrap().kind(), gone);
+        let not_found = std::io::ErrorKind::NotFound;
+        assert_eq!(top.open_below(Path::new("no"), false).err().unwrap().kind(), not_found);
+        assert_eq!(top.stat("no", false).err().unwrap().kind(), not_found);
+        assert_eq!(top.open_file("no").err().unwrap().kind(), not_found);
     }
 
-    test_both_systems! { entries_have_names_kinds_and_stats symlinks_are_refused_unless_followed missing_entries_are_reported_as_not_found }
+    test_both_systems! {
+        entries_have_names_kinds_and_stats
+        symlinks_are_refused_unless_followed
+        missing_entries_are_reported_as_not_found
+    }
 
     #[test]
     fn folder_opens_by_a_path_longer_than_path_max() {

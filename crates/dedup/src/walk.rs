@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
-use gristmill_store::Store;
 use gristmill_store::catalog::{FileHash, FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
+use gristmill_store::{Store, display_path};
 
 use self::links::DeferredLink;
 use self::mounts::UNMOUNTED;
@@ -32,9 +32,7 @@ use crate::progress::{ScanHandle, add};
 use crate::read::is_missing;
 use crate::sys::{EntryKind, Folder};
 use crate::walk_hasher::{NewFile, WalkHasher};
-use gristmill_store::display_path;
 
-/// Counters of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) new: AtomicU64,
@@ -60,7 +58,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Records why something could not be read.
+    /// Records a file or folder that could not be read.
     pub(crate) fn record_error(&self, path: &Path, reason: &str) {
         keep_sample(&self.error_samples, path, reason);
     }
@@ -141,12 +139,12 @@ pub(crate) struct WalkContext {
     pub(crate) options: Arc<WalkOptions>,
     pub(crate) root: Root,
     pub(crate) scan: i64,
-    /// Paths of all roots, to detect links into one.
+    /// Paths of all roots, to detect links that lead into a root.
     pub(crate) roots: Arc<Vec<PathBuf>>,
     pub(crate) counters: Arc<Counters>,
     /// Hashes new files during the walk, if the scan reads files.
     pub(crate) hasher: Option<Arc<WalkHasher>>,
-    /// Counter that numbers the listings.
+    /// Number of the next listing.
     pub(crate) listings: Arc<AtomicU64>,
 }
 
@@ -176,7 +174,7 @@ impl Walk {
         Ok(Arc::new(walk))
     }
 
-    /// Whether the root could not be walked. Then nothing is known of its current files.
+    /// Whether the root could not be walked. Its current files are then unknown.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
@@ -294,11 +292,11 @@ impl Walk {
             None => true,
         };
         visit.listing.mount_point = parent_fs.zip(filesystem).is_some_and(|(parent_fs, own)| parent_fs != own);
-        let is_top = folder_ref.path.as_os_str().is_empty();
-        visit.may_be_unmounted = is_top || was_mount_point && !visit.listing.mount_point;
-        if !visit.keeps_hashes && (is_top || was_mount_point) {
+        let is_root = folder_ref.path.as_os_str().is_empty();
+        visit.may_be_unmounted = is_root || was_mount_point && !visit.listing.mount_point;
+        if !visit.keeps_hashes && (is_root || was_mount_point) {
             let is_mounted =
-                if is_top { mounts::is_mounted(&self.cx.root.path, device) } else { visit.listing.mount_point };
+                if is_root { mounts::is_mounted(&self.cx.root.path, device) } else { visit.listing.mount_point };
             if is_mounted {
                 self.warn_disk_replaced(&folder_ref.path);
             } else if !self.cx.options.allow_empty {
@@ -324,7 +322,7 @@ impl Walk {
         }
     }
 
-    /// Spawns tasks for subfolders, and hashes files of other folders.
+    /// Spawns tasks for subfolders and large files, and hashes files of folders visited earlier.
     fn schedule_follow_ups(
         self: &Arc<Self>,
         ctx: &Context,
@@ -415,7 +413,7 @@ impl Walk {
         self.send_listing(listing)
     }
 
-    /// Bytes that a file adds to the root's size: none for a further name of an inode.
+    /// Bytes that a file adds to the root's size: 0 if another name of its inode was counted.
     fn bytes_of(&self, stat: &Stat) -> u64 {
         let is_new = stat.links == LinkKind::Single
             || self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert((stat.device, stat.inode));

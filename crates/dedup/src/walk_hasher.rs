@@ -1,9 +1,9 @@
 //! Hashes new files during the walk.
 //!
-//! Owns which new files are read at once: those with the same size as another new file, and of the large ones those
-//! with equal samples. These can be duplicates just as planned files can, and their folder is open and their inodes are
-//! cached. In the first scan of a tree, most reads happen here, while the catalog is written. On a cold disk, the walk
-//! and the reads wait together. Files that are deferred here are found by the plan.
+//! Owns which new files are read during the walk, while their folder is open and their inodes are cached: files with
+//! the size of another new file and, if they are large, with equal samples. In the first scan of a tree, most reads
+//! happen here, while the catalog is written, and on a cold disk the waits of the walk and of the reads overlap. Files
+//! that are deferred here are found by the plan.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,18 +24,18 @@ use crate::sys::Folder;
 /// Number of maps by size, each with its own lock.
 const SHARDS: usize = 64;
 
-/// Large files remembered, each with its own size or samples. Further ones are deferred to the plan.
+/// Maximum number of large files remembered by size or samples. Further ones are deferred to the plan.
 const MAX_LARGE_FILES: usize = 65_536;
 
-/// Larger files are deferred to the plan, which knows all of them and starts with the largest.
+/// Maximum size of a file read in full here. Larger ones are deferred to the plan, which starts with the largest.
 const MAX_FILE_SIZE: u64 = 16 << 20;
 
-/// Bytes of large files read during the walk. The rest is deferred to the plan, which knows the total and can estimate
-/// the time left.
+/// Maximum number of bytes of large files read in full here. The rest is deferred to the plan, which knows the total
+/// and can estimate the time left.
 const MAX_LARGE_BYTES: u64 = 4 << 30;
 
-/// Uncached files requested from the disk before the first is awaited, for all workers together, and at least one each.
-/// The disk gets many requests at once, and a worker sleeps once for all its files.
+/// Maximum number of uncached files that all workers together request from the disk before they wait for the first; at
+/// least one per worker. The disk gets many requests at once, and a worker sleeps once for all its files.
 const MAX_PREFETCHED: usize = 256;
 
 /// A new file that can be hashed before its row is written.
@@ -75,8 +75,7 @@ impl WalkHasher {
         rate_limiter: Arc<RateLimiter>,
         workers: usize,
     ) -> Self {
-        let sizes = (0..SHARDS).map(|_| Mutex::default()).collect();
-        // With a rate limit, nothing is prefetched that may not be read yet.
+        // With a rate limit, only the file that is read next is prefetched.
         let max_prefetched = if rate_limiter.is_limited() { 1 } else { (MAX_PREFETCHED / workers.max(1)).max(1) };
         WalkHasher {
             algorithm,
@@ -84,7 +83,7 @@ impl WalkHasher {
             handle,
             rate_limiter,
             max_prefetched,
-            by_size: sizes,
+            by_size: (0..SHARDS).map(|_| Mutex::default()).collect(),
             by_samples: Mutex::default(),
             large_files: AtomicUsize::new(0),
             large_bytes: AtomicU64::new(0),

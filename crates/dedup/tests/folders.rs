@@ -26,10 +26,10 @@ fn store(files: &[TestFile], folders: &[&str], failed: &[&str]) -> CatalogFixtur
 }
 
 fn by_path(found: &[FolderGroup]) -> Vec<Vec<String>> {
-    let path = |folder: &GroupedFolder| folder.path.to_str().expect("plain").to_owned();
-    let mut sets: Vec<Vec<String>> = found.iter().map(|set| set.folders.iter().map(path).collect()).collect();
-    sets.sort();
-    sets
+    let path = |folder: &GroupedFolder| folder.path.to_str().expect("valid UTF-8").to_owned();
+    let mut groups: Vec<Vec<String>> = found.iter().map(|group| group.folders.iter().map(path).collect()).collect();
+    groups.sort();
+    groups
 }
 
 #[track_caller]
@@ -41,7 +41,7 @@ fn check(options: &FolderOptions, files: &[TestFile], folders: &[&str], failed: 
 
 #[track_caller]
 fn check_default(files: &[(&str, trees::FileContent)], expected: &[&[&str]]) {
-    let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
+    let files: Vec<_> = files.iter().map(|(path, content)| file(*path, *content)).collect();
     check(&FolderOptions::default(), &files, &[], &[], expected);
 }
 
@@ -97,7 +97,7 @@ fn match_names_compares_names() {
 #[test]
 fn unknown_contents_are_not_identical() {
     let options = FolderOptions::default();
-    let pair = |what| [file("a/s/1", X), file("a/2", what), file("b/s/1", X), file("b/2", what)];
+    let pair = |content| [file("a/s/1", X), file("a/2", content), file("b/s/1", X), file("b/2", content)];
     check(&options, &pair(Y), &[], &[], &[&["a", "b"]]);
     check(&options, &pair(Unknown(5)), &[], &[], &[&["a/s", "b/s"]]);
     check(&options, &pair(Unique(5)), &[], &[], &[&["a/s", "b/s"]]);
@@ -123,12 +123,12 @@ fn min_files_and_min_size_exclude_small_folders() {
 
 #[test]
 fn hard_links_are_not_reclaimable() {
-    let linked = |path: &str, what, inode| TestFile { inode, ..file(path, what) };
-    for (other, what, expected) in [(9, X, 0), (8, X, 10), (9, Unique(10), 0)] {
-        let files = [linked("a/1", what, 9), linked("b/1", what, other)];
+    let linked = |path: &str, content, inode| TestFile { inode, ..file(path, content) };
+    for (other, content, expected) in [(9, X, 0), (8, X, 10), (9, Unique(10), 0)] {
+        let files = [linked("a/1", content, 9), linked("b/1", content, other)];
         let trees = store(&files, &[], &[]);
         let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
-        assert_eq!(by_path(&found), [["a", "b"]], "{what:?}");
+        assert_eq!(by_path(&found), [["a", "b"]], "{content:?}");
         assert_eq!((found[0].files, found[0].bytes, found[0].reclaimable), (1, 10, expected));
     }
     // The two files of `a` are one inode. `b`, which occupies more space, is kept.
@@ -153,8 +153,7 @@ fn reclaimable_counts_allocated_bytes_of_files_that_are_freed() {
     // Two files that had the same inode on disks mounted in turn.
     let single = |path, ctime_ns| TestFile { ctime_ns, ..linked(path, LinkKind::Single, 9) };
     assert_eq!(freed(&[single("a/1", 1), single("b/1", 2)]), (10, 10, 10));
-    // Another path to b's file is removed with it. A link count that is out of date does not tell how many names there
-    // are.
+    // Another path to b's file is removed with it. An outdated link count does not show the number of names.
     let copy = one("a/1", None);
     let others = [single("c/1", 1), file("c/2", Unique(1))];
     assert_eq!(freed(&[vec![copy.clone(), single("b/1", 1)], others.to_vec()].concat()), (10, 10, 10));
@@ -207,7 +206,7 @@ fn check_unscanned(
     trees.root("/r", &files.concat(), &[], &[]);
     let options = FolderOptions { match_names, ..FolderOptions::default() };
     let found = folders::find_identical(&trees.store, &options).expect("an answer");
-    let path = |folder: &GroupedFolder| folder.path.to_str().expect("plain").to_owned();
+    let path = |folder: &GroupedFolder| folder.path.to_str().expect("valid UTF-8").to_owned();
     let group = |group: &FolderGroup| {
         let paths: Vec<_> = group.folders.iter().map(path).collect();
         (group.identical, group.unscanned(), paths)
@@ -264,7 +263,7 @@ fn folder_around_a_removed_root_is_not_identical() {
 /// Row ids depend on the order in which roots and folders are scanned.
 #[test]
 fn order_of_rows_does_not_change_what_is_listed() {
-    let linked = |path: &str, what| TestFile { inode: 9, links: LinkKind::HardLinked, ..file(path, what) };
+    let linked = |path: &str, content| TestFile { inode: 9, links: LinkKind::HardLinked, ..file(path, content) };
     let roots = [
         ("/r/one", vec![linked("d/x", X), file("d/z", Y), file("d/n", Z)]),
         ("/r/three", vec![linked("y", X), file("similar/x", X), file("similar/z", Y)]),
@@ -360,7 +359,7 @@ fn missing_files_and_folders_are_ignored() {
 }
 
 fn similar(files: &[(&str, trees::FileContent)], min_similarity: u8) -> SimilarFolders {
-    let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
+    let files: Vec<_> = files.iter().map(|(path, content)| file(*path, *content)).collect();
     let options = SimilarOptions { min_similarity, ..SimilarOptions::default() };
     folders::find_similar(&store(&files, &[], &[]).store, &options).expect("an answer")
 }
@@ -396,7 +395,7 @@ fn similar_pair_lists_its_differences() {
 #[track_caller]
 fn check_pairs(files: &[(&str, trees::FileContent)], expected: &[(&str, &str, u64)]) {
     let found = similar(files, 50);
-    let path = |path: &PathBuf| path.to_str().expect("plain").to_owned();
+    let path = |path: &PathBuf| path.to_str().expect("valid UTF-8").to_owned();
     let pairs = found.pairs.iter().map(|pair| (path(&pair.a.path), path(&pair.b.path), pair.similarity.round() as u64));
     let pairs: Vec<_> = pairs.collect();
     let expected: Vec<_> = expected.iter().map(|(a, b, s)| (a.to_string(), b.to_string(), *s)).collect();
@@ -436,7 +435,7 @@ fn every_pair_states_its_differences() {
         let mut trees = CatalogFixture::new();
         let skip = |folder: &&str| (PathBuf::from(folder), Some(skipped_entry("link", Some("t"))));
         trees.skipped = skipped.iter().map(skip).collect();
-        let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
+        let files: Vec<_> = files.iter().map(|(path, content)| file(*path, *content)).collect();
         trees.root("/r", &files, &[], failed);
         let mut found = folders::find_similar(&trees.store, &SimilarOptions::default()).expect("an answer").pairs;
         assert!(found.len() < 2, "{found:?}");
@@ -466,7 +465,7 @@ fn identical_folders_are_represented_by_one_in_pairs() {
     }
     files.push(file("c/more", Unique(1)));
     let found = folders::find_similar(&store(&files, &[], &[]).store, &SimilarOptions::default()).expect("an answer");
-    let path = |side: &folders::Side| side.path.to_str().expect("plain").to_owned();
+    let path = |side: &folders::Side| side.path.to_str().expect("valid UTF-8").to_owned();
     let pairs: Vec<_> = found.pairs.iter().map(|pair| (path(&pair.a), path(&pair.b), pair.a.identical)).collect();
     assert_eq!(pairs, [("a".to_owned(), "c".to_owned(), 1)]);
 }
@@ -505,17 +504,19 @@ fn popular_contents_propose_no_pairs() {
     // Neighbours share a file: the ten outermost folders form five similar pairs, which represent all others.
     check_popular(|n| n / 2, 5);
     // Random folders share a file.
-    let mut places: Vec<u64> = (0..10_000).collect();
+    let mut shuffled: Vec<u64> = (0..10_000).collect();
     let mut random = 1_u64;
-    for at in (1..places.len()).rev() {
+    for at in (1..shuffled.len()).rev() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        places.swap(at, (random >> 33) as usize % (at + 1));
+        shuffled.swap(at, (random >> 33) as usize % (at + 1));
     }
-    check_popular(|n| places[n as usize] / 2, 5_000);
+    check_popular(|n| shuffled[n as usize] / 2, 5_000);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_trees_match_a_naive_search(

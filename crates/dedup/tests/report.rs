@@ -56,7 +56,7 @@ fn check_entities(text: &str) {
     }
 }
 
-fn some_tree() -> CatalogFixture {
+fn sample_tree() -> CatalogFixture {
     let mut trees = CatalogFixture::new();
     let files = [
         file("a/one.jpg", Hashed(100, 1)),
@@ -78,7 +78,7 @@ fn some_tree() -> CatalogFixture {
 
 #[test]
 fn page_is_well_formed_and_self_contained() {
-    for trees in [some_tree(), CatalogFixture::new()] {
+    for trees in [sample_tree(), CatalogFixture::new()] {
         let page = page(&trees);
         check_form(&page, |_| ());
         assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
@@ -92,7 +92,7 @@ fn page_is_well_formed_and_self_contained() {
 
 #[test]
 fn page_numbers_match_the_catalog() {
-    let trees = some_tree();
+    let trees = sample_tree();
     let groups = trees.store.catalog().groups(&GroupQuery::default()).expect("groups");
     assert_eq!((groups.total, groups.files, groups.reclaimable), (2, 6, 270));
     let page = page(&trees);
@@ -101,7 +101,7 @@ fn page_numbers_match_the_catalog() {
         "<dt>Reclaimable</dt><dd>270 B <small>28 % of 979 B on disk",
         "<dt>Size</dt><dd>979 B",
         "539 B everything else (55 %)",
-        "<dt>Duplicate groups</dt><dd>2 <small>6 files",
+        "<dt>Duplicate groups</dt><dd>2 <small>6 files</small>",
         "<dt>Files</dt><dd>12 <small>1 unreadable",
         "<dt>Last scan</dt><dd>2026-03-04 <small>05:06 UTC",
         // Three pictures, two of them reclaimable; three texts, two of which are names of one file.
@@ -183,7 +183,7 @@ fn folders_that_may_differ_are_listed_separately_from_identical_ones() {
 
 #[test]
 fn same_catalog_gives_the_same_page() {
-    assert_eq!(page(&some_tree()), page(&some_tree()));
+    assert_eq!(page(&sample_tree()), page(&sample_tree()));
 }
 
 #[cfg(unix)]

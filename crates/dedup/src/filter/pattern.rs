@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use gristmill_store::display_path;
 
 use crate::error::{Error, Result};
-use gristmill_store::display_path;
 
 /// Compiles the patterns for one root. `roots` are all roots of the scan.
 pub(super) fn compile(patterns: &[String], ignore_case: bool, root: &Path, roots: &[PathBuf]) -> Result<GlobSet> {
@@ -30,19 +30,19 @@ pub(super) fn compile(patterns: &[String], ignore_case: bool, root: &Path, roots
 /// Returns the glob for paths in `root`, or `None` if the pattern applies to another root.
 fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
     let plain = pattern.trim_end_matches('/');
-    let from_here = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
-    if plain.is_empty() || plain == "." || from_here.is_some_and(|rest| rest.is_empty() || rest == ".") {
+    let after_dot = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
+    if plain.is_empty() || plain == "." || after_dot.is_some_and(|rest| rest.is_empty() || rest == ".") {
         return Err(Error::Invalid(format!("pattern {pattern:?} matches nothing; example: '*.tmp'")));
     }
-    if let Some(rest) = from_here {
+    if let Some(rest) = after_dot {
         return Ok(Some(rest.to_owned()));
     }
-    let Some(from_top) = plain.strip_prefix('/') else {
+    let Some(from_root) = plain.strip_prefix('/') else {
         return Ok(Some(if plain.contains('/') { plain.to_owned() } else { format!("**/{plain}") }));
     };
     Ok(match containing_root(plain, roots) {
         // As in .gitignore, a leading slash means the root.
-        None => Some(from_top.to_owned()),
+        None => Some(from_root.to_owned()),
         Some((containing, inside)) => (containing == root).then_some(inside),
     })
 }

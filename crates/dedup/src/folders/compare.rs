@@ -62,8 +62,7 @@ enum Rank {
 
 impl<'a> Comparison<'a> {
     /// Compares the folders `inner`. `outer` are the outermost folders around them with the same files; paths are
-    /// compared from the level where more of them are equal. `all_read` states that every file that can have a
-    /// copy was read.
+    /// compared from the level where more of them are equal. `all_read`: every file that can have a copy was read.
     pub(super) fn new(tree: &'a Tree<NameHash>, inner: [u32; 2], outer: [u32; 2], all_read: bool) -> Self {
         let mut in_both = same_paths(tree, outer);
         if inner != outer {

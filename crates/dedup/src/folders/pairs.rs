@@ -95,12 +95,12 @@ impl Index {
 /// Marks folders that directly contain files, or several subfolders with files. A folder whose files are all in one
 /// subfolder is represented by that subfolder.
 pub(super) fn branching_folders(tree: &Tree<NameHash>) -> Vec<bool> {
-    let is_solid = |at: u32| {
+    let is_branching = |at: u32| {
         let folder = &tree.folders[at as usize];
         let count = folder.count();
         count > 0 && !tree.children(at).any(|child| tree.folders[child as usize].count() == count)
     };
-    (0..tree.folders.len() as u32).map(is_solid).collect()
+    (0..tree.folders.len() as u32).map(is_branching).collect()
 }
 
 pub(super) fn find(query: &PairQuery<'_>, branching: &[bool]) -> FoundPairs {
@@ -202,15 +202,15 @@ impl Bounds {
         let (count, end) = (tree.folders[a as usize].count(), tree.folders[a as usize].end);
         for same in of_a.chunk_by(|x, y| x == y) {
             for &(folder, often) in index.folders_with(same[0], end) {
-                let slot = &mut counts[folder as usize];
-                if *slot == 0 {
+                let count = &mut counts[folder as usize];
+                if *count == 0 {
                     seen.push(folder);
                 }
-                *slot += often.min(same.len() as u32);
+                *count += often.min(same.len() as u32);
             }
         }
         for &folder in seen.iter() {
-            // Goes up the tree until one folder contains the other, or the larger one is too large to be similar.
+            // Ascends until one folder contains the other, or the larger one is too large to be similar.
             for at in std::iter::once(folder).chain(tree.above(folder)) {
                 let theirs = tree.folders[at as usize].count();
                 if at < end || !is_similar(query.similarity, count.min(theirs), count, theirs) && theirs > count {

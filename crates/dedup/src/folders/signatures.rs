@@ -1,8 +1,8 @@
 //! Finds folders with the same contents by signatures computed bottom-up.
 //!
-//! Owns the meaning of "identical". A folder's signature is a hash of the contents of its files and the signatures of
-//! its subfolders, both sorted. A folder never has the signature of a folder below it, which has fewer subfolders. A
-//! folder has no signature if something in or below it is unknown or unique.
+//! Owns the definition of identical folders. A folder's signature is a hash of the contents of its files and the
+//! signatures of its subfolders, both sorted. A folder never has the signature of a folder below it, which has fewer
+//! subfolders. A folder has no signature if a content or folder in or below it is unknown or unique.
 //!
 //! Each folder has two signatures: one of the scanned files, and one that also covers the skipped entries. Folders are
 //! identical if the second is equal. If only the first is equal, they are identical as far as they were scanned.
@@ -154,7 +154,7 @@ impl Signatures {
         let (inner, all) = (folders(|both| both.scanned), folders(|both| both.all));
         let scanned = inner.as_ref().map(|inner| hash(&files, inner, None));
         let all = match (all, skipped(folder, names)) {
-            // In most folders nothing was skipped.
+            // No entry was skipped, as in most folders.
             (Some(all), Some(None)) if Some(&all) == inner.as_ref() => scanned,
             (Some(all), Some(skipped)) => Some(hash(&files, &all, skipped)),
             _ => None,

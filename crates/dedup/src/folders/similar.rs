@@ -1,6 +1,6 @@
 //! Finds folders that are partly the same.
 //!
-//! Owns the meaning of "similar", the selection of the pairs that are listed, and the differences of each pair.
+//! Owns the definition of similar folders, the selection of the listed pairs, and the differences of each pair.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -134,8 +134,8 @@ pub struct Side {
 /// Files are counted by content: a content that is in or below one folder three times and in the other twice gives two
 /// matches out of three. Layout and names do not matter, and a file that could not be read matches none. Of nested
 /// pairs, the outermost of those with the highest similarity is listed. A folder whose files are all in one subfolder
-/// is represented by that subfolder. A pair is not listed if all matches of one folder are in a single subfolder of it
-/// while the other folder has no such wrapper around it. One of several identical folders represents them all.
+/// is represented by that subfolder. A pair is not listed if all matches of one folder are in a single subfolder of it,
+/// unless the other folder has a parent with the same files. One of several identical folders represents them all.
 pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFolders> {
     if options.min_similarity > 100 {
         let text = format!("the similarity must be between 0 and 100 percent, not {}", options.min_similarity);
@@ -155,7 +155,7 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
     pairs.sort_unstable_by_key(order);
     let mut result =
         SimilarFolders { pairs: Vec::new(), total: pairs.len(), proposed: found.proposed, compared: found.compared };
-    let listing = PairDescriber {
+    let describer = PairDescriber {
         tree: &tree,
         classes: &classes,
         paths: FolderPaths::new(store)?,
@@ -163,7 +163,7 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
     };
     for pair in pairs.iter().take(options.limit) {
         let outer = [pair.a, pair.b].map(|at| outermost(&tree, at, |at| in_roots(&tree, &options.roots, at)));
-        result.pairs.push(listing.pair(pair, outer, options.list)?);
+        result.pairs.push(describer.pair(pair, outer, options.list)?);
     }
     Ok(result)
 }
@@ -222,7 +222,7 @@ impl PairDescriber<'_> {
         let whole = a.whole && b.whole;
         let checked = [
             (Difference::Files, !same_files),
-            // The unread files could have the layout that is missing.
+            // Files that could not be read may make the layouts equal.
             (Difference::Layout, same_files && !same_layout && whole),
             (Difference::UnscannedEntries, [a, b].iter().any(|side| side.unscanned != Some(0))),
             (Difference::Unreadable, !whole),
@@ -257,7 +257,7 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
     };
     let is_dominated = |pair: &Pair| {
         let outwards = |at: u32| std::iter::once(at).chain(tree.above(at));
-        // A folder that contains both forms no pair with a folder around either.
+        // A folder that contains both is not part of a pair with either.
         let ours = outwards(pair.a).take_while(|&a| tree.folders[a as usize].end <= pair.b);
         let theirs = || outwards(pair.b).take_while(|&b| b > pair.a);
         ours.flat_map(|a| theirs().map(move |b| (a, b))).filter(|&key| key != (pair.a, pair.b)).any(|key| {

@@ -33,7 +33,7 @@ pub(crate) fn name_hash(name: &OsStr) -> NameHash {
     short
 }
 
-/// All folders and files of the catalog. `L` is what is kept of a file's name.
+/// All folders and files of the catalog. `L` is the label kept for a file's name.
 pub(crate) struct Tree<L> {
     pub(crate) folders: Vec<Folder>,
     pub(crate) files: Vec<File<L>>,
@@ -242,8 +242,8 @@ fn sort_folders(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
         let end = folders[at].end.max(at as u32 + 1);
         folders[at].end = end;
         if let Some(parent) = folders[at].parent {
-            let above = &mut folders[parent as usize].end;
-            *above = end.max(*above);
+            let parent_end = &mut folders[parent as usize].end;
+            *parent_end = end.max(*parent_end);
         }
     }
     (folders, order)
@@ -293,7 +293,7 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     }
 }
 
-/// Nested roots. Their files are also below the folders around them.
+/// Nested roots, whose files are also below folders of the outer root.
 struct NestedRoots {
     roots: Vec<NestedRoot>,
 }
@@ -314,14 +314,14 @@ impl NestedRoots {
             let outer = roots.iter().filter(|root| root.id != id && path.starts_with(&root.path));
             outer.max_by_key(|root| root.path.as_os_str().len())
         };
-        let wanted = roots.iter().filter_map(|root| {
+        let nested = roots.iter().filter_map(|root| {
             let outer = around(&root.path, root.id)?;
             let inside = root.path.strip_prefix(&outer.path).ok()?;
             let around = inside.ancestors().skip(1).map(|path| (path.to_path_buf(), None)).collect();
             let name = name_hash(root.path.file_name().unwrap_or_default());
             Some(NestedRoot { root: root.id, outer: outer.id, name, inside: inside.to_path_buf(), around })
         });
-        Ok(NestedRoots { roots: wanted.collect() })
+        Ok(NestedRoots { roots: nested.collect() })
     }
 
     fn observe(&mut self, root: i64, path: &Path, id: i64) {

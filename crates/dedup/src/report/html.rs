@@ -90,10 +90,10 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// Truncates a text to a width in units of the font size. Returns `None` if too little would be left. Widths are
-/// estimated, rather too large than too small.
+/// Truncates a text to a width in units of the font size. Returns `None` if fewer than three characters would be left.
+/// Widths are estimates, too large rather than too small.
 pub(super) fn fit(text: &str, width: f64) -> Option<String> {
-    let of = |c: char| match c {
+    let width_of = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ' ' | '\'' | '|' | '(' | ')' | 't' | 'f' | 'r' | '/' => 0.42,
         'm' | 'w' | 'M' | 'W' | '@' | '%' => 0.95,
         c if c.is_ascii_uppercase() => 0.74,
@@ -110,7 +110,7 @@ pub(super) fn fit(text: &str, width: f64) -> Option<String> {
         if used + 1.0 <= width {
             cut = at;
         }
-        used += of(c);
+        used += width_of(c);
         if used > width {
             end = cut;
             break;

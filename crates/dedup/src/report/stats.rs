@@ -1,23 +1,22 @@
 //! Computes the numbers of a report in one pass over the catalog.
 //!
-//! Owns the definition of a duplicate here: the same as for [groups](gristmill_store::catalog::Catalog::groups), so
-//! that the sums agree. The size of a file with several names counts once, for the first of them.
+//! Owns the sums. Duplicates are defined as for [groups](gristmill_store::catalog::Catalog::groups), so that the sums
+//! agree. The size of a file with several names counts once, for the first name.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use gristmill_store::Store;
 use gristmill_store::roots::Root;
+use gristmill_store::{Store, display_path};
 
 use crate::Result;
 use crate::folders::tree::{EMPTY, Tree, UNIQUE, UNKNOWN};
-use gristmill_store::display_path;
 
-/// Subfolders shown separately in each folder of the map.
+/// Maximum number of subfolders shown separately in each folder of the map.
 const MAX_INNER_AREAS: usize = 24;
-/// Folders shown separately on the first level of the map.
+/// Maximum number of folders shown separately on the first level of the map.
 const MAX_OUTER_AREAS: usize = 32;
 
 #[derive(Default)]
@@ -155,12 +154,12 @@ fn copies(tree: &Tree<u32>) -> Copies {
         group.iter().for_each(|&at| copies.is_duplicate[at as usize] = true);
         // The target of a symbolic link is kept. Without one, the copy that occupies most space is kept, the first of
         // equals.
-        let is_elsewhere = |names: &[u32]| names.iter().any(|&at| files[at as usize].via_symlink);
+        let has_symlink = |names: &[u32]| names.iter().any(|&at| files[at as usize].via_symlink);
         let allocated = |names: &[u32]| files[names[0] as usize].allocated;
         let largest = inodes().max_by_key(|names| (allocated(names), Reverse(names[0])));
-        let largest = largest.filter(|_| !inodes().any(is_elsewhere)).map(|names| names[0]);
+        let largest = largest.filter(|_| !inodes().any(has_symlink)).map(|names| names[0]);
         for names in inodes() {
-            if is_elsewhere(names) || Some(names[0]) == largest {
+            if has_symlink(names) || Some(names[0]) == largest {
                 copies.kept += allocated(names);
             } else {
                 copies.reclaimable[names[0] as usize] = allocated(names);
@@ -190,12 +189,13 @@ struct AreaMap<'a> {
 
 impl AreaMap<'_> {
     fn areas(&self) -> Result<Vec<Area>> {
-        let tops = (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
-        let tops: Vec<u32> = tops.filter(|&at| self.tree.folders[at as usize].count() > 0).collect();
+        let top_folders =
+            (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
+        let top_folders: Vec<u32> = top_folders.filter(|&at| self.tree.folders[at as usize].count() > 0).collect();
         let inner = |at| self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()));
-        match tops[..] {
+        match top_folders[..] {
             [only] => self.inside(self.first_fork(only), MAX_OUTER_AREAS, &inner),
-            _ => self.largest(tops, None, MAX_OUTER_AREAS, &inner),
+            _ => self.largest(top_folders, None, MAX_OUTER_AREAS, &inner),
         }
     }
 
@@ -225,9 +225,9 @@ impl AreaMap<'_> {
         folders.sort_unstable_by_key(|&(bytes, at)| (u64::MAX - bytes, at));
         let mut areas = Vec::new();
         let mut others = self.area(format!("{} more", folders.len().saturating_sub(limit)), String::new(), 0..0);
-        for (place, (_, at)) in folders.into_iter().enumerate() {
+        for (rank, (_, at)) in folders.into_iter().enumerate() {
             let range = self.tree.folders[at as usize].all();
-            if place < limit {
+            if rank < limit {
                 let (name, path) = self.name(at)?;
                 areas.push(Area { inner: inner(at)?, ..self.area(name, path, range) });
             } else {

@@ -53,10 +53,10 @@ fn outer(page: &mut Page, area: &Area, rect: Rect) {
     page.raw("<g>");
     tooltip(page, area);
     rectangle(page, rect, "outer", "", 4.0);
-    let room = rect.width - 12.0;
+    let width = rect.width - 12.0;
     let size = bytes(area.bytes);
-    let with_size = fit(&format!("{}  {size}", area.name), room / FONT_SIZE).filter(|text| !text.ends_with('…'));
-    if let Some(text) = with_size.or_else(|| fit(&area.name, room / FONT_SIZE)) {
+    let with_size = fit(&format!("{}  {size}", area.name), width / FONT_SIZE).filter(|text| !text.ends_with('…'));
+    if let Some(text) = with_size.or_else(|| fit(&area.name, width / FONT_SIZE)) {
         label(page, (rect.x + 6.0, rect.y + 14.0), "name", "", &text);
     }
     page.raw("</g>");
@@ -81,12 +81,12 @@ fn tile(page: &mut Page, area: &Area, rect: Rect) {
     page.raw("<g>");
     tooltip(page, area);
     rectangle(page, rect, "inner", class, 3.0);
-    let (color, room) = (if class < "d4" { "t0" } else { "t4" }, (rect.width - 8.0) / FONT_SIZE);
+    let (color, width) = (if class < "d4" { "t0" } else { "t4" }, (rect.width - 8.0) / FONT_SIZE);
     if rect.height >= 17.0
-        && let Some(text) = fit(&area.name, room)
+        && let Some(text) = fit(&area.name, width)
     {
         label(page, (rect.x + 4.0, rect.y + 13.0), "label", color, &text);
-        let size = fit(&bytes(area.bytes), room).filter(|text| !text.ends_with('…'));
+        let size = fit(&bytes(area.bytes), width).filter(|text| !text.ends_with('…'));
         if let Some(size) = size.filter(|_| rect.height >= 33.0) {
             label(page, (rect.x + 4.0, rect.y + 28.0), "size", color, &size);
         }
@@ -130,7 +130,7 @@ pub(super) fn total(page: &mut Page, reclaimable: u64, kept: u64, all: u64) {
     ];
     let share = |part: u64| part as f64 * 100.0 / all.max(1) as f64;
     page.raw("<svg class=\"bar total\" role=\"img\" aria-labelledby=\"total-t\"><title id=\"total-t\">");
-    let texts: Vec<String> = parts.iter().map(|(_, part, what)| format!("{} {what}", bytes(*part))).collect();
+    let texts: Vec<String> = parts.iter().map(|(_, part, label)| format!("{} {label}", bytes(*part))).collect();
     page.text(&texts.join(", ")).raw("</title>");
     let mut at = 0.0;
     for (class, part, _) in parts {

@@ -45,11 +45,11 @@ pub(super) fn squarify(weights: &[u64], within: Rect) -> Vec<Rect> {
 /// Worst aspect ratio in a row along `side`.
 fn worst(row: &[f64], side: f64) -> f64 {
     let sum: f64 = row.iter().sum();
-    let (most, least) = (row.iter().copied().fold(0.0, f64::max), row.iter().copied().fold(f64::MAX, f64::min));
-    if sum <= 0.0 || least <= 0.0 || side <= 0.0 {
+    let (max, min) = (row.iter().copied().fold(0.0, f64::max), row.iter().copied().fold(f64::MAX, f64::min));
+    if sum <= 0.0 || min <= 0.0 || side <= 0.0 {
         return f64::MAX;
     }
-    (side * side * most / (sum * sum)).max(sum * sum / (side * side * least))
+    (side * side * max / (sum * sum)).max(sum * sum / (side * side * min))
 }
 
 /// Lays a row along the shorter side. Returns the rest of the rectangle.

@@ -1,6 +1,6 @@
 //! Runs the phases of a scan.
 //!
-//! Owns what each phase needs, and when a phase can be skipped. Each phase starts from committed data.
+//! Owns the inputs of each phase and the conditions to skip it. Each phase starts from committed data.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Failure, Pool, Report};
-use gristmill_store::Store;
 use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
 use gristmill_store::scans::{Duplicates, Scan};
+use gristmill_store::{Store, display_path};
 
 use super::{ScanMode, ScanOptions, comparison_name};
 use crate::catalog_writer::{CatalogWriter, Update};
@@ -26,9 +26,9 @@ use crate::summary::ScanSummary;
 use crate::sys::Folder;
 use crate::walk::{Counters, Walk, WalkContext, WalkOptions};
 use crate::walk_hasher::WalkHasher;
-use gristmill_store::display_path;
 
-/// Time that a cancelled scan waits for its workers. The rest of five seconds is for writing the results.
+/// Time that a cancelled scan waits for its workers. Of the five seconds for a cancellation, the rest is left for
+/// writing the results.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(3_500);
 
 /// Files marked as shared by one update.
@@ -51,11 +51,10 @@ pub(super) struct ScanRun<'a> {
     pub(super) rate_limiter: Arc<RateLimiter>,
     /// Whether the catalog had files before the scan.
     pub(super) had_files: bool,
-    /// Roots that cannot be reached, and those whose folders were opened.
+    /// Row ids of roots that cannot be reached.
     pub(super) absent: HashSet<i64>,
     pub(super) open_root_ids: HashSet<i64>,
     pub(super) walked: HashMap<i64, WalkedRoot>,
-    /// Hashes new files during the walk.
     pub(super) walk_hasher: Option<Arc<WalkHasher>>,
     /// The duplicates of the last full comparison, if nothing has changed since.
     pub(super) unchanged: Option<Duplicates>,
@@ -104,7 +103,7 @@ impl ScanRun<'_> {
             return self.mark_shared();
         }
         self.handle.set_phase(ScanPhase::Planning);
-        // Written while the rest is planned.
+        // Written while the plan is computed.
         let _ = self.writer.updates.send(Update::ShareFirstFiles);
         let begun = Instant::now();
         let open_roots = self.open_roots();
@@ -150,9 +149,9 @@ impl ScanRun<'_> {
 
     /// Whether nothing has changed since a scan that compared everything.
     fn is_unchanged(&mut self) -> Result<bool> {
-        let Counters { new, changed, returned, included, unverified: unsure, .. } = &*self.counters;
+        let Counters { new, changed, returned, included, unverified, .. } = &*self.counters;
         let CatalogWriter { missing, excluded, .. } = self.writer;
-        let same = [new, changed, returned, included, unsure, excluded, missing, &self.handle.errors]
+        let same = [new, changed, returned, included, unverified, excluded, missing, &self.handle.errors]
             .iter()
             .all(|counter| counter.load(Ordering::Relaxed) == 0);
         let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
@@ -173,23 +172,23 @@ impl ScanRun<'_> {
     /// Whether no plan is needed: all files are new, of one root, and were hashed during the walk.
     fn is_fully_hashed(&self) -> Result<bool> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let is_all = self.walk_hasher.as_ref().is_some_and(|hasher| hasher.is_complete())
+        let is_hashed = self.walk_hasher.as_ref().is_some_and(|hasher| hasher.is_complete())
             && matches!(self.chosen, [root] if !root.follow_links)
             && self.scans.iter().all(|scan| !scan.resumed)
             && count(&self.handle.changed_during_scan) == 0
             && count(&self.handle.errors) == 0;
-        Ok(is_all && self.holds_only_own_files()?)
+        Ok(is_hashed && self.holds_only_own_files()?)
     }
 
     /// Whether all files of the catalog were found by this scan: there were none before, and no other scan has added
     /// any. The files of this scan are already written, so of two concurrent scans at least one sees the other's.
     fn holds_only_own_files(&self) -> Result<bool> {
-        let mut alone = !self.had_files;
+        let mut only_own = !self.had_files;
         for root in self.store.roots().list()? {
             let is_own = self.chosen.iter().any(|own| own.id == root.id);
-            alone &= is_own || !self.store.catalog().has_files(root.id)?;
+            only_own &= is_own || !self.store.catalog().has_files(root.id)?;
         }
-        Ok(alone)
+        Ok(only_own)
     }
 
     /// Walks the chosen roots. Returns false if the results could not be written.
@@ -256,8 +255,8 @@ impl ScanRun<'_> {
             && self.handle.errors.load(Ordering::Relaxed) == 0;
         if written && is_whole && !self.handle.is_cancelled() {
             for (_, scan) in &walks {
-                let gone = self.store.catalog().mark_unseen_missing(scan.root)?;
-                add(&self.writer.missing, gone as u64);
+                let missing = self.store.catalog().mark_unseen_missing(scan.root)?;
+                add(&self.writer.missing, missing as u64);
             }
         }
         Ok(written)
@@ -369,7 +368,7 @@ impl ScanRun<'_> {
         let mut interval = Duration::from_micros(50);
         while !pool.is_finished() && !self.handle.is_cancelled() {
             std::thread::park_timeout(interval);
-            // A scan of an unchanged folder takes less than the longest interval.
+            // The interval starts short, because a scan of an unchanged folder takes less than 2 ms.
             interval = (interval * 2).min(Duration::from_millis(2));
         }
         if self.handle.is_cancelled() {
@@ -379,7 +378,7 @@ impl ScanRun<'_> {
         for task in &report.abandoned {
             tracing::warn!(%task, "task did not stop in time and was abandoned");
         }
-        // After a cancellation, all tasks fail as cancelled.
+        // Tasks that a cancellation has ended are not failures.
         let is_cancellation =
             |failure: &&Failure| self.handle.is_cancelled() && matches!(failure.error.cause(), Cause::Cancelled);
         match report.failures.iter().find(|failure| !is_cancellation(failure)) {
@@ -389,7 +388,7 @@ impl ScanRun<'_> {
     }
 }
 
-/// Keeps an error of the store as it is, because it decides whether the user can fix the cause.
+/// Converts the error of a task. An error of the store is kept, because it states whether the user can fix the cause.
 fn scan_error(failure: &Failure) -> Error {
     let store_error = match failure.error.cause() {
         Cause::Error(error) => error.downcast_ref::<gristmill_store::Error>(),

@@ -82,7 +82,7 @@ impl Folder {
     /// Lists the entries except `.` and `..`, in the order of the folder, until `visit` breaks.
     pub(crate) fn list(&self, mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>) -> io::Result<()> {
         thread_local! {
-            /// Buffer of each worker. Memory of this size would be returned to the system each time it is freed.
+            /// Buffer of each worker. The allocator would return a buffer of this size to the system after each use.
             static DIR_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
         }
         let mut buffer = DIR_BUFFER.take();
@@ -132,8 +132,7 @@ impl Folder {
         fs::fstatfs(&self.0).is_ok_and(|found| VIRTUAL_TYPES.contains(&(found.f_type as u32)))
     }
 
-    /// Identity of the filesystem, which does not depend on when and where it is mounted: the UUID of its device, else
-    /// the identifier that the filesystem reports. `None` if that only repeats the device number.
+    /// Identity of the filesystem, which does not depend on when and where it is mounted, or `None` if it has none.
     pub(crate) fn filesystem(&self) -> Option<String> {
         filesystem::identity(&self.0)
     }

@@ -1,4 +1,4 @@
-//! Fallback for other systems: paths and the standard library.
+//! Fallback for other systems: uses paths and the standard library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Metadata};
@@ -24,7 +24,6 @@ impl Folder {
         Err(io::ErrorKind::NotADirectory.into())
     }
 
-    /// Opens a folder below this one. Refuses symbolic links on the way unless `follow` is set.
     pub(crate) fn open_below(&self, path: &Path, follow: bool) -> io::Result<Self> {
         let mut reached = self.0.clone();
         for part in path.components() {
@@ -36,7 +35,6 @@ impl Folder {
         Folder::open(&reached)
     }
 
-    /// Lists the entries in the order of the folder until `visit` breaks.
     pub(crate) fn list(&self, mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>) -> io::Result<()> {
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
@@ -104,9 +102,9 @@ pub(crate) fn read_cached(_: &File, _: &mut [u8]) -> bool {
 
 fn entry_kind(file_type: FileType) -> EntryKind {
     match file_type {
-        what if what.is_file() => EntryKind::File,
-        what if what.is_dir() => EntryKind::Folder,
-        what if what.is_symlink() => EntryKind::Link,
+        kind if kind.is_file() => EntryKind::File,
+        kind if kind.is_dir() => EntryKind::Folder,
+        kind if kind.is_symlink() => EntryKind::Link,
         _ => EntryKind::Special,
     }
 }
@@ -138,6 +136,6 @@ fn with_identity(metadata: &Metadata, stat: Stat) -> Stat {
 
 /// Without inode numbers, size and time identify a file, and each name is a separate file.
 #[cfg(not(unix))]
-fn identified(_: &Metadata, stat: Stat) -> Stat {
+fn with_identity(_: &Metadata, stat: Stat) -> Stat {
     Stat { allocated: stat.size, links: LinkKind::Single, ..stat }
 }

@@ -1,7 +1,6 @@
-//! Follows the symbolic links of a root after all else has been walked.
+//! Follows the symbolic links of a root after all other entries have been walked.
 //!
-//! Owns the targets of links, and the rule that nothing is walked twice: neither a root nor a folder that another link
-//! leads to.
+//! Owns the rule that no folder is walked twice: a link to a root, or to the target of another link, is not followed.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -10,14 +9,14 @@ use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{Context, Pool, TaskResult};
 use gristmill_store::catalog::{FolderRef, KnownFile, KnownFolder, LinkKind, Listing, Skipped, Stat};
+use gristmill_store::display_path;
 
 use super::visit::add_file;
 use super::{FolderTask, Walk, skipped};
 use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
-use gristmill_store::display_path;
 
-/// A symbolic link to be followed after the other folders have been walked.
+/// A symbolic link to follow later, and the rows that the catalog has for its path.
 #[derive(Clone, Copy)]
 pub(super) struct DeferredLink {
     pub(super) parent: Option<i64>,
@@ -86,12 +85,12 @@ impl Walk {
             Ok((_, target)) if self.cx.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
-        let below = self.root_folder.open_below(&listing.folder.path, true);
+        let parent = self.root_folder.open_below(&listing.folder.path, true);
         if target_is_folder.is_none() {
             listing.skipped = self.skipped_link(&path, &name);
         }
-        let file = match (&below, target_is_folder) {
-            (Ok(below), Some(false)) => below.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File),
+        let file = match (&parent, target_is_folder) {
+            (Ok(parent), Some(false)) => parent.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File),
             _ => None,
         };
         let filter = &self.cx.options.filter;

@@ -1,6 +1,6 @@
 //! Detects folders that are on another filesystem than when they were last walked.
 //!
-//! Owns the test whether a disk is mounted, and the messages about another disk or none.
+//! Owns the test whether a disk is mounted, and the messages about replaced and unmounted disks.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::sys::{Folder, may_be_one_filesystem};
 
 /// Reason why a folder whose disk is not mounted is not walked.
-pub(super) const UNMOUNTED: &str = "not on the disk of its last scan, and no disk is mounted on it. Is its disk mounted? No file is \
-    marked missing; use --allow-empty if its files were deleted";
+pub(super) const UNMOUNTED: &str = "not on the disk of its last scan, and no disk is mounted on it. \
+    Is its disk mounted? No file is marked missing; use --allow-empty if its files were deleted";
 
 impl Walk {
     /// Whether two catalog numbers of filesystems can be those of one filesystem.

@@ -1,8 +1,8 @@
 //! Describes entries that a walk skips.
 //!
-//! Owns what is kept of them: two folders are identical only if their skipped entries are known and equal. A symbolic
-//! link is known by its target, a special file by its type. Of a file or folder that is excluded or cannot be read,
-//! only name and type are known, not the content.
+//! Owns the digest by which they are compared: two folders are identical only if their skipped entries are known and
+//! equal. A symbolic link is known by its target, a special file by its type. The content of a file or folder that is
+//! excluded or cannot be read is unknown.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use gristmill_store::catalog::Skipped;
 
 use crate::sys::EntryKind;
 
-/// A symbolic link that is not followed. Without a target it counts as unknown.
+/// Describes a symbolic link that is not followed. Without a target it counts as unknown.
 pub(super) fn link(name: &OsStr, target: Option<&[u8]>) -> Skipped {
     match target {
         Some(target) => entry(name, b'l', target),
@@ -22,7 +22,7 @@ pub(super) fn special(name: &OsStr) -> Skipped {
     entry(name, b's', &[])
 }
 
-/// An entry whose content is not known.
+/// Describes an entry whose content is not known.
 pub(super) fn unknown(name: &OsStr, kind: EntryKind) -> Skipped {
     let kind = match kind {
         EntryKind::Folder => b'd',
@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn unnamed_digest_ignores_names() {
-        let (one, other) = (links(&[("a", "x")]), links(&[("b", "x")]));
-        assert_ne!(one.named, other.named);
-        assert_eq!(one.unnamed, other.unnamed);
-        assert_ne!(one.unnamed, links(&[("a", "y")]).unnamed);
+        let (a, b) = (links(&[("a", "x")]), links(&[("b", "x")]));
+        assert_ne!(a.named, b.named);
+        assert_eq!(a.unnamed, b.unnamed);
+        assert_ne!(a.unnamed, links(&[("a", "y")]).unnamed);
     }
 
     #[test]

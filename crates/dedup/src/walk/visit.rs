@@ -24,7 +24,7 @@ use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
 use crate::walk_hasher::{NewFile, WalkHasher};
 
-/// Entries of a folder written in one listing. A folder may have millions.
+/// Entries after which a part of a folder is written. A folder may have millions.
 const PART_ENTRIES: usize = 512;
 
 pub(super) struct Subfolder {
@@ -52,7 +52,6 @@ pub(super) struct Visit<'a> {
     is_empty: bool,
     pub(super) listing: Listing,
     pub(super) folders: Vec<Subfolder>,
-    /// Whether the folder was reached through a symbolic link.
     pub(super) via_link: bool,
     /// Whether a file with unchanged metadata keeps its hash.
     pub(super) keeps_hashes: bool,
@@ -94,7 +93,7 @@ impl<'a> Visit<'a> {
     }
 
     pub(super) fn visit_entries(&mut self) -> Result<(), VisitError> {
-        let mut stopped = None;
+        let mut visit_error = None;
         let mut names = Vec::new();
         let folder = self.folder;
         let read = folder.list(|name, kind| {
@@ -104,20 +103,20 @@ impl<'a> Visit<'a> {
             }
             match self.visit_part(&mut names) {
                 Ok(()) => ControlFlow::Continue(()),
-                Err(stop) => {
-                    stopped = Some(stop);
+                Err(error) => {
+                    visit_error = Some(error);
                     ControlFlow::Break(())
                 }
             }
         });
-        if let Some(stop) = stopped {
-            return Err(stop);
+        if let Some(error) = visit_error {
+            return Err(error);
         }
         read.map_err(VisitError::Unreadable)?;
         self.visit_part(&mut names)
     }
 
-    /// Visits some entries. New files are sorted by name, so that rows of neighbours are stored together.
+    /// Visits the next entries. New files are sorted by name, so that rows of neighbours are stored together.
     fn visit_part(&mut self, names: &mut Vec<(OsString, EntryKind)>) -> Result<(), VisitError> {
         self.is_empty &= names.is_empty();
         for (name, kind) in names.drain(..) {
@@ -135,7 +134,7 @@ impl<'a> Visit<'a> {
             EntryKind::File | EntryKind::Unknown => match self.folder.stat(&name, false) {
                 Ok(found) if self.via_link => (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat })),
                 Ok(found) => (found.kind, Some(found.stat)),
-                // Removed between the two calls: as if it had not been listed.
+                // Removed since it was listed: ignored.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
                 Err(error) => return self.record_unreadable(&name, &error),
             },
@@ -228,7 +227,7 @@ impl<'a> Visit<'a> {
         let known = self.unseen_folders.take(&name);
         let path = self.path_of(&name);
         let only_known = self.walk.cx.options.only_known;
-        let elsewhere = || {
+        let is_on_other_device = || {
             self.walk.cx.options.one_file_system
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
@@ -238,7 +237,7 @@ impl<'a> Visit<'a> {
             return;
         }
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        if stays_excluded || !self.matches(&name, true) || elsewhere() {
+        if stays_excluded || !self.matches(&name, true) || is_on_other_device() {
             self.skipped += skipped::unknown(&name, EntryKind::Folder);
             if known.is_some_and(|known| !known.excluded && !known.removed) {
                 self.listing.excluded_folders.push(name);
@@ -262,7 +261,7 @@ impl<'a> Visit<'a> {
         self.folders.push(Subfolder { folder_ref, filesystem, was_mount_point, parent_fs });
     }
 
-    /// Leaves a link until all else has been walked.
+    /// Defers a link until all other entries have been walked.
     fn defer_link(&mut self, name: &OsStr) {
         let (file, folder) = (self.unseen_files.take(name), self.unseen_folders.take(name));
         let link = DeferredLink { parent: self.listing.folder.id, file, folder };
@@ -292,12 +291,12 @@ impl<'a> Visit<'a> {
         Ok(self.follow_ups)
     }
 
-    pub(super) fn send_part(&mut self, end: ListingStatus) -> TaskResult<()> {
+    pub(super) fn send_part(&mut self, status: ListingStatus) -> TaskResult<()> {
         let mut next = Listing::new(self.walk.cx.scan, self.listing.folder.clone());
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
         let mut listing = std::mem::replace(&mut self.listing, next);
-        listing.status = end;
+        listing.status = status;
         let number = self.walk.cx.listings.fetch_add(1, Ordering::Relaxed);
         if let Some(hasher) = &self.walk.cx.hasher {
             self.hash_new_files(hasher, number, &mut listing);
@@ -419,15 +418,15 @@ pub(super) fn add_file(
         listing.new_files.push((name, stat));
         return;
     };
-    let is_sure = keeps_hash && !known.racy;
+    let is_verified = keeps_hash && !known.racy;
     match known.stat.is_same(&stat) {
         _ if known.missing => add(&counters.returned, 1),
         _ if known.excluded => add(&counters.included, 1),
-        true if !is_sure => add(&counters.unverified, 1),
+        true if !is_verified => add(&counters.unverified, 1),
         true if known.stat == stat => return,
         // Only the device number or the allocated blocks have changed, so the file is not read again.
         true => {}
         false => add(&counters.changed, 1),
     }
-    listing.changed_files.push(ChangedFile { id: known.id, stat, keeps_hash: is_sure });
+    listing.changed_files.push(ChangedFile { id: known.id, stat, keeps_hash: is_verified });
 }

@@ -45,7 +45,7 @@ pub(crate) fn rows(store: &Store, root: i64) -> Result<Rows> {
 }
 
 /// Whether the folder of the root has a row of an entry that is not missing.
-pub(crate) fn had_any(store: &Store, root: i64) -> Result<bool> {
+pub(crate) fn has_entries(store: &Store, root: i64) -> Result<bool> {
     let known = store.catalog().known_entries(&store.catalog().root_folder(root)?, true)?;
     Ok(known.files.iter().any(|(_, file)| !file.missing) || known.folders.iter().any(|(_, folder)| !folder.removed))
 }

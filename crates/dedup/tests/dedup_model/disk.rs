@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// Whether a root's folder is on a disk that is not mounted.
-    fn is_unplugged(&self, root: usize) -> bool {
+    fn is_on_unmounted_disk(&self, root: usize) -> bool {
         self.mounts && root >= FIRST_MOUNT && !self.mounted.iter().any(|(at, _)| *at == root - FIRST_MOUNT)
     }
 
@@ -85,11 +85,11 @@ impl Disk {
 
     fn folder(&self, at: Location) -> Option<PathBuf> {
         let root = self.root(at.root);
-        (root.is_dir() && !self.is_unplugged(at.root)).then(|| root.join(FOLDERS[at.folder]))
+        (root.is_dir() && !self.is_on_unmounted_disk(at.root)).then(|| root.join(FOLDERS[at.folder]))
     }
 
     /// Returns an unused path, in a folder that is created if needed.
-    fn free(&self, at: Location) -> Option<PathBuf> {
+    fn unused_path(&self, at: Location) -> Option<PathBuf> {
         let folder = self.folder(at)?;
         fs::create_dir_all(&folder).ok()?;
         let path = folder.join(NAMES[at.name]);
@@ -120,8 +120,8 @@ impl Disk {
             Op::Unmount { point } => self.unmount(point),
             Op::Bind => self.bind(),
             Op::Unbind => self.unbind(),
-            Op::TakeRootAway(root) => self.rename(&self.root(root), &self.away(root)),
-            Op::BringRootBack(root) => self.move_back(root),
+            Op::MoveRootAway(root) => self.rename(&self.root(root), &self.away(root)),
+            Op::MoveRootBack(root) => self.move_back(root),
             _ => self.change(op),
         }
     }
@@ -197,15 +197,15 @@ impl Disk {
                 fs::remove_file(&path)?;
                 format!("rm {}", self.short(&path))
             }
-            Op::Rename { file, to } => return Ok(self.onto(file, to, "mv", |from, to| fs::rename(from, to))),
+            Op::Rename { file, to } => return Ok(self.apply_to(file, to, "mv", |from, to| fs::rename(from, to))),
             Op::Copy { file, to } => {
-                return Ok(self.onto(file, to, "cp", |from, to| fs::write(to, fs::read(from)?)));
+                return Ok(self.apply_to(file, to, "cp", |from, to| fs::write(to, fs::read(from)?)));
             }
             Op::HardLink { file, to } => {
-                return Ok(self.onto(file, to, "ln", |from, to| fs::hard_link(from, to)));
+                return Ok(self.apply_to(file, to, "ln", |from, to| fs::hard_link(from, to)));
             }
             Op::Symlink { at, target } => {
-                let Some(path) = self.free(at) else { return Ok(None) };
+                let Some(path) = self.unused_path(at) else { return Ok(None) };
                 let target = match target {
                     Target::OutsideFile(number) => self.base.join(format!("out/o{number}")),
                     Target::OutsideFolder => self.base.join("out/d"),
@@ -217,7 +217,7 @@ impl Disk {
                 format!("ln -s {} {}", self.short(&target), self.short(&path))
             }
             Op::Fifo { at } => {
-                let Some(path) = self.free(at) else { return Ok(None) };
+                let Some(path) = self.unused_path(at) else { return Ok(None) };
                 rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR, 0)?;
                 format!("mkfifo {}", self.short(&path))
             }
@@ -256,19 +256,19 @@ impl Disk {
         Ok(Some(text))
     }
 
-    fn onto(
+    fn apply_to(
         &self,
         file: usize,
         to: Location,
-        word: &str,
+        command: &str,
         act: impl Fn(&Path, &Path) -> io::Result<()>,
     ) -> Option<String> {
-        let (from, to) = (self.file(file)?, self.free(to)?);
-        act(&from, &to).ok().map(|()| format!("{word} {} {}", self.short(&from), self.short(&to)))
+        let (from, to) = (self.file(file)?, self.unused_path(to)?);
+        act(&from, &to).ok().map(|()| format!("{command} {} {}", self.short(&from), self.short(&to)))
     }
 
     fn mount(&mut self, point: usize, disk: usize) -> Option<String> {
-        if !self.mounts || self.mounted.iter().any(|(at, what)| *at == point || *what == disk) {
+        if !self.mounts || self.mounted.iter().any(|(at, mounted)| *at == point || *mounted == disk) {
             return None;
         }
         let image = self.base.join(format!("disk {disk}"));
@@ -284,9 +284,9 @@ impl Disk {
     }
 
     fn unmount(&mut self, point: usize) -> Option<String> {
-        let place = self.mounted.iter().position(|(at, _)| *at == point)?;
+        let index = self.mounted.iter().position(|(at, _)| *at == point)?;
         run(Command::new("umount").arg(self.base.join(MOUNT_POINTS[point])))?;
-        self.mounted.remove(place);
+        self.mounted.remove(index);
         Some(format!("umount {}", MOUNT_POINTS[point]))
     }
 
@@ -341,8 +341,8 @@ fn make_image(path: &Path, is_coarse: bool) -> Option<()> {
         true => Command::new("mkfs.ext2"),
         false => Command::new("mkfs.ext4"),
     };
-    let own: &[&str] = if is_coarse { &["-I", "128"] } else { &["-O", "^has_journal"] };
-    run(command.args(["-q", "-F"]).args(own).arg(path))
+    let options: &[&str] = if is_coarse { &["-I", "128"] } else { &["-O", "^has_journal"] };
+    run(command.args(["-q", "-F"]).args(options).arg(path))
 }
 
 fn run(command: &mut Command) -> Option<()> {

@@ -89,7 +89,7 @@ impl Round {
         {
             return fail("unexpected number of errors", format!("{} instead of {errors}", ended.errors));
         }
-        self.learn(op, &before, ended.is_some());
+        self.update_known(op, &before, ended.is_some());
         for (path, registered) in &mut self.registered {
             if emptied.iter().any(|folder| folder.starts_with(path)) {
                 registered.known = Known::Partly;
@@ -155,7 +155,7 @@ impl Round {
         let mut refused = BTreeSet::new();
         for root in &chosen {
             let is_empty = fs::read_dir(&root.path).is_ok_and(|mut entries| entries.next().is_none());
-            let was_filled = catalog::had_any(self.store(), root.id)?;
+            let was_filled = catalog::has_entries(self.store(), root.id)?;
             if !root.path.is_dir() || is_empty && was_filled && !op.allow_empty {
                 refused.insert(root.path.clone());
             }
@@ -169,8 +169,8 @@ impl Round {
         model::files(path, &registered.rules, registered.follow, &roots)
     }
 
-    /// Updates what the catalog must know after a scan.
-    fn learn(&mut self, op: &ScanOp, before: &Before, ended: bool) {
+    /// Updates the files that the catalog must have after a scan.
+    fn update_known(&mut self, op: &ScanOp, before: &Before, ended: bool) {
         for (path, mut registered) in self.registered.clone() {
             let is_chosen = before.is_chosen(&path) && op.mode != ScanMode::Hash;
             if is_chosen && before.refused.contains(&path) {
@@ -183,7 +183,7 @@ impl Round {
             } else if is_chosen {
                 registered.known = Known::Partly;
             } else if let Known::Exactly(files) = &registered.known
-                && self.is_there(&path, files)
+                && self.is_reachable(&path, files)
                 && !model::is_same(files, &self.model_of(&path, &registered))
             {
                 // Files of other roots are read too, and may be found changed.
@@ -194,7 +194,7 @@ impl Round {
     }
 
     /// Whether the files of a root can be read now.
-    pub(crate) fn is_there(&self, path: &Path, files: &Files) -> bool {
+    pub(crate) fn is_reachable(&self, path: &Path, files: &Files) -> bool {
         path.is_dir() && (files.is_empty() || files.keys().any(|file| path.join(file).exists()))
     }
 

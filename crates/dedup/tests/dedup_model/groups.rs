@@ -35,8 +35,8 @@ impl Round {
         for root in &roots {
             let registered = &self.registered[&root.path];
             let Known::Exactly(known) = &registered.known else { continue };
-            let is_there = self.is_there(&root.path, known);
-            if !is_there && self.was_scanned_in_another_root(&root.path, known) {
+            let is_reachable = self.is_reachable(&root.path, known);
+            if !is_reachable && self.was_scanned_in_another_root(&root.path, known) {
                 continue;
             }
             only.push(root.id);
@@ -44,7 +44,7 @@ impl Round {
                 let full = root.path.join(path);
                 // A file that cannot be read now keeps its earlier hash, if any.
                 let class = match hashed.get(&full) {
-                    _ if is_there => own.clone(),
+                    _ if is_reachable => own.clone(),
                     Some(algorithm) => algorithm.as_str().to_owned(),
                     None => format!("unread {}", full.display()),
                 };
@@ -81,7 +81,7 @@ impl Round {
             return self.groups_are_right(op.algorithm, &all);
         }
         let is_exact = |(path, root): (&PathBuf, &Registered)| match &root.known {
-            Known::Exactly(files) => self.is_there(path, files),
+            Known::Exactly(files) => self.is_reachable(path, files),
             _ => false,
         };
         let is_read = summary.is_some_and(|summary| !summary.interrupted && summary.errors == 0);

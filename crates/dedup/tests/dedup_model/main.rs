@@ -2,8 +2,8 @@
 //!
 //! A round is a list of operations derived from a seed: files are written, rewritten, moved and linked, roots are
 //! registered, moved and removed, disks are mounted and unmounted, and scans with various options are stopped or
-//! killed. After each operation the catalog must be consistent. After each scan it must list what a naive walk and a
-//! byte comparison find, as far as the scan was complete. `cargo xtask check dedup` runs many rounds.
+//! killed. After each operation the catalog must be consistent. After each scan it must list the files and groups that
+//! a naive walk and a byte comparison find, as far as the scan was complete. `cargo xtask check dedup` runs many rounds.
 
 #![cfg(target_os = "linux")]
 
@@ -70,5 +70,5 @@ fn reduced(seed: u64, mounts: bool, ops: &[(usize, Op)], mut last: (Failure, Vec
     });
     let (Failure { kind, text }, log) = last;
     let ops: Vec<String> = kept.iter().map(|(index, op)| format!("  {index}: {op:?}")).collect();
-    format!("{kind}: {text}\noperations:\n{}\nwhat they did:\n  {}", ops.join("\n"), log.join("\n  "))
+    format!("{kind}: {text}\noperations:\n{}\nlog:\n  {}", ops.join("\n"), log.join("\n  "))
 }

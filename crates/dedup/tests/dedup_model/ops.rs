@@ -114,8 +114,8 @@ pub(crate) enum Op {
         at: Location,
         content: u8,
     },
-    TakeRootAway(usize),
-    BringRootBack(usize),
+    MoveRootAway(usize),
+    MoveRootBack(usize),
     Mount {
         point: usize,
         disk: usize,
@@ -161,11 +161,11 @@ pub(crate) struct ScanOp {
     pub(crate) stop: Stop,
     /// Whether the scan runs in a separate process, which is killed instead of stopped.
     pub(crate) kill: bool,
-    /// What happens when the scan reaches the stop point.
+    /// The action taken when the scan reaches the stop point.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 
-/// What happens while a scan is running.
+/// An action taken while a scan is running.
 #[derive(Clone, Debug)]
 pub(crate) enum Meanwhile {
     /// Files change. Then the scan is stopped if the flag is set.
@@ -222,7 +222,7 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
     }
     let mut mounted = false;
     for &root in &usable {
-        // Mostly one at a time, because disks that are mounted in turn get the same device number.
+        // Mostly one disk, because disks that are mounted in turn get the same device number.
         if root >= FIRST_MOUNT && (!mounted || one_in(rng, 4)) {
             ops.push(Op::Mount { point: root - FIRST_MOUNT, disk: rng.within(0..DISKS) });
             mounted = true;
@@ -235,9 +235,9 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
         ops.push(write(rng, &usable));
     }
     if one_in(rng, 50) {
-        ops.push(Op::ManyFiles { at: spot(rng, &usable), content: 1 });
+        ops.push(Op::ManyFiles { at: location(rng, &usable), content: 1 });
     }
-    let habits = ScanDefaults { rules: rules(rng), filters: one_in(rng, 2), kills: one_in(rng, 12) };
+    let defaults = ScanDefaults { rules: rules(rng), filters: one_in(rng, 2), kills: one_in(rng, 12) };
     let binds = mounts && !disks && one_in(rng, 3);
     for _ in 0..2 + rng.within(0..7) {
         for _ in 0..rng.within(0..4) {
@@ -251,7 +251,7 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
         } else if one_in(rng, 3) {
             ops.push(root_op(rng, &usable, mounts));
         }
-        ops.push(Op::Scan(scan(rng, &usable, &habits)));
+        ops.push(Op::Scan(scan(rng, &usable, &defaults)));
     }
     ops
 }
@@ -267,7 +267,7 @@ struct ScanDefaults {
     kills: bool,
 }
 
-fn spot(rng: &mut Rng, usable: &[usize]) -> Location {
+fn location(rng: &mut Rng, usable: &[usize]) -> Location {
     Location { root: *rng.pick(usable), folder: rng.within(0..FOLDERS.len()), name: rng.within(0..NAMES.len()) }
 }
 
@@ -275,13 +275,13 @@ fn write(rng: &mut Rng, usable: &[usize]) -> Op {
     // Few sizes are common, so that files have equal sizes; the largest size takes the most time.
     let size = if one_in(rng, 4) { rng.within(0..SIZES.len()) } else { *rng.pick(&COMMON_SIZES) };
     let content = u8::try_from(rng.within(0..CONTENTS.into())).unwrap_or(0);
-    Op::Write { at: spot(rng, usable), size, content, sparse: one_in(rng, 8) }
+    Op::Write { at: location(rng, usable), size, content, sparse: one_in(rng, 8) }
 }
 
 fn edit(rng: &mut Rng, usable: &[usize]) -> Op {
     let file = rng.within(0..64);
     let content = u8::try_from(rng.within(0..CONTENTS.into())).unwrap_or(0);
-    let (at, to) = (spot(rng, usable), spot(rng, usable));
+    let (at, to) = (location(rng, usable), location(rng, usable));
     match rng.within(0..22) {
         0..=3 => write(rng, usable),
         4..=6 => Op::Rewrite { file, content },
@@ -315,8 +315,8 @@ fn root_op(rng: &mut Rng, usable: &[usize], mounts: bool) -> Op {
     match rng.within(0..if mounts { 14 } else { 10 }) {
         0 | 1 => Op::Register(root),
         2 => Op::Unregister(root),
-        3 | 4 => Op::TakeRootAway(root),
-        5 | 6 => Op::BringRootBack(root),
+        3 | 4 => Op::MoveRootAway(root),
+        5 | 6 => Op::MoveRootBack(root),
         7 => Op::FollowLinks(root, !one_in(rng, 3)),
         8 => Op::ReopenStore,
         9 => Op::Purge,
@@ -338,7 +338,7 @@ fn swap_disks(rng: &mut Rng, ops: &mut Vec<Op>) {
     }
 }
 
-fn scan(rng: &mut Rng, usable: &[usize], habits: &ScanDefaults) -> ScanOp {
+fn scan(rng: &mut Rng, usable: &[usize], defaults: &ScanDefaults) -> ScanOp {
     let stop = match rng.within(0..13) {
         0 => Stop::Before,
         1 | 2 => Stop::AtFirstRead,
@@ -356,12 +356,12 @@ fn scan(rng: &mut Rng, usable: &[usize], habits: &ScanDefaults) -> ScanOp {
     };
     let algorithm = if one_in(rng, 8) { Algorithm::Sha256 } else { Algorithm::Blake3 };
     let rules = match rng.within(0..4) {
-        0 if habits.filters => rules(rng),
+        0 if defaults.filters => rules(rng),
         1 => Rules::default(),
-        _ if habits.filters => habits.rules.clone(),
+        _ if defaults.filters => defaults.rules.clone(),
         _ => Rules::default(),
     };
-    let kill = habits.kills && stop != Stop::Never && one_in(rng, 2);
+    let kill = defaults.kills && stop != Stop::Never && one_in(rng, 2);
     let meanwhile = match rng.within(0..10) {
         _ if kill || matches!(stop, Stop::Never | Stop::Before) => None,
         0 | 1 => {

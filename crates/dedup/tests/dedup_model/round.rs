@@ -34,7 +34,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What the catalog must know of a root.
+/// The files that the catalog must have of a root.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Known {
     /// The root was never walked.
@@ -133,12 +133,13 @@ impl Round {
                 Known::Nothing => {}
                 // Files that the filters of the last scan excluded are not known here.
                 Known::Exactly(files) if outer.rules == Rules::default() && !outer.follow => {
-                    let (taken, left) =
+                    let (inside_files, left) =
                         std::mem::take(files).into_iter().partition(|(path, _)| path.starts_with(&inside));
                     *files = left;
-                    let taken: Files = taken;
+                    let inside_files: Files = inside_files;
                     let short = |path: PathBuf| path.strip_prefix(&inside).expect("inside").to_path_buf();
-                    inner.known = Known::Exactly(taken.into_iter().map(|(path, file)| (short(path), file)).collect());
+                    inner.known =
+                        Known::Exactly(inside_files.into_iter().map(|(path, file)| (short(path), file)).collect());
                 }
                 Known::Exactly(_) | Known::Partly => {
                     (outer.known, inner.known) = (Known::Partly, Known::Partly);

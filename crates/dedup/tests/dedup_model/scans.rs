@@ -61,7 +61,7 @@ fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandl
     })
 }
 
-/// Scans. At the stop point, does what the operation says, and cancels the scan.
+/// Scans. At the stop point, runs the action of the operation and cancels the scan.
 pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<ScanSummary> {
     run_until(store, roots, op, |handle| {
         match &op.meanwhile {
@@ -124,6 +124,6 @@ pub(crate) fn be_killed() -> Option<()> {
 
 /// The roots that a scan is asked for.
 pub(crate) fn chosen(op: &ScanOp, roots: &[Root]) -> Vec<Root> {
-    let is_meant = |root: &&Root| op.root.is_none_or(|number| root.path.ends_with(ops::ROOTS[number]));
-    roots.iter().filter(is_meant).cloned().collect()
+    let is_chosen = |root: &&Root| op.root.is_none_or(|number| root.path.ends_with(ops::ROOTS[number]));
+    roots.iter().filter(is_chosen).cloned().collect()
 }

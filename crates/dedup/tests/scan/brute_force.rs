@@ -11,8 +11,8 @@ use crate::fixture::GroupSet;
 pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
     let mut files = BTreeMap::new();
     let mut next = vec![folder.to_path_buf()];
-    while let Some(here) = next.pop() {
-        for entry in fs::read_dir(here).expect("a folder") {
+    while let Some(folder_path) = next.pop() {
+        for entry in fs::read_dir(folder_path).expect("a folder") {
             let path = entry.expect("an entry").path();
             let metadata = fs::symlink_metadata(&path).expect("its metadata");
             if metadata.is_dir() {
@@ -34,6 +34,10 @@ pub(crate) fn groups(folder: &Path) -> GroupSet {
     for (path, (inode, bytes)) in files.iter().filter(|(_, (_, bytes))| !bytes.is_empty()) {
         alike.entry(bytes).or_default().push((path, *inode));
     }
-    let several = |group: &Vec<(&PathBuf, u64)>| group.iter().any(|(_, inode)| *inode != group[0].1);
-    alike.into_values().filter(several).map(|group| group.into_iter().map(|(path, _)| path.clone()).collect()).collect()
+    let has_several_inodes = |group: &Vec<(&PathBuf, u64)>| group.iter().any(|(_, inode)| *inode != group[0].1);
+    alike
+        .into_values()
+        .filter(has_several_inodes)
+        .map(|group| group.into_iter().map(|(path, _)| path.clone()).collect())
+        .collect()
 }

@@ -99,20 +99,20 @@ fn missing(fixture: &Fixture, root: i64) -> usize {
 fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
     for mounted in [false, true] {
         let fixture = Fixture::new();
-        let place = fixture.outside("disk");
-        let disk = if mounted { Mounted::new(&place) } else { None };
+        let disk_path = fixture.outside("disk");
+        let disk = if mounted { Mounted::new(&disk_path) } else { None };
         if mounted && disk.is_none() {
             continue;
         }
-        let other = fixture.register(&place);
-        write(&place.join("same"), &bytes(1, 50));
-        write(&place.join("same too"), &bytes(1, 50));
-        write(&place.join("of its size"), &bytes(2, 60));
+        let other = fixture.register(&disk_path);
+        write(&disk_path.join("same"), &bytes(1, 50));
+        write(&disk_path.join("same too"), &bytes(1, 50));
+        write(&disk_path.join("of its size"), &bytes(2, 60));
         fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
         match disk {
             // The mount point still exists and is empty.
             Some(disk) => drop(disk),
-            None => fs::rename(&place, fixture.outside("away")).expect("moved"),
+            None => fs::rename(&disk_path, fixture.outside("away")).expect("moved"),
         }
         fixture.write("copy", &bytes(1, 50));
         fixture.write("perhaps", &bytes(2, 60));
@@ -126,7 +126,7 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
         assert_eq!((coverage.unread_files, coverage.unreachable_files), (1, 1));
         assert_eq!(coverage.absent_roots, std::slice::from_ref(&other.path));
         if !mounted {
-            fs::rename(fixture.outside("away"), &place).expect("moved");
+            fs::rename(fixture.outside("away"), &disk_path).expect("moved");
             fixture.scan();
             let expected = sets(&[&["disk/same", "disk/same too", "tree/copy"], &["disk/of its size", "tree/perhaps"]]);
             assert_eq!(fixture.groups_under(&fixture.outside("")), expected);
@@ -139,12 +139,12 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
 #[test]
 fn copy_of_a_large_file_in_an_unreachable_root_is_found_by_its_hash_alone() {
     let fixture = Fixture::new();
-    let place = fixture.outside("disk");
-    let other = fixture.register(&place);
-    write(&place.join("large"), &bytes(1, 90_000));
+    let disk_path = fixture.outside("disk");
+    let other = fixture.register(&disk_path);
+    write(&disk_path.join("large"), &bytes(1, 90_000));
     let every_file = ScanOptions { every_file: true, ..ScanOptions::default() };
     fixture.scan_all(std::slice::from_ref(&other), &every_file);
-    fs::rename(&place, fixture.outside("away")).expect("moved");
+    fs::rename(&disk_path, fixture.outside("away")).expect("moved");
     fixture.write("copy", &bytes(1, 90_000));
     fixture.write("of its size", &bytes(2, 90_000));
     fixture.scan();
@@ -194,12 +194,12 @@ fn files_of_disks_mounted_in_turn_on_one_device_number_are_not_hard_links() {
     let fixture = Fixture::new();
     let mut inodes = Vec::new();
     for name in ["first", "second"] {
-        let place = fixture.outside(name);
-        let Some(_disk) = Mounted::new(&place) else { return };
-        let root = fixture.register(&place);
-        write(&place.join("file"), &bytes(1, 5_000));
-        write(&place.join("linked"), &bytes(2, 6_000));
-        fs::hard_link(place.join("linked"), place.join("linked too")).expect("a hard link");
+        let disk_path = fixture.outside(name);
+        let Some(_disk) = Mounted::new(&disk_path) else { return };
+        let root = fixture.register(&disk_path);
+        write(&disk_path.join("file"), &bytes(1, 5_000));
+        write(&disk_path.join("linked"), &bytes(2, 6_000));
+        fs::hard_link(disk_path.join("linked"), disk_path.join("linked too")).expect("a hard link");
         fixture.scan_all(std::slice::from_ref(&root), &ScanOptions { every_file: true, ..ScanOptions::default() });
         inodes.extend(fixture.files_of(root.id).values().map(|file| (file.stat.device, file.stat.inode)));
     }
@@ -215,8 +215,8 @@ fn files_of_disks_mounted_in_turn_on_one_device_number_are_not_hard_links() {
 #[test]
 fn disk_mounted_in_place_of_another_is_read_again() {
     let fixture = Fixture::new();
-    let place = fixture.outside("disk");
-    let times = |path: &Path| {
+    let disk_path = fixture.outside("disk");
+    let reset_mtime = |path: &Path| {
         let time = std::time::SystemTime::UNIX_EPOCH;
         let file = fs::File::options().write(true).open(path).expect("a file");
         file.set_times(fs::FileTimes::new().set_modified(time)).expect("a time");
@@ -224,10 +224,10 @@ fn disk_mounted_in_place_of_another_is_read_again() {
     fixture.write("copy", &bytes(1, 500));
     let mut read = Vec::new();
     for seed in [1, 2] {
-        let Some(_disk) = Mounted::new(&place) else { return };
-        let root = fixture.register(&place);
-        write(&place.join("file"), &bytes(seed, 500));
-        times(&place.join("file"));
+        let Some(_disk) = Mounted::new(&disk_path) else { return };
+        let root = fixture.register(&disk_path);
+        write(&disk_path.join("file"), &bytes(seed, 500));
+        reset_mtime(&disk_path.join("file"));
         read.push(fixture.scan_all(&[fixture.root.clone(), root], &ScanOptions::default()).read_files);
         let groups = fixture.groups_under(&fixture.outside(""));
         assert_eq!(groups.len(), usize::from(seed == 1), "{groups:?}");
@@ -242,7 +242,7 @@ fn roots_remember_the_filters_of_their_last_scan() {
     fixture.scan_with(&with_filter(Filter { min_size: Some(10), ..Filter::default() }));
     assert!(filters().is_some_and(|text| text.contains("\"min_size\":10")), "{:?}", filters());
     fixture.scan_with(&mode(ScanMode::Refresh));
-    assert!(filters().is_some(), "a refresh looks at what is known");
+    assert!(filters().is_some(), "a refresh keeps the filters");
     fixture.scan();
     assert_eq!(filters(), None);
 }
@@ -278,19 +278,19 @@ fn change_within_a_coarse_timestamp_is_seen_by_the_next_scan() {
         eprintln!("NOT EXERCISED, because mke2fs cannot be run here");
         return;
     }
-    let place = fixture.outside("disk");
-    let Some(_disk) = Mounted::image(&image, &place) else { return };
-    let root = fixture.register(&place);
+    let disk_path = fixture.outside("disk");
+    let Some(_disk) = Mounted::image(&image, &disk_path) else { return };
+    let root = fixture.register(&disk_path);
     let scan = || fixture.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
     for (name, size) in [("small", 500), ("large", 2 * MIB)] {
         for other in ["", " copy"] {
-            write(&place.join(format!("{name}{other}")), &bytes(1, size));
+            write(&disk_path.join(format!("{name}{other}")), &bytes(1, size));
         }
     }
     scan();
     assert_eq!(fixture.group_list().len(), 2);
-    write(&place.join("small"), &bytes(2, 500));
-    write(&place.join("large"), &bytes(2, 2 * MIB));
+    write(&disk_path.join("small"), &bytes(2, 500));
+    write(&disk_path.join("large"), &bytes(2, 2 * MIB));
     scan();
     assert_eq!(fixture.group_list().len(), 0, "both have changed");
 }
@@ -298,10 +298,10 @@ fn change_within_a_coarse_timestamp_is_seen_by_the_next_scan() {
 #[test]
 fn disk_unmounted_before_a_scan_is_resumed_loses_no_files() {
     let fixture = Fixture::new();
-    let place = fixture.outside("disk");
-    let Some(disk) = Mounted::new(&place) else { return };
-    let other = fixture.register(&place);
-    for folder in [place.join("f"), fixture.at("f")] {
+    let disk_path = fixture.outside("disk");
+    let Some(disk) = Mounted::new(&disk_path) else { return };
+    let other = fixture.register(&disk_path);
+    for folder in [disk_path.join("f"), fixture.at("f")] {
         write(&folder.join("file"), &bytes(1, 90_000));
     }
     let roots = [fixture.root.clone(), other.clone()];
@@ -315,9 +315,9 @@ fn disk_unmounted_before_a_scan_is_resumed_loses_no_files() {
 #[test]
 fn unmounted_mount_point_that_is_empty_loses_no_files() {
     let fixture = Fixture::of(&[("a", 1, 50)]);
-    let place = fixture.at("disk");
-    let Some(disk) = Mounted::new(&place) else { return };
-    write(&place.join("b"), &bytes(1, 50));
+    let disk_path = fixture.at("disk");
+    let Some(disk) = Mounted::new(&disk_path) else { return };
+    write(&disk_path.join("b"), &bytes(1, 50));
     fixture.scan();
     drop(disk);
     let summary = fixture.try_scan(&all(&fixture), &ScanOptions::default(), &Arc::default()).expect("a scan");
@@ -331,15 +331,15 @@ fn unmounted_mount_point_that_is_empty_loses_no_files() {
 #[test]
 fn unmounted_root_that_contains_other_files_loses_no_files() {
     let fixture = Fixture::of(&[("copy", 1, 50)]);
-    let place = fixture.outside("disk");
-    let Some(disk) = Mounted::new(&place) else { return };
-    let other = fixture.register(&place);
-    write(&place.join("file"), &bytes(1, 50));
-    write(&place.join("f/file"), &bytes(2, 50));
+    let disk_path = fixture.outside("disk");
+    let Some(disk) = Mounted::new(&disk_path) else { return };
+    let other = fixture.register(&disk_path);
+    write(&disk_path.join("file"), &bytes(1, 50));
+    write(&disk_path.join("f/file"), &bytes(2, 50));
     fixture.scan_all(&all(&fixture), &ScanOptions::default());
     drop(disk);
-    write(&place.join(".stray"), b"");
-    write(&place.join("f/file"), &bytes(1, 50));
+    write(&disk_path.join(".stray"), b"");
+    write(&disk_path.join("f/file"), &bytes(1, 50));
     for mode in [ScanMode::Refresh, ScanMode::All] {
         let options = ScanOptions { mode, ..ScanOptions::default() };
         let summary = fixture.try_scan(std::slice::from_ref(&other), &options, &Arc::default()).expect("a scan");
@@ -350,7 +350,7 @@ fn unmounted_root_that_contains_other_files_loses_no_files() {
     assert_eq!(fixture.groups_under(&fixture.outside("")), sets(&[&["disk/file", "tree/copy"]]));
     let coverage = fixture.coverage();
     assert!(!coverage.complete, "{coverage:?}");
-    assert_eq!((&coverage.unfinished_roots, &coverage.absent_roots), (&vec![place.clone()], &vec![place]));
+    assert_eq!((&coverage.unfinished_roots, &coverage.absent_roots), (&vec![disk_path.clone()], &vec![disk_path]));
     let accepted = ScanOptions { allow_empty: true, ..ScanOptions::default() };
     let summary = fixture.scan_all(std::slice::from_ref(&other), &accepted);
     assert_eq!((summary.errors, summary.new_files, summary.removed_files), (0, 1, 1), "{summary:?}");
@@ -361,12 +361,12 @@ fn unmounted_root_that_contains_other_files_loses_no_files() {
 #[test]
 fn unmounted_mount_point_that_contains_other_files_loses_no_files() {
     let fixture = Fixture::of(&[("a", 1, 50)]);
-    let place = fixture.at("disk");
-    let Some(disk) = Mounted::new(&place) else { return };
-    write(&place.join("b"), &bytes(1, 50));
+    let disk_path = fixture.at("disk");
+    let Some(disk) = Mounted::new(&disk_path) else { return };
+    write(&disk_path.join("b"), &bytes(1, 50));
     fixture.scan();
     drop(disk);
-    write(&place.join(".stray"), b"");
+    write(&disk_path.join(".stray"), b"");
     let summary = fixture.try_scan(&all(&fixture), &ScanOptions::default(), &Arc::default()).expect("a scan");
     assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
     fixture.assert_files(&["a", "disk/b"]);
@@ -380,13 +380,13 @@ fn unmounted_mount_point_that_contains_other_files_loses_no_files() {
 #[test]
 fn folders_of_a_replacement_disk_are_not_mount_points_after_a_cancelled_scan() {
     let fixture = Fixture::new();
-    let place = fixture.outside("disk");
-    let root = fixture.register(&place);
+    let disk_path = fixture.outside("disk");
+    let root = fixture.register(&disk_path);
     let roots = std::slice::from_ref(&root);
     for seed in [1, 2] {
-        let Some(_disk) = Mounted::new(&place) else { return };
+        let Some(_disk) = Mounted::new(&disk_path) else { return };
         for name in ["x", "y", "f/x", "f/y"] {
-            write(&place.join(name), &bytes(seed, 500));
+            write(&disk_path.join(name), &bytes(seed, 500));
         }
         if seed == 2 {
             stop_roots_when(&fixture, roots, &throttled(), |progress| progress.bytes_read > 0, || ());
@@ -410,13 +410,13 @@ fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing()
 #[test]
 fn empty_folder_of_a_replacement_disk_is_accepted() {
     let fixture = Fixture::new();
-    let place = fixture.outside("disk");
-    let root = fixture.register(&place);
+    let disk_path = fixture.outside("disk");
+    let root = fixture.register(&disk_path);
     for files in [1, 0] {
-        let Some(_disk) = Mounted::new(&place) else { return };
-        fs::create_dir(place.join("in")).expect("a folder");
+        let Some(_disk) = Mounted::new(&disk_path) else { return };
+        fs::create_dir(disk_path.join("in")).expect("a folder");
         if files > 0 {
-            write(&place.join("in/file"), &bytes(1, 50));
+            write(&disk_path.join("in/file"), &bytes(1, 50));
         }
         let summary = fixture.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
         assert_eq!((summary.files, summary.errors), (files, 0), "{summary:?}");

@@ -41,7 +41,7 @@ fn with(filter: &Filter) -> ScanOptions {
     ScanOptions { filter: filter.clone(), ..ScanOptions::default() }
 }
 
-fn moment(number: u64) -> Option<i64> {
+fn day_ns(number: u64) -> Option<i64> {
     i64::try_from(number * 86_400_000_000_000).ok()
 }
 
@@ -75,8 +75,8 @@ fn include(patterns: &[&str]) -> Filter {
     Filter { include: patterns.iter().map(|&pattern| pattern.into()).collect(), ..Filter::default() }
 }
 
-fn all_but(left_out: &[&str]) -> Vec<&'static str> {
-    ALL.into_iter().filter(|path| !left_out.contains(path)).collect()
+fn all_but(excluded: &[&str]) -> Vec<&'static str> {
+    ALL.into_iter().filter(|path| !excluded.contains(path)).collect()
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn size_and_time_limits_select_files() {
     check(&Filter { min_size: Some(101), ..Filter::default() }, &["deep/er/large.bin"]);
     check(&Filter { max_size: Some(4_999), ..Filter::default() }, &all_but(&["deep/er/large.bin"]));
     check(&Filter { min_size: Some(100), max_size: Some(5_000), ..Filter::default() }, &ALL);
-    check(&Filter { newer_than: moment(2_000), ..Filter::default() }, &["new.txt"]);
-    check(&Filter { older_than: moment(1_000), ..Filter::default() }, &["deep/old.txt"]);
-    let between = Filter { newer_than: moment(501), older_than: moment(1_999), ..Filter::default() };
+    check(&Filter { newer_than: day_ns(2_000), ..Filter::default() }, &["new.txt"]);
+    check(&Filter { older_than: day_ns(1_000), ..Filter::default() }, &["deep/old.txt"]);
+    let between = Filter { newer_than: day_ns(501), older_than: day_ns(1_999), ..Filter::default() };
     check(&between, &all_but(&["deep/old.txt", "new.txt"]));
 }
 

@@ -80,9 +80,9 @@ impl Mounted {
         Mounted::with(&["-t", "overlay", "-o", &folders], Path::new("overlay"), path)
     }
 
-    fn with(options: &[&str], what: &Path, path: &Path) -> Option<Self> {
+    fn with(options: &[&str], source: &Path, path: &Path) -> Option<Self> {
         fs::create_dir_all(path).expect("a folder");
-        match std::process::Command::new("mount").args(options).arg(what).arg(path).output() {
+        match std::process::Command::new("mount").args(options).arg(source).arg(path).output() {
             Ok(output) if output.status.success() => Some(Mounted(path.to_path_buf())),
             refused => {
                 eprintln!("NOT EXERCISED, because a filesystem cannot be mounted here: {refused:?}");
@@ -277,11 +277,11 @@ impl Fixture {
     /// Rows of all existing files, by absolute path.
     pub(crate) fn rows(&self) -> BTreeMap<PathBuf, FileRow> {
         let mut rows = Vec::new();
-        let each = |row: &FileRow| {
+        let collect_row = |row: &FileRow| {
             rows.push(row.clone());
             std::ops::ControlFlow::Continue(())
         };
-        self.store.catalog().for_each_file(each).expect("rows");
+        self.store.catalog().for_each_file(collect_row).expect("rows");
         let roots = self.roots();
         let catalog = self.store.catalog();
         let full = |row: FileRow| {

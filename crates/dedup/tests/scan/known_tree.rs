@@ -40,21 +40,21 @@ impl Tree {
 const SIZES: [usize; 10] = [1, 2, 4_096, SMALL - 1, SMALL, SMALL + 1, 100_000, MIB - 1, MIB, 2 * MIB + 7];
 
 /// Two equal files, and files that differ from them in a single byte at each of several positions.
-fn alike(tree: &mut Tree) {
+fn add_equal_files(tree: &mut Tree) {
     for (seed, size) in (1_000..).zip(SIZES) {
         let content = bytes(seed, size);
         tree.group(&[format!("alike/{size}/one"), format!("alike/{size}/deep/er/two")], &content);
-        let places: BTreeSet<usize> = [0, size / 4, size / 3, size / 2, size / 4 * 3, size - 1].into_iter().collect();
-        for place in places {
+        let offsets: BTreeSet<usize> = [0, size / 4, size / 3, size / 2, size / 4 * 3, size - 1].into_iter().collect();
+        for offset in offsets {
             let mut near = content.clone();
-            near[place] ^= 1;
-            tree.file(format!("near/{size}/{place}"), &near);
+            near[offset] ^= 1;
+            tree.file(format!("near/{size}/{offset}"), &near);
         }
     }
 }
 
 /// Different files of one size, files of unique sizes, and empty files, which are not duplicates.
-fn unlike(tree: &mut Tree) {
+fn add_different_files(tree: &mut Tree) {
     for seed in 1..40 {
         tree.file(format!("unlike/small {seed}"), &bytes(seed, 777));
         tree.file(format!("unlike/alone {seed}"), &bytes(seed, 10_000 + seed as usize));
@@ -68,7 +68,7 @@ fn unlike(tree: &mut Tree) {
     tree.file("unlike/more zeros", &[0; 501]);
 }
 
-fn names(tree: &mut Tree) {
+fn add_unusual_names(tree: &mut Tree) {
     let names: [&[u8]; 8] =
         [b"caf\xe9", b"\xff\xfe", b"\x1a", b"\x1aE9", b"line\nbreak", b" ", "e\u{301}".as_bytes(), b"-rf *"];
     let folder = Path::new(OsStr::from_bytes(b"n\xf6me\ns"));
@@ -79,7 +79,7 @@ fn names(tree: &mut Tree) {
     tree.group(&paths, &bytes(51, 70_000));
 }
 
-fn hard_links(tree: &mut Tree) {
+fn add_hard_links(tree: &mut Tree) {
     // Several names of one inode are not a group.
     for (seed, size) in [(60, 99), (61, MIB + 1)] {
         tree.file(format!("links/{size}/first"), &bytes(seed, size));
@@ -101,7 +101,7 @@ fn hard_links(tree: &mut Tree) {
 }
 
 /// Links, a pipe and a socket are not files. Opening the pipe would block forever.
-fn others(fixture: &Fixture) {
+fn add_links_and_special_files(fixture: &Fixture) {
     fixture.symlink("alike/1/one", "a link");
     fixture.symlink("alike", "a link to a folder");
     fixture.symlink("nowhere", "a link to nothing");
@@ -110,7 +110,7 @@ fn others(fixture: &Fixture) {
 }
 
 /// Equal files at both ends of a path that is longer than `PATH_MAX`.
-fn deep(tree: &mut Tree) {
+fn add_deep_path(tree: &mut Tree) {
     let content = bytes(70, 12_345);
     tree.group(&["shallow"], &content);
     tree.groups.remove(&["shallow"].map(PathBuf::from).into());
@@ -131,12 +131,12 @@ fn deep(tree: &mut Tree) {
 
 fn tree() -> Tree {
     let mut tree = Tree::new();
-    alike(&mut tree);
-    unlike(&mut tree);
-    names(&mut tree);
-    hard_links(&mut tree);
-    others(&tree.fixture);
-    deep(&mut tree);
+    add_equal_files(&mut tree);
+    add_different_files(&mut tree);
+    add_unusual_names(&mut tree);
+    add_hard_links(&mut tree);
+    add_links_and_special_files(&tree.fixture);
+    add_deep_path(&mut tree);
     tree
 }
 
@@ -186,7 +186,7 @@ fn hard_links_are_one_copy() {
     let allocated = fixture.row("a").stat.allocated;
     assert_eq!((group.size, group.copies, group.redundant), (1_000, 2, 1_000));
     assert_eq!(group.reclaimable, allocated);
-    let members: Vec<_> = group.members.iter().map(|m| (m.path.to_str().expect("plain"), m.linked)).collect();
+    let members: Vec<_> = group.members.iter().map(|m| (m.path.to_str().expect("valid UTF-8"), m.linked)).collect();
     assert_eq!(members, [("a", false), ("z", true), ("copy", false)]);
     assert_eq!((summary.duplicate_files, summary.reclaimable_bytes), (3, allocated));
     // An inode counts once in the size, but each of its names counts as a file.
@@ -222,7 +222,6 @@ fn hashes_match_independent_implementations() {
 
 #[test]
 fn folder_with_more_entries_than_one_listing_part_is_scanned() {
-    // More entries than fit in one listing.
     let fixture = Fixture::new();
     for number in 0..1_500 {
         fixture.write(format!("many/{number}"), &bytes(number % 500, 40));

@@ -1,4 +1,4 @@
-//! Tests scans of real folders on a real disk: what they find, what they read, and what they leave.
+//! Tests scans of real folders on a real disk: the files they find and read, and the catalog they leave.
 //!
 //! No test relies on timing. A scan that must be caught midway is held there by a rate limit that would keep it for
 //! hours.

@@ -106,8 +106,8 @@ fn edit_or_move_away() -> impl Strategy<Value = Edit> {
 /// Edits that cannot be applied, because a folder is in the way or nothing exists, are skipped.
 fn apply(top: &Path, edit: &Edit) {
     let files: Vec<PathBuf> = brute_force::files(top).into_keys().map(|path| top.join(path)).collect();
-    let some = |number: usize| files.get(number % files.len().max(1));
-    let place = |folder: usize, name: u8| {
+    let pick = |number: usize| files.get(number % files.len().max(1));
+    let new_path = |folder: usize, name: u8| {
         let folder = top.join(FOLDERS[folder]);
         fs::create_dir_all(&folder).ok().map(|()| folder.join(format!("f{name}"))).filter(|path| !path.exists())
     };
@@ -122,18 +122,18 @@ fn apply(top: &Path, edit: &Edit) {
         }
         Edit::BringBack { folder } => fs::rename(away(*folder), top.join(FOLDERS[*folder])).ok(),
         Edit::Add { folder, name, size, content: number } => {
-            place(*folder, *name).map(|path| fs::write(path, content(SIZES[*size], *number)).expect("written"))
+            new_path(*folder, *name).map(|path| fs::write(path, content(SIZES[*size], *number)).expect("written"))
         }
-        Edit::Rewrite { file, content: number } => some(*file).map(|path| {
+        Edit::Rewrite { file, content: number } => pick(*file).map(|path| {
             let size = fs::metadata(path).expect("a file").len();
             rewrite_secretly(path, &content(usize::try_from(size).expect("small"), *number));
         }),
-        Edit::Remove { file } => some(*file).map(|path| fs::remove_file(path).expect("removed")),
+        Edit::Remove { file } => pick(*file).map(|path| fs::remove_file(path).expect("removed")),
         Edit::Rename { file, folder, name } => {
-            some(*file).zip(place(*folder, *name)).and_then(|(from, to)| fs::rename(from, to).ok())
+            pick(*file).zip(new_path(*folder, *name)).and_then(|(from, to)| fs::rename(from, to).ok())
         }
         Edit::Link { file, folder, name } => {
-            some(*file).zip(place(*folder, *name)).and_then(|(from, to)| fs::hard_link(from, to).ok())
+            pick(*file).zip(new_path(*folder, *name)).and_then(|(from, to)| fs::hard_link(from, to).ok())
         }
         Edit::MoveFolder { from, name } if !FOLDERS[*from].is_empty() => {
             fs::rename(top.join(FOLDERS[*from]), top.join(format!("moved {name}"))).ok()
@@ -179,10 +179,10 @@ fn scan_with_a_new_store(fixture: &Fixture, options: &ScanOptions) -> Fixture {
 }
 
 fn check_against_byte_comparison(fixture: &Fixture) -> Result<(), TestCaseError> {
-    let there = brute_force::files(&fixture.root.path);
+    let on_disk = brute_force::files(&fixture.root.path);
     let sizes: Vec<_> = fixture.files().into_iter().filter(|(_, file)| !file.missing).collect();
     let sizes: Vec<_> = sizes.into_iter().map(|(path, file)| (path, file.stat.size)).collect();
-    let expected: Vec<_> = there.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len() as u64)).collect();
+    let expected: Vec<_> = on_disk.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len() as u64)).collect();
     prop_assert_eq!(sizes, expected);
     prop_assert_eq!(fixture.groups(), brute_force::groups(&fixture.root.path));
     Ok(())
@@ -211,10 +211,10 @@ fn first() -> impl Strategy<Value = Vec<Edit>> {
 /// Edits, the options of the following scan, and whether such a scan is started and cancelled first.
 type ScanRound = (Vec<Edit>, ScanOptions, bool);
 
-fn check(first: &[Edit], turns: &[ScanRound]) -> Result<(), TestCaseError> {
+fn check(first: &[Edit], rounds: &[ScanRound]) -> Result<(), TestCaseError> {
     let fixture = Fixture::new();
     first.iter().for_each(|edit| apply(&fixture.root.path, edit));
-    for (edits, options, stopped) in turns {
+    for (edits, options, stopped) in rounds {
         edits.iter().for_each(|edit| apply(&fixture.root.path, edit));
         if *stopped {
             let handle = Arc::new(ScanHandle::default());
@@ -233,7 +233,7 @@ fn check(first: &[Edit], turns: &[ScanRound]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn turns(edit: impl Strategy<Value = Edit>) -> impl Strategy<Value = Vec<(Vec<Edit>, bool)>> {
+fn rounds(edit: impl Strategy<Value = Edit>) -> impl Strategy<Value = Vec<(Vec<Edit>, bool)>> {
     prop::collection::vec((prop::collection::vec(edit, 0..6), any::<bool>()), 1..4)
 }
 
@@ -246,26 +246,26 @@ proptest! {
 
     #[test]
     fn every_scan_finds_what_comparing_bytes_finds(
-        first in first(), turns in turns(edit()), options in options(),
+        first in first(), rounds in rounds(edit()), options in options(),
     ) {
-        let turns: Vec<ScanRound> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
-        check(&first, &turns)?;
+        let rounds: Vec<ScanRound> = rounds.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
+        check(&first, &rounds)?;
     }
 
     #[test]
     fn scans_find_all_duplicates_when_folders_return(
-        first in first(), turns in turns(edit_or_move_away()), options in options(),
+        first in first(), rounds in rounds(edit_or_move_away()), options in options(),
     ) {
-        let turns: Vec<ScanRound> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
-        check(&first, &turns)?;
+        let rounds: Vec<ScanRound> = rounds.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
+        check(&first, &rounds)?;
     }
 
     #[test]
     fn scans_find_all_duplicates_when_options_change(
-        first in first(), turns in turns(edit()), options in prop::collection::vec(options(), 4),
+        first in first(), rounds in rounds(edit()), options in prop::collection::vec(options(), 4),
     ) {
-        let turns: Vec<ScanRound> =
-            turns.into_iter().zip(options).map(|((edits, stop), options)| (edits, options, stop)).collect();
-        check(&first, &turns)?;
+        let rounds: Vec<ScanRound> =
+            rounds.into_iter().zip(options).map(|((edits, stop), options)| (edits, options, stop)).collect();
+        check(&first, &rounds)?;
     }
 }

@@ -48,9 +48,9 @@ fn large_files_that_differ_in_their_samples_are_not_read_whole() {
     check(&fixture.scan(), 0, 3, 3 * SAMPLED_BYTES);
     // Files can also differ at the middle and the quarters, as disk images do.
     let (fixture, content) = (Fixture::new(), bytes(1, LARGE));
-    for (name, place) in [("same", 5), ("quarter", LARGE / 4), ("half", LARGE / 2), ("last", LARGE - 1)] {
+    for (name, offset) in [("same", 5), ("quarter", LARGE / 4), ("half", LARGE / 2), ("last", LARGE - 1)] {
         let mut content = content.clone();
-        content[place] ^= 1;
+        content[offset] ^= 1;
         fixture.write(name, &content);
     }
     check(&fixture.scan(), 0, 4, 4 * SAMPLED_BYTES);
@@ -192,9 +192,9 @@ fn each_scan_mode_does_only_its_part() {
     // A refresh examines only known files.
     fixture.remove("a");
     fixture.write("b", &bytes(2, 51));
-    let looked = fixture.scan_with(&mode(ScanMode::Refresh));
-    check(&looked, 0, 0, 0);
-    assert_eq!((looked.new_files, looked.changed_files, looked.removed_files), (0, 1, 1));
+    let refreshed = fixture.scan_with(&mode(ScanMode::Refresh));
+    check(&refreshed, 0, 0, 0);
+    assert_eq!((refreshed.new_files, refreshed.changed_files, refreshed.removed_files), (0, 1, 1));
     fixture.assert_files(&["b", "c", "d/e"]);
     fixture.assert_groups(&[&["c", "d/e"]]);
     assert_eq!(fixture.scan().new_files, 1);

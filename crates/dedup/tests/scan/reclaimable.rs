@@ -10,7 +10,7 @@ use crate::fixture::{Fixture, MIB, bytes, write};
 
 fn sparse(fixture: &Fixture, name: &str) {
     let mut file = File::create(fixture.at(name)).expect("a file");
-    file.seek(SeekFrom::Start(4 * MIB as u64)).expect("a place");
+    file.seek(SeekFrom::Start(4 * MIB as u64)).expect("a position");
     file.write_all(b"end").expect("written");
     file.sync_all().expect("on disk");
 }

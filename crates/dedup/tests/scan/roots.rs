@@ -109,9 +109,9 @@ fn folder_is_one_root_whatever_path_names_it() {
 #[test]
 fn path_that_is_not_a_folder_is_refused_with_a_reason() {
     let fixture = Fixture::of(&FILES);
-    for (word, why) in [("nothing", "no such folder"), ("tree/a", "not a folder")] {
+    for (word, reason) in [("nothing", "no such folder"), ("tree/a", "not a folder")] {
         let error = roots::resolve(&fixture.outside(word)).expect_err("no folder");
-        assert!(error.is_user_error() && error.to_string().contains(why), "{error}");
+        assert!(error.is_user_error() && error.to_string().contains(reason), "{error}");
     }
     let error = roots::named(&fixture.store, "nothing".as_ref()).expect_err("no root").to_string();
     assert!(error.contains("not a root") && error.contains("tree"), "{error}");
@@ -183,8 +183,8 @@ fn removing_a_root_deletes_only_its_rows() {
     write(&fixture.outside("other/y"), &bytes(1, 50));
     fixture.scan_all(&all(&fixture), &ScanOptions::default());
     assert_eq!(fixture.group_list()[0].members.len(), 5);
-    let forgotten = fixture.store.roots().remove(other.id).expect("removed");
-    assert_eq!(forgotten, RemovedRoot { folders: 2, files: 2 });
+    let removed = fixture.store.roots().remove(other.id).expect("removed");
+    assert_eq!(removed, RemovedRoot { folders: 2, files: 2 });
     assert!(fixture.outside("other/f/x").exists());
     fixture.assert_groups(&[GROUP]);
     assert_eq!(all(&fixture).len(), 1);

@@ -50,9 +50,9 @@ fn check_is_one_file(fixture: &Fixture, file: &Path, names: usize) {
 #[test]
 fn file_in_two_roots_by_a_bind_mount_is_one_copy() {
     let fixture = Fixture::of(&[("in/a", 1, 10_000), ("b", 2, 10_000)]);
-    let place = fixture.outside("bound");
-    let Some(_bound) = Mounted::bind(&fixture.root.path, &place) else { return };
-    let root = fixture.register(&place);
+    let mount_point = fixture.outside("bound");
+    let Some(_bound) = Mounted::bind(&fixture.root.path, &mount_point) else { return };
+    let root = fixture.register(&mount_point);
     fixture.scan_all(&[fixture.root.clone(), root], &ScanOptions::default());
     assert_eq!(identical_folders(&fixture), (vec![], 0), "a folder is not a copy of itself");
     check_is_one_file(&fixture, &fixture.at("in/a"), 2);
@@ -70,9 +70,9 @@ fn file_in_one_root_twice_by_a_bind_mount_is_one_copy() {
 #[test]
 fn copies_in_a_folder_that_is_mounted_twice_are_listed_once() {
     let fixture = Fixture::of(&[("p/a", 1, 10_000), ("q/a", 1, 10_000)]);
-    let place = fixture.outside("bound");
-    let Some(_bound) = Mounted::bind(&fixture.root.path, &place) else { return };
-    let root = fixture.register(&place);
+    let mount_point = fixture.outside("bound");
+    let Some(_bound) = Mounted::bind(&fixture.root.path, &mount_point) else { return };
+    let root = fixture.register(&mount_point);
     fixture.scan_all(&[fixture.root.clone(), root], &ScanOptions::default());
     assert_eq!(groups(&fixture), [(2, 4, 2)]);
     let allocated = fixture.group_list()[0].members[0].stat.allocated;
@@ -175,15 +175,15 @@ fn files_of_two_layers_of_an_overlay_are_two_copies() {
     let (Some(_lower), Some(_upper)) = (Mounted::new(&lower), Mounted::new(&upper)) else { return };
     let inode = |path: &Path| fs::metadata(path).expect("a file").ino();
     (0..20).for_each(|name| write(&lower.join(format!("lower {name}")), &bytes(1, 9_000)));
-    let place = fixture.outside("overlay");
-    let Some(_overlay) = Mounted::overlay(&lower, &upper, &place) else { return };
-    write(&place.join("upper"), &bytes(1, 9_000));
+    let mount_point = fixture.outside("overlay");
+    let Some(_overlay) = Mounted::overlay(&lower, &upper, &mount_point) else { return };
+    write(&mount_point.join("upper"), &bytes(1, 9_000));
     let alike = (0..20).map(|name| format!("lower {name}"));
-    let alike = alike.filter(|name| inode(&place.join(name)) == inode(&place.join("upper"))).count();
+    let alike = alike.filter(|name| inode(&mount_point.join(name)) == inode(&mount_point.join("upper"))).count();
     if alike == 0 {
         eprintln!("NOT EXERCISED: no file of the lower layer has the inode number of one in the upper layer");
     }
-    let root = fixture.register(&place);
+    let root = fixture.register(&mount_point);
     scan(&fixture, &root);
     assert_eq!(groups(&fixture), [(21, 21, 0)]);
 }

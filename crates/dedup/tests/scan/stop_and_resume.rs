@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use gristmill_dedup::{Filter, ScanHandle, ScanMode, ScanOptions, ScanPhase, ScanProgress, ScanSummary};
 use gristmill_store::catalog::FileRow;
-
 use gristmill_store::roots::Root;
 
 use crate::fixture::{Fixture, KIB, MIB, bytes};

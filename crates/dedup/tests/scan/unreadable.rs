@@ -46,7 +46,7 @@ fn set_mode(fixture: &Fixture, path: &str, mode: u32) {
 
 fn unreadable(fixture: &Fixture) -> Vec<(String, String)> {
     let found = fixture.store.catalog().unreadable(fixture.root.id, 10).expect("an answer");
-    found.into_iter().map(|(path, why)| (path.to_str().expect("plain").to_owned(), why)).collect()
+    found.into_iter().map(|(path, why)| (path.to_str().expect("valid UTF-8").to_owned(), why)).collect()
 }
 
 #[test]

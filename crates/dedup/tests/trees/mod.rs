@@ -1,6 +1,6 @@
 //! Writes trees directly into a store, so that folder queries can be tested without a disk.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ impl FileContent {
 #[derive(Clone, Debug)]
 pub(crate) struct TestFile {
     pub(crate) path: OsString,
-    pub(crate) what: FileContent,
+    pub(crate) content: FileContent,
     pub(crate) inode: u64,
     pub(crate) ctime_ns: i64,
     /// Bytes allocated on the disk, if not equal to the size.
@@ -45,8 +45,8 @@ pub(crate) struct TestFile {
     pub(crate) links: LinkKind,
 }
 
-pub(crate) fn file(path: impl Into<OsString>, what: FileContent) -> TestFile {
-    TestFile { path: path.into(), what, inode: 0, ctime_ns: 1, allocated: None, links: LinkKind::Unknown }
+pub(crate) fn file(path: impl Into<OsString>, content: FileContent) -> TestFile {
+    TestFile { path: path.into(), content, inode: 0, ctime_ns: 1, allocated: None, links: LinkKind::Unknown }
 }
 
 /// A skipped entry: a link with a target, or without one an unknown entry.
@@ -91,9 +91,9 @@ impl CatalogFixture {
         let (began, scan) = (scan.clone(), scan.id);
         let mut listings: BTreeMap<PathBuf, Listing> = BTreeMap::new();
         let mut listing = |path: &Path| {
-            for above in path.ancestors() {
-                let folder = FolderRef { root, id: None, path: above.to_path_buf() };
-                listings.entry(above.to_path_buf()).or_insert_with(|| Listing::new(scan, folder));
+            for path in path.ancestors() {
+                let folder = FolderRef { root, id: None, path: path.to_path_buf() };
+                listings.entry(path.to_path_buf()).or_insert_with(|| Listing::new(scan, folder));
             }
         };
         listing(Path::new(""));
@@ -106,14 +106,14 @@ impl CatalogFixture {
             let path = Path::new(&file.path);
             let inode = if file.inode == 0 { self.next_inode } else { file.inode };
             self.next_inode += 1;
-            let size = file.what.size();
+            let size = file.content.size();
             let mtime_ns = 1_000_000_000 * size as i64;
             let (allocated, links) = (file.allocated.unwrap_or(size), file.links);
             let ctime_ns = file.ctime_ns;
             let stat = Stat { size, allocated, mtime_ns, ctime_ns, inode, device: 7, links };
             let listing = listings.get_mut(path.parent().expect("a folder")).expect("its listing");
             listing.new_files.push((path.file_name().expect("a name").to_owned(), stat));
-            stats.insert(path.to_path_buf(), (stat, file.what));
+            stats.insert(path.to_path_buf(), (stat, file.content));
         }
         for (path, listing) in &mut listings {
             let has_failed = failed.iter().any(|failed| Path::new(failed) == path);
@@ -130,10 +130,10 @@ impl CatalogFixture {
         self.store.catalog().record(listings.values().cloned().collect()).expect("recorded");
         let mut hashed = Vec::new();
         self.for_each_file(root, |path, id| {
-            let (stat, what) = stats[path];
-            let result = match what {
-                FileContent::Hashed(size, content) => {
-                    let mut hash = vec![content; 32];
+            let (stat, content) = stats[path];
+            let result = match content {
+                FileContent::Hashed(size, value) => {
+                    let mut hash = vec![value; 32];
                     hash[..8].copy_from_slice(&size.to_be_bytes());
                     ReadResult::Content(Algorithm::Blake3, hash)
                 }
@@ -143,7 +143,7 @@ impl CatalogFixture {
             hashed.push(HashedFile { id, stat, result });
         });
         self.store.catalog().record_shared(hashed).expect("recorded");
-        let bytes = files.iter().map(|file| file.what.size()).sum();
+        let bytes = files.iter().map(|file| file.content.size()).sum();
         let totals = ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
         let finished = FinishedScan { id: began.id, root, totals, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");

@@ -30,13 +30,13 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
     let skipped = prop_oneof![8 => Just(Some(BTreeMap::new())), 3 => entries.prop_map(Some), 1 => Just(None)];
     let read = prop::bool::weighted(0.97);
     let folders = prop::collection::vec((any::<prop::sample::Index>(), 0u8..3, read, skipped), 1..12);
-    let what = prop_oneof![
+    let content = prop_oneof![
         12 => (1u8..5).prop_map(|n| FileContent::Hashed(u64::from(n) * 10, n)),
         1 => Just(FileContent::Empty),
         1 => (1u64..3).prop_map(FileContent::Unique),
         1 => (1u64..3).prop_map(FileContent::Unknown),
     ];
-    let files = prop::collection::vec((any::<prop::sample::Index>(), 0u8..4, what, 0u64..4), 0..24);
+    let files = prop::collection::vec((any::<prop::sample::Index>(), 0u8..4, content, 0u64..4), 0..24);
     (folders, files).prop_map(|(folders, files)| {
         let top = Folder { read: true, skipped: Some(BTreeMap::new()) };
         let mut tree = Tree { folders: [(PathBuf::new(), top)].into(), files: BTreeMap::new() };
@@ -44,14 +44,14 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
             let parent = parent.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
             tree.folders.entry(parent.join(format!("d{name}"))).or_insert(Folder { read, skipped });
         }
-        for (folder, name, what, link) in files {
+        for (folder, name, content, link) in files {
             let folder = folder.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
             // Some files are names of one inode, which is derived from the content.
-            let inode = match what {
+            let inode = match content {
                 FileContent::Hashed(size, _) | FileContent::Unique(size) if link < 2 => size * 4 + link,
                 _ => 0,
             };
-            tree.files.insert(folder.join(format!("f{name}")), (what, inode));
+            tree.files.insert(folder.join(format!("f{name}")), (content, inode));
         }
         tree
     })
@@ -80,9 +80,9 @@ struct Compared {
 
 impl Tree {
     pub(crate) fn write(&self) -> CatalogFixture {
-        let planned = |(path, (what, inode)): (&PathBuf, &(FileContent, u64))| TestFile {
+        let planned = |(path, (content, inode)): (&PathBuf, &(FileContent, u64))| TestFile {
             inode: *inode,
-            ..file(path.clone(), *what)
+            ..file(path.clone(), *content)
         };
         let files: Vec<TestFile> = self.files.iter().map(planned).collect();
         let folders: Vec<&str> = self.folders.keys().filter_map(|path| path.to_str()).collect();
@@ -109,7 +109,7 @@ impl Tree {
                 1 => Content::Unique(path.into()),
                 _ => Content::Inode(inode),
             },
-            (what, _) => Content::Same(what),
+            (content, _) => Content::Same(content),
         }
     }
 
@@ -169,8 +169,8 @@ impl Tree {
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
-    /// Identifies the inode of a file.
-    fn space(&self, path: &Path) -> PathBuf {
+    /// Identifies the inode of a file: by its path if it has one name.
+    fn inode_key(&self, path: &Path) -> PathBuf {
         match self.files[path].1 {
             0 => path.to_path_buf(),
             inode => PathBuf::from(inode.to_string()),
@@ -178,25 +178,26 @@ impl Tree {
     }
 
     /// Sizes of the files below a folder, by inode.
-    fn spaces(&self, folder: &Path) -> BTreeMap<PathBuf, u64> {
-        self.below(folder).map(|path| (self.space(path), self.files[path].0.size())).collect()
+    fn sizes_by_inode(&self, folder: &Path) -> BTreeMap<PathBuf, u64> {
+        self.below(folder).map(|path| (self.inode_key(path), self.files[path].0.size())).collect()
     }
 
     /// Bytes that are freed if only the folder that occupies most space is kept: files all of whose names are removed.
     fn freed(&self, class: &BTreeSet<&PathBuf>) -> u64 {
-        let taken = |folder: &Path| self.spaces(folder).values().sum::<u64>();
-        let most = class.iter().map(|folder| taken(folder)).max();
-        let kept = class.iter().find(|folder| Some(taken(folder)) == most).expect("one of them");
+        let allocated = |folder: &Path| self.sizes_by_inode(folder).values().sum::<u64>();
+        let most = class.iter().map(|folder| allocated(folder)).max();
+        let kept = class.iter().find(|folder| Some(allocated(folder)) == most).expect("one of them");
         let is_inside = |path: &PathBuf, folder: &&PathBuf| path.starts_with(folder);
         let is_removed = |path: &PathBuf| class.iter().any(|f| f != kept && is_inside(path, f));
         let removed: BTreeSet<PathBuf> =
-            self.files.keys().filter(|path| is_removed(path)).map(|path| self.space(path)).collect();
-        let left = |space: &PathBuf| self.files.keys().any(|path| self.space(path) == *space && !is_removed(path));
-        let size = |space: &PathBuf| {
-            let path = self.files.keys().find(|path| self.space(path) == *space).expect("a name");
+            self.files.keys().filter(|path| is_removed(path)).map(|path| self.inode_key(path)).collect();
+        let left =
+            |inode_key: &PathBuf| self.files.keys().any(|path| self.inode_key(path) == *inode_key && !is_removed(path));
+        let size = |inode_key: &PathBuf| {
+            let path = self.files.keys().find(|path| self.inode_key(path) == *inode_key).expect("a name");
             self.files[path].0.size()
         };
-        removed.iter().filter(|space| !left(space)).map(size).sum()
+        removed.iter().filter(|inode_key| !left(inode_key)).map(size).sum()
     }
 
     fn contents(&self, folder: &Path) -> BTreeMap<Content, u64> {
@@ -207,22 +208,22 @@ impl Tree {
 }
 
 /// Whether the folders are identical, their paths, files, bytes, reclaimable bytes, and entries not scanned.
-type Set = (bool, BTreeSet<PathBuf>, u64, u64, u64, Option<u64>);
+type Group = (bool, BTreeSet<PathBuf>, u64, u64, u64, Option<u64>);
 
-pub(crate) fn listed_groups(found: &[FolderGroup]) -> BTreeSet<Set> {
-    let set = |set: &FolderGroup| {
-        let paths = set.folders.iter().map(|folder| folder.path.clone()).collect();
-        assert_eq!(set.redundant, set.reclaimable);
-        (set.identical, paths, set.files, set.bytes, set.reclaimable, set.unscanned())
+pub(crate) fn listed_groups(found: &[FolderGroup]) -> BTreeSet<Group> {
+    let group = |group: &FolderGroup| {
+        let paths = group.folders.iter().map(|folder| folder.path.clone()).collect();
+        assert_eq!(group.redundant, group.reclaimable);
+        (group.identical, paths, group.files, group.bytes, group.reclaimable, group.unscanned())
     };
-    found.iter().map(set).collect()
+    found.iter().map(group).collect()
 }
 
-pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
+pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Group> {
     let identical = tree.classes(Compared { names, skipped: true });
     let scanned = tree.classes(Compared { names, skipped: false });
     let is_inside = |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
-    let mut sets = BTreeSet::new();
+    let mut groups = BTreeSet::new();
     for classes in [&identical, &scanned] {
         let is_outermost =
             |class: &&BTreeSet<&PathBuf>| !classes.iter().any(|other| class.iter().all(|path| is_inside(path, other)));
@@ -235,11 +236,11 @@ pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
                 let freed = if is_identical { tree.freed(class) } else { 0 };
                 let unscanned = class.iter().map(|path| tree.unscanned(path)).sum();
                 let files = tree.below(first).count() as u64;
-                sets.insert((is_identical, paths, files, bytes, freed, unscanned));
+                groups.insert((is_identical, paths, files, bytes, freed, unscanned));
             }
         }
     }
-    sets
+    groups
 }
 
 /// Paths, matching files, their bytes, and the paths of files that differ.
@@ -255,7 +256,7 @@ pub(crate) fn listed_pairs(found: &SimilarFolders) -> BTreeSet<ListedPair> {
         let (mut a, mut b) = (pair.a.path.clone(), pair.b.path.clone());
         let mut differ: BTreeSet<PathBuf> = differing;
         if a > b {
-            // Pairs are ordered by row, not by name.
+            // The smaller path comes first.
             differ = pair.differing.items.iter().map(|d| pair.b.path.join(&d.b.path)).collect();
             (a, b) = (b, a);
         }
@@ -270,40 +271,40 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
     let is_branching =
         |folder: &&PathBuf| count(folder) > 0 && tree.inside(folder).all(|inner| count(inner) < count(folder));
     let branching: Vec<&PathBuf> = tree.folders.keys().filter(is_branching).collect();
-    let places = |content: &Content| {
+    let folder_count = |content: &Content| {
         let files = tree.files.keys().filter(|path| tree.content(path) == *content);
         files.map(|path| path.parent()).collect::<BTreeSet<_>>().len()
     };
     let size = |content: &Content| match content {
-        Content::Same(what) => what.size(),
+        Content::Same(content) => content.size(),
         Content::Inode(_) => {
-            let file = tree.files.keys().find(|path| tree.content(path) == *content).expect("there");
+            let file = tree.files.keys().find(|path| tree.content(path) == *content).expect("a file");
             tree.files[file].0.size()
         }
         _ => 0,
     };
-    // All pairs with enough in common, before the selection of those that are listed.
-    let mut enough: BTreeMap<(&PathBuf, &PathBuf), (u64, u64, u64)> = BTreeMap::new();
+    // All similar pairs, before the selection of those that are listed.
+    let mut similar: BTreeMap<(&PathBuf, &PathBuf), (u64, u64, u64)> = BTreeMap::new();
     for &a in &branching {
         for &b in branching.iter().filter(|&&b| a < b && !b.starts_with(a)) {
             let (ours, theirs) = (tree.contents(a), tree.contents(b));
             let common = || ours.iter().filter_map(|(c, n)| theirs.get(c).map(|m| (c, *n.min(m))));
             let matching: u64 = common().map(|(_, n)| n).sum();
             let union = count(a) + count(b) - matching;
-            let proposed = common().any(|(c, _)| places(c) <= popular);
+            let proposed = common().any(|(c, _)| folder_count(c) <= popular);
             if proposed && matching * 100 >= u64::from(similarity) * union {
-                enough.insert((a, b), (matching, union, common().map(|(c, n)| n * size(c)).sum()));
+                similar.insert((a, b), (matching, union, common().map(|(c, n)| n * size(c)).sum()));
             }
         }
     }
     let classes = tree.classes(Compared { names: false, skipped: true });
     let find = |x: &PathBuf, y: &PathBuf| {
         let key = if x < y { (x, y) } else { (y, x) };
-        enough.iter().find(|(other, _)| (other.0, other.1) == key).map(|(_, value)| *value)
+        similar.iter().find(|(other, _)| (other.0, other.1) == key).map(|(_, value)| *value)
     };
     let mut listed = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    for ((a, b), (matching, union, bytes)) in &enough {
+    for ((a, b), (matching, union, bytes)) in &similar {
         let is_identical = classes.iter().any(|class| class.contains(*a) && class.contains(*b));
         let around = |x: &PathBuf, y: &PathBuf| {
             (x, y) != (*a, *b)
@@ -337,7 +338,7 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
         let (mut x, mut y) = (a.as_path(), b.as_path());
         for folder in [&mut x, &mut y] {
             while wraps(folder.parent(), folder) {
-                *folder = folder.parent().expect("just asked");
+                *folder = folder.parent().expect("a parent");
             }
         }
         let in_both = |x: &Path, y: &Path| -> Vec<(PathBuf, PathBuf)> {

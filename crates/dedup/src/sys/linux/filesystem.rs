@@ -25,9 +25,9 @@ pub(super) fn identity(folder: impl AsFd) -> Option<String> {
     let device = fs::fstat(&folder).ok()?.st_dev;
     let kind = fs::fstatfs(&folder).ok()?.f_type as u32;
     let id = fs::fstatvfs(&folder).ok()?.f_fsid;
-    let own = uuid_of(device).map(|uuid| format!("uuid {uuid}"));
-    let given = || (id != 0 && !FSID_IS_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"));
-    let mut identity = own.or_else(given)?;
+    let uuid = uuid_of(device).map(|uuid| format!("uuid {uuid}"));
+    let fsid = || (id != 0 && !FSID_IS_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"));
+    let mut identity = uuid.or_else(fsid)?;
     if UNSTABLE_INODE_TYPES.contains(&kind) {
         identity.insert_str(0, UNSTABLE_INODES);
     }
@@ -40,12 +40,13 @@ pub(super) fn identity(folder: impl AsFd) -> Option<String> {
 /// Returns the UUID of the filesystem on a block device, if `/dev/disk/by-uuid` lists it.
 fn uuid_of(device: u64) -> Option<String> {
     let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
-    let is_it = |entry: &std::fs::DirEntry| std::fs::metadata(entry.path()).is_ok_and(|found| found.rdev() == device);
-    named.into_iter().find(is_it).map(|entry| entry.file_name().to_string_lossy().into_owned())
+    let is_device =
+        |entry: &std::fs::DirEntry| std::fs::metadata(entry.path()).is_ok_and(|found| found.rdev() == device);
+    named.into_iter().find(is_device).map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-/// Whether another block device with the same identifier was mounted before this one. So the identity of a disk does
-/// not change when its clone is mounted.
+/// Whether another block device with the same identifier was mounted before this one. The order of mounts decides, so
+/// that the identity of a disk does not change when its clone is mounted.
 fn is_clone(device: u64, id: u64) -> bool {
     if id == 0 || fs::major(device) == 0 {
         return false;
@@ -54,9 +55,9 @@ fn is_clone(device: u64, id: u64) -> bool {
     let mounts: Vec<Mount<'_>> = table.lines().filter_map(Mount::parse).collect();
     let Some(at) = mounts.iter().position(|mount| mount.device == device) else { return false };
     let (before, own) = mounts.split_at(at);
-    let is_alike =
+    let is_same_type =
         |mount: &&Mount<'_>| own.first().is_some_and(|own| own.kind == mount.kind) && fs::major(mount.device) != 0;
-    before.iter().filter(is_alike).any(|mount| mount.has_identifier(id))
+    before.iter().filter(is_same_type).any(|mount| mount.has_identifier(id))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -79,8 +80,8 @@ impl<'a> Mount<'a> {
     /// Whether the mount point is accessible and its filesystem reports this identifier.
     fn has_identifier(&self, id: u64) -> bool {
         let path = unescape(self.path);
-        let is_seen = fs::stat(&path).is_ok_and(|found| found.st_dev == self.device);
-        is_seen && fs::statvfs(&path).is_ok_and(|found| found.f_fsid == id)
+        let is_accessible = fs::stat(&path).is_ok_and(|found| found.st_dev == self.device);
+        is_accessible && fs::statvfs(&path).is_ok_and(|found| found.f_fsid == id)
     }
 }
 
