@@ -233,8 +233,8 @@ impl WriterThread {
         pending.weight >= MAX_BATCH_ROWS
     }
 
-    /// Whether a content was seen before, or every content counts as shared. The second file of a content adds the first
-    /// one to `newly_shared`.
+    /// Whether a content was seen before, or every content counts as shared. The second file of a content adds the
+    /// first one to `newly_shared`.
     fn is_shared(&mut self, file: FileRef, hash: &[u8]) -> bool {
         if self.every_file {
             return true;

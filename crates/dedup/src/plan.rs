@@ -2,7 +2,8 @@
 //!
 //! Owns the rule that a file is read only if it can be a duplicate. The first plan has all files that share their size
 //! with another file of the catalog: small ones are hashed, large ones are sampled. The second plan has the large files
-//! that share their samples too. Names of one inode are one file, which is read once.
+//! that share their samples too. Names of one inode are one file, which is read once, and only if another
+//! file can equal it.
 //!
 //! A plan holds sorted row ids, not rows: 56 bytes per file while it is computed, 8 for each file that is read.
 

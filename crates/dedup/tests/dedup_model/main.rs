@@ -3,7 +3,8 @@
 //! A round is a list of operations derived from a seed: files are written, rewritten, moved and linked, roots are
 //! registered, moved and removed, disks are mounted and unmounted, and scans with various options are stopped or
 //! killed. After each operation the catalog must be consistent. After each scan it must list the files and groups that
-//! a naive walk and a byte comparison find, as far as the scan was complete. `cargo xtask check dedup` runs many rounds.
+//! a naive walk and a byte comparison find, as far as the scan was complete. `cargo xtask check dedup` runs many
+//! rounds.
 
 #![cfg(target_os = "linux")]
 
