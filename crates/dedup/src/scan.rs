@@ -181,13 +181,13 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
                 walk.map(|root| WalkRecord { filters: filters_json(options), filesystem: root.filesystem.clone() });
             finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
         }
-        store.scans().finish(finished, comparison)?;
+        store.scans().finish(finished, &process::tag(), comparison)?;
         Ok(())
     });
     if result.is_err() || summary.interrupted || !absent.is_empty() {
         for scan in &scans {
             // Releases the scan lock. If that fails, the next scan sees that this process has exited.
-            let _ = store.scans().release(scan.id);
+            let _ = store.scans().release(scan.id, &process::tag());
         }
     }
     result?;
@@ -299,7 +299,7 @@ fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<V
             Ok(scan) => scans.push(scan),
             Err(error) => {
                 for scan in &scans {
-                    store.scans().release(scan.id)?;
+                    store.scans().release(scan.id, &process::tag())?;
                 }
                 return Err(match error {
                     gristmill_store::Error::Conflict(reason) => Error::Root(root.path.clone(), reason),

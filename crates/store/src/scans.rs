@@ -98,19 +98,21 @@ impl Scans<'_> {
         })
     }
 
-    /// Records that the walk of a scan is complete.
-    pub fn mark_walked(self, id: i64) -> Result<()> {
+    /// Records that the walk of a scan is complete, unless another process has taken the scan over.
+    pub fn mark_walked(self, id: i64, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
         self.0.write(WriteKind::Statement, move |db| {
-            let sql = "UPDATE scan_sessions SET walked_at = ?2 WHERE id = ?1 AND status = 'running'";
-            db.execute(sql, (id, db.now())).map(drop)
+            let sql = "UPDATE scan_sessions SET walked_at = ?3 WHERE id = ?1 AND status = 'running' AND holder = ?2";
+            db.execute(sql, (id, &holder, db.now())).map(drop)
         })
     }
 
-    /// Releases a scan, so that any process can resume it.
-    pub fn release(self, id: i64) -> Result<()> {
+    /// Releases a scan, so that any process can resume it, unless another process has taken it over.
+    pub fn release(self, id: i64, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
         self.0.write(WriteKind::Statement, move |db| {
-            let sql = "UPDATE scan_sessions SET holder = NULL WHERE id = ?1 AND status = 'running'";
-            db.execute(sql, [id]).map(drop)
+            let sql = "UPDATE scan_sessions SET holder = NULL WHERE id = ?1 AND status = 'running' AND holder = ?2";
+            db.execute(sql, (id, &holder)).map(drop)
         })
     }
 
@@ -145,13 +147,15 @@ impl Scans<'_> {
 
     /// Completes scans in one transaction and stores their totals in the roots. `settled`: the method with which every
     /// possible duplicate in the catalog was compared, and the duplicates; ignored while another scan is unfinished.
-    pub fn finish(self, finished: Vec<FinishedScan>, settled: Option<(&str, Duplicates)>) -> Result<()> {
+    /// Fails if another process has taken one of the scans over.
+    pub fn finish(self, finished: Vec<FinishedScan>, holder: &str, settled: Option<(&str, Duplicates)>) -> Result<()> {
+        let holder = holder.to_owned();
         let settled = settled.map(|(method, duplicates)| (method.to_owned(), duplicates));
         self.0.write(WriteKind::Compound, move |db| {
             clear_settled(db)?;
             let own: Vec<i64> = finished.iter().map(|scan| scan.id).collect();
             let settled = if has_other_running(db, &own)? { None } else { settled.as_ref() };
-            finished.iter().try_for_each(|scan| finish(db, scan, settled))
+            finished.iter().try_for_each(|scan| finish(db, scan, &holder, settled))
         })
     }
 }
@@ -178,7 +182,7 @@ pub struct WalkRecord {
     pub filesystem: Option<String>,
 }
 
-fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates)>) -> Result<()> {
+fn finish(db: &Db<'_>, scan: &FinishedScan, holder: &str, settled: Option<&(String, Duplicates)>) -> Result<()> {
     let FinishedScan { id, root, totals, walk } = scan;
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let [folders, files, bytes, errors] = [totals.folders, totals.files, totals.bytes, totals.errors].map(signed);
@@ -193,10 +197,10 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates
         walked_at = coalesce(walked_at, ?2), directories_seen = ?3, files_seen = ?4, bytes_seen = ?5,
         error_count = ?6, error_message = NULL,
         settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
-        WHERE id = ?1 AND status = 'running'";
-    let numbers = params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable];
+        WHERE id = ?1 AND status = 'running' AND holder = ?11";
+    let numbers = params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable, holder];
     if db.execute(sql, numbers)? == 0 {
-        return Err(Error::Conflict(format!("scan {id} is no longer running")));
+        return Err(Error::Conflict(format!("scan {id} was taken over by another process, or is no longer running")));
     }
     let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
         file_count = ?4, total_size = ?5 WHERE id = ?1";

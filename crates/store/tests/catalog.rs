@@ -102,7 +102,7 @@ impl Fixture {
         let folders = u64::try_from(folders).expect("a number");
         let totals = ScanTotals { folders, files, bytes, errors: 0 };
         let finished = FinishedScan { id: scan.id, root: scan.root, totals, walk: None };
-        self.store.scans().finish(vec![finished], None).expect("finished");
+        self.store.scans().finish(vec![finished], "test", None).expect("finished");
     }
 
     fn record(&self, listings: Vec<Listing>) -> usize {

@@ -52,7 +52,7 @@ impl Fixture {
 
     fn finish(&self, scan: &Scan, totals: ScanTotals, settled: Option<(&str, Duplicates)>) -> Result<(), Error> {
         let finished = FinishedScan { id: scan.id, root: scan.root, totals, walk: Some(WalkRecord::default()) };
-        self.store.scans().finish(vec![finished], settled)
+        self.store.scans().finish(vec![finished], "alive", settled)
     }
 
     fn sessions(&self) -> Vec<String> {
@@ -75,12 +75,12 @@ fn released_scan_is_resumed() {
     let fixture = Fixture::new();
     let first = fixture.begin("alive").expect("a new scan");
     assert!(!first.resumed);
-    fixture.store.scans().release(first.id).expect("released");
+    fixture.store.scans().release(first.id, "alive").expect("released");
     fixture.clock.set(start().plus(Duration::from_secs(5)));
     let second = fixture.begin("other").expect("a resumed scan");
     let id = first.id;
     assert_eq!(second, Scan { resumed: true, ..first });
-    fixture.store.scans().release(second.id).expect("released");
+    fixture.store.scans().release(second.id, "other").expect("released");
     let third = fixture.begin("alive").expect("a resumed scan");
     fixture.finish(&third, ScanTotals { folders: 1, files: 2, bytes: 3, errors: 4 }, None).expect("finished");
     assert_eq!(fixture.sessions(), ["succeeded - -"]);
@@ -98,7 +98,7 @@ fn other_settings_or_restart_begin_a_new_scan() {
         [|request| request.settings = "other".into(), |request| request.restart = true];
     for change in change {
         let first = fixture.begin("alive").expect("a new scan");
-        fixture.store.scans().release(first.id).expect("released");
+        fixture.store.scans().release(first.id, "alive").expect("released");
         let mut request = fixture.request("alive");
         change(&mut request);
         let second = fixture.store.scans().begin(request).expect("a new scan");
@@ -158,6 +158,19 @@ fn scan_of_an_unknown_holder_is_taken_over_after_the_lease() {
     assert!(fixture.store.scans().heartbeat(vec![first.id], "elsewhere").is_err());
 }
 
+#[test]
+fn former_holder_of_a_scan_can_neither_release_nor_finish_it() {
+    let fixture = Fixture::new();
+    let scan = fixture.begin("dead").expect("a new scan");
+    fixture.begin("alive").expect("taken over");
+    let scans = fixture.store.scans();
+    scans.release(scan.id, "dead").expect("no release");
+    let finished = FinishedScan { id: scan.id, root: scan.root, totals: ScanTotals::default(), walk: None };
+    assert!(matches!(scans.finish(vec![finished], "dead", None), Err(Error::Conflict(_))));
+    assert_eq!(fixture.sessions(), ["running alive -"]);
+    fixture.finish(&scan, ScanTotals::default(), None).expect("finished by its holder");
+}
+
 /// A heartbeat renews all scans of a process, or names the one that was lost.
 #[test]
 fn heartbeat_names_the_scan_that_was_lost() {
@@ -176,7 +189,7 @@ fn root_is_not_removed_while_it_is_scanned() {
     let fixture = Fixture::new();
     let scan = fixture.begin("alive").expect("a new scan");
     assert!(matches!(fixture.store.roots().remove(fixture.root), Err(Error::Conflict(_))));
-    fixture.store.scans().release(scan.id).expect("released");
+    fixture.store.scans().release(scan.id, "alive").expect("released");
     fixture.store.roots().remove(fixture.root).expect("removed");
     assert_eq!(fixture.sessions(), [""; 0]);
     assert!(matches!(fixture.store.roots().remove(fixture.root), Err(Error::NotFound(_))));

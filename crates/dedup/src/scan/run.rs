@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Failure, Pool, Report};
 use gristmill_store::catalog::Algorithm;
+use gristmill_store::process;
 use gristmill_store::roots::Root;
 use gristmill_store::scans::{Duplicates, Scan};
 use gristmill_store::{Store, display_path};
@@ -94,7 +95,7 @@ impl ScanRun<'_> {
                 return Ok(());
             }
             for scan in self.scans.iter().filter(|scan| !self.absent.contains(&scan.root)) {
-                self.store.scans().mark_walked(scan.id)?;
+                self.store.scans().mark_walked(scan.id, &process::tag())?;
             }
         }
         if self.is_fully_hashed()? {

@@ -146,7 +146,7 @@ impl CatalogFixture {
         let bytes = files.iter().map(|file| file.content.size()).sum();
         let totals = ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
         let finished = FinishedScan { id: began.id, root, totals, walk: None };
-        self.store.scans().finish(vec![finished], None).expect("finished");
+        self.store.scans().finish(vec![finished], "test", None).expect("finished");
         root
     }
 
