@@ -100,9 +100,9 @@ pub fn uri(text: &str) {
         Ok(endpoint) => {
             let shown = endpoint.to_string();
             let again: Endpoint = shown.parse().unwrap_or_else(|why| panic!("{shown} is refused: {why}"));
-            let place =
+            let parts =
                 |one: &Endpoint| (one.host.clone(), one.port, one.user.clone(), one.vhost.clone(), one.tls.is_some());
-            assert_eq!(place(&again), place(&endpoint), "{shown}");
+            assert_eq!(parts(&again), parts(&endpoint), "{shown}");
         }
         Err(why) => assert!(!why.to_string().contains(SECRET), "{why}"),
     }

@@ -63,7 +63,6 @@ impl AckTracker {
         }
     }
 
-    /// Number of deliveries to be acknowledged.
     pub(crate) fn pending(&self) -> usize {
         self.pending
     }

@@ -21,7 +21,6 @@ const MIN_SHRINK_FACTOR: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct AdaptivePrefetch {
     workers: u32,
-    /// Upper bound of the prefetch.
     max_prefetch: u32,
     bytes: Option<f64>,
     handler: Option<Duration>,

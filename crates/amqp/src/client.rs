@@ -1,4 +1,4 @@
-//! The client: starts declared consumers, publishes, and reports and stops them.
+//! The client: starts and stops consumers, publishes, and reports statistics.
 
 use crate::{
     browse,
@@ -11,7 +11,7 @@ use crate::{
     permissions::{self, MissingPermission, Permission},
     positions::{self, PositionWriter},
     publisher::Publisher,
-    reconnect::{ConnectionState, ManagedConnection, StartupErrors},
+    reconnect::{ConnectionState, ManagedConnection},
     republish::Republisher,
     starts::{self, StartStore, Starts},
     stats::{ClientStats, ConsumerView, Counters, StatsHandle},
@@ -31,7 +31,7 @@ use tokio::{
 };
 
 /// Running consumers and a publisher. Dropped without [`shutdown`](Self::shutdown) it stops at once, and the broker
-/// redelivers what was not acknowledged.
+/// redelivers unacknowledged messages.
 pub struct Client {
     consuming: ManagedConnection,
     publishing: ManagedConnection,
@@ -159,14 +159,10 @@ impl ClientBuilder {
         let nodes = endpoints.len();
         let endpoints: Arc<[Endpoint]> = endpoints.into();
         // Two connections: a broker short of memory stops reading from publishers, and acknowledgements must reach it.
-        let publishing = ManagedConnection::start(
-            Arc::clone(&endpoints),
-            format!("{} (publishing)", self.name),
-            StartupErrors::Return,
-        );
+        let publishing = ManagedConnection::start(Arc::clone(&endpoints), format!("{} (publishing)", self.name));
         let consuming = match configs.is_empty() {
             true => publishing.clone(),
-            false => ManagedConnection::start(endpoints, self.name.clone(), StartupErrors::Warn),
+            false => ManagedConnection::start(endpoints, self.name.clone()),
         };
         consuming.wait_for_first(nodes, self.connect_timeout).await?;
         publishing.wait_for_first(nodes, self.connect_timeout).await?;
@@ -191,7 +187,7 @@ impl ClientBuilder {
         for (ready, queue) in ready_signals.into_iter().zip(queues) {
             ready.await.unwrap_or(Err(Error::Closed)).map_err(|error| {
                 match permissions::is_refusal(&error) {
-                    // Everything is declared, so the right to read is missing.
+                    // Everything is declared, so the permission to read is missing.
                     true => permissions::error(
                         &connection,
                         vec![MissingPermission::new(Permission::Read, "queue", &queue)],
@@ -417,17 +413,17 @@ async fn prune_processed_ids(dedup: Arc<Deduplicator>) {
     }
 }
 
-/// Queries the number of ready messages periodically.
+/// Queries the number of ready messages periodically. Warns about other consumers of a queue that is read in order.
 async fn watch_lag(broker: ManagedConnection, consumers: Vec<ConsumerView>) {
     let mut warned: Vec<String> = Vec::new();
     loop {
         for view in &consumers {
             // Own channel for each query, because the broker closes it if the queue is missing.
-            let asked = async {
+            let depth = async {
                 let mut channel = Channel::open(&broker.connected().await?.0).await?;
                 topology::depth(&mut channel, &view.config.queue).await
             };
-            match asked.await {
+            match depth.await {
                 Ok((messages, consumers)) => {
                     view.counters.lag.store(u64::from(messages) + 1, Relaxed);
                     let is_alone = consumers <= 1 || !view.config.waits_for_old_consumer();

@@ -84,7 +84,6 @@ type Future = Pin<Box<dyn std::future::Future<Output = TaskResult<()>> + Send>>;
 type AsyncHandler = dyn Fn(Delivery) -> Future + Send + Sync;
 type BlockingHandler = dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync;
 
-/// Handler of a consumer.
 #[derive(Clone)]
 pub(crate) enum Handler {
     Async(Arc<AsyncHandler>),
@@ -97,10 +96,10 @@ pub const DEFAULT_RETRY: Retry =
 /// Default retry policy in place, where messages behind wait: five attempts, after 1, 2, 4 and 8 seconds.
 pub const DEFAULT_RETRY_IN_PLACE: Retry = Retry::exponential(5, Duration::from_secs(1));
 /// Default delays between probes of a failing sink, first and longest.
-const PROBE_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const DEFAULT_PROBE_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Default limit of starts, below the 20 deliveries after which RabbitMQ 4 itself drops a message of a quorum queue;
 /// here it becomes a dead letter.
-const MAX_STARTS: u32 = 15;
+const DEFAULT_MAX_STARTS: u32 = 15;
 /// Default `consumer_timeout` of RabbitMQ.
 const DEFAULT_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
@@ -118,9 +117,9 @@ impl Consumer {
             timeout: None,
             retry: None,
             retry_in_place: None,
-            probe_delay: PROBE_DELAY,
+            probe_delay: DEFAULT_PROBE_DELAY,
             dead_letter_target: None,
-            max_starts: MAX_STARTS,
+            max_starts: DEFAULT_MAX_STARTS,
             dedup_window: None,
             store_dead_letters: false,
             offset: None,
@@ -149,7 +148,7 @@ impl Consumer {
         self
     }
 
-    /// Like [`handle`](Self::handle), with the payload decoded from JSON. If that fails it is a dead letter at once.
+    /// Like [`handle`](Self::handle), with the payload decoded from JSON. If that fails, it is dead-lettered at once.
     pub fn handle_json<T, F, Fut>(self, handler: F) -> Self
     where
         T: DeserializeOwned + Send,
@@ -190,7 +189,7 @@ impl Consumer {
 
     /// Sets the maximum prefetch, at most 1,000. The default, 0, is ten per worker, at most 500. The prefetch starts at
     /// a given number, else hardly above the number of workers, and follows how long handlers take: with handlers that
-    /// take seconds it stays near the number of workers. Prefetched bodies take some 64 MiB at most, or one message.
+    /// take seconds it stays near the number of workers. Prefetched bodies take at most about 64 MiB, or one message.
     /// Where order is kept it changes only with the channel.
     pub fn prefetch(mut self, count: usize) -> Self {
         self.prefetch = count;
@@ -242,7 +241,7 @@ impl Consumer {
     /// Consuming pauses when a handler fails with [`TaskError::unavailable`](gristmill_pool::TaskError::unavailable),
     /// or several in a row with [`TaskError::dependency_failed`](gristmill_pool::TaskError::dependency_failed):
     /// messages keep their places and attempts, and one at a time is tried until one is handled. A message for which
-    /// alone the sink fails, while others are handled, uses its attempts. After a pause of `longest`, waiting messages
+    /// the sink fails while others are handled uses its attempts. After a pause of `longest`, waiting messages
     /// go back to the queue for other consumers, and one is kept for probes; where order is kept, all stay.
     pub fn probe_delay(mut self, first: Duration, longest: Duration) -> Self {
         self.probe_delay = (first.max(Duration::from_millis(1)), longest.max(first));
@@ -284,7 +283,7 @@ impl Consumer {
     }
 
     /// Sets where to begin in a stream; [`Offset::Next`] by default. After a lost connection the consumer resumes where
-    /// it was. The broker is asked whether an existing queue is a stream; if it does not say, an offset declares that.
+    /// it was. The kind of an existing queue is queried; if the broker does not report it, an offset declares a stream.
     pub fn offset(mut self, offset: Offset) -> Self {
         self.offset = Some(offset);
         self
@@ -310,7 +309,7 @@ impl Consumer {
         self
     }
 
-    /// Checks the declaration, applies defaults, and adds what it needs to the topology.
+    /// Checks the declaration, applies defaults, and adds its dead-letter exchange and queue to the topology.
     pub(crate) fn resolve(&self, topology: &mut Topology, has_store: bool) -> Result<ConsumerConfig, String> {
         check_name("queue", &self.queue)?;
         check_name("queue", &longest_retry_queue_name(&self.queue))?;
@@ -358,24 +357,24 @@ impl Consumer {
         }
         let kind = queue.kind().map(str::to_owned);
         let sizing = Sizing::of(self.workers, self.prefetch, cores(), |_, _, _| {});
-        let dead = match &self.dead_letter_target {
-            Some(dead) => dead.clone(),
+        let target = match &self.dead_letter_target {
+            Some(target) => target.clone(),
             None => (format!("{}.dead", self.queue), String::new()),
         };
         check_name("queue", &format!("{}.dead", self.queue))?;
-        let declared = topology.exchanges.iter().any(|exchange| exchange.name == dead.0);
+        let declared = topology.exchanges.iter().any(|exchange| exchange.name == target.0);
         match (&self.dead_letter_target, declared) {
             (_, true) => {}
-            (Some(_), false) if dead.0.is_empty() => {}
+            (Some(_), false) if target.0.is_empty() => {}
             // It must exist: publishing to a missing exchange would close the channel each time.
-            (Some(_), false) => topology.exchanges.push(Exchange::existing(&dead.0)),
+            (Some(_), false) => topology.exchanges.push(Exchange::existing(&target.0)),
             (None, false) => {
-                topology.exchanges.push(Exchange::fanout(&dead.0));
-                topology.add_queue(Queue::quorum(&dead.0));
-                topology.bindings.push(Binding::new(&dead.0, &dead.0, ""));
+                topology.exchanges.push(Exchange::fanout(&target.0));
+                topology.add_queue(Queue::quorum(&target.0));
+                topology.bindings.push(Binding::new(&target.0, &target.0, ""));
             }
         }
-        let dead_letter_topology = topology.for_exchange(&dead.0);
+        let dead_letter_topology = topology.for_exchange(&target.0);
         let in_place = self.order.is_some() || sizing.workers == 1 || is_stream;
         let single_active = queue_is_single_active(topology, &self.queue);
         let consumer_timeout = self.consumer_timeout;
@@ -397,7 +396,7 @@ impl Consumer {
             retry: retry.without_jitter(),
             probe_delay: self.probe_delay,
             consumer_timeout,
-            dead_letter_target: dead,
+            dead_letter_target: target,
             dead_letter_topology,
             max_starts: self.max_starts,
             handler_records_starts: self.handler_records_starts,
@@ -413,8 +412,8 @@ impl Consumer {
 
     /// Logs warnings about doubtful settings, at the start.
     pub(crate) fn warn(&self, config: &ConsumerConfig) {
-        Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
-            tracing::warn!(consumer = self.name, what, asked, given, "above the maximum; clamped");
+        Sizing::of(self.workers, self.prefetch, cores(), |what, requested, used| {
+            tracing::warn!(consumer = self.name, what, requested, used, "above the maximum; clamped");
         });
         if config.kind.is_none() && !config.is_stream {
             tracing::warn!(
@@ -476,7 +475,6 @@ pub(crate) struct ConsumerConfig {
     /// Declared again when a dead letter cannot be routed.
     pub(crate) dead_letter_topology: Topology,
     pub(crate) max_starts: u32,
-    /// Whether the handler records starts.
     pub(crate) handler_records_starts: bool,
     pub(crate) dedup_window: Option<Duration>,
     pub(crate) store_dead_letters: bool,

@@ -64,7 +64,6 @@ struct Inner {
     received: Box<Received>,
     failed: u32,
     deliveries: u32,
-    /// When it expires, in milliseconds since 1970.
     expires_at: Option<u64>,
     unreadable: Option<String>,
     is_duplicate: AtomicBool,
@@ -236,7 +235,6 @@ impl Delivery {
         self.expires_within(Duration::ZERO) && deadline_from_headers(self.headers(), self.queue()).is_some()
     }
 
-    /// Whether it expires within this time.
     pub(crate) fn expires_within(&self, wait: Duration) -> bool {
         self.0.expires_at.is_some_and(|at| u128::from(at) <= u128::from(now()) + wait.as_millis())
     }
@@ -250,8 +248,8 @@ impl Delivery {
 
     /// Whether the sink failed for it and worked for another message, before it was republished.
     pub(crate) fn failed_alone(&self) -> bool {
-        let note = self.headers().get(header::FAILED_ALONE).and_then(crate::FieldValue::as_int);
-        note == Some(1) && has_returned(self.headers(), self.queue())
+        let value = self.headers().get(header::FAILED_ALONE).and_then(crate::FieldValue::as_int);
+        value == Some(1) && has_returned(self.headers(), self.queue())
     }
 
     /// Copies the message with this number of failed attempts.

@@ -400,7 +400,7 @@ impl Dispatcher {
             id = message.delivery.message_id(),
             attempt = message.delivery.attempt(),
             of = self.config.retry.max_attempts(),
-            again_after = ?delay,
+            retry_in = ?delay,
             error = why,
             "a message failed; it will be retried"
         );
@@ -424,12 +424,12 @@ impl Dispatcher {
             attempt = message.delivery.attempt(),
             ?reason,
             error = why,
-            "a message cannot be handled; it becomes a dead letter"
+            "message dead-lettered"
         );
         self.start_follow_up(message, FollowUp::DeadLetter { reason, why });
     }
 
-    /// Handles a lost channel: the broker redelivers waiting messages; running ones continue and are matched to theirs.
+    /// Handles a lost channel: drops waiting messages and continues running ones. The broker redelivers both.
     fn on_channel_lost(&mut self, error: &Error) {
         let Some(session) = self.session.take() else { return };
         session.cancel.cancel();
@@ -455,8 +455,8 @@ impl Dispatcher {
 
     fn update_gauges(&self) {
         self.counters.waiting.store(self.waiting() as u64, Relaxed);
-        let under_way = self.in_pool.len() + self.follow_ups.len();
-        self.counters.in_flight.store(under_way as u64, Relaxed);
+        let in_flight = self.in_pool.len() + self.follow_ups.len();
+        self.counters.in_flight.store(in_flight as u64, Relaxed);
         if self.config.is_stream {
             let position = self.offsets.position();
             self.counters.position.store(position.map_or(0, |at| at.saturating_add(1)), Relaxed);
@@ -468,7 +468,7 @@ impl Dispatcher {
 }
 
 impl Drop for Dispatcher {
-    /// Starts nothing more. The broker redelivers what was not acknowledged.
+    /// Prevents further runs. The broker redelivers unacknowledged messages.
     fn drop(&mut self) {
         self.stopping.cancel();
         self.pool.cancel();

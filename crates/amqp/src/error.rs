@@ -159,7 +159,7 @@ impl fmt::Display for Error {
                 f,
                 "consumer {consumer} panicked, and its messages go back to the queue. This is a defect; please report it with the log"
             ),
-            Self::MissingPermissions(rights) => rights.fmt(f),
+            Self::MissingPermissions(missing) => missing.fmt(f),
             Self::Store(error) => error.fmt(f),
             Self::Pool(error) => error.fmt(f),
         }

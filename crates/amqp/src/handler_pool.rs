@@ -50,7 +50,7 @@ pub(crate) enum Job {
     Thread(Task<HandlerOutcome>),
 }
 
-/// Tells work that has not started that it must not start.
+/// Prevents work that has not started from starting.
 #[derive(Clone, Default)]
 pub(crate) struct CancelToken(Arc<AtomicBool>);
 
@@ -165,7 +165,7 @@ impl HandlerPool {
         })
     }
 
-    /// Submits a message and returns its number in the pool, or gives the message back if the queue is full.
+    /// Submits a job and returns its number in the pool. The error has the job if the queue is full, none if closed.
     pub(crate) fn submit(&self, job: Job) -> Result<u64, Option<Job>> {
         let full = |kind: SubmitErrorKind| kind == SubmitErrorKind::Full;
         match (self, job) {
@@ -230,7 +230,7 @@ impl RunStart {
         self.store.start(self.key)
     }
 
-    /// Takes the start back. Blocks.
+    /// Undoes the start. Blocks.
     fn undo(&self) {
         if self.recorded.take() {
             self.store.undo_starts(vec![self.key]);
@@ -385,7 +385,7 @@ fn success_outcome(delivery: &Delivery, started: u64) -> HandlerOutcome {
     if delivery.is_duplicate() { HandlerOutcome::Duplicate { started } } else { HandlerOutcome::Done { started } }
 }
 
-/// Adds consumer, worker, message id, attempt and trace to what the handler logs.
+/// Adds consumer, worker, message id, attempt and trace to the log lines of the handler.
 fn span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> tracing::Span {
     tracing::info_span!(
         "message",

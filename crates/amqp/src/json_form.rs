@@ -145,18 +145,18 @@ pub(crate) fn read(json: &Json) -> Result<Restored, String> {
 pub(crate) fn read_properties(json: &Json) -> Result<Properties, String> {
     let mut properties = Properties::default();
     for (name, value) in json.as_object().ok_or("properties is not an object")? {
-        let wrong = || format!("property {name} has the invalid value {value}");
+        let invalid = || format!("property {name} has the invalid value {value}");
         match name.as_str() {
-            "delivery_mode" => properties.delivery_mode = Some(number(value).ok_or_else(wrong)?),
-            "priority" => properties.priority = Some(number(value).ok_or_else(wrong)?),
-            "timestamp" => properties.timestamp = Some(value.as_u64().ok_or_else(wrong)?),
+            "delivery_mode" => properties.delivery_mode = Some(number(value).ok_or_else(invalid)?),
+            "priority" => properties.priority = Some(number(value).ok_or_else(invalid)?),
+            "timestamp" => properties.timestamp = Some(value.as_u64().ok_or_else(invalid)?),
             name => {
-                let raw = value["hex"].as_str().map(|text| unhex(text).ok_or_else(wrong)).transpose()?;
+                let raw = value["hex"].as_str().map(|text| unhex(text).ok_or_else(invalid)).transpose()?;
                 let text = match &raw {
                     Some(bytes) => bytes.iter().map(|byte| char::from(*byte)).collect(),
-                    None => value.as_str().ok_or_else(wrong)?.to_owned(),
+                    None => value.as_str().ok_or_else(invalid)?.to_owned(),
                 };
-                let (slot, bit) = properties.text_mut(name).ok_or_else(wrong)?;
+                let (slot, bit) = properties.text_mut(name).ok_or_else(invalid)?;
                 *slot = Some(text);
                 properties.latin |= if raw.is_some() { bit } else { 0 };
             }

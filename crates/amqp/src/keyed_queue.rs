@@ -13,7 +13,7 @@ pub(crate) type Key = Arc<str>;
 #[derive(Debug)]
 pub(crate) struct KeyedQueue<T> {
     ready: VecDeque<T>,
-    /// Has a key while one of its messages is ready or running, with the messages that wait behind it.
+    /// Keys with a ready or running message, and the messages that wait behind it.
     blocked: HashMap<Key, VecDeque<T>>,
     waiting: usize,
 }
@@ -43,7 +43,7 @@ impl<T> KeyedQueue<T> {
         self.ready.pop_front()
     }
 
-    /// Returns a message that was taken, to be started before any other.
+    /// Puts a popped message back, to be started before any other.
     pub(crate) fn push_front(&mut self, item: T) {
         self.ready.push_front(item);
     }

@@ -2,8 +2,7 @@
 //!
 //! A [`Client`] declares exchanges, queues and bindings ([`Exchange`], [`Queue`], [`Binding`]), runs a [`Consumer`] for
 //! each queue, and publishes through a [`Publisher`]. A message is acknowledged after its handler has succeeded. One
-//! whose handler fails is retried later; one that cannot be handled becomes a dead letter. A lost connection is
-//! restored.
+//! whose handler fails is retried later; one that cannot be handled becomes a dead letter. The client reconnects.
 //!
 //! ```no_run
 //! use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, Queue};

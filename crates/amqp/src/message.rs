@@ -99,9 +99,9 @@ impl Message {
         Ok(Self::requeued(queue, &read.exchange, &read.key, read.properties, read.body))
     }
 
-    /// Copies a stored message or dead letter, addressed to a queue, without what Gristmill and the broker noted about
-    /// its failures. (By its `x-death` the broker would drop a message that expires twice in one queue.) Its first
-    /// exchange and routing key stay visible to a consumer of that queue.
+    /// Copies a stored message or dead letter, addressed to a queue, without the headers in which Gristmill and the
+    /// broker record failures. (By its `x-death` the broker would drop a message that expires twice in one queue.) Its
+    /// first exchange and routing key stay visible to a consumer of that queue.
     pub(crate) fn requeued(queue: &str, exchange: &str, key: &str, mut properties: Properties, body: Bytes) -> Self {
         move_user_id_to_header(&mut properties);
         let headers = &mut properties.headers;
@@ -147,7 +147,7 @@ fn move_user_id_to_header(properties: &mut Properties) {
 fn is_publisher_header(name: &str) -> bool {
     const BROKER_HEADERS: [&str; 5] = ["CC", "BCC", "x-death", "x-delivery-count", "x-stream-offset"];
     let kept = [header::USER, header::HEADERS_DROPPED];
-    let is_note = name.starts_with("x-gristmill-") && !kept.contains(&name);
+    let is_gristmill = name.starts_with("x-gristmill-") && !kept.contains(&name);
     let is_death = name.starts_with("x-first-death-") || name.starts_with("x-last-death-");
-    !is_note && !is_death && !BROKER_HEADERS.contains(&name)
+    !is_gristmill && !is_death && !BROKER_HEADERS.contains(&name)
 }

@@ -82,7 +82,7 @@ struct OutBuffer {
 /// State of a channel number.
 enum ChannelEntry {
     Open(mpsc::UnboundedSender<Event>, SendGate),
-    /// Closed here; the number is free when the broker has confirmed, and dropping this sender tells the channel.
+    /// Closed here. The number is free when the broker has confirmed; dropping this sender then notifies the channel.
     Closing {
         _events: mpsc::UnboundedSender<Event>,
     },
@@ -106,7 +106,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Connection {
-    /// Negotiated heartbeat interval.
     pub(crate) fn heartbeat(&self) -> Duration {
         self.shared.tune.heartbeat
     }
@@ -229,7 +228,7 @@ impl Shared {
         });
         if first {
             lock(&self.out).ended = true;
-            // Dropping the senders tells the channels.
+            // Dropping the senders notifies the channels.
             lock(&self.channels).clear();
             self.written.notify_one();
             self.drained.notify_waiters();

@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 /// How long an outcome is kept for the redelivery of its message. A broker that did not notice the loss of the
-/// connection redelivers after some heartbeats.
+/// connection redelivers after a few heartbeats.
 const OUTCOME_RETENTION: Duration = Duration::from_secs(300);
 
 /// A run without a channel: where it runs, or its outcome and when it ended.
@@ -54,8 +54,8 @@ impl<P: PartialEq, E> Orphans<P, E> {
     /// Records that a run ended before a delivery took it over. Without an outcome the run is forgotten.
     pub(crate) fn ended(&mut self, fingerprint: &Fingerprint, place: &P, outcome: Option<E>, now: Instant) {
         let Some(orphans) = self.0.get_mut(fingerprint) else { return };
-        let is_it = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Running(running) if running == place);
-        let Some(at) = orphans.iter().position(is_it) else { return };
+        let is_this_run = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Running(running) if running == place);
+        let Some(at) = orphans.iter().position(is_this_run) else { return };
         orphans.remove(at);
         if let Some(outcome) = outcome {
             // Ended runs are taken over first: their delivery can be acknowledged at once.
@@ -103,7 +103,7 @@ mod tests {
     const ONE: Fingerprint = [1; 16];
     const TWO: Fingerprint = [2; 16];
 
-    fn shown(orphan: &Option<Orphan<u8, &str>>) -> String {
+    fn describe(orphan: &Option<Orphan<u8, &str>>) -> String {
         match orphan {
             Some(Orphan::Running(place)) => format!("running {place}"),
             Some(Orphan::Ended(outcome, _)) => format!("ended {outcome}"),
@@ -118,9 +118,9 @@ mod tests {
         orphans.ended(&ONE, &2, Some("done"), now);
         orphans.ended(&TWO, &3, None, now);
         assert!(orphans.has_outcomes(now) && !orphans.has_outcomes(now + OUTCOME_RETENTION));
-        let all: Vec<_> = (0..3).map(|_| shown(&orphans.adopt(&ONE))).collect();
+        let all: Vec<_> = (0..3).map(|_| describe(&orphans.adopt(&ONE))).collect();
         assert_eq!(all, ["ended done", "running 1", "none"]);
-        assert_eq!(shown(&orphans.adopt(&TWO)), "none");
+        assert_eq!(describe(&orphans.adopt(&TWO)), "none");
         assert!(orphans.is_empty() && !orphans.has_outcomes(now));
     }
 
@@ -131,8 +131,8 @@ mod tests {
         orphans.ended(&ONE, &1, Some("done"), now);
         assert!(orphans.take_expired(now).is_empty());
         assert_eq!(orphans.take_expired(now + OUTCOME_RETENTION), ["done"]);
-        assert_eq!(shown(&orphans.adopt(&ONE)), "none");
-        assert_eq!(shown(&orphans.adopt(&TWO)), "running 2");
+        assert_eq!(describe(&orphans.adopt(&ONE)), "none");
+        assert_eq!(describe(&orphans.adopt(&TWO)), "running 2");
     }
 
     #[test]
@@ -141,7 +141,10 @@ mod tests {
         orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
         orphans.ended(&ONE, &1, Some("done"), now);
         orphans.detach([(TWO, 2)].into_iter());
-        assert_eq!(shown(&orphans.adopt(&ONE)), "ended done");
-        assert_eq!((shown(&orphans.adopt(&TWO)), shown(&orphans.adopt(&TWO))), ("running 2".into(), "none".into()));
+        assert_eq!(describe(&orphans.adopt(&ONE)), "ended done");
+        assert_eq!(
+            (describe(&orphans.adopt(&TWO)), describe(&orphans.adopt(&TWO))),
+            ("running 2".into(), "none".into())
+        );
     }
 }

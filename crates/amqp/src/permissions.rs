@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 /// A kind of permission, in RabbitMQ's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)] // They are RabbitMQ's own words.
+#[allow(missing_docs)] // Defined by RabbitMQ.
 pub enum Permission {
     Configure,
     Write,
@@ -64,19 +64,19 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_EXCHANGE: &str = "amq.default";
 
 impl MissingPermission {
-    pub(crate) fn new(right: Permission, kind: &'static str, name: &str) -> Self {
+    pub(crate) fn new(permission: Permission, kind: &'static str, name: &str) -> Self {
         let name = if name.is_empty() { DEFAULT_EXCHANGE } else { name };
-        Self { permission: right, kind, name: name.to_owned() }
+        Self { permission, kind, name: name.to_owned() }
     }
 }
 
 impl fmt::Display for MissingPermissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "user {} of virtual host {} lacks permissions: ", self.user, self.vhost)?;
-        for (at, MissingPermission { permission: right, kind, name }) in self.missing.iter().enumerate() {
+        for (at, MissingPermission { permission, kind, name }) in self.missing.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            let why = if *right == Permission::Configure { ", which does not exist" } else { "" };
-            write!(f, "{comma}{right} on {kind} {name}{why}")?;
+            let why = if *permission == Permission::Configure { ", which does not exist" } else { "" };
+            write!(f, "{comma}{permission} on {kind} {name}{why}")?;
         }
         let [configure, write, read] = self.needed.each_ref().map(pattern);
         write!(
@@ -111,7 +111,7 @@ fn pattern(names: &BTreeSet<String>) -> String {
     format!("^({})$", names.iter().map(escaped).collect::<Vec<_>>().join("|"))
 }
 
-/// Declares everything, and finds what the user lacks for it and for these consumers.
+/// Declares everything. The error names the permissions that the user lacks for that and for these consumers.
 pub(crate) async fn declare(
     topology: &Topology,
     consumers: &[ConsumerConfig],
@@ -119,13 +119,13 @@ pub(crate) async fn declare(
 ) -> Result<(), Error> {
     let mut missing = match topology.declare(connection).await {
         Ok(()) => Vec::new(),
-        Err(Error::MissingPermissions(rights)) => rights.missing,
+        Err(Error::MissingPermissions(error)) => error.missing,
         Err(error) => return Err(error),
     };
     for config in consumers {
         let unknown = topology.declares_nothing() && !may_declare_retry_queues(config, connection).await?;
         if unknown || topology.is_restricted() {
-            missing.extend(lacking(config, connection).await?);
+            missing.extend(missing_for(config, connection).await?);
         }
     }
     match missing.is_empty() {
@@ -142,11 +142,11 @@ pub(crate) fn error(
 ) -> Error {
     missing.sort();
     missing.dedup();
-    let of = |right| missing.iter().filter(move |one| one.permission == right).map(|one| one.name.clone());
+    let names = |permission| missing.iter().filter(move |one| one.permission == permission).map(|one| one.name.clone());
     let mut needed =
-        [Permission::Configure, Permission::Write, Permission::Read].map(|right| of(right).collect::<BTreeSet<_>>());
+        [Permission::Configure, Permission::Write, Permission::Read].map(|kind| names(kind).collect::<BTreeSet<_>>());
     // Binding needs read access to the exchange, and the broker reads a queue with dead letters in the user's name.
-    needed[2].extend(of(Permission::Configure));
+    needed[2].extend(names(Permission::Configure));
     for config in consumers {
         let dead = MissingPermission::new(Permission::Write, "exchange", &config.dead_letter_target.0).name;
         needed[1].extend([DEFAULT_EXCHANGE.to_owned(), dead]);
@@ -161,13 +161,13 @@ pub(crate) fn error(
     }))
 }
 
-/// Finds what a consumer lacks besides its queue: retry queues, and permissions to publish to its exchanges.
-async fn lacking(config: &ConsumerConfig, connection: &Connection) -> Result<Vec<MissingPermission>, Error> {
+/// Finds the permissions that a consumer lacks for its retry queues and to publish to its exchanges.
+async fn missing_for(config: &ConsumerConfig, connection: &Connection) -> Result<Vec<MissingPermission>, Error> {
     let mut missing = Vec::new();
     if !config.in_place {
         let topology = Topology { queues: retry_queues(config), ..Topology::default() };
         match topology.declare(connection).await {
-            Err(Error::MissingPermissions(rights)) => missing.extend(rights.missing),
+            Err(Error::MissingPermissions(error)) => missing.extend(error.missing),
             other => other?,
         }
     }

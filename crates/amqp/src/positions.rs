@@ -1,7 +1,7 @@
-//! Stores positions in streams: where a consumer begins, and what it has finished.
+//! Stores positions in streams, and finds the offset where a consumer begins.
 //!
 //! A position is the lowest unfinished offset. It is written a few times a second and at the end, not for each message:
-//! after a kill, the last moments are read again.
+//! after a kill, messages finished since the last write are read again.
 
 use crate::{
     consumer::{ConsumerConfig, Offset},

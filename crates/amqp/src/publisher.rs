@@ -33,7 +33,7 @@ struct Request {
 }
 
 impl Publisher {
-    pub(crate) fn start(broker: ManagedConnection, in_flight: usize, confirm_timeout: Duration) -> Self {
+    pub(crate) fn start(broker: ManagedConnection, max_in_flight: usize, confirm_timeout: Duration) -> Self {
         let (requests, incoming) = mpsc::unbounded_channel();
         tokio::spawn(
             PublisherTask {
@@ -48,11 +48,11 @@ impl Publisher {
             }
             .run(),
         );
-        Self { requests, permits: Arc::new(Semaphore::new(in_flight)), confirm_timeout }
+        Self { requests, permits: Arc::new(Semaphore::new(max_in_flight)), confirm_timeout }
     }
 
     /// Publishes a message. `Ok` means that the broker has it: on disk, for a persistent message and a durable queue. A
-    /// message that no queue takes is [`Error::Unroutable`]. Waits while too many are unconfirmed.
+    /// message for which no queue is bound is [`Error::Unroutable`]. Waits while too many are unconfirmed.
     pub async fn publish(&self, message: Message) -> Result<(), Error> {
         self.send(message).await?.await
     }
@@ -277,7 +277,7 @@ impl PublisherTask {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            // A returned message comes before its confirmation, without its tag; an equal pending message is as good.
+            // Comes before the confirmation and has no tag, so it is matched to an equal pending message.
             Event::Returned(returned) => {
                 let sent = self.sent;
                 let find = |same: fn(&Message, &Received) -> bool| {

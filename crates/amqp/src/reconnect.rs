@@ -29,20 +29,11 @@ pub(crate) const BACKOFF: Retry =
 /// A connection that lasted this long resets the back-off.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether transient failures before the first connection are logged as warnings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StartupErrors {
-    /// Log a warning: a service is waiting for its broker.
-    Warn,
-    /// The caller of [`ManagedConnection::wait_for_first`] gets the last failure as an error.
-    Return,
-}
-
 impl ManagedConnection {
-    pub(crate) fn start(endpoints: Arc<[Endpoint]>, connection_name: String, startup: StartupErrors) -> Self {
+    pub(crate) fn start(endpoints: Arc<[Endpoint]>, connection_name: String) -> Self {
         let (state, watching) = watch::channel(ConnectionState::Disconnected(None, 0, 0));
         let (stop, stopped) = watch::channel(());
-        tokio::spawn(reconnect_loop(endpoints, connection_name, startup, state, stopped));
+        tokio::spawn(reconnect_loop(endpoints, connection_name, state, stopped));
         Self { state: watching, stop: Arc::new(stop) }
     }
 
@@ -59,7 +50,7 @@ impl ManagedConnection {
         }
     }
 
-    /// Waits for the first connection. An error that is not transient is returned once all `nodes` were tried.
+    /// Waits for the first connection. Returns a permanent error once all `nodes` were tried, else the last error.
     pub(crate) async fn wait_for_first(&self, nodes: usize, within: Duration) -> Result<(), Error> {
         let mut state = self.state.clone();
         let mut last = None;
@@ -106,7 +97,6 @@ pub(crate) fn deadline_after(wait: Duration) -> tokio::time::Instant {
 async fn reconnect_loop(
     endpoints: Arc<[Endpoint]>,
     connection_name: String,
-    startup: StartupErrors,
     state: watch::Sender<ConnectionState>,
     mut stopped: watch::Receiver<()>,
 ) {
@@ -143,14 +133,12 @@ async fn reconnect_loop(
         };
         let wait = BACKOFF.delay(failed + 1);
         failed = failed.saturating_add(1);
-        // Before the first connection, an error that is not transient is returned at once by `first`.
-        let is_returned = connected == 0 && (startup == StartupErrors::Return || !error.is_transient());
-        // Warn once, and then at every 20th failure.
-        if (!is_warned && !is_returned) || failed.is_multiple_of(20) {
+        // Warn once and at every 20th failure. Before the first connection, `wait_for_first` returns the error.
+        if connected > 0 && (!is_warned || failed.is_multiple_of(20)) {
             is_warned = true;
             tracing::warn!(broker = %endpoint, connection = connection_name, %error, failed, "not connected; retrying");
         } else {
-            tracing::debug!(broker = %endpoint, connection = connection_name, %error, try_again_in = ?wait, "not connected");
+            tracing::debug!(broker = %endpoint, connection = connection_name, %error, retry_in = ?wait, "not connected");
         }
         state.send_replace(ConnectionState::Disconnected(Some(error), failed, connected));
         tokio::select! {

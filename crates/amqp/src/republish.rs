@@ -27,12 +27,11 @@ use std::{
     time::Duration,
 };
 
-/// Republishes the messages of one consumer.
 #[derive(Clone)]
 pub(crate) struct Republisher {
     pub(crate) config: Arc<ConsumerConfig>,
-    /// Waits for confirmations without a timeout, also while the broker is blocked: a message that is given up and sent
-    /// again would arrive once for each time that it was sent.
+    /// Waits for confirmations without a timeout, also while the broker is blocked: a message that is sent
+    /// again after a timeout would arrive once for each time that it was sent.
     pub(crate) publisher: Publisher,
     pub(crate) broker: ManagedConnection,
     pub(crate) store: Option<Store>,
@@ -115,7 +114,7 @@ impl Republisher {
     }
 
     /// Declares a retry queue once and waits until it works. RabbitMQ 3.10 does not dead-letter messages that a queue
-    /// took in its first moments: 3 of 175 new queues kept their messages until they were inspected.
+    /// accepted in its first moments: 3 of 175 new queues kept their messages until they were inspected.
     async fn declare_retry_queue(&self, topology: &Topology, delay_ms: u64) {
         let mut declared = self.declared_retry_queues.lock().await;
         if declared.contains(&delay_ms) {
@@ -212,7 +211,7 @@ impl Republisher {
 
     /// Publishes, and warns while no confirmation comes: messages behind it in order wait too.
     async fn publish(&self, message: Message) -> Result<(), Error> {
-        let to = (message.exchange.clone(), message.key.clone());
+        let route = (message.exchange.clone(), message.key.clone());
         let publish = self.publisher.publish(message);
         tokio::pin!(publish);
         loop {
@@ -220,8 +219,8 @@ impl Republisher {
                 published = &mut publish => return published,
                 () = tokio::time::sleep(SLOW_CONFIRM_INTERVAL) => tracing::warn!(
                     consumer = self.config.name,
-                    exchange = to.0,
-                    key = to.1,
+                    exchange = route.0,
+                    key = route.1,
                     "the broker has not confirmed a republished message yet; still waiting"
                 ),
             }
@@ -267,8 +266,8 @@ impl Republisher {
         let mut tries = 0;
         loop {
             let (store, dead_letter) = (store.clone(), dead_letter.clone());
-            let kept = tokio::task::spawn_blocking(move || store.dead_letters().insert(dead_letter)).await;
-            let error = match kept {
+            let inserted = tokio::task::spawn_blocking(move || store.dead_letters().insert(dead_letter)).await;
+            let error = match inserted {
                 Ok(Ok(_)) => return true,
                 Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
@@ -313,12 +312,12 @@ fn round_up_delay(delay: Duration) -> u64 {
     step
 }
 
-/// Names of the queues that a consumer of `queue` may have declared: its dead letters, unless they go elsewhere, and
-/// its retry queues. The first retry queue exists whenever another does, so if it does not exist the others need not be
-/// queried. (The broker logs each query for a missing queue as an error.)
+/// Names of the queues that a consumer of `queue` may have declared: its dead-letter queue, unless another target is
+/// set, and its retry queues. The first retry queue exists whenever another does, so if it does not exist the others
+/// need not be queried. (The broker logs each query for a missing queue as an error.)
 pub fn derived_queue_names(queue: &str) -> impl Iterator<Item = String> {
-    let waiting = (0..=MAX_DOUBLINGS).map(move |step| retry_queue(queue, MIN_DELAY_MS << step).name);
-    std::iter::once(format!("{queue}.dead")).chain(waiting)
+    let retry_queues = (0..=MAX_DOUBLINGS).map(move |step| retry_queue(queue, MIN_DELAY_MS << step).name);
+    std::iter::once(format!("{queue}.dead")).chain(retry_queues)
 }
 
 /// Retry queues of a consumer, by its retry policy.
@@ -395,7 +394,7 @@ mod tests {
 
     #[test]
     fn delays_are_rounded_up_to_powers_of_two() {
-        let check = |milliseconds, want| assert_eq!(round_up_delay(Duration::from_millis(milliseconds)), want);
+        let check = |milliseconds, expected| assert_eq!(round_up_delay(Duration::from_millis(milliseconds)), expected);
         check(0, 125);
         check(125, 125);
         check(126, 250);

@@ -21,7 +21,7 @@ pub(crate) struct SinkGate {
 struct Shared {
     is_closed: AtomicBool,
     now: AtomicU64,
-    /// End times of runs that failed with the sink, by number, until their results are read.
+    /// End times of runs that failed because of the sink, by number, until their results are read.
     failed: Mutex<HashMap<u64, u64>>,
 }
 
@@ -58,13 +58,13 @@ impl SinkGate {
         self.shared.now.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Records a run that failed with the sink, before its result can be read.
+    /// Records a run that failed because of the sink, before its result can be read.
     pub(crate) fn record(&self, number: u64) {
         let ended = self.advance();
         self.failed().insert(number, ended);
     }
 
-    /// Takes out the end time of a run that failed with the sink. None if the pool ended it, for example by a timeout.
+    /// Takes out the end time of a run that failed because of the sink. None if the pool ended it, as after a timeout.
     pub(crate) fn take(&self, number: u64) -> Option<u64> {
         self.failed().remove(&number)
     }

@@ -1,7 +1,6 @@
 //! Defaults and bounds of the number of workers and the prefetch.
 
 pub(crate) const MAX_WORKERS: usize = 200;
-/// Maximum default prefetch.
 const MAX_DEFAULT_PREFETCH: usize = 500;
 pub(crate) const MAX_PREFETCH: usize = 1000;
 
@@ -24,22 +23,22 @@ impl Sizing {
         cores: usize,
         mut clamped: impl FnMut(&'static str, usize, usize),
     ) -> Self {
-        let given = match workers {
+        let count = match workers {
             0 => cores.saturating_mul(4).clamp(1, MAX_WORKERS),
-            asked => asked.min(MAX_WORKERS),
+            requested => requested.min(MAX_WORKERS),
         };
-        let asked = if workers == 0 { cores.saturating_mul(4) } else { workers };
-        if given < asked {
-            clamped("workers", asked, given);
+        let requested = if workers == 0 { cores.saturating_mul(4) } else { workers };
+        if count < requested {
+            clamped("workers", requested, count);
         }
-        let ahead = match prefetch {
-            0 => (given * 10).min(MAX_DEFAULT_PREFETCH),
-            asked => asked.min(MAX_PREFETCH),
+        let bound = match prefetch {
+            0 => (count * 10).min(MAX_DEFAULT_PREFETCH),
+            requested => requested.min(MAX_PREFETCH),
         };
-        if ahead < prefetch {
-            clamped("prefetch", prefetch, ahead);
+        if bound < prefetch {
+            clamped("prefetch", prefetch, bound);
         }
-        Self { workers: given, prefetch: ahead as u16, is_explicit: prefetch != 0, queue: given * 2 }
+        Self { workers: count, prefetch: bound as u16, is_explicit: prefetch != 0, queue: count * 2 }
     }
 }
 
@@ -52,11 +51,11 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(cores: usize, asked: (usize, usize), given: (usize, u16, usize), clamps: &[(&str, usize, usize)]) {
+    fn check(cores: usize, requested: (usize, usize), expected: (usize, u16, usize), clamps: &[(&str, usize, usize)]) {
         let mut clamped = Vec::new();
-        let sizing = Sizing::of(asked.0, asked.1, cores, |what, asked, given| clamped.push((what, asked, given)));
-        assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), given, "{cores} cores, {asked:?}");
-        assert_eq!(clamped, clamps, "{cores} cores, {asked:?}");
+        let sizing = Sizing::of(requested.0, requested.1, cores, |what, from, to| clamped.push((what, from, to)));
+        assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), expected, "{cores} cores, {requested:?}");
+        assert_eq!(clamped, clamps, "{cores} cores, {requested:?}");
     }
 
     #[test]

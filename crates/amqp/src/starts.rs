@@ -40,7 +40,6 @@ pub(crate) struct StartStore {
     limit: u32,
 }
 
-/// Whether a message may be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartDecision {
     Allowed,
@@ -257,7 +256,7 @@ impl Starts {
         key.is_some() && starts >= 1.min(limit - 1)
     }
 
-    /// Notes that an attempt in place has failed. Returns the store that records it on another thread.
+    /// Counts a failed attempt in place. Returns the store that records it on another thread.
     pub(crate) fn attempt_failed(&mut self, key: RunKey, failed: u32) -> Option<StartStore> {
         self.known.insert(key, KnownRun { starts: 0, failed, age: (Duration::ZERO, Instant::now()) });
         self.store.clone()

@@ -224,7 +224,6 @@ impl Binding {
     }
 }
 
-/// All declarations of a client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topology {
     pub(crate) exchanges: Vec<Exchange>,
@@ -260,8 +259,8 @@ impl Topology {
 
     /// Asks the broker for the kind of each of these queues that is not declared here.
     pub(crate) async fn find_kinds(&mut self, connection: &Connection, names: &[Arc<str>]) -> Result<(), Error> {
-        let is_one = |queue: &&mut Queue| names.iter().any(|name| **name == *queue.name);
-        for queue in self.queues.iter_mut().filter(|queue| queue.kind().is_none()).filter(is_one) {
+        let is_named = |queue: &&mut Queue| names.iter().any(|name| **name == *queue.name);
+        for queue in self.queues.iter_mut().filter(|queue| queue.kind().is_none()).filter(is_named) {
             queue.found_kind = queue_kind::find(connection, &queue.name).await?;
         }
         Ok(())
@@ -279,14 +278,14 @@ impl Topology {
     pub(crate) fn for_queue(&self, queue: &str) -> Self {
         let queues = self.queue(queue).cloned().into_iter().collect();
         let mut part = Self { queues, refused: self.refused.clone(), ..Self::default() };
-        let mut wanted = vec![Destination::Queue(queue.to_owned())];
-        while let Some(to) = wanted.pop() {
+        let mut pending = vec![Destination::Queue(queue.to_owned())];
+        while let Some(to) = pending.pop() {
             for binding in self.bindings.iter().filter(|binding| binding.to == to) {
                 if part.bindings.contains(binding) {
                     continue;
                 }
                 part.bindings.push(binding.clone());
-                wanted.push(Destination::Exchange(binding.exchange.clone()));
+                pending.push(Destination::Exchange(binding.exchange.clone()));
                 let known = part.exchanges.iter().any(|exchange| exchange.name == binding.exchange);
                 let exchange = self.exchanges.iter().find(|exchange| exchange.name == binding.exchange);
                 part.exchanges.extend(exchange.filter(|_| !known).cloned());
@@ -310,7 +309,6 @@ impl Topology {
         }
     }
 
-    /// Adds the declarations of `other`.
     pub(crate) fn merge(mut self, other: &Self) -> Self {
         let new = |exchange: &&Exchange| !self.exchanges.contains(exchange);
         let exchanges: Vec<_> = other.exchanges.iter().filter(new).cloned().collect();
@@ -322,22 +320,21 @@ impl Topology {
 
     /// Declares each item separately: a failure does not prevent the others. For reconnects, where no caller waits.
     pub(crate) async fn declare_each(&self, connection: &Connection) {
-        let mut alone: Vec<Self> = Vec::new();
+        let mut parts: Vec<Self> = Vec::new();
         let empty = || Self { refused: self.refused.clone(), ..Self::default() };
         let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..empty() };
         let queue = |queue: &Queue| Self { queues: vec![queue.clone()], ..empty() };
         let binding = |binding: &Binding| Self { bindings: vec![binding.clone()], ..empty() };
-        alone.extend(self.exchanges.iter().map(exchange));
-        alone.extend(self.queues.iter().map(queue));
-        alone.extend(self.bindings.iter().map(binding));
-        for one in alone {
+        parts.extend(self.exchanges.iter().map(exchange));
+        parts.extend(self.queues.iter().map(queue));
+        parts.extend(self.bindings.iter().map(binding));
+        for one in parts {
             if let Err(error) = one.declare(connection).await {
                 tracing::warn!(%error, "cannot declare again");
             }
         }
     }
 
-    /// Checks the declarations, before connecting.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.validate().map_err(Error::Declaration)
     }
@@ -416,7 +413,7 @@ impl Topology {
                 other => other?,
             }
             if self.refused.names().insert(step.declaration.clone()) {
-                tracing::info!(what = ?step.declaration, "no permission to declare it, but it exists; it is used as it is");
+                tracing::info!(what = ?step.declaration, "no permission to declare an existing item; it is used as it is");
             }
         }
         if let Some(channel) = channel {

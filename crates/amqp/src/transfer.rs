@@ -92,7 +92,7 @@ impl<'a> TransferRun<'a> {
         Self { broker, publisher, transfer, progress: Transferred::default(), fault: None }
     }
 
-    /// Moves what is in the source now, until `cancelled` completes. Messages that arrive meanwhile stay.
+    /// Moves the messages that are in the source at the start, until `cancelled` completes. Later messages stay.
     pub(crate) async fn run(&mut self, cancelled: impl Future<Output = ()>) -> Result<(), Error> {
         let Transfer { source, target, .. } = self.transfer;
         if source == target {
@@ -103,7 +103,7 @@ impl<'a> TransferRun<'a> {
             self.depth(target).await?;
             self.depth(source).await
         };
-        let Some(at_start) = unless(cancelled.as_mut(), at_start).await else {
+        let Some(at_start) = or_cancelled(cancelled.as_mut(), at_start).await else {
             return self.cancel();
         };
         let mut left = at_start?;
@@ -124,7 +124,7 @@ impl<'a> TransferRun<'a> {
                 return Err(self.fault.take().unwrap_or(lost));
             }
             tracing::warn!(error = %lost, source, target, "the move was interrupted; it continues");
-            let Some(depth) = unless(cancelled.as_mut(), self.depth_after_loss()).await else {
+            let Some(depth) = or_cancelled(cancelled.as_mut(), self.depth_after_loss()).await else {
                 return self.cancel();
             };
             left = depth?.min(self.progress.total_at_start);
@@ -142,21 +142,15 @@ impl<'a> TransferRun<'a> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        let Transferred {
-            total_at_start: at_start,
-            matched,
-            connection_losses: interrupted,
-            interrupted: cancelled,
-            ..
-        } = self.progress;
+        let Transferred { total_at_start, matched, connection_losses, interrupted, .. } = self.progress;
         let is_limited = self.transfer.limit.is_some_and(|limit| matched >= limit);
-        let missing = at_start.saturating_sub(seen);
-        if interrupted == 0 || cancelled || is_limited || missing == 0 {
+        let missing = total_at_start.saturating_sub(seen);
+        if connection_losses == 0 || interrupted || is_limited || missing == 0 {
             return Ok(());
         }
         Err(Error::Message(format!(
             "at least {missing} messages of queue {} were not examined: after the connection was lost they were not in the queue. \
-             Another consumer received them, or the broker has not noticed the loss. Repeat the move to examine the others",
+             Another consumer received them, or the broker has not noticed the loss. Repeat the move to examine those that are back",
             self.transfer.source
         )))
     }
@@ -169,13 +163,13 @@ impl<'a> TransferRun<'a> {
     /// Number of messages in the source after a lost connection. The broker requeues those of the lost channel when it
     /// notices the loss, by its heartbeats; another consumer may have received some.
     async fn depth_after_loss(&self) -> Result<u64, Error> {
-        let Transferred { total_at_start: at_start, moved, .. } = self.progress;
+        let Transferred { total_at_start, moved, .. } = self.progress;
         let heartbeat = self.broker.connected().await?.0.heartbeat();
         // A broker closes a connection after two heartbeats without data.
         let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
         loop {
             match self.depth(&self.transfer.source).await {
-                Ok(depth) if depth + moved >= at_start || Instant::now() >= until => return Ok(depth),
+                Ok(depth) if depth + moved >= total_at_start || Instant::now() >= until => return Ok(depth),
                 Err(error) if !error.is_transient() || Instant::now() >= until => return Err(error),
                 Ok(_) | Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
@@ -185,7 +179,7 @@ impl<'a> TransferRun<'a> {
     /// Examines up to `left` messages through one channel.
     async fn pass(&mut self, left: u64, mut cancelled: Pin<&mut impl Future<Output = ()>>) -> Result<(), Error> {
         let opening = async { Browser::open(&self.broker.connected().await?.0, &self.transfer.source).await };
-        let Some(browser) = unless(cancelled.as_mut(), opening).await else { return self.cancel() };
+        let Some(browser) = or_cancelled(cancelled.as_mut(), opening).await else { return self.cancel() };
         let mut browser = browser?;
         let mut publications: JoinSet<(u64, Result<(), Error>)> = JoinSet::new();
         let (mut left, mut held) = (left, 0);
@@ -212,7 +206,7 @@ impl<'a> TransferRun<'a> {
                     }
                 }
                 // Also without open requests, to notice a lost connection.
-                answer = browser.next() => match answer {
+                reply = browser.next() => match reply {
                     Ok(Some((tag, delivery))) => {
                         let publication = self.publication(&delivery).filter(|_| !self.transfer.dry_run);
                         match publication.filter(|_| self.fault.is_none() && !self.progress.interrupted) {
@@ -231,7 +225,7 @@ impl<'a> TransferRun<'a> {
         if let Some(error) = lost {
             // Messages being published still arrive, and stay in the source too.
             let arriving = async { while publications.join_next().await.is_some() {} };
-            if !self.progress.interrupted && unless(cancelled, arriving).await.is_none() {
+            if !self.progress.interrupted && or_cancelled(cancelled, arriving).await.is_none() {
                 self.progress.interrupted = true;
             }
             return Err(error);
@@ -274,7 +268,7 @@ impl<'a> TransferRun<'a> {
 }
 
 /// Returns the output of `work`, or none if it is cancelled first.
-async fn unless<T>(cancelled: Pin<&mut impl Future<Output = ()>>, work: impl Future<Output = T>) -> Option<T> {
+async fn or_cancelled<T>(cancelled: Pin<&mut impl Future<Output = ()>>, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         () = cancelled => None,

@@ -1,4 +1,4 @@
-//! A broker that is killed repeatedly under load: no confirmed message is lost, and consuming resumes by itself.
+//! A broker that is killed repeatedly under load: no confirmed message is lost, and consuming resumes.
 
 use gristmill_amqp::{Client, Consumer, Message, Queue};
 use gristmill_broker::Broker;

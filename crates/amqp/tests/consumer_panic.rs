@@ -19,8 +19,8 @@ static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let is_it = String::from_utf8_lossy(bytes).contains(FAILS);
-        assert!(!is_it || HAS_PANICKED.swap(true, Relaxed), "expected panic");
+        let is_failure = String::from_utf8_lossy(bytes).contains(FAILS);
+        assert!(!is_failure || HAS_PANICKED.swap(true, Relaxed), "expected panic");
         Ok(bytes.len())
     }
 

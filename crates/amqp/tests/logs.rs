@@ -71,6 +71,8 @@ fn logs_have_worker_and_trace_and_never_a_password() {
         until("the number of consumers known", || two.stats().consumers.iter().all(|one| one.lag.is_some())).await;
         two.shutdown(SECONDS).await;
         let _ = Client::builder(broker.uri().replace(broker.user(), "unknown")).start().await;
+        let unreachable = Client::builder("amqp://127.0.0.1:1").queue(Queue::new("ordered")).consumer(ordered("third"));
+        assert!(unreachable.connect_timeout(Duration::from_millis(300)).start().await.is_err());
         // The retry keeps the trace context.
         assert_eq!(*log.lock().unwrap(), [Some(trace.to_owned()), Some(trace.to_owned())]);
     });
@@ -78,9 +80,14 @@ fn logs_have_worker_and_trace_and_never_a_password() {
     let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
     let line = text.lines().find(|line| line.contains("line of the handler")).unwrap();
     assert!(line.contains("worker=") && line.contains("consumer=\"logging\"") && line.contains(trace), "{line}");
-    assert!(text.contains("what=\"workers\" asked=5000 given=200"), "{text}");
-    assert!(text.contains("what=\"prefetch\" asked=5000 given=1000"), "{text}");
+    assert!(text.contains("what=\"workers\" requested=5000 used=200"), "{text}");
+    assert!(text.contains("what=\"prefetch\" requested=5000 used=1000"), "{text}");
     assert!(text.contains("consuming was interrupted"), "{text}");
+    // A lost connection is a warning. The failure of the first one is returned as an error.
+    let (startup, lost): (Vec<&str>, Vec<&str>) =
+        text.lines().filter(|line| line.contains("not connected")).partition(|line| line.contains("127.0.0.1:1/"));
+    assert!(!startup.is_empty() && startup.iter().all(|line| line.contains("DEBUG")), "{startup:?}");
+    assert!(lost.iter().any(|line| line.contains("WARN")), "{lost:?}");
     assert!(
         text.contains("several consumers receive messages from a queue that this consumer reads in order"),
         "{text}"

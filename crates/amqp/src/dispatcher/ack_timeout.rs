@@ -32,7 +32,7 @@ impl AckTimeout {
         self.samples.clear();
     }
 
-    /// Whether the next check is due.
+    /// Whether the next check is due; if so, records its time.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.limit.is_some()
             && !self.is_reported
@@ -72,16 +72,16 @@ impl Dispatcher {
         if !self.ack_timeout.observe(now, session.acks.last_tag(), oldest) {
             return;
         }
-        let is_it = |tag: u64| Some(tag) == oldest;
-        let running = self.in_pool.values().find(|message| is_it(message.tag) && !message.cancel.is_cancelled());
+        let is_oldest = |tag: u64| Some(tag) == oldest;
+        let running = self.in_pool.values().find(|message| is_oldest(message.tag) && !message.cancel.is_cancelled());
         tracing::warn!(
             consumer = self.config.name,
             queue = &*self.config.queue,
             id = running.and_then(|message| message.delivery.message_id()),
             consumer_timeout = ?self.config.consumer_timeout.unwrap_or_default(),
             "a message is unacknowledged after two thirds of the broker's consumer_timeout. When it expires, the broker redelivers \
-             the messages of this consumer; running handlers continue and their outcome is used. Raise consumer_timeout at the \
-             broker and tell the consumer the new value, or lower the handler's timeout"
+             the messages of this consumer; running handlers continue and their outcome is used then. Raise consumer_timeout at \
+             the broker and state the new value for the consumer, or lower the handler's timeout"
         );
     }
 }

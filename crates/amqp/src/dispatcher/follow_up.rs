@@ -1,6 +1,6 @@
 //! Follow-ups after a handler: a message is republished, or waits in place for another attempt.
 //!
-//! Each follow-up is a task that knows its number. The message stays here, where a redelivery can take its place.
+//! Each follow-up is a task that knows its number. The message stays here, where a redelivery can replace its delivery.
 
 use super::{
     Dispatcher, InFlight,
@@ -113,17 +113,17 @@ impl Dispatcher {
                 let failed = delivery.failed().saturating_add(1);
                 // A message at fault because it failed for too long stays at fault.
                 let sink_failed_since = sink_failed_since.filter(|_| failed_too_long);
-                let wait = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
+                let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
                 self.follow_ups.moves.spawn(async move {
-                    let confirmed = republisher.retry_later(&delivery, wait, &cancel).await;
+                    let confirmed = republisher.retry_later(&delivery, request, &cancel).await;
                     FollowUpEnd { number, confirmed }
                 })
             }
             FollowUp::Postpone { why, delay } => {
                 let failed = delivery.failed();
-                let wait = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
+                let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
                 self.follow_ups.moves.spawn(async move {
-                    let confirmed = republisher.retry_later(&delivery, wait, &cancel).await;
+                    let confirmed = republisher.retry_later(&delivery, request, &cancel).await;
                     FollowUpEnd { number, confirmed }
                 })
             }

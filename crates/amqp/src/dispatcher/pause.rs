@@ -1,27 +1,27 @@
 //! Pauses a consumer while its sink fails: the server, database or disk that its handler needs.
 //!
 //! Decides which failures are the sink's, holds the messages that wait for the sink with their attempts unused, and
-//! decides when one of them runs as a probe. It starts and moves nothing itself.
+//! decides when one of them runs as a probe. It does not start or move messages.
 //!
-//! | state   | event                                                   | next                                      |
-//! |---------|---------------------------------------------------------|-------------------------------------------|
-//! | running | the sink is unavailable                                 | paused; the message waits                 |
-//! | running | the sink fails, [`PAUSE_AFTER_FAILURES`] times in a row | paused; the message waits                 |
-//! | running | the sink fails with a message, fewer in a row           | running; the message waits for evidence   |
-//! | running | a message is handled that was started after the failures| running; what waits runs again            |
-//! | running | no evidence within the first delay                      | running; one that waits runs again        |
-//! | running | the sink fails again with a message, after a message was| running; it is the message's fault        |
-//! |         | handled that was started after the first failure        |                                           |
-//! | running | the sink fails only with messages that failed alone,    | running; it is the message's fault        |
-//! |         | [`MAX_PROBES`] times with this one                      |                                           |
-//! | paused  | the delay is over, and there is a message               | probing: that message runs, and no other  |
-//! | paused  | a message is handled that was started after the failures| running; what waits runs again            |
-//! |         | of a sink that was never unavailable                    |                                           |
-//! | probing | the probe is handled, or fails by itself                | running; what waits runs again            |
-//! | probing | the sink fails                                          | paused, twice as long; the message waits  |
-//! | probing | the sink fails only with messages that failed alone,    | it is the message's fault; paused while   |
-//! |         | [`MAX_PROBES`] times with this one                      | others wait, else running                 |
-//! | probing | the probe was not started                               | paused; another may be the probe          |
+//! | state   | event                                                    | next                                     |
+//! |---------|----------------------------------------------------------|------------------------------------------|
+//! | running | the sink is unavailable                                  | paused; the message waits                |
+//! | running | the sink fails, [`PAUSE_AFTER_FAILURES`] times in a row  | paused; the message waits                |
+//! | running | the sink fails for a message, fewer times in a row       | running; the message waits for evidence  |
+//! | running | a message is handled that was started after the failures | running; waiting messages run again      |
+//! | running | no evidence within the first delay                       | running; one waiting message runs again  |
+//! | running | the sink fails again for a message, after a message was  | running; it is the message's fault       |
+//! |         | handled that was started after the first failure         |                                          |
+//! | running | the sink fails only for messages that failed alone,      | running; it is the message's fault       |
+//! |         | [`MAX_PROBES`] times for this one                        |                                          |
+//! | paused  | the delay is over, and there is a message                | probing: only that message runs          |
+//! | paused  | a message is handled that was started after the failures | running; waiting messages run again      |
+//! |         | of a sink that was never unavailable                     |                                          |
+//! | probing | the probe is handled, or fails for another reason        | running; waiting messages run again      |
+//! | probing | the sink fails                                           | paused, twice as long; the message waits |
+//! | probing | the sink fails only for messages that failed alone,      | it is the message's fault; paused while  |
+//! |         | [`MAX_PROBES`] times for this one                        | others wait, else running                |
+//! | probing | the probe was not started                                | paused; another may be the probe         |
 //!
 //! "In a row" and "after" use the clock of the [`SinkGate`]: a message counts as handled after a failure if its run
 //! started when the failed run had ended, in whatever order they were submitted and their results are read.
@@ -29,8 +29,8 @@
 //! A failure of the sink is a message's fault only with evidence, and each attempt that a message uses needs new
 //! evidence. A message has failed alone if a message was handled that started after its failure, or was submitted after
 //! its run. That keeps counting while the sink fails for no other message, because there may be none left to show that
-//! the sink works. A run that fails by itself may not have used the sink: it ends a pause but is no evidence. Nor are
-//! attempts that a message has used by failing by itself.
+//! the sink works. A run that fails for another reason may not have used the sink: it ends a pause but is no evidence.
+//! Nor are attempts that a message has used for another reason.
 
 use crate::sink_gate::SinkGate;
 use gristmill_pool::{Breaker, Dependency, TaskError, breaker::BreakerState, breaker::Permit};
@@ -41,7 +41,7 @@ use tokio::time::Instant;
 const PAUSE_AFTER_FAILURES: usize = 5;
 /// Failures of one message after which, in a pause, others are tried first, and one that failed alone is at fault.
 const MAX_PROBES: u32 = 3;
-/// Time after which a message that keeps failing with the sink is at fault, though no other message could be tried.
+/// Time after which a message for which the sink keeps failing is at fault, though no other message could be tried.
 const MAX_BLOCKED: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) struct Pause<T> {
@@ -60,17 +60,17 @@ pub(super) struct Pause<T> {
     last_worked: u64,
     /// Latest start time of a run that the sink worked for.
     worked_since: u64,
-    /// Latest end time of a run for which the sink was unavailable, or failed with a message that has not failed alone.
+    /// Latest end time of a run for which the sink was unavailable, or failed for a message that has not failed alone.
     others_failed: u64,
-    /// When a waiting message is tried again.
+    /// When a waiting message runs again.
     due: Option<Instant>,
     /// Closed while consuming is paused, so that runs queued in the pool do not start.
     gate: SinkGate,
-    /// When consuming was paused.
+    /// When consuming was paused, if it is.
     since: Option<Instant>,
 }
 
-/// Failures of the sink with one message.
+/// Failures of the sink for one message.
 #[derive(Clone, Default)]
 pub(super) struct SinkFailures {
     /// First failure that may be the message's fault, and the number of such failures.
@@ -83,7 +83,7 @@ pub(super) struct SinkFailures {
 }
 
 impl SinkFailures {
-    /// For a message with which the sink has not failed in this attempt.
+    /// For a message for which the sink has not failed in this attempt.
     pub(super) fn new(failed_alone: bool) -> Self {
         Self { failed_alone, ..Self::default() }
     }
@@ -165,7 +165,6 @@ impl<T> Pause<T> {
         self.gate.is_closed()
     }
 
-    /// When consuming was paused, if it is.
     pub(super) fn since(&self) -> Option<Instant> {
         self.since
     }
@@ -226,15 +225,15 @@ impl<T> Pause<T> {
         self.probe = Some((number, permit));
     }
 
-    /// Notes a run that was not started or was cancelled: it is no evidence about the sink.
+    /// Records a run that was not started or was cancelled: it is no evidence about the sink.
     pub(super) fn run_skipped(&mut self, number: u64) {
         if let Some((_, permit)) = self.probe.take_if(|(probe, _)| *probe == number) {
             permit.withdraw();
         }
     }
 
-    /// Notes that the sink worked for a run that started at this time. Without a time, the run failed by itself or the
-    /// pool ended it, and it is no evidence.
+    /// Records that the sink worked for a run that started at this time. Without a time, the run failed for another
+    /// reason or the pool ended it, and it is no evidence.
     pub(super) fn worked(&mut self, number: u64, started: Option<u64>) -> Change {
         if let Some(started) = started {
             self.last_worked = self.last_worked.max(number);
@@ -282,7 +281,7 @@ impl<T> Pause<T> {
         }
     }
 
-    /// Notes a run that failed with the sink and ended at this time of the clock. Returns whose fault it is.
+    /// Records a run that failed because of the sink and ended at this time of the clock. Returns whose fault it is.
     pub(super) fn failed(
         &mut self,
         (number, ended): (u64, u64),

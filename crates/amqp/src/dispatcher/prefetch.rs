@@ -53,8 +53,8 @@ impl Dispatcher {
                 consumer = self.config.name,
                 queue = &*self.config.queue,
                 "a message was not acknowledged within the broker's consumer_timeout, so the broker redelivers this consumer's \
-                 messages; running handlers continue and their outcome is used. Raise consumer_timeout at the broker, or \
-                 lower the handler's timeout or the prefetch"
+                 messages; running handlers continue and their outcome is used then. Raise consumer_timeout at the broker, \
+                 or lower the handler's timeout or the prefetch"
             ),
         }
     }

@@ -12,7 +12,7 @@ use gristmill_pool::TaskError;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Where a delivery is whose channel was lost.
+/// Place of a delivery whose channel was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPlace {
     /// In the pool, by its number there.

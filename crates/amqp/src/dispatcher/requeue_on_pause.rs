@@ -44,8 +44,8 @@ impl Dispatcher {
 }
 
 impl Session {
-    /// Whether everything done is acknowledged, and has been for `for_long`.
-    fn is_settled(&self, for_long: Duration) -> bool {
-        self.acks.pending() == 0 && self.acked_at.is_none_or(|acked| acked.elapsed() >= for_long)
+    /// Whether no acknowledgement is pending, and the last was sent at least `settle_time` ago.
+    fn is_settled(&self, settle_time: Duration) -> bool {
+        self.acks.pending() == 0 && self.acked_at.is_none_or(|acked| acked.elapsed() >= settle_time)
     }
 }

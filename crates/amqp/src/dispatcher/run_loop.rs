@@ -5,11 +5,11 @@ use super::{
     requeue_on_pause::ACK_SETTLE_TIME,
     session::{self, Session},
 };
-use crate::reconnect::deadline_after;
 use crate::{
     error::Error,
     net::Event,
     publisher::sleep_until,
+    reconnect::deadline_after,
     wire::method::{Incoming, Outgoing},
 };
 use gristmill_pool::{Outcome, Results};
@@ -113,7 +113,7 @@ impl Dispatcher {
     }
 
     pub(super) fn open_session(&self, failed: u32) -> OpeningSession {
-        let opening = session::SessionOptions {
+        let options = session::SessionOptions {
             config: Arc::clone(&self.config),
             broker: self.broker.clone(),
             topology: Arc::clone(&self.topology),
@@ -129,7 +129,7 @@ impl Dispatcher {
                 Some(starts) => tokio::task::spawn_blocking(move || starts.load()).await.unwrap_or_default(),
                 None => Vec::new(),
             };
-            Ok((Session::open(opening).await?, runs))
+            Ok((Session::open(options).await?, runs))
         })
     }
 
@@ -274,7 +274,6 @@ pub(super) async fn next_event(session: &mut Option<Session>) -> Result<Event, E
     }
 }
 
-/// Returns the next result if one is ready.
 async fn try_next_result<T>(results: &mut Results<T>) -> Option<Outcome<T>> {
     std::future::poll_fn(|context| {
         let next = pin!(results.next_async());

@@ -1,4 +1,4 @@
-//! One channel that consumes: how it is opened, acknowledged and given another prefetch.
+//! One consuming channel: opens it, acknowledges deliveries, and changes the prefetch.
 
 use super::offsets::Resume;
 use crate::{
@@ -46,13 +46,11 @@ pub(super) struct Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
-    /// Requested at this time.
     Requested(Instant),
     /// The consumer is being cancelled; waits for the broker's confirmation.
     Cancelling(u16),
 }
 
-/// Options for opening a session.
 pub(super) struct SessionOptions {
     pub(super) config: Arc<ConsumerConfig>,
     pub(super) broker: ManagedConnection,
@@ -78,7 +76,6 @@ const PREFETCH_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Session {
-    /// Opens a channel and consumes through it.
     pub(super) async fn open(options: SessionOptions) -> Result<Self, Error> {
         let SessionOptions { config, broker, topology, mut resume, is_reopen, prefetch, others, failed } = options;
         if failed > 0 {
@@ -187,9 +184,9 @@ impl Session {
             self.flush_by = Some(until);
             return 0;
         }
-        let enough = ACK_BATCH.min(usize::from(self.prefetch) / 4).max(1);
+        let batch = ACK_BATCH.min(usize::from(self.prefetch) / 4).max(1);
         let until = *self.flush_by.get_or_insert_with(|| Instant::now() + ACK_INTERVAL);
-        if !now && !at_end && pending < enough && Instant::now() < until {
+        if !now && !at_end && pending < batch && Instant::now() < until {
             return 0;
         }
         self.flush_by = None;

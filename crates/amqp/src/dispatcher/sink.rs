@@ -13,11 +13,11 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 impl InFlight {
     /// When the sink began to fail for the message, in milliseconds since 1970.
     pub(super) fn sink_failed_since(&self) -> Option<u64> {
-        let here = || {
+        let since_first_failure = || {
             let lasted = u64::try_from(self.sink_failures.lasted()?.as_millis()).ok()?;
             Some(now().saturating_sub(lasted))
         };
-        self.delivery.sink_failed_since().or_else(here)
+        self.delivery.sink_failed_since().or_else(since_first_failure)
     }
 }
 
@@ -53,7 +53,7 @@ impl Dispatcher {
         }
     }
 
-    /// Notes that the sink worked for a run that started at this time. Without a time the run is no evidence.
+    /// Records that the sink worked for a run that started at this time. Without a time the run is no evidence.
     pub(super) fn sink_worked(&mut self, number: u64, started: Option<u64>) {
         if self.pause.worked(number, started) == Change::Resumed {
             self.counters.set_paused(None);
@@ -61,7 +61,7 @@ impl Dispatcher {
         }
     }
 
-    /// Notes a failure. Returns whose fault it is if the sink may have failed, and none if it is the message's fault.
+    /// Records a failure. Returns whose fault it is if the sink may have failed, and none if it is the message's fault.
     pub(super) fn sink_failed(&mut self, number: u64, message: &mut InFlight, error: &TaskError) -> Option<Fault> {
         let ended = self.pause.gate().take(number);
         let dependency = match error.cause() {
@@ -80,9 +80,9 @@ impl Dispatcher {
         let since = message.delivery.sink_failed_since();
         let failed_for = since.map(|since| Duration::from_millis(now().saturating_sub(since))).unwrap_or_default();
         let can_move = !self.retries_in_place(message);
-        let tried = FailedMessage { failures: &mut message.sink_failures, failed_for, can_move };
+        let failed_message = FailedMessage { failures: &mut message.sink_failures, failed_for, can_move };
         let ended = ended.unwrap_or_else(|| self.pause.gate().advance());
-        let (fault, change) = self.pause.failed((number, ended), error, dependency, tried);
+        let (fault, change) = self.pause.failed((number, ended), error, dependency, failed_message);
         self.counters.sink_failures.fetch_add(1, Relaxed);
         match change {
             Change::None => {}

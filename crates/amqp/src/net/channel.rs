@@ -67,8 +67,8 @@ impl Channel {
         let gate = SendGate::default();
         let number = {
             let mut channels = lock(&shared.channels);
-            let acked = |number: &u16| !channels.contains_key(number);
-            let free = (1..=shared.tune.channel_max).find(acked);
+            let is_free = |number: &u16| !channels.contains_key(number);
+            let free = (1..=shared.tune.channel_max).find(is_free);
             let number = free.ok_or_else(|| Error::Channel {
                 code: 506,
                 text: format!("all {} channels of the connection are in use", shared.tune.channel_max),
@@ -89,20 +89,20 @@ impl Channel {
     /// Sends a method and waits for its reply.
     pub(crate) async fn call(&mut self, method: &Outgoing<'_>) -> Result<Incoming, Error> {
         self.send(method);
-        let answered = async {
+        let replied = async {
             loop {
                 match self.events.recv().await {
-                    Some(Event::Reply(answer)) => return Ok(answer),
+                    Some(Event::Reply(reply)) => return Ok(reply),
                     Some(Event::Closed { code, text }) => return Err(Error::Channel { code, text }),
                     Some(other) => self.queued.push_back(other),
                     None => return Err(self.shared.reason()),
                 }
             }
         };
-        match tokio::time::timeout(REPLY_TIMEOUT, answered).await {
-            Ok(answer) => answer,
+        match tokio::time::timeout(REPLY_TIMEOUT, replied).await {
+            Ok(reply) => reply,
             Err(_) => {
-                // A late reply would be taken as that of the next method.
+                // A late reply would be read as the reply to the next method.
                 let text = format!("the broker did not answer within {} s", REPLY_TIMEOUT.as_secs());
                 Err(Error::Channel { code: 541, text })
             }
@@ -118,7 +118,6 @@ impl Channel {
         self.check_event(event)
     }
 
-    /// Returns the next event if there is one.
     pub(crate) fn try_next(&mut self) -> Option<Result<Event, Error>> {
         if let Some(event) = self.queued.pop_front() {
             return Some(self.check_event(Some(event)));
@@ -196,8 +195,8 @@ impl Channel {
     /// Closes the channel and waits until the broker has processed everything sent before.
     pub(crate) async fn close(mut self, within: Duration) {
         self.start_close();
-        let seen = async { while self.next().await.is_ok() {} };
-        let _ = tokio::time::timeout(within, seen).await;
+        let closed = async { while self.next().await.is_ok() {} };
+        let _ = tokio::time::timeout(within, closed).await;
     }
 
     /// Sends `channel.close`. The number is free when the broker has replied.

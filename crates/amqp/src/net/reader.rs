@@ -130,12 +130,12 @@ impl Reader {
 
     /// Returns the incomplete message of a channel, and its index.
     fn partial(&mut self, channel: u16) -> Option<(usize, &mut PartialMessage)> {
-        let at = self.partial.iter().position(|(of, _)| *of == channel)?;
+        let at = self.partial.iter().position(|(number, _)| *number == channel)?;
         self.partial.get_mut(at).map(|(_, partial)| (at, partial))
     }
 
     fn forget(&mut self, channel: u16) {
-        self.partial.retain(|(of, _)| *of != channel);
+        self.partial.retain(|(number, _)| *number != channel);
     }
 
     /// Delivers a message whose last part has arrived.
@@ -212,7 +212,7 @@ impl Reader {
                 self.deliver(channel, Event::Confirmed { tag, multiple, acked: false });
             }
             Incoming::Cancel => self.deliver(channel, Event::Cancelled),
-            answer => self.deliver(channel, Event::Reply(answer)),
+            reply => self.deliver(channel, Event::Reply(reply)),
         }
     }
 

@@ -55,8 +55,8 @@ pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8
 }
 
 /// Performs the handshake with a broker that sends these bytes. Returns whether it succeeded.
-pub(crate) fn handshake(endpoint: &Endpoint, sent: &[u8]) -> bool {
-    let mut broker = ScriptedBroker(sent);
+pub(crate) fn handshake(endpoint: &Endpoint, bytes: &[u8]) -> bool {
+    let mut broker = ScriptedBroker(bytes);
     let mut handshake = pin!(handshake::perform(&mut broker, endpoint, "replay"));
     let mut context = Context::from_waker(Waker::noop());
     loop {

@@ -1,6 +1,6 @@
 //! Methods of AMQP 0-9-1 that Gristmill uses, and RabbitMQ's extensions.
 //!
-//! Defines numbers and layout. Methods without a use here, as of newer brokers, are read as [`Incoming::Other`].
+//! Defines numbers and layout. Unused methods, for example of newer brokers, are read as [`Incoming::Other`].
 
 use super::table::{Cursor, Headers, Malformed, put_long, put_short, put_table};
 use bytes::{BufMut, BytesMut};

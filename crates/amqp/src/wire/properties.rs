@@ -27,7 +27,7 @@ pub struct Properties {
     pub app_id: Option<String>,
     /// Defined by AMQP 0-8; the broker passes it on.
     pub cluster_id: Option<String>,
-    /// Flags of the texts that came as bytes that are not UTF-8: they are written as they came.
+    /// Flags of the texts that came as bytes that are not UTF-8: they are written unchanged.
     pub(crate) latin: u16,
 }
 
@@ -64,8 +64,8 @@ impl Properties {
         macro_rules! text {
             ($bit:expr, $field:ident) => {
                 if has($bit) {
-                    let (text, odd) = cursor.short_with_encoding()?;
-                    self.latin |= if odd { $bit } else { 0 };
+                    let (text, is_latin) = cursor.short_with_encoding()?;
+                    self.latin |= if is_latin { $bit } else { 0 };
                     self.$field = Some(text);
                 }
             };
@@ -182,10 +182,10 @@ impl Properties {
     }
 }
 
-fn put_text(out: &mut BytesMut, flags: &mut u16, latins: u16, bit: u16, text: &Option<String>) {
+fn put_text(out: &mut BytesMut, flags: &mut u16, latin: u16, bit: u16, text: &Option<String>) {
     let Some(text) = text else { return };
     *flags |= bit;
-    match to_latin1(text).filter(|_| latins & bit != 0) {
+    match to_latin1(text).filter(|_| latin & bit != 0) {
         Some(bytes) => put_short_bytes(out, &bytes),
         None => put_short(out, text),
     }

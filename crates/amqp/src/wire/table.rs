@@ -148,11 +148,10 @@ values_from! {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Headers(Vec<Field>);
 
-/// One field: a name and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Field {
     pub(crate) name: String,
-    /// The name came as bytes that are not UTF-8, read as Latin-1: it is written as it came.
+    /// The name came as bytes that are not UTF-8, read as Latin-1: it is written unchanged.
     pub(crate) is_latin: bool,
     pub(crate) value: FieldValue,
 }
@@ -210,7 +209,6 @@ impl Headers {
         &self.0
     }
 
-    /// Keeps the fields whose names match.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.0.retain(|field| keep(&field.name));
     }
@@ -355,8 +353,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Decodes text, whose encoding the protocol does not specify. What is not UTF-8 is read as Latin-1, in which any bytes
-/// are text and different bytes are different text. Returns whether that was so.
+/// Decodes text, whose encoding the protocol does not specify. Bytes that are not UTF-8 are read as Latin-1, in which
+/// any bytes are text and different bytes are different text. Returns whether it is Latin-1.
 fn decode_text(bytes: &[u8]) -> (String, bool) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), false),
@@ -385,7 +383,7 @@ pub(crate) fn put_long(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Writes what `inside` writes, preceded by its length.
+/// Writes the output of `inside`, preceded by its length.
 pub(crate) fn put_measured(out: &mut BytesMut, inside: impl FnOnce(&mut BytesMut)) {
     let at = out.len();
     out.put_u32(0);

@@ -1,4 +1,4 @@
-//! Round trips: what is written is read unchanged, and no input causes a panic.
+//! Round trips: written values are read unchanged, and no input causes a panic.
 
 use super::{
     frame::{self, Content},
@@ -200,7 +200,7 @@ fn headers_nested_deeper_than_32_are_kept_as_bytes_with_all_properties() {
             assert_eq!(found == sent, is_read, "{depth}");
             let shown = found.headers.get("deep").unwrap().to_string();
             assert_eq!(shown.contains("(nested deeper than 32)"), !is_read, "{shown}");
-            // It is written as it came.
+            // It is written unchanged.
             let mut again = BytesMut::new();
             found.write(&mut again);
             assert_eq!(again, out, "{depth}");
@@ -227,14 +227,14 @@ fn header_names_that_are_not_utf8_are_written_unchanged() {
 
 #[test]
 fn values_keep_their_type_when_they_are_written_again() {
-    let check = |bytes: &[u8], want: FieldValue| {
+    let check = |bytes: &[u8], expected: FieldValue| {
         let mut out = vec![0, 0, 0, bytes.len() as u8 + 2, 1, b'n'];
         out.extend_from_slice(bytes);
         let table = Cursor::new(&out).table().unwrap();
-        assert_eq!(table.get("n"), Some(&want), "{bytes:?}");
+        assert_eq!(table.get("n"), Some(&expected), "{bytes:?}");
         let mut again = BytesMut::new();
         put_table(&mut again, &table);
-        assert_eq!(again, out, "{want:?}");
+        assert_eq!(again, out, "{expected:?}");
     };
     check(b"t\x01", FieldValue::Bool(true));
     check(b"b\xff", FieldValue::Int8(-1));

@@ -31,7 +31,7 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// Regression: unconfirmed messages were republished again and again, and all copies arrived when the broker unblocked.
+/// Regression: unconfirmed messages were republished repeatedly, and all copies arrived when the broker unblocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_is_republished_once_while_the_broker_blocks() {
     let broker = own_broker().await;

@@ -186,9 +186,9 @@ async fn outcome_of_a_run_is_used_for_the_redelivery_of_its_message() {
         until("all acknowledged", async || client.stats().consumers[0].acknowledged == 4).await;
         let stats = client.shutdown(SECONDS).await.consumers.remove(0);
         assert_eq!((started.len(), stats.handled, stats.dead_lettered), (4, 3, 1));
-        let asking = self::client().await;
-        depth_is(&asking, &orders, 0).await;
-        depth_is(&asking, &format!("{orders}.dead"), 1).await;
+        let observer = self::client().await;
+        depth_is(&observer, &orders, 0).await;
+        depth_is(&observer, &format!("{orders}.dead"), 1).await;
     }
 }
 
@@ -298,9 +298,9 @@ async fn tls_connects_to_trusted_brokers_only() {
     publish(&client, &orders, 0..100).await;
     log.reaches(100).await;
     client.shutdown(SECONDS).await;
-    let refused = async |uri: &str, want: &str| {
+    let refused = async |uri: &str, expected: &str| {
         let error = Client::builder(uri).connect_timeout(Duration::from_secs(5)).start().await.err().unwrap();
-        assert!(error.to_string().to_lowercase().contains(want), "{error}");
+        assert!(error.to_string().to_lowercase().contains(expected), "{error}");
     };
     refused(&broker.tls_uri().unwrap(), "certificate").await;
     refused(&format!("{trusting}&server_name_indication=other.example"), "certificate").await;

@@ -80,9 +80,9 @@ async fn missing_exchange_does_not_duplicate_dead_letters_of_others() {
         .unwrap();
     RawClient::new().await.delete_exchange(&dead_queue).await;
     let publisher = client.publisher();
-    let to_homeless = (0..UNROUTABLE).map(|number| Message::to_queue(&unroutable, number.to_string()));
+    let to_unroutable = (0..UNROUTABLE).map(|number| Message::to_queue(&unroutable, number.to_string()));
     let to_others = (0..OTHERS).map(|number| Message::to_queue(&others, number.to_string()));
-    for result in publisher.publish_all(to_homeless.chain(to_others)).await {
+    for result in publisher.publish_all(to_unroutable.chain(to_others)).await {
         result.unwrap();
     }
     until("all others dead-lettered", async || client.stats().consumers[1].dead_lettered == u64::from(OTHERS)).await;

@@ -124,7 +124,7 @@ async fn dead_letter_is_kept_until_its_queue_exists() {
     depth_is(&helper, &orders, 0).await;
 }
 
-/// One message in a hundred fails: each is tried as often as it may be, becomes a dead letter, and affects no other.
+/// One message in a hundred fails: each is tried up to its limit, becomes a dead letter, and affects no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failing_messages_do_not_affect_others() {
     let orders = name("poison");
@@ -168,14 +168,14 @@ async fn failing_messages_do_not_affect_others() {
     client.shutdown(SECONDS).await;
     let mut tries = tries.all();
     tries.sort_unstable();
-    let often = |number: usize| if number.is_multiple_of(300) { 3 } else { 1 };
-    let expected: Vec<usize> = bad.iter().flat_map(|number| vec![*number; often(*number)]).collect();
+    let tries_of = |number: usize| if number.is_multiple_of(300) { 3 } else { 1 };
+    let expected: Vec<usize> = bad.iter().flat_map(|number| vec![*number; tries_of(*number)]).collect();
     assert_eq!(tries, expected);
     let mut dead_letters: Vec<usize> = take_all(&dead, bad.len()).await.iter().map(number).collect();
     dead_letters.sort_unstable();
     assert_eq!(dead_letters, bad);
-    let asking = self::client().await;
-    assert_eq!(asking.queue_depth(&orders).await.unwrap().0, 0);
+    let observer = self::client().await;
+    assert_eq!(observer.queue_depth(&orders).await.unwrap().0, 0);
 }
 
 /// Its headers leave no room for those of Gristmill, so it is republished without its own.

@@ -68,8 +68,8 @@ async fn each_message_is_handled_once_and_the_queue_is_empty() {
         assert_eq!(seen.len(), 2000, "{kind}");
         assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), (0..2000).collect(), "{kind}");
         assert_eq!(stats.consumers[0].acknowledged, 2000, "{kind}");
-        let asking = self::client().await;
-        assert_eq!(asking.queue_depth(&orders).await.unwrap(), (0, 0), "{kind}");
+        let observer = self::client().await;
+        assert_eq!(observer.queue_depth(&orders).await.unwrap(), (0, 0), "{kind}");
     }
 }
 
@@ -249,9 +249,9 @@ async fn invalid_declarations_are_refused_without_connecting() {
     // No broker listens there, and none is contacted.
     let nowhere = || Client::builder("amqp://127.0.0.1:1");
     let handled = |consumer: Consumer| consumer.handle(|_| async { Ok(()) });
-    let check = |builder: gristmill_amqp::ClientBuilder, want: &str| {
+    let check = |builder: gristmill_amqp::ClientBuilder, expected: &str| {
         let error = builder.check().unwrap_err().to_string();
-        assert!(error.contains(want), "{error}");
+        assert!(error.contains(expected), "{error}");
     };
     check(nowhere().queue(Queue::new("")), "no name");
     check(nowhere().queue(Queue::new("q".repeat(256))), "255");

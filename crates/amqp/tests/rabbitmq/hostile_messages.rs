@@ -127,7 +127,7 @@ async fn header_enlarged_by_the_broker_is_read() {
 }
 
 /// Regression: with a stream header on an ordinary message, the consumer asked an ordinary queue to resume at an offset
-/// after the next cut, and was refused for ever.
+/// after the next cut, and was always refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_offset_header_on_an_ordinary_queue_is_ignored() {
     for kind in [Queue::quorum, Queue::classic] {

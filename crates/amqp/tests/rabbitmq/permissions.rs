@@ -8,10 +8,10 @@ use std::time::Duration;
 const SECONDS: Duration = Duration::from_secs(10);
 
 /// Adds a user with permissions to configure, write and read, and returns its URI.
-fn user(what: &str, rights: [&str; 3]) -> String {
+fn user(what: &str, permissions: [&str; 3]) -> String {
     let user = name(what);
     broker().ctl(["add_user", &user, "secret"]).unwrap();
-    broker().ctl(["set_permissions", "-p", "/", &user, rights[0], rights[1], rights[2]]).unwrap();
+    broker().ctl(["set_permissions", "-p", "/", &user, permissions[0], permissions[1], permissions[2]]).unwrap();
     format!("amqp://{user}:secret@{}/%2f", broker().address())
 }
 
@@ -57,7 +57,7 @@ async fn refused(uri: &str, queue: Queue, consumer: Consumer) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_permissions_are_named_at_start_with_the_command_that_grants_them() {
-    let orders = name("no-rights");
+    let orders = name("no-permissions");
     let helper = builder().queue(Queue::quorum(&orders)).start().await.unwrap();
     let uri = user("unprivileged", ["^$", "^$", ".*"]);
     let text = refused(&uri, Queue::existing(&orders), failing(&orders)).await;
@@ -151,8 +151,8 @@ async fn existing_stream_is_recognised_without_configure_permission() {
     }
     for (kind, is_stream) in [("stream", true), ("quorum", false), ("classic", false)] {
         let start = |offset: Option<Offset>| {
-            let made = recording(&queue_of(kind), &Log::default()).workers(1).dead_letters("amq.fanout", "");
-            let consumer = offset.into_iter().fold(made, Consumer::offset);
+            let consumer = recording(&queue_of(kind), &Log::default()).workers(1).dead_letters("amq.fanout", "");
+            let consumer = offset.into_iter().fold(consumer, Consumer::offset);
             Client::builder(&uri).queue(Queue::existing(queue_of(kind))).consumer(consumer).start()
         };
         let client = start(None).await.unwrap();

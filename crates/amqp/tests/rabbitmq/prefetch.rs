@@ -68,7 +68,7 @@ async fn handler_longer_than_the_consumer_timeout_runs_once() {
     until("it is acknowledged", async || client.stats().consumers[0].acknowledged == 1).await;
     assert_eq!(started.all(), [0]);
     client.shutdown(SECONDS).await;
-    let asking = client_of(&broker.uri()).await;
-    depth_is(&asking, &orders, 0).await;
-    depth_is(&asking, &format!("{orders}.dead"), 0).await;
+    let observer = client_of(&broker.uri()).await;
+    depth_is(&observer, &orders, 0).await;
+    depth_is(&observer, &format!("{orders}.dead"), 0).await;
 }

@@ -111,9 +111,9 @@ async fn no_message_is_lost_when_the_network_is_cut() {
     let publishing = tokio::spawn(async move {
         publisher.publish_all((0..3000).map(|number| Message::to_queue(&to, number.to_string()))).await
     });
-    let asking = crate::fixture::client().await;
+    let observer = crate::fixture::client().await;
     for round in 1..=5 {
-        until("some more of them", async || asking.queue_depth(&orders).await.unwrap().0 >= round * 100).await;
+        until("some more of them", async || observer.queue_depth(&orders).await.unwrap().0 >= round * 100).await;
         proxy.cut();
         proxy.restore();
     }

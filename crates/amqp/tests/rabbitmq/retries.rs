@@ -19,8 +19,8 @@ async fn failed_message_waits_at_the_broker_without_blocking_others() {
             let (log, done) = (log.clone(), done.clone());
             async move {
                 let text = std::str::from_utf8(delivery.body())?.to_owned();
-                let came = (text.clone(), delivery.attempt(), delivery.exchange().to_owned());
-                log.add((came, delivery.routing_key().to_owned(), delivery.headers().get("mine").cloned()));
+                let received = (text.clone(), delivery.attempt(), delivery.exchange().to_owned());
+                log.add((received, delivery.routing_key().to_owned(), delivery.headers().get("mine").cloned()));
                 match text.starts_with("bad") && delivery.attempt() < 3 {
                     true => Err(TaskError::transient("not now").with_retry_after(Duration::from_millis(200))),
                     false => {
@@ -90,9 +90,9 @@ async fn message_that_expired_in_its_queue_before_is_retried() {
         let deaths = FieldValue::Array(vec![FieldValue::Table(death)]);
         let message = Message::to_queue(&orders, "1").header("x-death", deaths.clone());
         client.publisher().publish(message).await.unwrap();
-        let came = log.reaches(3).await;
+        let received = log.reaches(3).await;
         // The original `x-death` is kept under another name.
-        assert_eq!(came, [(1, None), (2, Some(deaths.clone())), (3, Some(deaths))]);
+        assert_eq!(received, [(1, None), (2, Some(deaths.clone())), (3, Some(deaths))]);
         client.shutdown(SECONDS).await;
     }
 }

@@ -127,12 +127,12 @@ async fn message_is_not_handled_again_when_its_channel_is_lost_during_shutdown()
         let watch = client.stats_handle();
         let shutdown = tokio::spawn(client.shutdown(Duration::from_secs(60)));
         until("the timeout", async || watch.stats().consumers[0].channel_losses > 0).await;
-        let asking = client_of(&broker.uri()).await;
-        depth_is(&asking, &orders, 1).await;
+        let observer = client_of(&broker.uri()).await;
+        depth_is(&observer, &orders, 1).await;
         gate.open(10);
         let stats = shutdown.await.unwrap().consumers.remove(0);
         assert_eq!((started.all(), stats.handled, stats.acknowledged), (vec![0], 1, 1), "{queue:?}");
-        depth_is(&asking, &orders, 0).await;
+        depth_is(&observer, &orders, 0).await;
     }
 }
 
@@ -155,15 +155,15 @@ async fn outcomes_are_used_after_a_cut_during_shutdown() {
     proxy.cut();
     until("the loss noticed", async || watch.stats().consumers[0].channel_losses > 0).await;
     proxy.restore();
-    let asking = client_of(&broker().uri()).await;
-    depth_is(&asking, &orders, 10).await;
+    let observer = client_of(&broker().uri()).await;
+    depth_is(&observer, &orders, 10).await;
     // The consumer waits a few seconds for redeliveries after all runs; that time must not include reconnecting.
     until("both connections back", async || proxy.connections() >= 2 * connections).await;
     gate.open(10);
     let stats = shutdown.await.unwrap().consumers.remove(0);
     assert_eq!((started.len(), stats.handled, stats.dead_lettered, stats.acknowledged), (4, 3, 1, 4), "{stats:?}");
-    depth_is(&asking, &orders, 6).await;
-    depth_is(&asking, &format!("{orders}.dead"), 1).await;
+    depth_is(&observer, &orders, 6).await;
+    depth_is(&observer, &format!("{orders}.dead"), 1).await;
 }
 
 /// Regression: an unlimited deadline overflowed and panicked.
@@ -210,7 +210,7 @@ async fn shutdown_does_not_wait_for_a_retry_in_place() {
     assert_eq!(take_all(&orders, 1).await.len(), 1);
 }
 
-/// Regression: a client that was disconnected when it was shut down reconnected, and its publishers went on.
+/// Regression: a client that was disconnected when it was shut down reconnected, and its publishers continued.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_ends_a_disconnected_client() {
     let orders = name("down");

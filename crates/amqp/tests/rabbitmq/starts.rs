@@ -36,7 +36,7 @@ async fn dead_letters(client: &Client, queue: &str) -> u32 {
     client.queue_depth(&dead(queue)).await.map_or(0, |(depth, _)| depth)
 }
 
-/// Runs a consumer again and again, each time ending it abruptly while message 0 runs, until message 0 is a dead
+/// Runs a consumer repeatedly, each time ending it abruptly while message 0 runs, until message 0 is a dead
 /// letter. Then the others finish. Returns how often message 0 was started.
 async fn crash_until_dead_lettered(queue: &Queue, orders: &str, configure: impl Fn(Consumer) -> Consumer) -> usize {
     let database = Database::new();
@@ -125,10 +125,10 @@ async fn connection_cuts_do_not_count_as_starts() {
         let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
         let consuming = Client::builder(uri).queue(queue.clone()).consumer(consumer).store(database.store());
         let consuming = consuming.start().await.unwrap();
-        let asking = client().await;
+        let observer = client().await;
         let all_here = async |times: u64| {
             until("all sixty here", async || {
-                consuming.stats().consumers[0].received >= 60 * times || dead_letters(&asking, &orders).await > 0
+                consuming.stats().consumers[0].received >= 60 * times || dead_letters(&observer, &orders).await > 0
             })
             .await;
         };
@@ -144,9 +144,9 @@ async fn connection_cuts_do_not_count_as_starts() {
             stats.consuming && stats.handled + stats.dead_lettered >= 60 && stats.in_flight + stats.waiting == 0
         })
         .await;
-        assert_eq!(dead_letters(&asking, &orders).await, 0, "{queue:?}");
+        assert_eq!(dead_letters(&observer, &orders).await, 0, "{queue:?}");
         consuming.shutdown(SECONDS).await;
-        depth_is(&asking, &orders, 0).await;
+        depth_is(&observer, &orders, 0).await;
         // A message running at a cut did not run twice at once.
         let mut started = started.all();
         started.sort_unstable();
@@ -219,7 +219,7 @@ async fn kills_right_after_the_start_leave_one_copy_on_a_classic_queue() {
     let (orders, database) = (name("copies"), Database::new());
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
-    let asking = client().await;
+    let observer = client().await;
     for _ in 0..7 {
         let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
         let consumer = Consumer::new(&orders, "crashes").workers(2).handle(move |_| {
@@ -229,9 +229,10 @@ async fn kills_right_after_the_start_leave_one_copy_on_a_classic_queue() {
         let client = builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
         has_started.recv().await.unwrap();
         drop(client);
-        until("the consumer gone", async || asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)).await;
+        until("the consumer gone", async || observer.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0))
+            .await;
     }
-    depth_is(&asking, &orders, 1).await;
+    depth_is(&observer, &orders, 1).await;
 }
 
 fn attempts(orders: &str, log: &Log<u32>) -> Consumer {
@@ -299,7 +300,7 @@ async fn runs_that_failed_with_the_sink_do_not_count_as_unfinished() {
     let (orders, database, log) = (name("sink"), Database::new(), Log::default());
     let queue = Queue::quorum(&orders);
     fill(&queue, &orders, 1).await;
-    let asking = client().await;
+    let observer = client().await;
     for _ in 0..6 {
         let consumer = Consumer::new(&orders, "fails")
             .max_starts(2)
@@ -314,12 +315,13 @@ async fn runs_that_failed_with_the_sink_do_not_count_as_unfinished() {
         .await;
         assert_eq!(client.stats().consumers[0].dead_lettered, 0, "it was dead-lettered");
         drop(client);
-        until("the consumer gone", async || asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)).await;
+        until("the consumer gone", async || observer.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0))
+            .await;
     }
     let consumer = recording(&orders, &log).max_starts(2);
     let client = builder().queue(queue).consumer(consumer).store(database.store()).start().await.unwrap();
     until("it ended", async || client.stats().consumers[0].acknowledged == 1).await;
-    assert_eq!((log.len(), dead_letters(&asking, &orders).await), (1, 0));
+    assert_eq!((log.len(), dead_letters(&observer, &orders).await), (1, 0));
     client.shutdown(SECONDS).await;
 }
 
@@ -329,10 +331,10 @@ async fn equal_messages_are_all_handled_after_a_peek() {
     let (orders, database, log) = (name("equal"), Database::new(), Log::default());
     let queue = Queue::quorum(&orders);
     fill_with(&queue, vec![Message::to_queue(&orders, "7"); 300]).await;
-    let asking = client().await;
-    depth_is(&asking, &orders, 300).await;
-    assert_eq!(asking.peek(&orders, 300).await.unwrap().len(), 300);
-    depth_is(&asking, &orders, 300).await;
+    let observer = client().await;
+    depth_is(&observer, &orders, 300).await;
+    assert_eq!(observer.peek(&orders, 300).await.unwrap().len(), 300);
+    depth_is(&observer, &orders, 300).await;
     let client =
         builder().queue(queue).consumer(recording(&orders, &log)).store(database.store()).start().await.unwrap();
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 300).await;
@@ -351,16 +353,16 @@ async fn start_is_not_undone_by_a_run_that_recorded_none() {
             let started = Log::default();
             let consumer = Consumer::new(&orders, name("hangs")).workers(2).prefetch(prefetch);
             let consumer = if by_handler { consumer.handler_records_starts() } else { consumer };
-            let noted = started.clone();
+            let recorded = started.clone();
             let consumer = consumer.handle(move |delivery| {
-                let noted = noted.clone();
+                let recorded = recorded.clone();
                 async move {
                     let one = [delivery];
                     if is_recorded {
                         let one = one.clone();
                         tokio::task::spawn_blocking(move || Delivery::record_starts(&one)).await.unwrap();
                     }
-                    noted.add(number(&one[0]));
+                    recorded.add(number(&one[0]));
                     std::future::pending().await
                 }
             });

@@ -11,14 +11,14 @@ async fn all_matching_messages_are_moved_when_the_broker_misses_a_cut() {
     let (from, to) = (name("from"), name("to"));
     fill(&Queue::quorum(&from), &from, 5000).await;
     fill(&Queue::quorum(&to), &to, 0).await;
-    let asking = client().await;
-    depth_is(&asking, &from, 5000).await;
+    let observer = client().await;
+    depth_is(&observer, &from, 5000).await;
     let proxy = Proxy::to(broker().address()).unwrap();
     let uri = format!("{}?heartbeat=2", proxy.uri(&broker().uri()));
     let client = Client::builder(uri).start().await.unwrap();
     let transfer = Transfer::new(&from, &to).only(|delivery| number(delivery) % 2 == 1);
     let cutting = async {
-        until("some moved", async || asking.queue_depth(&to).await.unwrap().0 >= 300).await;
+        until("some moved", async || observer.queue_depth(&to).await.unwrap().0 >= 300).await;
         proxy.cut_unnoticed();
         std::future::pending::<()>().await;
     };
@@ -26,8 +26,8 @@ async fn all_matching_messages_are_moved_when_the_broker_misses_a_cut() {
     let (progress, result) = tokio::select! { ended = moving => ended, () = cutting => unreachable!() };
     result.unwrap();
     assert_eq!(progress.connection_losses, 1, "{progress:?}");
-    depth_is(&asking, &from, 2500).await;
-    let left = asking.peek(&from, 5000).await.unwrap();
+    depth_is(&observer, &from, 2500).await;
+    let left = observer.peek(&from, 5000).await.unwrap();
     assert_eq!(left.iter().filter(|delivery| number(delivery) % 2 == 1).count(), 0, "{progress:?}");
 }
 
@@ -37,14 +37,14 @@ async fn messages_not_examined_after_a_cut_are_an_error() {
     let (from, to, started, gate) = (name("from"), name("to"), Log::default(), Gate::default());
     fill(&Queue::quorum(&from), &from, 5000).await;
     fill(&Queue::quorum(&to), &to, 0).await;
-    let asking = client().await;
-    depth_is(&asking, &from, 5000).await;
+    let observer = client().await;
+    depth_is(&observer, &from, 5000).await;
     let proxy = Proxy::to(broker().address()).unwrap();
     let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
     let client = Client::builder(uri).start().await.unwrap();
     let transfer = Transfer::new(&from, &to).only(|delivery| number(delivery) % 2 == 1);
     let cutting = async {
-        until("some moved", async || asking.queue_depth(&to).await.unwrap().0 >= 300).await;
+        until("some moved", async || observer.queue_depth(&to).await.unwrap().0 >= 300).await;
         proxy.cut();
         let consumer = gated(&from, &started, &gate, None).prefetch(1000);
         let other = builder().queue(Queue::existing(&from)).consumer(consumer).start().await.unwrap();
@@ -63,8 +63,8 @@ async fn transfer_can_be_cancelled_without_a_connection() {
     let (from, to) = (name("from"), name("to"));
     fill(&Queue::quorum(&from), &from, 1000).await;
     fill(&Queue::quorum(&to), &to, 0).await;
-    let asking = client().await;
-    depth_is(&asking, &from, 1000).await;
+    let observer = client().await;
+    depth_is(&observer, &from, 1000).await;
     let proxy = Proxy::to(broker().address()).unwrap();
     let client = Client::builder(proxy.uri(&broker().uri())).start().await.unwrap();
     for at_start in [false, true] {
@@ -73,7 +73,7 @@ async fn transfer_can_be_cancelled_without_a_connection() {
         let moving = client.transfer(&transfer, async move { drop(cancelled.await) });
         let cutting = async {
             if !at_start {
-                until("some moved", async || asking.queue_depth(&to).await.unwrap().0 >= 50).await;
+                until("some moved", async || observer.queue_depth(&to).await.unwrap().0 >= 50).await;
             }
             proxy.cut();
             cancel.send(()).unwrap();

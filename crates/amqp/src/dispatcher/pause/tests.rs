@@ -211,7 +211,7 @@ enum Others {
     NoneLeft,
 }
 
-/// Result of six failures with one message.
+/// Result of six failures of one message.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     attempts: u32,
@@ -221,7 +221,7 @@ struct Sum {
 
 fn six_failures(what: Dependency, others: Others, can_move: bool, mut failures: SinkFailures) -> Sum {
     let mut fixture = Fixture::new();
-    // The message has failed by itself.
+    // The message has failed for another reason.
     let run = fixture.start();
     fixture.pause.worked(run.number, None);
     let mut sum = Sum::default();
@@ -255,7 +255,7 @@ fn six_failures(what: Dependency, others: Others, can_move: bool, mut failures: 
     Sum { is_paused: fixture.pause.is_paused(), ..sum }
 }
 
-/// Messages that have failed by themselves wait for the sink like others.
+/// Messages that have failed for another reason wait for the sink like others.
 #[test]
 fn failure_of_the_sink_uses_an_attempt_only_with_evidence() {
     use Dependency::{Failed, Unavailable};
@@ -312,7 +312,7 @@ fn messages_that_failed_alone_pause_and_are_at_fault_after_their_probes() {
 }
 
 #[test]
-fn probe_that_fails_by_itself_ends_the_pause_and_is_no_evidence() {
+fn probe_that_fails_for_another_reason_ends_the_pause_and_is_no_evidence() {
     let mut fixture = Fixture::new();
     let (_, _, mut failures) = fixture.fail_new("a", Dependency::Failed);
     for _ in 1..PAUSE_AFTER_FAILURES {

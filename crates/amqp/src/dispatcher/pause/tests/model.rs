@@ -11,7 +11,7 @@ const ATTEMPTS: u32 = 2;
 #[derive(Default)]
 struct Message {
     is_poison: bool,
-    /// Its first attempt fails by itself, independent of the sink.
+    /// Its first attempt fails independently of the sink.
     fails_first: bool,
     attempts: u32,
     failures: SinkFailures,
@@ -31,7 +31,7 @@ enum Ending {
     Skipped,
     Done,
     Failed { ended: u64 },
-    FailedByItself,
+    FailedOtherwise,
 }
 
 struct Model {
@@ -79,7 +79,7 @@ impl Model {
         self.last_run
     }
 
-    /// Repeats what the dispatcher does after each event.
+    /// Does the same as the dispatcher after each event.
     fn dispatch(&mut self) {
         let has_room = self.queued.len() < POOL_CAPACITY;
         if self.pause.is_paused() {
@@ -132,7 +132,7 @@ impl Model {
         let run = self.running.swap_remove(which % self.running.len());
         let message = &self.messages[run.message];
         let ending = match self.sink_is_down || message.is_poison {
-            _ if message.fails_first && message.attempts == 0 => Ending::FailedByItself,
+            _ if message.fails_first && message.attempts == 0 => Ending::FailedOtherwise,
             true => {
                 self.last_failed = self.pause.gate().advance();
                 Ending::Failed { ended: self.last_failed }
@@ -161,7 +161,7 @@ impl Model {
                 self.messages[run.message].is_settled = true;
             }
             Ending::Failed { ended } => self.fail(run, ended),
-            Ending::FailedByItself => {
+            Ending::FailedOtherwise => {
                 self.pause.worked(run.number, None);
                 let message = &mut self.messages[run.message];
                 message.attempts += 1;
@@ -173,9 +173,10 @@ impl Model {
 
     fn fail(&mut self, run: Run, ended: u64) {
         let message = &mut self.messages[run.message];
-        let tried = FailedMessage { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
+        let failed_message =
+            FailedMessage { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
         let error = TaskError::dependency_failed("500");
-        match self.pause.failed((run.number, ended), &error, Dependency::Failed, tried).0 {
+        match self.pause.failed((run.number, ended), &error, Dependency::Failed, failed_message).0 {
             Fault::Sink => self.pause.park(run.message),
             // It returns from a retry queue as a new delivery.
             Fault::SinkOrMessage => {
@@ -207,8 +208,8 @@ impl Model {
         }
     }
 
-    /// Finishes everything that runs, and starts nothing.
-    fn finish_what_runs(&mut self) {
+    /// Finishes all running messages and starts none.
+    fn finish_running(&mut self) {
         while !self.running.is_empty() {
             self.end(0);
         }
@@ -249,7 +250,7 @@ proptest! {
     ) {
         let mut model = Model::new(&poison, false);
         steps.into_iter().for_each(|step| model.step(step));
-        model.finish_what_runs();
+        model.finish_running();
         let is_known_to_work = model.last_worked >= model.last_failed;
         prop_assert!(!is_known_to_work || !model.pause.is_paused());
         // One more message at a time shows that the sink works.
@@ -261,7 +262,7 @@ proptest! {
         prop_assert!(model.unsettled().is_empty(), "{:?}", model.unsettled());
     }
 
-    /// No message is at fault while the sink is down, also if it failed by itself, and all are handled once it works.
+    /// No message is at fault while the sink is down, also if it failed otherwise, and all are handled once it works.
     #[test]
     fn messages_keep_their_attempts_while_the_sink_is_down(
         fails_first in prop::collection::vec(prop::bool::ANY, 1..40),
