@@ -133,8 +133,9 @@ async fn reconnect_loop(
         };
         let wait = BACKOFF.delay(failed + 1);
         failed = failed.saturating_add(1);
-        // Warn once and at every 20th failure. Before the first connection, `wait_for_first` returns the error.
-        if connected > 0 && (!is_warned || failed.is_multiple_of(20)) {
+        // Warn at every 20th failure, and at the first one of a lost connection. Before the first connection,
+        // `wait_for_first` returns the error.
+        if (connected > 0 && !is_warned) || failed.is_multiple_of(20) {
             is_warned = true;
             tracing::warn!(broker = %endpoint, connection = connection_name, %error, failed, "not connected; retrying");
         } else {
