@@ -18,11 +18,11 @@ pub(crate) enum Command {
     /// Kill task workers in each round, then check the database. Exit codes: 0 no violations, 1 violations, 2 the
     /// system failed, 3 not possible on this machine
     Run(Settings),
-    /// Kill and resume scans. Exit codes as of run
+    /// Kill scans and resume them. Exit codes as for run
     Scan(ProgramSettings),
-    /// Kill or interrupt and resume imports. Exit codes as of run
+    /// Kill or interrupt imports and resume them. Exit codes as for run
     Import(ProgramSettings),
-    /// Kill consumers of RabbitMQ and the broker. Exit codes as of run
+    /// Kill consumers of RabbitMQ and the broker. Exit codes as for run
     Consume(ProgramSettings),
     /// Run tasks until standard input ends (started by the harness)
     Worker(ProcessArgs),
@@ -104,8 +104,8 @@ mod tests {
     use super::*;
 
     fn settings(line: &str) -> Result<Settings, clap::Error> {
-        let words = ["gristmill-crash", "run"].into_iter().chain(line.split_whitespace());
-        Arguments::try_parse_from(words).map(|arguments| match arguments.command {
+        let args = ["gristmill-crash", "run"].into_iter().chain(line.split_whitespace());
+        Arguments::try_parse_from(args).map(|arguments| match arguments.command {
             Command::Run(settings) => settings,
             other => panic!("not a run: {other:?}"),
         })
@@ -120,11 +120,8 @@ mod tests {
     fn run_defaults_to_fifty_rounds_without_disk_fault() {
         let plain = settings("").unwrap();
         assert_eq!((plain.rounds, plain.seed, plain.fault, plain.lease_ms), (50, None, DiskFault::None, 500));
-        let explicit = settings("--rounds 3 --seed 7 --fault eio --lease-ms 800").unwrap();
-        assert_eq!(
-            (explicit.rounds, explicit.seed, explicit.fault, explicit.lease_ms),
-            (3, Some(7), DiskFault::Eio, 800)
-        );
+        let given = settings("--rounds 3 --seed 7 --fault eio --lease-ms 800").unwrap();
+        assert_eq!((given.rounds, given.seed, given.fault, given.lease_ms), (3, Some(7), DiskFault::Eio, 800));
     }
 
     #[test]

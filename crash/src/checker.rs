@@ -56,19 +56,19 @@ fn tasks_end_in_a_valid_state(record: &RunRecord) -> Vec<String> {
     let reasons: HashMap<&str, &str> =
         record.dead_letters.iter().map(|(task, reason)| (task.as_str(), reason.as_str())).collect();
     let violations = record.tasks.iter().filter_map(|task| {
-        let about = |what: String| Some(format!("task {} ({}) {what}", task.id, task.kind));
-        let Some(kind) = TestKind::named(&task.kind) else { return about("has an unknown kind".to_owned()) };
+        let violation = |what: String| Some(format!("task {} ({}) {what}", task.id, task.kind));
+        let Some(kind) = TestKind::named(&task.kind) else { return violation("has an unknown kind".to_owned()) };
         let reason = reasons.get(task.id.to_string().as_str()).copied().unwrap_or_default();
         let poisoned = reason.starts_with(POISON_PILL_PREFIX);
         match task.status.as_str() {
             "completed" if kind.succeeds() => None,
-            "completed" => about("is completed, although its kind cannot complete".to_owned()),
+            "completed" => violation("is completed, although its kind cannot complete".to_owned()),
             "failed" if poisoned && task.crashes < MAX_CRASHES => {
-                about(format!("is a poison pill after {} crashes", task.crashes))
+                violation(format!("is a poison pill after {} crashes", task.crashes))
             }
             "failed" if poisoned || record.bad_disk || kind == TestKind::Failing => None,
-            "failed" => about(format!("has failed: {reason}")),
-            status => about(format!("is {status}; it never ended")),
+            "failed" => violation(format!("has failed: {reason}")),
+            status => violation(format!("is {status}; it never ended")),
         }
     });
     violations.collect()
@@ -79,16 +79,15 @@ fn failed_tasks_have_one_dead_letter(record: &RunRecord) -> Vec<String> {
     for (task, _) in &record.dead_letters {
         *dead_letters.entry(task).or_default() += 1;
     }
-    let mut violations = Vec::new();
+    let mut found = Vec::new();
     for task in &record.tasks {
         let count = dead_letters.remove(task.id.to_string().as_str()).unwrap_or(0);
         if count != u32::from(task.status == "failed") {
-            violations.push(format!("task {} is {} and has {count} dead letters", task.id, task.status));
+            found.push(format!("task {} is {} and has {count} dead letters", task.id, task.status));
         }
     }
-    violations
-        .extend(dead_letters.keys().map(|task| format!("a dead letter refers to task {task}, which does not exist")));
-    violations
+    found.extend(dead_letters.keys().map(|task| format!("a dead letter refers to task {task}, which does not exist")));
+    found
 }
 
 /// Each completed task has applied all its effects, and no other effect exists. The table of effects itself refuses a
@@ -96,27 +95,27 @@ fn failed_tasks_have_one_dead_letter(record: &RunRecord) -> Vec<String> {
 fn effects_match_tasks(record: &RunRecord) -> Vec<String> {
     let applied: HashSet<&str> = record.effects.iter().map(|(key, _)| key.as_str()).collect();
     let mut allowed = HashSet::new();
-    let mut violations = Vec::new();
+    let mut found = Vec::new();
     for task in &record.tasks {
         let (Some(kind), Some(key)) = (TestKind::named(&task.kind), key(task)) else { continue };
         for effect in kind.effects(&key) {
             if task.status == "completed" && !applied.contains(effect.as_str()) {
-                violations.push(format!("task {} is completed without its effect {effect}", task.id));
+                found.push(format!("task {} is completed without its effect {effect}", task.id));
             }
             allowed.insert(effect);
         }
     }
     let unexpected = record.effects.iter().filter(|(key, _)| !allowed.contains(key));
-    violations.extend(
+    found.extend(
         unexpected.map(|(key, task)| format!("task {task} applied the effect {key}, which belongs to no task")),
     );
-    violations
+    found
 }
 
 /// A task takes only allowed transitions, has one owner at a time, and ends once.
 fn status_changes_are_valid(record: &RunRecord) -> Vec<String> {
     let mut states: HashMap<i64, (&str, u32)> = HashMap::new();
-    let mut violations = Vec::new();
+    let mut found = Vec::new();
     for change in &record.changes {
         let Change { task, was, now, crashes, .. } = change;
         let is_valid = matches!(
@@ -127,29 +126,29 @@ fn status_changes_are_valid(record: &RunRecord) -> Vec<String> {
         );
         let (before, crashes_before) = states.get(task).copied().unwrap_or((was, 0));
         if !is_valid || before != was {
-            violations.push(format!("task {task} went from {was} to {now} (it was {before})"));
+            found.push(format!("task {task} went from {was} to {now} (it was {before})"));
         }
         // No worker has died with it, or one has, and then the task was released or dead-lettered.
         let counted = *crashes == crashes_before
             || (*crashes == crashes_before + 1 && matches!(now.as_str(), "pending" | "failed"));
         if !counted {
-            violations.push(format!("task {task} went from {crashes_before} crashes to {crashes} as it became {now}"));
+            found.push(format!("task {task} went from {crashes_before} crashes to {crashes} as it became {now}"));
         }
         states.insert(*task, (now, *crashes));
     }
-    violations
+    found
 }
 
 /// The worker in a task's result is the owner of its claim: a late result of an earlier owner is refused. A handler
 /// runs only under a claim.
 fn owners_complete_tasks(record: &RunRecord) -> Vec<String> {
-    let mut violations = Vec::new();
+    let mut found = Vec::new();
     for task in record.tasks.iter().filter(|task| task.status == "completed") {
         let signer = task.result.as_deref().and_then(|text| serde_json::from_str::<CompletedBy>(text).ok());
         let signer = signer.map(|result| result.by);
         let owner = task.worker.as_deref().map(name_of);
         if signer.is_none() || signer.as_deref() != owner {
-            violations.push(format!("task {} was claimed by {owner:?} and completed by {signer:?}", task.id));
+            found.push(format!("task {} was claimed by {owner:?} and completed by {signer:?}", task.id));
         }
     }
     let mut claims: HashMap<(i64, &str), i64> = HashMap::new();
@@ -162,10 +161,10 @@ fn owners_complete_tasks(record: &RunRecord) -> Vec<String> {
         let left = claims.entry((*task, worker)).or_default();
         *left -= 1;
         if *left < 0 {
-            violations.push(format!("{worker} ran task {task} more often than it had claimed it"));
+            found.push(format!("{worker} ran task {task} more often than it had claimed it"));
         }
     }
-    violations
+    found
 }
 
 /// A live worker keeps its tasks until its lease expires, and renews it. A busy machine may delay some renewals, so a
@@ -230,7 +229,7 @@ fn crashes_do_not_exceed_starts(record: &RunRecord) -> Vec<String> {
 fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
     let mut saved: HashMap<i64, u32> = HashMap::new();
     let mut expected: HashMap<&str, u32> = HashMap::new();
-    let mut violations = Vec::new();
+    let mut found = Vec::new();
     for event in &record.handler_events {
         match event {
             HandlerEvent::Saved(task, step) => {
@@ -242,9 +241,10 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
             }
             HandlerEvent::Resumed(task, lookup, step) => match expected.get(lookup.as_str()) {
                 Some(furthest) if step >= furthest => {}
-                Some(furthest) => violations
-                    .push(format!("task {task} resumed after step {step}, but step {furthest} was acknowledged")),
-                None => violations.push(format!("task {task} resumed after step {step} without a lookup")),
+                Some(furthest) => {
+                    found.push(format!("task {task} resumed after step {step}, but step {furthest} was acknowledged"))
+                }
+                None => found.push(format!("task {task} resumed after step {step} without a lookup")),
             },
             HandlerEvent::Start(..) => {}
         }
@@ -253,9 +253,8 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
         .checkpointed
         .iter()
         .filter(|id| record.tasks.iter().find(|task| task.id == **id).is_none_or(is_terminal));
-    violations
-        .extend(orphans.map(|task| format!("checkpoints of task {task} are left, which has ended or does not exist")));
-    violations
+    found.extend(orphans.map(|task| format!("checkpoints of task {task} are left, which has ended or does not exist")));
+    found
 }
 
 fn is_terminal(task: &Task) -> bool {

@@ -45,7 +45,6 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Exit of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CliExit {
     /// Ended by SIGKILL, or by SIGINT before it handled the signal.
@@ -107,7 +106,6 @@ impl Cli {
         output.context("cannot start gristmill").map(|output| parse_exit(&output))
     }
 
-    /// Starts a command without waiting.
     pub(crate) fn start(&self, db: &Path, args: &[OsString]) -> Result<Child, Error> {
         self.configure(Command::new(&self.program), db, args).spawn().context("cannot start gristmill")
     }

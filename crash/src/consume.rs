@@ -1,5 +1,5 @@
 //! Kills consumers of RabbitMQ, and the broker, at random moments. Every message that the broker has confirmed must be
-//! done or be a dead letter, and nothing else may be.
+//! done or be a dead letter, and no other message may be.
 //!
 //! Run as `cargo xtask crash consume`. Owns the sequence of rounds and the output. `round` runs one round, `audit`
 //! checks its results.
@@ -37,7 +37,7 @@ const MAX_BAD_ROUNDS: usize = 3;
 /// Rounds with one broker, which keeps the queues of all of them.
 const ROUNDS_PER_BROKER: u32 = 25;
 
-/// Rounds from which on a run must have had every kind of event.
+/// A run of at least this many rounds must have had every kind of event.
 const MIN_CONCLUSIVE_ROUNDS: u32 = 15;
 
 /// Returns whether no violation was found.
@@ -167,7 +167,7 @@ impl ConsumeRounds<'_> {
             // The broker deletes the queues when it ends, so their state is saved now.
             let query = ["list_queues", "name", "type", "state", "messages", "messages_unacknowledged", "consumers"];
             let queues = broker.ctl(query).unwrap_or_else(|error| error.to_string());
-            // The log is only a help; the run continues without it.
+            // The log is optional: the run continues without it.
             let _ = std::fs::copy(broker.folder().join("log/broker.log"), folder.join("broker.log"));
             let report = format!("{shown}: {events}\n{}\n\n{queues}", violations.join("\n"));
             std::fs::write(folder.join("violations"), report).context("cannot write the violations")?;
@@ -199,8 +199,8 @@ impl ConsumeRounds<'_> {
         );
         let [cuts, sinks, disks, refusals] = self.counters.hazards;
         println!("{cuts} connection cuts, {sinks} failed sinks, {disks} full disks, {refusals} nacks by full queues");
-        let nothing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead_letters == 0;
-        let idle = rounds >= MIN_CONCLUSIVE_ROUNDS && self.bad_rounds == 0 && nothing;
+        let event_missing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead_letters == 0;
+        let idle = rounds >= MIN_CONCLUSIVE_ROUNDS && self.bad_rounds == 0 && event_missing;
         if idle {
             println!(
                 "VIOLATION: no consumer was killed while messages were left, or none was stopped, or no message was \

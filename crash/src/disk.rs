@@ -56,7 +56,6 @@ impl SmallDisk {
         self.folder.join("filler")
     }
 
-    /// Copies its files to another folder.
     pub(crate) fn copy_files_to(&self, to: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(to)?;
         for entry in std::fs::read_dir(&self.folder)? {

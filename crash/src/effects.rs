@@ -1,7 +1,7 @@
 //! Files that survive a killed process besides the database under test: logs, and the effects of tasks.
 //!
 //! A line is one write(2) to a file opened for appending, so a kill after the call does not lose it, and lines of
-//! several processes do not mix. A power cut may lose them; no run needs more.
+//! several processes do not mix. A power cut may lose them; no run simulates one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

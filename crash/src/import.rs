@@ -149,8 +149,8 @@ impl ImportRounds<'_> {
             match self.cli.run_with_fault(&workdir.own_db(), &args, fault)? {
                 CliExit::Killed => {
                     round.inspect(ImportEnd::Killed)?;
-                    let far = if round.is_complete() { 2 } else { usize::from(!round.loaded.is_empty()) };
-                    self.counters.kills[far] += 1;
+                    let stage = if round.is_complete() { 2 } else { usize::from(!round.loaded.is_empty()) };
+                    self.counters.kills[stage] += 1;
                     events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
                 }
                 CliExit::Failed { code: INTERRUPTED, .. } if matches!(fault, Fault::InterruptAfter(_)) => {
@@ -173,9 +173,7 @@ impl ImportRounds<'_> {
                         round.inspect(ImportEnd::DiskFull)?;
                     }
                 }
-                CliExit::Failed { message, .. } => {
-                    round.add_violation(format!("the import failed ({fault}): {message}"));
-                }
+                CliExit::Failed { message, .. } => round.add_violation(format!("import failed ({fault}): {message}")),
             }
             if done || !round.violations.is_empty() {
                 break;
@@ -227,7 +225,6 @@ impl ImportRounds<'_> {
         Ok(())
     }
 
-    /// Chooses the fault of an import.
     fn choose_fault(&mut self, scenario: &Scenario) -> Fault {
         if self.strace && self.rng.percent(50) {
             // A new database gets its name in few calls, so these are chosen more often.

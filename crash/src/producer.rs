@@ -163,7 +163,6 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Creates a task of this kind with this payload.
 pub(crate) fn new_task(kind: TestKind, payload: &Payload) -> NewTask {
     let payload = serde_json::json!(payload).to_string();
     NewTask::new(kind.name(), payload)

@@ -1,6 +1,6 @@
 //! Reads everything that is known about a finished run, from the database and from the logs beside it.
 //!
-//! `checker` decides what it means.
+//! `checker` has the rules.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -55,7 +55,7 @@ pub(crate) struct RunRecord {
 impl RunRecord {
     pub(crate) fn read(paths: &RunPaths, bad_disk: bool) -> Result<Self, Error> {
         let reader = HistoryReader::open(&paths.database())?;
-        let effects = Effects::open(&paths.effects()).and_then(|all| all.all());
+        let effects = Effects::open(&paths.effects()).and_then(|effects| effects.all());
         Ok(RunRecord {
             acks: lines(&paths.acks(), parse_ack)?,
             handler_events: lines(&paths.runs(), parse_handler_event)?,

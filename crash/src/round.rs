@@ -58,17 +58,17 @@ impl<'a> JobRounds<'a> {
 
     /// Runs the rounds that kill or suspend processes.
     pub(crate) fn run_kills(&mut self) -> Result<(), Error> {
-        let can_stop = self.settings.fault == DiskFault::None;
+        let can_suspend = self.settings.fault == DiskFault::None;
         for round in 1..=self.settings.rounds {
             self.processes.fill(Role::Worker, WORKERS)?;
             self.processes.fill(Role::Producer, 1)?;
-            if can_stop && round % POISON_INTERVAL == POISON_INTERVAL / 2 {
+            if can_suspend && round % POISON_INTERVAL == POISON_INTERVAL / 2 {
                 self.enqueue_poison(round)?;
             }
             match self.rng.in_range(0..10) {
                 0..5 => self.kill(round, WORKERS)?,
                 5..8 => self.kill(round, 1)?,
-                _ if can_stop => self.suspend_one(round)?,
+                _ if can_suspend => self.suspend_one(round)?,
                 _ => self.kill(round, WORKERS)?,
             }
             self.check_failed_processes();
@@ -90,10 +90,7 @@ impl<'a> JobRounds<'a> {
         let new = self.processes.fill(Role::Worker, WORKERS)?;
         self.processes.wait_for_one(&new, self.settings.lease() * 20)?;
         let recovery = self.wait_for_recovery(&killed, killed_at)?;
-        let what = match count {
-            1 => "one worker",
-            _ => "all workers",
-        };
+        let victims = if count == 1 { "one worker" } else { "all workers" };
         let producer = if with_producer { " and the producer" } else { "" };
         let after = match recovery {
             Some(Recovery { orphans, first, last }) => format!(
@@ -103,7 +100,7 @@ impl<'a> JobRounds<'a> {
             ),
             None => "no orphans".to_owned(),
         };
-        println!("round {round:3}: killed {what}{producer} after {:3} ms: {after}", delay.as_millis());
+        println!("round {round:3}: killed {victims}{producer} after {:3} ms: {after}", delay.as_millis());
         Ok(())
     }
 
@@ -159,8 +156,8 @@ impl<'a> JobRounds<'a> {
         let id =
             store.tasks().enqueue(new_task(TestKind::Poison, &payload)).context("cannot enqueue a poison pill")?.id;
         let line = format!("{id} {} {key}", TestKind::Poison.name());
-        let noted = Log::open(&self.paths.acks()).and_then(|log| log.append(&line));
-        noted.context("cannot log a poison pill")?;
+        let logged = Log::open(&self.paths.acks()).and_then(|log| log.append(&line));
+        logged.context("cannot log a poison pill")?;
         self.poison_tasks += 1;
         Ok(())
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use self::catalog_diff::{CatalogPair, Phase, RemainingWork};
-use self::fixture::{Fixture, ScanVariant, Scenario, dupes, reset_database};
+use self::fixture::{Fixture, Scenario, Variant, dupes, reset_database};
 use crate::args::ProgramSettings;
 use crate::cli_process::{self, Cli, CliExit, Fault};
 use crate::database::copy;
@@ -102,7 +102,7 @@ impl<'a> ScanRounds<'a> {
             if index == 0 {
                 fixture.take().map_or(Ok(()), Fixture::clear)?;
                 let rng = Rng::new(seed.wrapping_add(u64::from(fixture_number) * 1_000_003));
-                let variant = ScanVariant::ALL[fixture_number as usize % ScanVariant::ALL.len()];
+                let variant = Variant::ALL[fixture_number as usize % Variant::ALL.len()];
                 let folder = self.folder.join(format!("fixture{fixture_number}"));
                 // A later scan may rely on the catalog only if everything could be read.
                 let locked = fixture_number % 2 == 0;
@@ -243,7 +243,6 @@ fn call(scenario: &Scenario, name: &'static str) -> (bool, &'static str) {
     (scenario.before.is_some(), name)
 }
 
-/// State of one round.
 struct ScanRound<'a> {
     cli: &'a Cli,
     fixture: &'a Fixture<'a>,
@@ -301,8 +300,7 @@ impl ScanRound<'_> {
     /// Checks that a completed scan reports exactly the work that remained.
     fn check_summary(&mut self, summary: &Value) {
         let Some(remaining) = self.remaining.filter(|remaining| remaining.ended == 0) else { return };
-        // A file that is also behind a symbolic link may be read once per name: the walk does not see that they are
-        // one.
+        // A file that a followed link also leads to may be read once per name: a walk does not detect that.
         let reads = if self.fixture.scenario.restarts_walk { remaining.names } else { remaining.reads };
         // Every scan walks all folders, resumed or not.
         let folders = self.fixture.scenario.summary["folders"].as_i64().unwrap_or(0);

@@ -29,15 +29,15 @@ pub(crate) enum TestKind {
 }
 
 impl TestKind {
-    pub(crate) const ALL: [TestKind; 8] = [
-        TestKind::Fast,
-        TestKind::Flaky,
-        TestKind::Failing,
-        TestKind::Steps,
-        TestKind::Parent,
-        TestKind::Slow,
-        TestKind::Uncancellable,
-        TestKind::Poison,
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Fast,
+        Self::Flaky,
+        Self::Failing,
+        Self::Steps,
+        Self::Parent,
+        Self::Slow,
+        Self::Uncancellable,
+        Self::Poison,
     ];
 
     pub(crate) fn name(self) -> &'static str {

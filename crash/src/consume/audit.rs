@@ -7,7 +7,6 @@ use super::messages::{Action, Published};
 use super::plan::ATTEMPTS;
 use super::results::Results;
 
-/// Result of the check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Audit {
     /// Confirmed messages that are neither done nor dead letters; they may still arrive.
@@ -125,13 +124,8 @@ mod tests {
 
     fn dead(id: &str, reason: &str) -> DeadLetter {
         let failed = if reason == "attempts" { ATTEMPTS } else { 1 };
-        DeadLetter {
-            id: id.to_owned(),
-            reason: reason.to_owned(),
-            error: "error".to_owned(),
-            body: id.to_owned(),
-            failed,
-        }
+        let [id, reason, error, body] = [id, reason, "error", id].map(str::to_owned);
+        DeadLetter { id, reason, error, body, failed }
     }
 
     /// Checks the first missing message and the first violation of a round with one message.

@@ -35,7 +35,7 @@ impl ConsumerSpawner<'_> {
     /// Starts a consumer; `kill_at` kills it at the n-th system call of one of these names.
     pub(crate) fn start(
         &mut self,
-        extra_args: &[&str],
+        extra: &[&str],
         kill_at: Option<(&'static str, u64)>,
     ) -> Result<ConsumerProcess, Error> {
         self.started += 1;
@@ -44,20 +44,13 @@ impl ConsumerSpawner<'_> {
         let file = |path: &Path| File::create(path).context("cannot create a file");
         // The command of `--exec` must be last.
         let mut args = self.args[..2].to_vec();
-        args.extend(extra_args.iter().map(OsString::from));
+        args.extend(extra.iter().map(OsString::from));
         args.extend_from_slice(&self.args[2..]);
         let mut command = self.cli.command(&self.own_db(), &args, kill_at);
         command.env("GRISTMILL_AMQP_URI", &self.uri).stdout(file(&out)?).stderr(file(&err)?);
         let child = command.spawn().context("cannot start gristmill")?;
-        Ok(ConsumerProcess {
-            number: self.started,
-            child,
-            kill_at,
-            out,
-            err,
-            started_at: Instant::now(),
-            exited: false,
-        })
+        let (number, started_at) = (self.started, Instant::now());
+        Ok(ConsumerProcess { number, child, kill_at, out, err, started_at, exited: false })
     }
 }
 

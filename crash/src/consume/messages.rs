@@ -60,7 +60,7 @@ impl Outcome {
         if self == Outcome::Exhausted { "attempts" } else { "permanent" }
     }
 
-    /// Returns the letter in the message's body that tells the script what to do.
+    /// Returns the character in the message's body that selects the behaviour of the script.
     fn code(self) -> char {
         match self {
             Outcome::Done => 'd',
@@ -99,7 +99,6 @@ pub(crate) fn one_of_each(action: Action, rng: &mut Rng) -> Vec<TestMessage> {
     (0..).zip(possible).map(|(number, outcome)| build(action, format!("s{number}"), number, *outcome, rng)).collect()
 }
 
-/// Creates messages whose handlers are slow.
 pub(crate) fn slow_messages(count: u64, rng: &mut Rng) -> Vec<TestMessage> {
     (0..count).map(|number| build(Action::Exec, format!("slow{number}"), number, Outcome::Slow, rng)).collect()
 }

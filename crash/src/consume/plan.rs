@@ -18,13 +18,11 @@ const CALLS: [(&str, u64); 3] = [("sendto,writev", 40), ("fsync,fdatasync", 20),
 /// Rounds from one kill of the broker to the next; every second cycle has one round without kills.
 const KILL_CYCLE: u32 = 5;
 
-/// Maximum length of a bounded queue.
 const MAX_QUEUE_LENGTH: u32 = 40;
 
 /// The broker's acknowledgement timeout in rounds with slow handlers, which take 5 s.
 pub(crate) const CONSUMER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Event in a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Kill,
@@ -170,15 +168,14 @@ impl Plan {
         self.hazard == Hazard::FullDisk
     }
 
-    /// Returns whether some handlers take longer than the broker's acknowledgement timeout.
     pub(crate) fn has_slow_handlers(&self) -> bool {
         self.hazard == Hazard::SlowHandlers
     }
 
     /// Chooses the system call at which a consumer is killed.
     pub(crate) fn kill_call(&self, rng: &mut Rng) -> (&'static str, u64) {
-        let kills_at_calls = if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] };
-        let (name, max) = kills_at_calls[rng.index(kills_at_calls.len())];
+        let calls = if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] };
+        let (name, max) = calls[rng.index(calls.len())];
         (name, rng.in_range(1..max + 1))
     }
 

@@ -164,8 +164,8 @@ fn parsed(text: &str) -> Value {
 /// Returns a row as the JSON object that it was made from.
 fn object(row: &Row<'_>, names: &[String]) -> rusqlite::Result<Value> {
     let mut object = Map::new();
-    for (at, name) in names.iter().enumerate() {
-        let value = match row.get_ref(at)? {
+    for (index, name) in names.iter().enumerate() {
+        let value = match row.get_ref(index)? {
             ValueRef::Null => continue,
             ValueRef::Integer(number) => number.into(),
             ValueRef::Real(number) => number.into(),

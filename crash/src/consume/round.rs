@@ -241,12 +241,12 @@ impl ConsumeRound<'_> {
         let done = progress(self.plan.action, self.spawner.cli, &self.spawner.folder, &scratch);
         // Number of good messages. Some bad ones of `exec` run more than once.
         let good = self.plan.count * (100 - self.plan.bad_percent) / 100;
-        let far = match done {
+        let stage = match done {
             Some(0) => 0,
             Some(done) if done >= good => 2,
             _ => 1,
         };
-        self.counters.kills[far] += 1;
+        self.counters.kills[stage] += 1;
         let done = done.map_or("some".to_owned(), |done| done.to_string());
         self.events.push(format!("killed {when}, {done} done"));
     }

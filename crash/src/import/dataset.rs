@@ -58,7 +58,6 @@ impl Dataset {
     }
 }
 
-/// Writes the files of one folder.
 struct FolderWriter<'a> {
     folder: PathBuf,
     rng: &'a mut Rng,

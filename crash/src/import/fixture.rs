@@ -25,8 +25,7 @@ pub(crate) enum ImportMode {
 }
 
 impl ImportMode {
-    pub(crate) const ALL: [ImportMode; 4] =
-        [ImportMode::New, ImportMode::Append, ImportMode::Replace, ImportMode::Upsert];
+    pub(crate) const ALL: [Self; 4] = [Self::New, Self::Append, Self::Replace, Self::Upsert];
 
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -72,11 +72,8 @@ impl<'a> ImportRound<'a> {
         }
         match (self.scenario.mode, exists) {
             (ImportMode::New, true) if !self.is_complete() => {
-                let loaded = format!(
-                    "of {:?} only {:?} are loaded",
-                    self.scenario.new.loaded_since(&self.scenario.old),
-                    self.loaded
-                );
+                let expected = self.scenario.new.loaded_since(&self.scenario.old);
+                let loaded = format!("of {expected:?} only {:?} are loaded", self.loaded);
                 self.violations.push(format!("a new database exists before it is complete: {loaded}"));
             }
             (ImportMode::New, _) | (_, true) => {}

@@ -24,7 +24,7 @@ pub(crate) enum Trial {
     Locked,
 }
 
-/// Maximum free space of the full disk.
+/// Maximum free space on the small disk when an import starts.
 const MAX_FREE_BYTES: u64 = 3 << 19;
 
 impl Trial {
@@ -101,9 +101,8 @@ fn concurrent(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, boo
     round.workdir.set_up(round.cli, round.scenario, false)?;
     let args = round.scenario.args(&round.workdir.database(), true);
     let first = round.cli.start(&round.workdir.own_db(), &args)?;
-    pause(Duration::from_micros(
-        rng.in_range(0..u64::try_from(round.scenario.duration.as_micros()).unwrap_or(0) / 2 + 1),
-    ));
+    let max = u64::try_from(round.scenario.duration.as_micros()).unwrap_or(0) / 2 + 1;
+    pause(Duration::from_micros(rng.in_range(0..max)));
     let second = round.cli.start(&round.workdir.own_db(), &args)?;
     let ends = [cli_process::wait_for_exit(first)?, cli_process::wait_for_exit(second)?];
     let mut refused = 0;
@@ -111,9 +110,7 @@ fn concurrent(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, boo
         match end {
             CliExit::Done(_) => {}
             CliExit::Failed { code: Some(1), message } if message.contains("another import") => refused += 1,
-            other => {
-                round.add_violation(format!("unexpected end of one of two concurrent imports: {other:?}"));
-            }
+            other => round.add_violation(format!("unexpected end of a concurrent import: {other:?}")),
         }
     }
     if refused == ends.len() {
@@ -137,15 +134,10 @@ fn locked(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), 
     };
     let conn = lock().context("cannot lock a database")?;
     let time = rng.millis(300..900);
-    match round.cli.run_with_fault(
-        &round.workdir.own_db(),
-        &round.scenario.args(&database, false),
-        Fault::InterruptAfter(time),
-    )? {
+    let args = round.scenario.args(&database, false);
+    match round.cli.run_with_fault(&round.workdir.own_db(), &args, Fault::InterruptAfter(time))? {
         CliExit::Failed { code: INTERRUPTED, .. } => {}
-        other => {
-            round.add_violation(format!("unexpected end after Ctrl-C while waiting for a lock: {other:?}"));
-        }
+        other => round.add_violation(format!("unexpected end after Ctrl-C during a wait for a lock: {other:?}")),
     }
     drop(conn);
     round.inspect(ImportEnd::Stopped { resume: false })?;

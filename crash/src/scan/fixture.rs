@@ -17,7 +17,7 @@ use crate::{Error, ErrorContext};
 
 /// Options with which a tree is scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScanVariant {
+pub(crate) enum Variant {
     Plain,
     /// Two roots, one inside the other.
     Nested,
@@ -29,23 +29,17 @@ pub(crate) enum ScanVariant {
     Every,
 }
 
-impl ScanVariant {
-    pub(crate) const ALL: [ScanVariant; 6] = [
-        ScanVariant::Plain,
-        ScanVariant::Nested,
-        ScanVariant::Links,
-        ScanVariant::Plain,
-        ScanVariant::OtherHash,
-        ScanVariant::Every,
-    ];
+impl Variant {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Plain, Self::Nested, Self::Links, Self::Plain, Self::OtherHash, Self::Every];
 
     fn name(self) -> &'static str {
         match self {
-            ScanVariant::Plain => "plain",
-            ScanVariant::Nested => "a root in a root",
-            ScanVariant::Links => "links followed",
-            ScanVariant::OtherHash => "another hash",
-            ScanVariant::Every => "every file",
+            Variant::Plain => "plain",
+            Variant::Nested => "a root in a root",
+            Variant::Links => "links followed",
+            Variant::OtherHash => "another hash",
+            Variant::Every => "every file",
         }
     }
 }
@@ -54,7 +48,7 @@ pub(crate) struct Fixture<'a> {
     cli: &'a Cli,
     folder: PathBuf,
     tree: Tree,
-    variant: ScanVariant,
+    variant: Variant,
     pub(crate) scenario: Scenario,
 }
 
@@ -84,7 +78,7 @@ impl<'a> Fixture<'a> {
         cli: &'a Cli,
         folder: &Path,
         rng: Rng,
-        (variant, locked): (ScanVariant, bool),
+        (variant, locked): (Variant, bool),
     ) -> Result<Self, Error> {
         std::fs::create_dir(folder).context("cannot create a folder")?;
         cli.chown(folder)?;
@@ -125,20 +119,14 @@ impl<'a> Fixture<'a> {
 }
 
 impl Scenario {
-    fn new(
-        cli: &Cli,
-        folder: &Path,
-        tree: &Tree,
-        variant: ScanVariant,
-        before: Option<PathBuf>,
-    ) -> Result<Self, Error> {
+    fn new(cli: &Cli, folder: &Path, tree: &Tree, variant: Variant, before: Option<PathBuf>) -> Result<Self, Error> {
         let mut args: Vec<OsString> = vec!["scan".into(), "--yes".into(), tree.top.clone().into()];
         match variant {
-            ScanVariant::Nested => args.push(tree.inner().into()),
-            ScanVariant::Links => args.push("--follow-links".into()),
-            ScanVariant::OtherHash if before.is_some() => args.extend(["--hash".into(), "sha256".into()]),
-            ScanVariant::Every => args.push("--every-file".into()),
-            ScanVariant::OtherHash | ScanVariant::Plain => {}
+            Variant::Nested => args.push(tree.inner().into()),
+            Variant::Links => args.push("--follow-links".into()),
+            Variant::OtherHash if before.is_some() => args.extend(["--hash".into(), "sha256".into()]),
+            Variant::Every => args.push("--every-file".into()),
+            Variant::OtherHash | Variant::Plain => {}
         }
         let undisturbed = folder.join("undisturbed.db");
         reset_database(cli, before.as_deref(), &undisturbed)?;
@@ -155,7 +143,7 @@ impl Scenario {
             undisturbed,
             summary,
             duration,
-            restarts_walk: variant == ScanVariant::Links,
+            restarts_walk: variant == Variant::Links,
         })
     }
 }

@@ -78,11 +78,8 @@ fn differing_rows_are_reported_except_ids_and_times() {
 #[track_caller]
 fn check_remaining(then: &str, expected: (Phase, i64, i64, i64)) {
     let remaining = Catalogs::new(then).pair().remaining(0).unwrap();
-    assert_eq!(
-        (remaining.phase, remaining.folders, remaining.reads, remaining.samples),
-        expected,
-        "{then}: {remaining:?}"
-    );
+    let found = (remaining.phase, remaining.folders, remaining.reads, remaining.samples);
+    assert_eq!(found, expected, "{then}: {remaining:?}");
 }
 
 #[test]
