@@ -19,6 +19,7 @@ use candidate::Participant;
 use environment::Environment;
 pub(crate) use gristmill::run_one;
 use options::Part;
+
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);

@@ -27,6 +27,7 @@ use crate::{
 
 /// Scales of the tree of a million files over which growth is measured.
 const GROWTH: [f64; 3] = [0.01, 0.1, 1.0];
+
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 /// Growth is measured with warm caches only: with cold ones the disk would be measured.
 fn settings(profile: Profile, temperatures: &[bool]) -> Vec<Setting> {
     let temperatures = temperatures.iter().filter(|cold| !**cold || profile != Profile::Million);
-    let both = temperatures.flat_map(|&cold| [false, true].map(|again| Setting { profile, again, cold }));
+    let both = temperatures.flat_map(|&cold| [false, true].map(|rescan| Setting { profile, rescan, cold }));
     both.collect()
 }
 
@@ -82,7 +83,7 @@ fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Pa
             None => println!("{}: not measured, {} is not installed", candidate.name, candidate.program),
         }
     }
-    if setting.again {
+    if setting.rescan {
         all.push(Participant::Walk);
     } else if let (Some(xargs), Some(b3sum)) = (find_program("xargs"), find_program("b3sum")) {
         all.push(Participant::Sums { xargs, b3sum });

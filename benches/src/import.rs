@@ -24,6 +24,7 @@ use folder::Folder;
 use options::Options;
 
 use crate::program::{self, gristmill_program};
+
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let Some(options) = options::parse(args)? else {
         print!("{}", options::HELP);

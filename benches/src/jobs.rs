@@ -31,6 +31,7 @@ const BATCH: u64 = 100;
 
 /// Name of the candidate that the others are compared with.
 const BASE: &str = "rusqlite batches of 100 (FULL)";
+
 struct Plan {
     /// Path of a database that does not exist yet, in a folder that is removed afterwards.
     database: PathBuf,

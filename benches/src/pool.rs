@@ -19,12 +19,12 @@ use std::{
 const WORKERS: usize = 2;
 const QUEUE: usize = 1_024;
 
-/// Name of a candidate, and a function that runs `each` tasks from each of `producers` producers and waits for all.
-type Candidate = (&'static str, fn(producers: u64, each: u64));
+/// Name of a candidate, and a function that runs `count` tasks from each of `producers` producers and waits for all.
+type Candidate = (&'static str, fn(producers: u64, count: u64));
 
 const CANDIDATES: &[Candidate] = &[
     ("crossbeam", crossbeam),
-    ("gristmill fifo", |producers, each| gristmill(QueueOrder::Fifo, producers, each)),
+    ("gristmill fifo", |producers, count| gristmill(QueueOrder::Fifo, producers, count)),
     ("gristmill priority", gristmill_priority),
     ("rayon spawn", rayon_spawn),
     ("threadpool", threadpool_execute),
@@ -109,9 +109,9 @@ pub(crate) fn run_one(options: &Options) -> Result<(), String> {
 
 /// Returns nanoseconds per task.
 fn measure(candidate: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, String> {
-    let each = tasks / producers;
-    let cost = timed(|| candidate(producers, each)) / (producers * each) as f64;
-    check(producers, each)?;
+    let count = tasks / producers;
+    let cost = timed(|| candidate(producers, count)) / (producers * count) as f64;
+    check(producers, count)?;
     Ok(cost)
 }
 
@@ -120,10 +120,10 @@ fn produce(producers: u64, producer: impl Fn() + Sync) {
     thread::scope(|scope| (0..producers).for_each(|_| drop(scope.spawn(&producer))));
 }
 
-fn gristmill(order: QueueOrder, producers: u64, each: u64) {
+fn gristmill(order: QueueOrder, producers: u64, count: u64) {
     let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("valid options");
     produce(producers, || {
-        for number in 0..each {
+        for number in 0..count {
             pool.submit(move |_| {
                 add(number);
                 Ok(())
@@ -134,8 +134,8 @@ fn gristmill(order: QueueOrder, producers: u64, each: u64) {
     assert!(pool.join().is_clean());
 }
 
-/// Runs tasks of four priorities in turn.
-fn gristmill_priority(producers: u64, each: u64) {
+/// Alternates between four priorities.
+fn gristmill_priority(producers: u64, count: u64) {
     let pool = Pool::builder()
         .workers(WORKERS)
         .queue_capacity(QUEUE)
@@ -143,7 +143,7 @@ fn gristmill_priority(producers: u64, each: u64) {
         .build()
         .expect("valid options");
     produce(producers, || {
-        for number in 0..each {
+        for number in 0..count {
             let task = Task::new(move |_| {
                 add(number);
                 Ok(())
@@ -154,13 +154,13 @@ fn gristmill_priority(producers: u64, each: u64) {
     assert!(pool.join().is_clean());
 }
 
-fn gristmill_async(producers: u64, each: u64) {
+fn gristmill_async(producers: u64, count: u64) {
     on_tokio(async move {
         let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).build_async().expect("valid options");
         let producer = || {
             let pool = pool.clone();
             async move {
-                for number in 0..each {
+                for number in 0..count {
                     let body = move |_| async move {
                         add(number);
                         Ok(())
@@ -174,7 +174,7 @@ fn gristmill_async(producers: u64, each: u64) {
     });
 }
 
-fn crossbeam(producers: u64, each: u64) {
+fn crossbeam(producers: u64, count: u64) {
     let (sender, receiver) = crossbeam_channel::bounded::<Box<dyn FnOnce() + Send>>(QUEUE);
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| {
@@ -187,7 +187,7 @@ fn crossbeam(producers: u64, each: u64) {
         })
         .collect();
     produce(producers, || {
-        for number in 0..each {
+        for number in 0..count {
             sender.send(Box::new(move || add(number))).expect("open queue");
         }
     });
@@ -195,24 +195,24 @@ fn crossbeam(producers: u64, each: u64) {
     workers.into_iter().for_each(|worker| worker.join().expect("no worker panics"));
 }
 
-fn rayon_spawn(producers: u64, each: u64) {
+fn rayon_spawn(producers: u64, count: u64) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(WORKERS).build().expect("valid options");
     pool.in_place_scope(|scope| {
         produce(producers, || {
-            for number in 0..each {
+            for number in 0..count {
                 scope.spawn(move |_| add(number));
             }
         });
     });
 }
 
-fn threadpool_execute(producers: u64, each: u64) {
+fn threadpool_execute(producers: u64, count: u64) {
     let pool = threadpool::ThreadPool::new(WORKERS);
     // The sender of threadpool is not Sync, so each producer gets its own handle.
     thread::scope(|scope| {
         for _ in 0..producers {
             let pool = pool.clone();
-            scope.spawn(move || (0..each).for_each(|number| pool.execute(move || add(number))));
+            scope.spawn(move || (0..count).for_each(|number| pool.execute(move || add(number))));
         }
     });
     pool.join();
@@ -233,7 +233,7 @@ where
     }
 }
 
-fn async_channel(producers: u64, each: u64) {
+fn async_channel(producers: u64, count: u64) {
     on_tokio(async move {
         type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
         let (sender, receiver) = async_channel::bounded::<Work>(QUEUE);
@@ -250,7 +250,7 @@ fn async_channel(producers: u64, each: u64) {
         let producer = || {
             let sender = sender.clone();
             async move {
-                for number in 0..each {
+                for number in 0..count {
                     sender.send(Box::pin(async move { add(number) })).await.expect("open queue");
                 }
             }
@@ -263,13 +263,13 @@ fn async_channel(producers: u64, each: u64) {
     });
 }
 
-fn tokio_semaphore(producers: u64, each: u64) {
+fn tokio_semaphore(producers: u64, count: u64) {
     on_tokio(async move {
         let permits = Arc::new(tokio::sync::Semaphore::new(QUEUE));
         let producer = || {
             let permits = Arc::clone(&permits);
             async move {
-                for number in 0..each {
+                for number in 0..count {
                     let permit = Arc::clone(&permits).acquire_owned().await.expect("open queue");
                     tokio::spawn(async move {
                         add(number);
@@ -287,7 +287,7 @@ fn tokio_semaphore(producers: u64, each: u64) {
 /// as long as a thousand tasks, so that time is measured separately and subtracted.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
     let orders: [fn(u64, u64); 2] =
-        [|producers, each| gristmill(QueueOrder::Fifo, producers, each), gristmill_priority];
+        [|producers, count| gristmill(QueueOrder::Fifo, producers, count), gristmill_priority];
     let empty = orders.map(|order| {
         let times: Vec<f64> = (0..200).map(|_| timed(|| order(1, 0))).collect();
         median(&times)

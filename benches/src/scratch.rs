@@ -6,14 +6,14 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-static MADE: AtomicU32 = AtomicU32::new(0);
+static CREATED: AtomicU32 = AtomicU32::new(0);
 
 /// A new folder that is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(parent: &Path) -> Result<Self, String> {
-        let name = format!("gristmill-bench-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
+        let name = format!("gristmill-bench-{}-{}", std::process::id(), CREATED.fetch_add(1, Relaxed));
         let path = parent.join(name);
         // `create_dir_all` would accept an existing folder, which must not be removed on drop.
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;

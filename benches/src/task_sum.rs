@@ -21,9 +21,9 @@ pub(crate) fn add(number: u64) {
     SHARD.with(|shard| SUMS[*shard].0.fetch_add(number, Relaxed));
 }
 
-/// Resets the sum and checks that it was that of `0..each`, once for each producer.
-pub(crate) fn check(producers: u64, each: u64) -> Result<(), String> {
+/// Resets the sum and checks that it was that of `0..count`, once for each producer.
+pub(crate) fn check(producers: u64, count: u64) -> Result<(), String> {
     let got: u64 = SUMS.iter().map(|shard| shard.0.swap(0, Relaxed)).sum();
-    let want = producers * (each * (each - 1) / 2);
+    let want = producers * (count * (count - 1) / 2);
     if got == want { Ok(()) } else { Err(format!("wrong sum: {got} instead of {want}; tasks were lost or repeated")) }
 }

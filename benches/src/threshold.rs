@@ -20,8 +20,8 @@ pub(crate) enum Limit {
 impl Threshold {
     pub(crate) fn status(&self) -> &'static str {
         let met = |value| match self.limit {
-            Limit::AtMost(most) => value <= most,
-            Limit::AtLeast(least) => value >= least,
+            Limit::AtMost(max) => value <= max,
+            Limit::AtLeast(min) => value >= min,
         };
         match self.value {
             Some(value) if met(value) => "met",
@@ -34,8 +34,8 @@ impl Threshold {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Limit::AtMost(most) => write!(f, "at most {most}"),
-            Limit::AtLeast(least) => write!(f, "at least {least}"),
+            Limit::AtMost(max) => write!(f, "at most {max}"),
+            Limit::AtLeast(min) => write!(f, "at least {min}"),
         }
     }
 }

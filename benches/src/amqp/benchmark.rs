@@ -82,7 +82,7 @@ pub(super) fn work(
         participants.iter().filter(|participant| participant.candidate.in_work(workers)).collect();
     // Gristmill's default: ten per worker, at most 500.
     let prefetch = (workers * 10).min(500) as u16;
-    let messages = workers as u64 * options.each;
+    let messages = workers as u64 * options.messages_per_worker;
     let benchmark = Benchmark { kind: QueueKind::Quorum, prefetch, workers, messages, rows: Vec::new() };
     measure_all(env, &participants, benchmark, WORK_MS, options.reps.min(MAX_WORK_REPS))
 }
@@ -115,12 +115,12 @@ fn measure_all(
     for round in 0..reps {
         for nth in 0..rows.len() {
             // Each round starts with another candidate, so that no candidate always follows the same one.
-            let at = (nth + round) % rows.len();
-            let row = &mut rows[at];
+            let index = (nth + round) % rows.len();
+            let row = &mut rows[index];
             if row.error.is_some() {
                 continue;
             }
-            match measure(env, participants[at], &benchmark, work) {
+            match measure(env, participants[index], &benchmark, work) {
                 Ok((sample, mistakes)) => {
                     row.samples.push(sample);
                     row.mistakes = row.mistakes.take().or(mistakes);

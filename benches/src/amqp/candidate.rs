@@ -167,7 +167,7 @@ impl Participant {
     pub(super) fn all(options: &Options) -> Result<Vec<Self>, String> {
         let (program, env_vars) = Program::Gristmill.locate()?;
         let gristmill = Participant { candidate: &GRISTMILL, program, env_vars };
-        let blocking = gristmill.like(&BLOCKING);
+        let blocking = gristmill.with_candidate(&BLOCKING);
         let mut all = vec![gristmill, blocking];
         if let Some(program) = &options.before {
             all.extend(BEFORE.iter().map(|(_, candidate)| Participant {
@@ -183,7 +183,7 @@ impl Participant {
             match program.locate() {
                 Ok((program, env_vars)) => {
                     let first = Participant { candidate: first, program, env_vars };
-                    all.extend(chosen.into_iter().map(|peer| first.like(peer)));
+                    all.extend(chosen.into_iter().map(|peer| first.with_candidate(peer)));
                 }
                 Err(reason) => {
                     chosen.iter().for_each(|peer| println!("{}: not measured, {reason}", peer.name));
@@ -194,7 +194,7 @@ impl Participant {
     }
 
     /// Returns a participant that runs another candidate with the same program.
-    pub(super) fn like(&self, candidate: &'static Candidate) -> Self {
+    pub(super) fn with_candidate(&self, candidate: &'static Candidate) -> Self {
         Participant { candidate, program: self.program.clone(), env_vars: self.env_vars.clone() }
     }
 

@@ -20,6 +20,7 @@ const PUBLISH_BATCH: u64 = 10_000;
 
 /// Maximum wait until the broker notices that a consumer is gone, and for a client to shut down.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(20);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueKind {
     Classic,

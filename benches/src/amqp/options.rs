@@ -38,6 +38,7 @@ pub(super) enum Part {
     Work,
     Recovery,
 }
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) messages: u64,
@@ -48,8 +49,8 @@ pub(super) struct Options {
     /// Sorted from small to large.
     pub(super) prefetches: Vec<u16>,
     pub(super) parts: Vec<Part>,
-    /// Number of messages per worker with handlers of 100 ms.
-    pub(super) each: u64,
+    /// With handlers of 100 ms.
+    pub(super) messages_per_worker: u64,
     /// Earlier build of this program.
     pub(super) before: Option<PathBuf>,
 }
@@ -75,7 +76,7 @@ pub(super) fn parse(args: &[String]) -> Result<Option<Options>, String> {
         queues: QueueKind::ALL.into(),
         prefetches: vec![1, 80, 500],
         parts: vec![Part::Rate, Part::Work],
-        each: if quick { 10 } else { 50 },
+        messages_per_worker: if quick { 10 } else { 50 },
         before: None,
     };
     let mut recovery = false;

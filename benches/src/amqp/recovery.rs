@@ -47,7 +47,7 @@ pub(super) fn measure(env: &mut Environment, participants: &[Participant]) -> Re
     for participant in selected {
         outcomes.push(measure_one(env, participant, &queue)?);
         if participant.candidate.name.starts_with("lapin") {
-            outcomes.push(measure_one(env, &participant.like(&RECOVERING), &queue)?);
+            outcomes.push(measure_one(env, &participant.with_candidate(&RECOVERING), &queue)?);
         }
     }
     debug_assert_eq!(outcomes[0].name, GRISTMILL.name);

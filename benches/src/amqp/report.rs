@@ -13,12 +13,12 @@ use crate::{
 };
 
 impl Row {
-    fn each(&self, value: fn(&Sample) -> f64) -> Vec<f64> {
+    fn values(&self, value: fn(&Sample) -> f64) -> Vec<f64> {
         self.samples.iter().map(value).collect()
     }
 
     fn rates(&self) -> Vec<f64> {
-        self.each(|sample| sample.rate)
+        self.values(|sample| sample.rate)
     }
 
     /// Returns whether it completed every run with a correct result.
@@ -74,9 +74,9 @@ pub(super) fn print_rate(benchmark: &Benchmark) {
             rates.iter().copied().fold(f64::INFINITY, f64::min),
             rates.iter().copied().fold(0.0, f64::max),
             gristmill.as_ref().map_or(String::new(), |gristmill| format!("{:.2}", ratio(gristmill, &rates))),
-            median(&row.each(|sample| sample.cpu)),
-            median(&row.each(|sample| sample.broker_cpu)),
-            row.each(|sample| sample.peak_mib).into_iter().fold(0.0, f64::max),
+            median(&row.values(|sample| sample.cpu)),
+            median(&row.values(|sample| sample.broker_cpu)),
+            row.values(|sample| sample.peak_mib).into_iter().fold(0.0, f64::max),
             row.result(),
         );
     }

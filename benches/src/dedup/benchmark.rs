@@ -65,14 +65,14 @@ impl Participant {
 pub(super) struct Setting {
     pub(super) profile: Profile,
     /// Scans an unchanged tree a second time.
-    pub(super) again: bool,
+    pub(super) rescan: bool,
     /// Empties the system's file caches before each run.
     pub(super) cold: bool,
 }
 
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let scan = if self.again { "rescan" } else { "first scan" };
+        let scan = if self.rescan { "rescan" } else { "first scan" };
         write!(f, "{}, {scan}, {}", self.profile.name(), if self.cold { "cold" } else { "warm" })
     }
 }
@@ -108,7 +108,7 @@ pub(super) fn measure_all(
     for (nth, participant) in participants.iter().enumerate() {
         fs::create_dir(work_dir(&scratch, nth)).map_err(|error| format!("{}: {error}", scratch.path().display()))?;
         let mut row = Row { name: participant.name(), runs: Vec::new(), mistakes: Mistakes::default(), error: None };
-        if setting.again && participant.keeps_cache() {
+        if setting.rescan && participant.keeps_cache() {
             row.error = measure(participant, tree, &work_dir(&scratch, nth), true).err();
         }
         rows.push(row);
@@ -122,7 +122,7 @@ pub(super) fn measure_all(
                 continue;
             }
             let work_dir = work_dir(&scratch, nth);
-            if !setting.again {
+            if !setting.rescan {
                 fs::remove_dir_all(&work_dir)
                     .and_then(|()| fs::create_dir(&work_dir))
                     .map_err(|error| format!("{}: {error}", work_dir.display()))?;
@@ -130,7 +130,7 @@ pub(super) fn measure_all(
             if setting.cold {
                 process::drop_caches()?;
             }
-            match measure(participant, tree, &work_dir, setting.again) {
+            match measure(participant, tree, &work_dir, setting.rescan) {
                 Ok((run, mistakes)) => {
                     row.runs.push(run);
                     if !mistakes.is_empty() {
@@ -150,7 +150,7 @@ fn work_dir(scratch: &Scratch, nth: usize) -> PathBuf {
 }
 
 /// Runs a participant once and compares its result with the expected groups.
-fn measure(participant: &Participant, tree: &Tree, work_dir: &Path, again: bool) -> Result<(Run, Mistakes), String> {
+fn measure(participant: &Participant, tree: &Tree, work_dir: &Path, rescan: bool) -> Result<(Run, Mistakes), String> {
     let (stdout, result) = (work_dir.join("stdout"), work_dir.join("result"));
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
@@ -167,7 +167,7 @@ fn measure(participant: &Participant, tree: &Tree, work_dir: &Path, again: bool)
             (run, candidate::fdupes(&read(&stdout)?))
         }
         Participant::Peer(candidate, program) => {
-            let run = process::run(&candidate.command_line(program, &tree.root, &result, again), work_dir)?;
+            let run = process::run(&candidate.command_line(program, &tree.root, &result, rescan), work_dir)?;
             let groups = candidate.read_groups(&stdout, &result);
             (run, groups.map_err(|error| format!("cannot read the result of {}: {error}", candidate.name))?)
         }

@@ -141,10 +141,10 @@ pub(super) const PEERS: &[Candidate] = &[
 ];
 
 impl Candidate {
-    /// Returns the command line for a tree. With `again` it uses the cache of an earlier run, if the program has one.
-    pub(super) fn command_line(&self, program: &Path, root: &Path, result: &Path, again: bool) -> CommandLine {
+    /// Returns the command line for a tree. With `rescan` it uses the cache of an earlier run, if the program has one.
+    pub(super) fn command_line(&self, program: &Path, root: &Path, result: &Path, rescan: bool) -> CommandLine {
         let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
-        let cached = self.cached.filter(|_| again);
+        let cached = self.cached.filter(|_| rescan);
         args.extend(cached.unwrap_or_default().iter().map(OsString::from));
         match self.dialect {
             Dialect::Fdupes => args.push(root.into()),
@@ -179,7 +179,7 @@ impl Candidate {
 }
 
 /// Returns the command line of b3sum over the files that have duplicates, as many files at a time as a command line
-/// holds: the time to read what must be read.
+/// holds: the time to read the files that must be read.
 pub(super) fn b3sum_duplicates(xargs: PathBuf, b3sum: &Path, list: &Path) -> CommandLine {
     let args = ["--null".into(), "--arg-file".into(), list.into(), b3sum.into()];
     CommandLine { program: xargs, args: args.to_vec(), success_codes: &[0] }

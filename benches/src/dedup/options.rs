@@ -27,6 +27,7 @@ Options:
 Missing peers are installed, unless --quick or --peers is given: fclones, yadf, czkawka_cli and b3sum with cargo
 into the folder for tools, jdupes, rmlint and rdfind with apt-get.
 ";
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) profiles: Vec<Profile>,

@@ -11,6 +11,7 @@ use super::{
 use crate::random::Random;
 
 const MIB: usize = 1 << 20;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Profile {
     /// 200,000 files of 0 to 16 KiB in 10,000 folders, 30 % of them with duplicates. Every size is shared by many
@@ -271,7 +272,7 @@ fn million(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tr
     let mut number = 0;
     while number < files {
         let bytes = contents.bytes(OWN, number as u64, choices.below(601));
-        // Spread over the tree alike at every scale: one content in ten has two or three files.
+        // Duplicates are spread evenly at every scale: one content in ten has two or three files.
         let copies = if choices.unit() < 0.1 { choices.between(2, 4) } else { 1 };
         for nth in (number..files).take(copies) {
             let folder = &folders[choices.below(folders.len())];

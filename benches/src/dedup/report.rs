@@ -82,7 +82,7 @@ pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
 }
 
 fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
-    let Setting { profile, again, cold } = benchmark.setting;
+    let Setting { profile, rescan, cold } = benchmark.setting;
     let threshold = |what: &str, value, max_ratio| Threshold {
         what: format!("{}: {what}", benchmark.setting),
         value,
@@ -91,7 +91,7 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     let to = |name: &str| benchmark.gristmill_ratio(benchmark.row(name));
     let to_fastest = |prefix: &str| benchmark.gristmill_ratio(benchmark.fastest(prefix));
     let fastest = benchmark.fastest("").map_or("fastest peer", |row| row.name);
-    match (profile, again, cold) {
+    match (profile, rescan, cold) {
         // Million is checked in `growth`.
         (Profile::Million, _, _) => Vec::new(),
         (_, true, _) => vec![
@@ -120,20 +120,20 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 /// Compares the time per file in larger trees with the smallest tree, and checks the peak memory in the largest. The
 /// limit of 1.5 for a constant time per file leaves room for other load on the machine.
 fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
-    let of = |again| {
+    let of = |rescan| {
         let benchmarks = benchmarks.iter().filter(move |benchmark| benchmark.setting.profile == Profile::Million);
-        benchmarks.filter(move |benchmark| benchmark.setting.again == again && !benchmark.setting.cold)
+        benchmarks.filter(move |benchmark| benchmark.setting.rescan == rescan && !benchmark.setting.cold)
     };
     let mut thresholds = Vec::new();
-    for again in [false, true] {
-        let Some(first) = of(again).min_by_key(|benchmark| benchmark.files) else { continue };
-        for benchmark in of(again).filter(|benchmark| benchmark.files > first.files) {
+    for rescan in [false, true] {
+        let Some(first) = of(rescan).min_by_key(|benchmark| benchmark.files) else { continue };
+        for benchmark in of(rescan).filter(|benchmark| benchmark.files > first.files) {
             let cost = |benchmark: &Benchmark| benchmark.row(GRISTMILL).map(|row| benchmark.cost_per_file(row));
             let what = format!("{}: time per file, {} × {} files", benchmark.setting, benchmark.files, first.files);
             let value = cost(benchmark).zip(cost(first)).map(|(large, small)| large / small);
             thresholds.push(Threshold { what, value, limit: AtMost(1.5) });
         }
-        if let Some(largest) = of(again).max_by_key(|benchmark| benchmark.files) {
+        if let Some(largest) = of(rescan).max_by_key(|benchmark| benchmark.files) {
             let what = format!("{}: peak MiB with {} files", largest.setting, largest.files);
             thresholds.push(Threshold { what, value: largest.row(GRISTMILL).map(Row::peak), limit: AtMost(300.0) });
         }
@@ -157,8 +157,8 @@ mod tests {
         Row { name, runs: vec![run; 3], mistakes, error: None }
     }
 
-    fn benchmark(profile: Profile, again: bool, cold: bool, files: u64, rows: Vec<Row>) -> Benchmark {
-        Benchmark { setting: Setting { profile, again, cold }, files, rows }
+    fn benchmark(profile: Profile, rescan: bool, cold: bool, files: u64, rows: Vec<Row>) -> Benchmark {
+        Benchmark { setting: Setting { profile, rescan, cold }, files, rows }
     }
 
     #[track_caller]

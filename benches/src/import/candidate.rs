@@ -34,7 +34,7 @@ enum Requirement {
 /// Folder to import and database to create.
 pub(super) struct ImportTask<'a> {
     pub(super) root: &'a Path,
-    /// Path in a folder of the candidate's own.
+    /// Path in a folder that only this candidate uses.
     pub(super) database: &'a Path,
 }
 

@@ -54,6 +54,6 @@ fn write(scale: f64, seed: u64, root: &Path) -> io::Result<u64> {
         file.write(scale, seed, &pools, &mut fs::File::create_new(&path)?)?;
         Ok(fs::metadata(&path)?.len())
     };
-    // One file at a time: the large files are at the end and must not all go to one thread.
+    // One file at a time: the large files are at the end and must not all be given to one thread.
     FILES.par_iter().with_max_len(1).map(write).sum()
 }

@@ -23,6 +23,7 @@ Options:
 Missing peers are installed, unless --quick or --peers is given: DuckDB, sqlite-utils and orjson with pip into the
 folder for tools, sqlite3 with apt-get.
 ";
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) scales: Vec<f64>,

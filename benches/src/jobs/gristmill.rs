@@ -20,6 +20,7 @@ pub(super) const CANDIDATES: &[Candidate] = &[
     Candidate { name: "gristmill, 64 threads (FULL)", measure: from_threads, max_tasks: MANY, growth: false },
     Candidate { name: "gristmill, batches of 100 (FULL)", measure: in_batches, max_tasks: MANY, growth: true },
 ];
+
 const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'completed'";
 
 /// Each thread enqueues every 64th number and waits until it is on disk before the next.
@@ -101,8 +102,8 @@ impl Queue {
     fn drain(&self) -> Result<u64, String> {
         let sum = Arc::new(AtomicU64::new(0));
         let total = sum.clone();
-        let add = TaskKind::new(KIND, move |work| {
-            total.fetch_add(work.parse::<u64>()?, Relaxed);
+        let add = TaskKind::new(KIND, move |context| {
+            total.fetch_add(context.parse::<u64>()?, Relaxed);
             Ok(())
         });
         let running = Runner::builder(self.0.clone()).kind(add).start().map_err(text)?;

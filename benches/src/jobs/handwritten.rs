@@ -1,6 +1,6 @@
 //! A queue written by hand instead of with a library: a table, a partial index, a loop. It uses one thread, since
 //! SQLite has one writer. It has no leases, retries or priorities, so it is safe neither beside other workers nor after
-//! a crash. It is as fast as we could make it, because the others are compared with it.
+//! a crash. It is optimised, because the other candidates are compared with it.
 
 use super::{BATCH, BoxError, Outcome, Plan};
 use rusqlite::{Connection, params};

@@ -62,7 +62,7 @@ async fn measure(database: &Path, tasks: u64) -> Result<(), Box<dyn Error>> {
         .max_concurrency(MAX_CONCURRENCY)
         .build()
         .await?;
-    // It counts a job as finished once that is committed, and has no call that waits for it.
+    // effectum counts a job as finished after its commit, and has no call that waits for that.
     while worker.counts().finished < tasks {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

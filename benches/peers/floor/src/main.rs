@@ -1,4 +1,4 @@
-//! Imports JSONL into SQLite with a minimal hand-written pipeline: the lower bound of `cargo xtask bench import`. Its
+//! Imports JSONL into SQLite with a minimal handwritten pipeline: the lower bound of `cargo xtask bench import`. Its
 //! columns are given as input; it infers nothing, reports nothing, and panics on a bad line.
 //!
 //! `peer-floor FOLDER DATABASE SCHEMA`: parser threads, one for each core but one, cut blocks at line ends and parse
