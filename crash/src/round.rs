@@ -260,11 +260,11 @@ impl<'a> JobRounds<'a> {
         Ok(())
     }
 
-    /// Adds a violation for each process that ended by itself: a worker must survive a store that fails for a while.
+    /// Adds a violation for each process that ended unexpectedly: a worker must survive a store that fails for a while.
     fn check_failed_processes(&mut self) {
         for failed in self.processes.take_failed() {
             if !self.is_excused(&failed) {
-                self.violations.push(format!("{} ended by itself: {}", failed.name, failed.last_line));
+                self.violations.push(format!("{} ended unexpectedly: {}", failed.name, failed.last_line));
             }
         }
     }

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
     let stop = end_of_input();
     loop {
         if let Some(ended) = running.wait_ended(Duration::ZERO) {
-            ended.context("the runner ended by itself")?;
+            ended.context("the runner ended unexpectedly")?;
         }
         if stop.recv_timeout(Duration::from_millis(50)) != Err(RecvTimeoutError::Timeout) {
             break;

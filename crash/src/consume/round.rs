@@ -132,7 +132,7 @@ impl ConsumeRound<'_> {
                     _ if self.plan.has_full_disk() && self.consumers[index].failed_on_full_disk() => {}
                     _ => {
                         let (number, line) = (self.consumers[index].number, self.consumers[index].last_line());
-                        self.violations.push(format!("consumer {number} ended by itself: {status}: {line}"));
+                        self.violations.push(format!("consumer {number} ended unexpectedly: {status}: {line}"));
                     }
                 }
                 self.replace(index)?;
