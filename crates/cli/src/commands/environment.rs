@@ -6,7 +6,7 @@ use super::consume::MESSAGE_VARIABLES;
 use crate::settings::keys;
 
 /// Variables that may hold a password. A command may print its environment, and its output is stored.
-const SECRETS: &[&str] = &[keys::AMQP_URI.variable];
+const SECRETS: &[&str] = &[keys::AMQP_URI.variable, keys::AMQP_MANAGEMENT.variable];
 
 /// Prefix of the variables of message headers.
 pub(super) const HEADER_PREFIX: &str = "GRISTMILL_HEADER_";
@@ -33,6 +33,7 @@ mod tests {
     fn secrets_and_variables_of_another_message_are_withheld() {
         let cases = [
             ("GRISTMILL_AMQP_URI", true),
+            ("GRISTMILL_AMQP_MANAGEMENT", true),
             ("GRISTMILL_TASK_ID", true),
             ("GRISTMILL_ATTEMPT", true),
             ("GRISTMILL_HEADER_TENANT", true),
