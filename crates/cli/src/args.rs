@@ -54,7 +54,6 @@ Environment:
                       it, warnings are printed as plain lines and nothing else is logged
   Every setting has a variable: `gristmill config show` lists all settings and their origins.";
 
-/// Heading of the options that every command accepts.
 const GLOBAL_OPTIONS: &str = "Global options";
 
 /// The commands in the order of the top-level help, under their headings.
@@ -66,7 +65,6 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Maintenance", &["backup", "doctor", "config", "completions", "man"]),
 ];
 
-/// The command line as the user typed it.
 #[derive(Debug, Parser)]
 #[command(
     name = "gristmill",
@@ -124,9 +122,9 @@ pub(crate) enum Command {
     Import(commands::import::Args),
     /// Write a SQLite table as JSONL
     Export(commands::export::Args),
-    /// Handle messages from RabbitMQ queues
+    /// Consume RabbitMQ queues and run an action for each message
     Consume(Box<commands::consume::Args>),
-    /// Publish lines or files as RabbitMQ messages
+    /// Publish lines or files to RabbitMQ
     Publish(commands::publish::Args),
     /// List RabbitMQ queues; move, show or delete their messages
     Queues(commands::queues::Args),

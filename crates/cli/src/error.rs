@@ -11,7 +11,6 @@ use crate::output::{path, sanitize_lines};
 /// Outcome of a run that was not stopped by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The command did all of its work.
     Done,
     /// The user has to act: an item was refused, or a check found a problem. It has been reported.
     UserError,
@@ -40,7 +39,6 @@ impl Outcome {
     }
 }
 
-/// Error that stopped a run.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// The command line is invalid. clap names the argument and what is expected.
@@ -51,7 +49,6 @@ pub(crate) enum Error {
     Store(gristmill_store::Error),
     /// The operating system or a file failed.
     System(String),
-    /// Another program kept a database locked for too long.
     Busy(String),
     /// Standard output could not be written.
     Output(io::Error),

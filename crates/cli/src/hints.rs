@@ -28,6 +28,11 @@ impl Hints {
         format!("gristmill{} {args}", self.0)
     }
 
+    /// Returns the text of a list from a catalog without roots.
+    pub(crate) fn nothing_scanned(&self) -> String {
+        format!("no folder has been scanned yet; scan one: `{}`", self.command("scan FOLDER"))
+    }
+
     /// Adds the options to all commands in a message of a library.
     pub(crate) fn complete_commands(&self, message: &str) -> String {
         message.replace("`gristmill ", &format!("`gristmill{} ", self.0))

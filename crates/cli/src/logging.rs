@@ -60,7 +60,6 @@ where
     }
 }
 
-/// Text and fields of an event.
 #[derive(Default)]
 struct Message {
     text: String,
@@ -116,8 +115,8 @@ fn from_variable(value: &OsStr) -> Result<EnvFilter, Error> {
     })
 }
 
-/// Returns true if a filter has a name without a level. `EnvFilter` reads it as the name of a module, so that a misspelled
-/// level would silence the log. Spans, in brackets, contain commas and are not checked.
+/// Returns true if a filter has a name without a level. `EnvFilter` reads it as the name of a module, so that a
+/// misspelled level would silence the log. Spans, in brackets, contain commas and are not checked.
 fn has_bare_name(text: &str) -> bool {
     let is_bare = |word: &str| !word.contains('=') && word.trim().parse::<LevelFilter>().is_err();
     !text.contains('[') && text.split(',').any(is_bare)

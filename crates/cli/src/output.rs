@@ -5,12 +5,13 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use gristmill_store::{UtcTime, display_path, is_invisible};
+/// Formats a path as text: bytes that are not UTF-8 and characters that could control a terminal are escaped.
+pub(crate) use gristmill_store::display_path as path;
+use gristmill_store::{UtcTime, is_invisible};
 use serde::Serialize;
 
 use crate::error::{Error, Outcome};
 
-/// Destination and format of a run's output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -44,8 +45,8 @@ impl Output {
         ignore_broken_pipe(io::stdout().write_all(printed.as_bytes()).and_then(|()| io::stdout().flush()))
     }
 
-    /// Prints the result of a command that changed something. With `--quiet`, only JSON is printed, and on standard error
-    /// the text of a run that failed.
+    /// Prints the result of a command that changed something. With `--quiet`, only JSON is printed, and on standard
+    /// error the text of a run that failed.
     pub(crate) fn summary(
         &self,
         value: &impl Serialize,
@@ -137,14 +138,18 @@ fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> S
     text
 }
 
-/// Formats a time with seconds and without its fraction, in UTC.
+/// Formats a time in UTC, without its fraction of a second.
 pub(crate) fn time(time: UtcTime) -> String {
     time.to_string().chars().take(19).collect()
 }
 
-/// Formats a time with its zone, for lists of fields.
 pub(crate) fn utc(at: UtcTime) -> String {
     format!("{} UTC", time(at))
+}
+
+/// Converts the modification time of a file.
+pub(crate) fn file_time(nanoseconds: i64) -> UtcTime {
+    UtcTime::from_micros(nanoseconds.div_euclid(1_000))
 }
 
 /// Formats a number with its noun: `1 file`, `2 files`.
@@ -218,17 +223,11 @@ pub(crate) fn thousands(number: u64) -> String {
     text
 }
 
-/// Formats a path as text: bytes that are not UTF-8 and characters that could control a terminal are escaped.
-pub(crate) fn path(path: &std::path::Path) -> String {
-    display_path(path)
-}
-
 /// Escapes control characters, so that text from any source cannot control the terminal.
 pub(crate) fn sanitize(text: &str) -> String {
     escaped(text, &['\t'])
 }
 
-/// Escapes control characters of a text with several lines.
 pub(crate) fn sanitize_lines(text: &str) -> String {
     escaped(text, &['\t', '\n'])
 }
@@ -260,7 +259,8 @@ fn one_line(text: &str) -> String {
     if text.contains(['\n', '\r', '\t']) { sanitize(&lines.collect::<Vec<_>>().join(" ")) } else { sanitize(text) }
 }
 
-fn truncate(line: &str, width: Option<usize>) -> String {
+/// Shortens a line to `width` characters, of which the last is then `…`.
+pub(crate) fn truncate(line: &str, width: Option<usize>) -> String {
     match width {
         Some(width) if line.chars().count() > width => {
             line.chars().take(width.saturating_sub(1)).chain(['…']).collect()

@@ -33,7 +33,6 @@ pub(crate) enum Raw {
     Bare(String),
 }
 
-/// Where the value of a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Default,
@@ -50,7 +49,6 @@ pub(crate) struct Flags {
     pub(crate) values: BTreeMap<&'static str, (&'static str, Raw)>,
 }
 
-/// All settings, checked and with defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) database: PathBuf,
@@ -120,7 +118,6 @@ impl std::fmt::Debug for Amqp {
     }
 }
 
-/// Value and origin of a setting, for `config show`.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedSetting {
     pub(crate) key: &'static Key,
@@ -131,7 +128,6 @@ pub(crate) struct ResolvedSetting {
 /// Lookup of environment variables.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// Resolves all settings for a run with these flags.
 pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, Error> {
     let mut resolver = Resolver::new(flags, env)?;
     let database = resolver.database()?;

@@ -20,8 +20,8 @@ pub(crate) struct Listener {
 impl Listener {
     /// Calls `on_signal` for each of the first `max` signals. The next one ends the process.
     ///
-    /// SIGHUP counts once, because a terminal that is closed may send it twice: by the kernel and by the shell. It stays
-    /// ignored if it was ignored when the program started, as with `nohup`.
+    /// SIGHUP counts once, because a terminal that is closed may send it twice: by the kernel and by the shell. It
+    /// stays ignored if it was ignored when the program started, as with `nohup`.
     pub(crate) fn start(max: u32, mut on_signal: impl FnMut() + Send + 'static) -> Result<Self, Error> {
         let failed = |error: io::Error| Error::System(format!("cannot listen for signals: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;

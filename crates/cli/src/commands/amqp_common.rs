@@ -14,7 +14,6 @@ use crate::settings::typed::Typed;
 use crate::settings::{Amqp, Raw, keys};
 use crate::signals::Listener;
 
-/// Flags that choose the broker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BrokerArgs {
     /// Connect to this broker; repeatable, for the nodes of a cluster. Other users can read a password in it with ps:
@@ -32,21 +31,20 @@ impl BrokerArgs {
     }
 }
 
-/// Starts a runtime with this many worker threads.
 pub(super) fn runtime(threads: usize) -> Result<Runtime, Error> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let built = builder.worker_threads(threads).enable_all().build();
     built.map_err(|error| Error::System(format!("cannot start threads: {error}")))
 }
 
-/// Returns a channel that receives a message for each signal. The signal after the first `most` ends the process.
-pub(super) fn signals(most: u32) -> Result<(Listener, UnboundedReceiver<()>), Error> {
+/// Returns a channel that receives a message for each signal. The signal after the first `max` ends the process.
+pub(super) fn signals(max: u32) -> Result<(Listener, UnboundedReceiver<()>), Error> {
     let (sender, receiver) = unbounded_channel();
     let notify = move || {
         // The receiver is dropped when the command is finished.
         let _ = sender.send(());
     };
-    Ok((Listener::start(most, notify)?, receiver))
+    Ok((Listener::start(max, notify)?, receiver))
 }
 
 /// Returns a client builder with the URIs and the timeout of the settings.

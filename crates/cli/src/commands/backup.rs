@@ -12,9 +12,9 @@ use crate::error::{Error, Outcome};
 use crate::output::{bytes, path};
 use crate::settings::absolute;
 
-const EXAMPLES: &str = "\
-The copy is the database at the moment the command started, in one file without a WAL. It is checked and on disk before \
-it gets its name. Workers continue meanwhile.
+const HELP: &str = "\
+The copy is the database at the moment the command started, in one file without a WAL. It is checked and on disk \
+before it gets its name. Workers continue meanwhile.
 
 To restore a copy: stop all workers, move the database and its -wal and -shm files away, and put the copy in its place.
 
@@ -23,7 +23,7 @@ Examples:
   gristmill backup --force nightly.db";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// File to write
     #[arg(value_name = "FILE")]
@@ -54,7 +54,6 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// Progress on a terminal.
 struct ProgressBar {
     is_drawn: bool,
     is_enabled: bool,

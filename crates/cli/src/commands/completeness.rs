@@ -31,7 +31,6 @@ impl Completeness {
         !self.coverage.absent_ids.contains(&root)
     }
 
-    /// Adds the fields to a JSON object.
     pub(super) fn insert_into(&self, object: &mut Map<String, Value>) {
         let Coverage { complete, unread_files, unreadable_files, unreachable_files, .. } = &self.coverage;
         let Coverage { unreadable_folders, unscanned_folders, unfinished_roots, absent_roots, .. } = &self.coverage;
@@ -49,7 +48,6 @@ impl Completeness {
         object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
     }
 
-    /// Returns a JSON answer with the fields added.
     pub(super) fn extend_json(&self, mut answer: Value) -> Value {
         if let Value::Object(object) = &mut answer {
             self.insert_into(object);

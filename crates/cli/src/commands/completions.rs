@@ -1,4 +1,5 @@
-//! `gristmill completions` and `gristmill man`: scripts for shells and manual pages, generated from the declared arguments.
+//! `gristmill completions` and `gristmill man`: scripts for shells and manual pages, generated from the declared
+//! arguments.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +23,6 @@ Examples:
   gristmill completions fish > ~/.config/fish/completions/gristmill.fish";
 
 const MAN: &str = "\
-Without --out, the page of the program is printed to standard output.
-
 Examples:
   gristmill man | man -l -
   gristmill man --out ~/.local/share/man/man1";
@@ -31,7 +30,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN)]
 pub(crate) struct ManArgs {
-    /// Write a page for every command into this folder and replace existing ones
+    /// Write a page for every command into this folder and replace existing ones [default: print the page of the
+    /// program to standard output]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -19,8 +19,6 @@ const SHOW: &str = "\
 Flags override GRISTMILL_* environment variables, which override the settings file, which overrides the defaults. \
 `gristmill config init` writes a file that describes every setting.
 
-scan.libraries matters only for programs that create scan jobs in the database; `gristmill scan` does not use it.
-
 Examples:
   gristmill config show
   gristmill config show --json | jq -r '.items[] | select(.origin != \"default\") | .key'

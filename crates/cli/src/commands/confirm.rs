@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use crate::error::Error;
 use crate::output::sanitize;
 
-/// Returns true if there is a terminal at which the user can be asked.
+/// Returns true if the user can be asked at a terminal.
 pub(super) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }

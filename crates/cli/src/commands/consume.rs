@@ -357,7 +357,7 @@ fn with_action(
             let exec = Exec::new(words.clone(), timeout, control.cancel.clone(), groups);
             if let Some(options) = batch {
                 let runtime = Handle::current();
-                let run = move |some: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(some, &lines));
+                let run = move |batch: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(batch, &lines));
                 return Ok(with_batches(consumer, batch::batch_writer("exec", options, run)?));
             }
             consumer.handle(move |delivery| Arc::clone(&exec).run(delivery))
@@ -368,7 +368,7 @@ fn with_action(
             let http = Http::new(url.clone(), timeout, one.http_retry_status.clone())?;
             if let Some(options) = batch {
                 let http = Arc::new(http);
-                let run = move |some: &[Delivery], lines: Vec<u8>| http.post_batch(some, &lines);
+                let run = move |batch: &[Delivery], lines: Vec<u8>| http.post_batch(batch, &lines);
                 return Ok(with_batches(consumer, batch::batch_writer("http", options, run)?));
             }
             consumer.handle_blocking(move |delivery| http.post(delivery))

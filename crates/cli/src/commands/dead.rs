@@ -24,7 +24,7 @@ Examples:
 
 const LIST: &str = "\
 A task becomes a dead letter when its last attempt has failed or it failed permanently. Messages are listed only if \
-`gristmill consume` ran with --store-dead-letters; their queue QUEUE.dead is at the broker.
+`gristmill consume` ran with --store-dead-letters; `gristmill queues peek QUEUE.dead` shows those at the broker.
 
 Examples:
   gristmill dead list
@@ -35,10 +35,10 @@ const RETRY: &str = "\
 A task is queued again with its full number of attempts, and continues at its last checkpoint. Its dead letter is \
 deleted.
 
-A message (from `gristmill consume --store-dead-letters`) is published to its queue again, with its properties and headers and \
-its full number of attempts. Its dead letter is deleted when the broker has confirmed the message; if the command is interrupted \
-between the two, the dead letter stays, and retrying it publishes the message twice. The copy in QUEUE.dead stays there; \
-to use that one instead, run `gristmill queues move`.
+A message (from `gristmill consume --store-dead-letters`) is published to its queue again, with its properties and \
+headers and its full number of attempts. Its dead letter is deleted when the broker has confirmed the message; if the \
+command is interrupted between the two, the dead letter stays, and retrying it publishes the message twice. The copy \
+in QUEUE.dead stays there; to use that one instead, run `gristmill queues move`.
 
 Examples:
   gristmill dead retry 4 5
@@ -47,7 +47,7 @@ Examples:
   gristmill dead retry --all --reason 'connection refused'";
 
 const DISCARD: &str = "\
-A dead letter is all that is left of its task. A discarded dead letter cannot be restored.
+A discarded dead letter cannot be restored, and its task can no longer be retried.
 
 Examples:
   gristmill dead discard 4
@@ -129,9 +129,7 @@ impl FromStr for Cursor {
     }
 }
 
-impl paging::Cursor for Cursor {
-    const LIMIT_HELP: &'static str = paging::LIMIT_HELP;
-}
+impl paging::Cursor for Cursor {}
 
 impl Selection {
     /// Refuses filters without `--all`, because they would have no effect on ids.

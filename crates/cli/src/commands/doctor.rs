@@ -14,13 +14,13 @@ use crate::hints::shell_word;
 use crate::output::{Output, bytes, path as path_text, plural};
 use crate::settings::Settings;
 
-const EXAMPLES: &str = "\
-Checks the database file, leases of dead workers, and the permissions of files. `gristmill verify` checks the duplicate \
-catalog.
+const HELP: &str = "\
+Checks the database file, leases of dead workers, and the permissions of files. `gristmill verify` checks the \
+duplicate catalog.
 
 Without --repair, nothing is changed. With --repair, safe repairs are made: leases of dead workers are released, \
-checkpoints of tasks finished more than a day ago are deleted, indexes that differ from their table are rebuilt, and the \
-WAL is truncated. No task and no dead letter is deleted.
+checkpoints of tasks finished more than a day ago are deleted, indexes that differ from their table are rebuilt, and \
+the WAL is truncated. No task and no dead letter is deleted.
 
 Exit status:
   0    healthy
@@ -33,7 +33,7 @@ Examples:
   gristmill doctor --json | jq '.findings[] | .what'";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Make the repairs that are safe
     #[arg(long)]
@@ -87,7 +87,8 @@ fn settings_open_to_others(settings: &Settings) -> Option<Finding> {
     })
 }
 
-/// Returns a finding if other users may open files of the database or the default folder, as older versions created them.
+/// Returns a finding if other users may open files of the database or the default folder, as older versions created
+/// them.
 fn database_open_to_others(settings: &Settings) -> Option<Finding> {
     let database = &settings.database;
     let files = private::files_open_to_others(database);

@@ -17,17 +17,15 @@ use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Files are duplicates if all their bytes are equal. The list comes from the catalog: scanned folders are not read and \
 nothing is changed. A root is a folder you have scanned.
 
-Several hard links to one file count as one copy. Deleting a hard link frees no space. Deleting a path that leads to the \
-same file through a bind mount or a followed link deletes the file. Text, JSON and CSV mark such paths.
+Several hard links to one file count as one copy. Deleting a hard link frees no space. Deleting a path that leads to \
+the same file through a bind mount or a followed link deletes the file. Text, JSON and CSV mark such paths.
 
---csv prints one row per file, with the number of its group. --fdupes prints what fdupes and jdupes print: one path per \
-line, an empty line between groups, names unchanged byte for byte. Like them, it lists only one of several hard links, \
-unless --hard-links is given, and does not mark paths that lead through symbolic links. Use -0 if names may contain line \
-ends.
+--fdupes prints what fdupes and jdupes print: names unchanged byte for byte, only one of several hard links unless \
+--hard-links is given, and no mark at paths that lead through symbolic links. Use -0 if names may contain line ends.
 
 The cursor of --after is the number of groups already shown.
 
@@ -39,7 +37,7 @@ Examples:
   gristmill dupes --csv > duplicates.csv";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Sort by reclaimable space, number of copies, file size, or path
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Sort::Reclaimable)]
@@ -64,7 +62,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     paging: Paging<Offset>,
 
-    /// Print CSV, one row per file
+    /// Print CSV, one row per file, with the number of its group
     #[arg(long, conflicts_with_all = ["fdupes", "json"], help_heading = "Formats")]
     csv: bool,
 
@@ -91,7 +89,7 @@ enum Sort {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let for_programs = args.csv || args.fdupes || context.output.is_json();
-    let slice = if for_programs { args.paging.slice_for_programs() } else { args.paging.slice_for_text() };
+    let slice = args.paging.slice(for_programs);
     let (store, _) = context.open_catalog()?;
     let query = GroupQuery {
         sort: match args.sort {

@@ -19,12 +19,12 @@ use crate::output::{note, plural};
 use crate::settings::{absolute, value};
 use crate::signals::Listener;
 
-const EXAMPLES: &str = "\
-A task is on disk when this command reports it as queued. `gristmill worker` runs tasks of the kind exec; tasks of other \
-kinds wait for workers that you write.
+const HELP: &str = "\
+A task is on disk when this command reports it as queued. `gristmill worker` runs tasks of the kind exec; tasks of \
+other kinds wait for workers that you write.
 
-With --lines, a line that is not a valid payload is reported and skipped, and the others are queued; the exit status is \
-then 1. Ctrl-C stops after the lines read so far and reports their number; the exit status is then 130.
+With --lines, a line that is not a valid payload is reported and skipped, and the others are queued; the exit status \
+is then 1. Ctrl-C stops after the lines read so far and reports their number; the exit status is then 130.
 
 Payload of exec:
   argv             program and arguments, such as [\"make\", \"test\"]; required
@@ -50,6 +50,8 @@ const USAGE: &str = "gristmill enqueue [OPTIONS] <KIND> --payload <JSON>
        gristmill enqueue [OPTIONS] <KIND> --lines <FILE>
        gristmill enqueue [OPTIONS] exec -- <COMMAND>...";
 
+const EXEC_OPTIONS: &str = "Options of exec -- COMMAND";
+
 /// Maximum number of tasks that one transaction inserts.
 const MAX_BATCH_TASKS: usize = 1_000;
 
@@ -57,7 +59,7 @@ const MAX_BATCH_TASKS: usize = 1_000;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, override_usage = USAGE)]
+#[command(after_help = HELP, override_usage = USAGE)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["payload", "lines", "command"])))]
 pub(crate) struct Args {
     /// Kind of the task: exec, or a kind that your own workers handle
@@ -100,15 +102,15 @@ pub(crate) struct Args {
     document: Option<String>,
 
     /// How long the command may run [default: setting exec.timeout]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = "Options of exec -- COMMAND")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = EXEC_OPTIONS)]
     timeout: Option<Duration>,
 
     /// Folder to run the command in [default: the current folder]
-    #[arg(long, value_name = "DIR", help_heading = "Options of exec -- COMMAND")]
+    #[arg(long, value_name = "DIR", help_heading = EXEC_OPTIONS)]
     cwd: Option<PathBuf>,
 
     /// Environment variable for the command; repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_parser = env_variable, help_heading = "Options of exec -- COMMAND")]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = env_variable, help_heading = EXEC_OPTIONS)]
     env: Vec<(String, String)>,
 }
 
@@ -284,12 +286,10 @@ fn open_lines(path: &Path) -> Result<Box<dyn BufRead + Send>, Error> {
     Ok(Box::new(io::BufReader::new(file)))
 }
 
-/// Input while lines are queued.
 enum Input {
     Line(Result<String, String>),
     /// The lines have ended, or cannot be read.
     End(Result<(), Error>),
-    /// A signal asks to stop.
     Signal,
 }
 
@@ -369,7 +369,6 @@ fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: SyncSender<Input>) ->
     thread.map(drop).map_err(|error| Error::System(format!("cannot start a thread: {error}")))
 }
 
-/// Tasks that are inserted in batches.
 struct Batches<'a> {
     store: &'a Store,
     batch: Vec<NewTask>,

@@ -8,7 +8,6 @@ use crate::settings::keys;
 /// Variables that may hold a password. A command may print its environment, and its output is stored.
 const SECRETS: &[&str] = &[keys::AMQP_URI.variable, keys::AMQP_MANAGEMENT.variable];
 
-/// Prefix of the variables of message headers.
 pub(super) const HEADER_PREFIX: &str = "GRISTMILL_HEADER_";
 
 /// Returns the variables of this process that its commands do not inherit: secrets, and variables of the task or

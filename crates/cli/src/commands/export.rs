@@ -16,15 +16,15 @@ use crate::error::{Error, Outcome};
 use crate::output::{bytes, count_of, format_duration, format_seconds, path};
 use crate::signals::Listener;
 
-const EXAMPLES: &str = "\
-Each row becomes a line, in the order of the rows in the table. Keys are the names of the columns, and each line has all \
-of them. Values of BOOLEAN columns become true and false. If all texts of a column are JSON objects or arrays on one line, \
-they become JSON. All other values keep their type.
+const HELP: &str = "\
+Each row becomes a line, in the order of the rows in the table. Keys are the names of the columns, and each line has \
+all of them. Values of BOOLEAN columns become true and false. If all texts of a column are JSON objects or arrays on \
+one line, they become JSON. All other values keep their type.
 
 Importing the export of an imported table restores its rows and types, with these limits: a boolean in a column of \
 numbers becomes a number, and a column without values has no type. The export of any other table contains its rows but \
-not its definition: types follow from the values, a column with numbers and text becomes TEXT, and constraints, defaults \
-and indexes are not exported.
+not its definition: types follow from the values, a column with numbers and text becomes TEXT, and constraints, \
+defaults and indexes are not exported.
 
 The database is read in one snapshot; other programs may write to it meanwhile. The file gets its name only when it is \
 complete. A value without a JSON equivalent, such as a BLOB or an infinite number, fails the export. Generated columns \
@@ -43,7 +43,7 @@ Examples:
   gristmill export events --from logs.db | gristmill import - --table events --into copy.db";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Table to export
     #[arg(value_name = "TABLE")]
@@ -86,7 +86,6 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     }
 }
 
-/// Shows progress until the reporter is ended.
 fn progress(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
     let mut rate_meter = RateMeter::default();
@@ -111,7 +110,6 @@ fn to_standard_output(args: &Args, control: &Arc<ImportHandle>) -> gristmill_jso
     result
 }
 
-/// Bytes that are written to standard output at once.
 const BUFFER_SIZE: usize = 64 << 10;
 
 fn print_summary(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), Error> {

@@ -15,13 +15,13 @@ use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Folders are identical if they have the same contents and layout; file names are ignored unless --match-names is given. \
 Entries that are not scanned are compared too: symbolic links must have the same target, special files the same type. \
-Files and folders that filters excluded are unknown: folders with such entries are listed last, as identical apart from \
-entries not scanned, and none of their bytes count as reclaimable. A folder inside an identical one is not listed \
-again. Reclaimable is what deleting all folders of a group except one frees: the one that uses most disk space is kept, \
-or the first listed of equal ones.
+Files and folders that filters excluded are unknown: folders with such entries are listed last, as identical apart \
+from entries not scanned, and none of their bytes count as reclaimable. A folder inside an identical one is not listed \
+again. Reclaimable is what deleting all folders of a group except one frees: the one that uses most disk space is \
+kept, or the first listed of equal ones.
 
 With --partial, pairs of similar folders are listed. Their similarity is the number of matching files divided by the \
 number of all files of both. Each pair states its differences: files that only one of the folders has, files with the \
@@ -38,7 +38,7 @@ Examples:
   gristmill folders --partial --json | jq '.items[] | [.similarity, .a.path, .b.path]'";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Compare names of files and subfolders too; the name of the folder itself may differ
     #[arg(long, conflicts_with = "partial")]
@@ -73,10 +73,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let slice = match context.output.is_json() {
-        true => args.paging.slice_for_programs(),
-        false => args.paging.slice_for_text(),
-    };
+    let slice = args.paging.slice(context.output.is_json());
     let (store, _) = context.open_catalog()?;
     let roots: Vec<i64> = select_roots(&store, &args.root)?.iter().map(|root| root.id).collect();
     let root_paths = RootPaths::new(&store)?;

@@ -1,6 +1,7 @@
 //! `gristmill import`: loads JSONL files into SQLite tables.
 //!
-//! Owns the options of an import. `progress` shows the running import and `summary` its result; `gristmill_jsonl` imports.
+//! Owns the options of an import. `progress` shows the running import and `summary` its result; `gristmill_jsonl`
+//! imports.
 
 mod progress;
 mod summary;
@@ -22,35 +23,36 @@ use crate::output::{bytes, count_of, path, sanitize, thousands};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Files: each file becomes a table named after it (map-moons.jsonl becomes map_moons); --table loads all files into one \
 table. From a folder and its subfolders, files that end in .jsonl or .ndjson are loaded, with or without .gz or .zst, \
 except hidden ones. A file that is named, directly or by a quoted pattern, may have any name; - is standard input. \
-Compression is also detected by the first bytes. Broken links, pipes and devices with such names in a folder or a pattern \
-are failures; the other files are loaded. A file may also be a JSON array of objects, or objects spread over several \
-lines; each object becomes a row, a bad element is rejected, and a file that is not JSON as a whole is a failure.
+Compression is also detected by the first bytes. Broken links, pipes and devices with such names in a folder or a \
+pattern are failures; the other files are loaded. A file may also be a JSON array of objects, or objects spread over \
+several lines; each object becomes a row, a bad element is rejected, and a file that is not JSON as a whole is a \
+failure.
 
 Columns: all lines are read to find the columns; each key becomes a column, in order of appearance. Whole numbers are \
 INTEGER, other numbers REAL (NUMERIC if there are large whole numbers among them), true and false BOOLEAN (1 and 0), \
 everything else TEXT. If lines disagree, the wider type is used, and numbers in a TEXT column keep their spelling. \
-Decimals are rounded to a double unless --exact-numbers stores them as TEXT; whole numbers beyond 64 bits make the column \
-TEXT. Objects and arrays are stored as JSON text.
+Decimals are rounded to a double unless --exact-numbers stores them as TEXT; whole numbers beyond 64 bits make the \
+column TEXT. Objects and arrays are stored as JSON text.
 
-Existing tables: a table that an import created gets new columns and wider types when needed. Values that do not fit the \
-types of another table, or of a schema, are rejected. If a column of numbers becomes TEXT in a later import, whole \
-numbers keep their spelling, but 5.0 becomes 5, 1.50 becomes 1.5, and true becomes 1. --upsert needs a primary key: the \
-last line with a key is stored, and columns that a line does not have keep their values.
+Existing tables: a table that an import created gets new columns and wider types when needed. Values that do not fit \
+the types of another table, or of a schema, are rejected. If a column of numbers becomes TEXT in a later import, whole \
+numbers keep their spelling, but 5.0 becomes 5, 1.50 becomes 1.5, and true becomes 1. --upsert needs a primary key: \
+the last line with a key is stored, and columns that a line does not have keep their values.
 
 Primary key: the named columns, or otherwise _key, _id or id if all lines have it, never null and never twice. Lines \
 without the key of their table are rejected.
 
-Transactions: a new database is built in a temporary file and renamed when it is complete. In an existing database each \
-file is one transaction. The table _imports records what was loaded. Ctrl-C rolls back incomplete files; with --resume, a \
-new database is kept in its temporary file, and the same command resumes the import. If another program has locked the \
-database, the import waits for up to 10 seconds.
+Transactions: a new database is built in a temporary file and renamed when it is complete. In an existing database \
+each file is one transaction. The table _imports records what was loaded. Ctrl-C rolls back incomplete files; with \
+--resume, a new database is kept in its temporary file, and the same command resumes the import. If another program \
+has locked the database, the import waits for up to 10 seconds.
 
-Rejected lines: a line is rejected if it is not a JSON object in UTF-8, has a key twice or half a surrogate pair, or does \
-not fit its table. A file without a valid line, or whose lines have no keys, is a failure.
+Rejected lines: a line is rejected if it is not a JSON object in UTF-8, has a key twice or half a surrogate pair, or \
+does not fit its table. A file without a valid line, or whose lines have no keys, is a failure.
 
 A schema file sets names, types and keys; what it does not mention is inferred:
   [tables.types]
@@ -60,12 +62,12 @@ A schema file sets names, types and keys; what it does not mention is inferred:
   others = \"skip\"                  # keys not listed here: infer (default), skip or reject
   [tables.types.columns]
   radius = { type = \"real\" }       # integer, real, numeric, boolean, text or any; lines with
-                                     # other values are rejected
+                                   # other values are rejected
   groupID = { name = \"group_id\" }
   description = { skip = true }
   \"position.x\" = { type = \"real\" } # with --flatten: keys joined by dots
   [tables.notes]
-  skip = true                        # do not load this file
+  skip = true                      # do not load this file
 
 Exit status:
   0    success; no line was rejected, or --on-error skip or --max-errors allowed it
@@ -86,7 +88,7 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = EXAMPLES,
+    after_help = HELP,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "gristmill import [OPTIONS] <DIR|FILE>... --into <DATABASE>\n       \
@@ -102,8 +104,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DATABASE", conflicts_with = "validate")]
     into: Option<PathBuf>,
 
-    /// Show the tables that would be created, and write nothing; with --into, also the changes to existing tables. Lines
-    /// are rejected as by an import, except by constraints of existing tables other than the primary key
+    /// Show the tables that would be created, and write nothing; with --into, also the changes to existing tables.
+    /// Lines are rejected as by an import, except by constraints of existing tables other than the primary key
     #[arg(long, conflicts_with = "validate")]
     dry_run: bool,
 
@@ -146,8 +148,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEYS", value_delimiter = ',', help_heading = "Tables and columns")]
     columns: Vec<String>,
 
-    /// Load only the first N rows of each table; rejected lines do not count. A file that was not read to its end is never
-    /// skipped by --resume
+    /// Load only the first N rows of each table; rejected lines do not count. A file that was not read to its end is
+    /// never skipped by --resume
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "resume",
           help_heading = "Tables and columns")]
     limit: Option<u64>,
@@ -266,12 +268,12 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 }
 
 /// Returns true if the user has to act on the result.
-fn has_user_error(summary: &ImportSummary, may_lose_lines: bool) -> bool {
+fn has_user_error(summary: &ImportSummary, allows_rejected_lines: bool) -> bool {
     summary.has_failures()
         || summary.stopped_by.is_some()
         || !summary.unmatched.is_empty()
         || summary.files.iter().any(|file| !file.unmatched.is_empty())
-        || (summary.rejected > 0 && !may_lose_lines)
+        || (summary.rejected > 0 && !allows_rejected_lines)
 }
 
 impl Args {

@@ -1,7 +1,7 @@
 //! `gristmill jobs`: lists, shows, cancels and retries tasks and jobs.
 //!
-//! Owns the merging of the two tables: tasks have numbers; scan and hash jobs, which other programs create in the database,
-//! have UUIDs.
+//! Owns the merging of the two tables: tasks have numbers; scan and hash jobs, which other programs create in the
+//! database, have UUIDs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,6 +40,15 @@ Examples:
   gristmill jobs list --kind exec --status failed --limit 10
   gristmill jobs list --json --limit all | jq '.items[] | .id'";
 
+const CANCEL: &str = "\
+The worker of a running task ends its command and child processes within a second: SIGTERM, and SIGKILL half a second \
+later. The task is cancelled, and its unique key free, when its run has ended. This command waits up to 3 seconds for \
+it.
+
+Examples:
+  gristmill jobs cancel 12 13
+  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel";
+
 const RETRY: &str = "\
 A scheduled task becomes due at once. A failed task is queued again from its dead letter. A retryable job becomes \
 pending again.
@@ -50,7 +59,7 @@ Examples:
 
 const RECOVER: &str = "\
 Releases tasks whose lease has expired or whose worker on this machine has died. A lease expires after the setting \
-worker.lease (5 minutes by default) without a heartbeat. Workers do this by themselves; this command does it now, or \
+worker.lease (5 minutes by default) without a heartbeat. Workers do this regularly; this command does it at once, also \
 while no worker runs.
 
 Examples:
@@ -69,9 +78,7 @@ pub(crate) enum Command {
         id: Id,
     },
     /// Cancel tasks and jobs, also running ones
-    #[command(
-        after_help = "The worker of a running task ends its command and child processes within a second: SIGTERM, and SIGKILL half a second later. The task is cancelled, and its unique key free, when its run has ended. This command waits for that for up to 3 seconds.\n\nExamples:\n  gristmill jobs cancel 12 13\n  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel"
-    )]
+    #[command(after_help = CANCEL)]
     Cancel {
         /// Numbers of tasks or UUIDs of jobs
         #[arg(value_name = "ID", required = true)]
@@ -111,7 +118,6 @@ impl List {
     }
 }
 
-/// Id of a task or a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Id {
@@ -182,9 +188,7 @@ impl FromStr for Cursor {
     }
 }
 
-impl paging::Cursor for Cursor {
-    const LIMIT_HELP: &'static str = paging::LIMIT_HELP;
-}
+impl paging::Cursor for Cursor {}
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

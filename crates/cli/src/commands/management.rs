@@ -12,7 +12,6 @@ use serde::Deserialize;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a reply that are read at most.
 const MAX_REPLY_BYTES: u64 = 1 << 20;
@@ -46,7 +45,6 @@ impl QueueCounts {
     }
 }
 
-/// Body of an error response.
 #[derive(Deserialize)]
 struct ErrorReply {
     #[serde(default)]
@@ -117,7 +115,6 @@ fn user_in_url(url: &str) -> Option<&str> {
     login.split(':').next().filter(|user| !user.is_empty())
 }
 
-/// Percent-encodes a name for a path segment.
 fn percent_encode(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

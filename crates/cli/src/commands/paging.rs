@@ -1,10 +1,9 @@
 //! Pages of long lists.
 //!
 //! Owns `--limit` and `--after`, which all lists share, and how the store's pages are joined. The cursor of a list that
-//! is computed as a whole, such as duplicate groups, is the number of entries already shown; lists of the database have
-//! cursors of their own.
+//! is computed as a whole, such as duplicate groups, is the number of entries already shown; each list of the database
+//! has its own type of cursor.
 
-use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use gristmill_store::Page;
@@ -16,16 +15,12 @@ use crate::output::thousands;
 /// A position in a list, as `next_cursor` of a page states it.
 pub(crate) trait Cursor: FromStr<Err = String> + Clone + Send + Sync + 'static {
     /// Help text of `--limit`, with its default.
-    const LIMIT_HELP: &'static str;
+    const LIMIT_HELP: &'static str = "Show at most N entries, or `all` [default: 50]";
 }
 
 /// Entries that a list of the database shows by default.
 const DEFAULT_LIMIT: usize = 50;
 
-/// Help text of `--limit` for lists of the database.
-pub(super) const LIMIT_HELP: &str = "Show at most N entries, or `all` [default: 50]";
-
-/// The paging options that the user gave.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Paging<C: Cursor> {
     #[arg(long, value_name = "N", value_parser = limit, help = C::LIMIT_HELP)]
@@ -62,7 +57,7 @@ impl<C: Cursor> Paging<C> {
 }
 
 /// Number of entries already shown: the cursor of a computed list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Offset(usize);
 
 impl Cursor for Offset {
@@ -77,13 +72,6 @@ impl FromStr for Offset {
     }
 }
 
-impl Display for Offset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Describes what a cursor looks like, for errors.
 pub(super) fn invalid_cursor() -> String {
     "expected: next_cursor of the previous page, unchanged".to_owned()
 }
@@ -92,17 +80,9 @@ pub(super) fn invalid_cursor() -> String {
 const DEFAULT_TEXT_LIMIT: usize = 20;
 
 impl Paging<Offset> {
-    /// Returns the part of the list to show as text.
-    pub(super) fn slice_for_text(&self) -> Slice {
-        self.slice(DEFAULT_TEXT_LIMIT)
-    }
-
-    /// Returns the part of the list to show in formats for programs.
-    pub(super) fn slice_for_programs(&self) -> Slice {
-        self.slice(usize::MAX)
-    }
-
-    fn slice(&self, default: usize) -> Slice {
+    /// Returns the part of the list to show: by default [`DEFAULT_TEXT_LIMIT`] entries as text, all for programs.
+    pub(super) fn slice(&self, for_programs: bool) -> Slice {
+        let default = if for_programs { usize::MAX } else { DEFAULT_TEXT_LIMIT };
         let Offset(offset) = self.after.unwrap_or_default();
         Slice { offset, limit: self.limit.unwrap_or(default) }
     }
@@ -111,9 +91,7 @@ impl Paging<Offset> {
 /// A part of a computed list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
-    /// Number of entries before it.
     pub(super) offset: usize,
-    /// Maximum number of entries in it.
     pub(super) limit: usize,
 }
 
@@ -126,7 +104,7 @@ impl Slice {
 
     /// Describes which entries are shown and how to see the next ones. Returns none if all are shown.
     pub(super) fn describe(self, nouns: &str, shown: usize, total: u64) -> Option<String> {
-        let Slice { offset, .. } = self;
+        let offset = self.offset;
         if shown as u64 == total {
             return None;
         }
@@ -141,8 +119,7 @@ impl Slice {
     }
 }
 
-/// Parses the value of `--limit`: a number, or `all`.
-pub(super) fn limit(text: &str) -> Result<usize, String> {
+fn limit(text: &str) -> Result<usize, String> {
     let number = || text.parse().ok().filter(|limit| *limit > 0);
     let limit = if text == "all" { Some(usize::MAX) } else { number() };
     limit.ok_or_else(|| "expected: a whole number of at least 1, or all".to_owned())

@@ -1,7 +1,7 @@
 //! Progress of running commands, on standard error.
 //!
-//! Owns the line that is redrawn on a terminal, and the plain lines elsewhere. It runs on its own thread and only reads;
-//! no work waits for it. Each command provides the segments of the line.
+//! Owns the line that is redrawn on a terminal, and the plain lines elsewhere. It runs on its own thread and only
+//! reads; no work waits for it. Each command provides the segments of the line.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -20,9 +20,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const WIDE_BAR_CELLS: usize = 24;
 const NARROW_BAR_CELLS: usize = 10;
 
-/// Content of the line at one moment.
 pub(super) struct ProgressLine {
-    /// From left to right.
     pub(super) segments: Vec<Segment>,
     /// Progress in percent, if it is known.
     pub(super) bar: Option<u64>,
@@ -122,7 +120,6 @@ fn bar_text(percent: u64, cells: usize) -> String {
     (0..cells).map(|cell| if cell < done { '█' } else { '░' }).collect()
 }
 
-/// Replaces the line on the terminal.
 fn draw(line: &str) {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "\r\u{1b}[K{line}").and_then(|()| stderr.flush());

@@ -27,17 +27,17 @@ use crate::settings::value::{self, DURATIONS};
 
 const HELP: &str = "\
 Each line of standard input is a message, without its line end; empty lines are skipped. Each FILE is one message with \
-unchanged contents. --lines publishes the lines of files, --whole publishes standard input as one message.
+unchanged contents.
 
 A message counts as published once the broker has confirmed it, which for a durable queue means that it is on disk. A \
-message that no queue accepts is reported with its line or file; the others are published, and the exit code is 1. If the \
-connection is lost, unconfirmed messages are sent again, so a message may arrive twice. If the broker confirms nothing for \
---confirm-timeout, publishing stops, and the reported messages may or may not have arrived. Ctrl-C stops publishing after \
-the messages in flight are confirmed.
+message that no queue accepts is reported with its line or file; the others are published, and the exit status is 1. \
+If the connection is lost, unconfirmed messages are sent again, so a message may arrive twice. If the broker confirms \
+nothing for --confirm-timeout, publishing stops, and the reported messages may or may not have arrived. Ctrl-C stops \
+publishing after the messages in flight are confirmed.
 
 `gristmill consume --help` describes TLS, client certificates and heartbeats of the URI.
 
-Exit codes:
+Exit status:
   0    all messages are confirmed
   1    invalid argument; access refused by the broker; messages that no queue
        accepted or that could not be read

@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use super::value_parsers::timestamp;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{count_of, time};
+use crate::output::{count_of, utc};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 A file or folder that a scan no longer finds stays in the catalog, marked as missing, with its hash: if it comes back, \
-for example with a disk that is mounted again, it is not read again. This command deletes the records of those that have \
-been missing since before a date. No file is changed.
+for example with a disk that is mounted again, it is not read again. This command deletes the records of those that \
+have been missing since before a date. No file is changed.
 
 Examples:
   gristmill purge all --before 90d
   gristmill purge files --before 2026-01-31";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Records to delete
     #[arg(value_enum)]
@@ -47,8 +47,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             What::Folders => count_of(folders, "folder"),
             What::All => format!("{} and {}", count_of(files, "file"), count_of(folders, "folder")),
         };
-        let before = time(before);
-        format!("deleted records of {what} missing since before {before} UTC. No file was changed")
+        format!("deleted records of {what} missing since before {}. No file was changed", utc(before))
     })?;
     Ok(Outcome::Done)
 }

@@ -17,15 +17,15 @@ use crate::output::{Output, thousands};
 use crate::settings::{Settings, consumers};
 
 const HELP: &str = "\
-Each queue is listed with its dead queue, QUEUE.dead, and its retry queues, QUEUE.retry.MILLISECONDS, if they exist. Without \
-names, the queues of the consumers in the settings file are listed.
+Each queue is listed with its dead queue, QUEUE.dead, and its retry queues, QUEUE.retry.MILLISECONDS, if they exist.
 
-MESSAGES counts the messages that are ready; for a stream, all that it stores. Messages that a consumer has received and not \
-acknowledged are not counted. RETURNING counts the messages whose retry delay is over and that the broker cannot return to \
-their queue, for example because it is full; no other count includes them. It needs the management API (setting \
-amqp.management), whose counts are up to 5 s old; without it, and for a queue that was just declared, it is unknown.
+MESSAGES counts the messages that are ready; for a stream, all that it stores. Messages that a consumer has received \
+and not acknowledged are not counted. RETURNING counts the messages whose retry delay is over and that the broker \
+cannot return to their queue, for example because it is full; no other count includes them. It needs the management \
+API (setting amqp.management), whose counts are up to 5 s old. Without the API, and for a queue that was just \
+declared, it is unknown.
 
-Exit codes:
+Exit status:
   0    done
   1    a named queue does not exist; access refused by the broker or by its
        management API
@@ -61,7 +61,6 @@ enum Command {
     Purge(purge::Args),
 }
 
-/// Listed queue with its counts.
 #[derive(Debug, Serialize)]
 struct ListedQueue {
     queue: String,
@@ -72,7 +71,6 @@ struct ListedQueue {
     returning: Option<u64>,
 }
 
-/// Queue to look up.
 struct QueueLookup {
     name: String,
     /// The queue is listed only if it exists.
@@ -158,23 +156,18 @@ fn queues_of_consumers(settings: &Settings) -> Result<Vec<String>, Error> {
 
 async fn look_up(client: &Client, lookups: &[QueueLookup]) -> Result<Vec<ListedQueue>, AmqpError> {
     let mut found = Vec::new();
-    for QueueLookup { name, is_optional: may_be_missing, only_if_exists: only_with } in lookups {
+    for QueueLookup { name, is_optional, only_if_exists } in lookups {
         let exists = |other: &String| found.iter().any(|one: &ListedQueue| one.queue == *other);
-        if only_with.as_ref().is_some_and(|other| !exists(other)) {
+        if only_if_exists.as_ref().is_some_and(|other| !exists(other)) {
             continue;
         }
         let queue = name.clone();
         match client.queue_depth(name).await {
             Ok((messages, consumers)) => {
-                found.push(ListedQueue {
-                    queue,
-                    exists: true,
-                    messages: Some(messages),
-                    consumers: Some(consumers),
-                    returning: None,
-                });
+                let (messages, consumers) = (Some(messages), Some(consumers));
+                found.push(ListedQueue { queue, exists: true, messages, consumers, returning: None });
             }
-            Err(AmqpError::Channel { code: 404, .. }) if *may_be_missing => {}
+            Err(AmqpError::Channel { code: 404, .. }) if *is_optional => {}
             Err(AmqpError::Channel { code: 404, .. }) => {
                 found.push(ListedQueue { queue, exists: false, messages: None, consumers: None, returning: None });
             }
@@ -196,13 +189,13 @@ fn count_returning(settings: &Settings, found: &mut [ListedQueue]) -> Result<(),
 fn table(output: &Output, found: &[ListedQueue]) -> String {
     let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| thousands(number.into()));
     let row = |one: &ListedQueue| {
-        let there = if one.exists { "" } else { "does not exist" };
+        let state = if one.exists { "" } else { "does not exist" };
         let returning = match one.returning {
             Some(count) => thousands(count),
             None if one.exists => "unknown".to_owned(),
             None => "-".to_owned(),
         };
-        vec![one.queue.clone(), number(one.messages), number(one.consumers), returning, there.to_owned()]
+        vec![one.queue.clone(), number(one.messages), number(one.consumers), returning, state.to_owned()]
     };
     output.table(&["QUEUE", "MESSAGES", "CONSUMERS", "RETURNING", ""], &found.iter().map(row).collect::<Vec<_>>())
 }

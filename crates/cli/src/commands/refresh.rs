@@ -9,9 +9,9 @@ use super::scan::scan_and_report;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Marks files and folders that vanished as missing, and files that changed so that the next scan reads them. New files \
-are not looked for and no content is read, so this is faster than a scan. Without a root, all roots are refreshed.
+are not looked for and no content is read, so this is faster than a scan.
 
 The exit status is that of `gristmill scan`.
 
@@ -20,7 +20,7 @@ Examples:
   gristmill refresh ~/Pictures nas";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Roots to refresh, by path or name [default: all]
     #[arg(value_name = "ROOT")]

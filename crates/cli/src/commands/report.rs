@@ -17,7 +17,7 @@ use crate::error::{Error, Outcome};
 use crate::files;
 use crate::output::{bytes, path};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 The report is one file that runs no script and loads nothing, so it can be mailed and archived. An earlier report is \
 replaced; any other existing file is replaced only with --force. Only the database is read.
 
@@ -26,7 +26,7 @@ Examples:
   gristmill report --html - | ssh nas 'cat > /srv/www/duplicates.html'";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// File to write, or - for standard output
     #[arg(long, value_name = "FILE")]

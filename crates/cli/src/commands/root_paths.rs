@@ -29,7 +29,6 @@ impl RootPaths {
         }
     }
 
-    /// Returns the path of a root as text.
     pub(super) fn root(&self, root: i64) -> String {
         self.0.get(&root).map(|root| path_text(&root.path)).unwrap_or_default()
     }

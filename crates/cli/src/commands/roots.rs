@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gristmill_store::Store;
 use gristmill_store::roots::Root;
-use gristmill_store::{Store, UtcTime};
 use serde_json::{Map, Value, json};
 
 use super::confirm::confirm;
@@ -11,9 +11,9 @@ use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, bytes, count_of, note, path, sanitize, thousands, time};
+use crate::output::{Output, bytes, count_of, file_time, note, path, sanitize, thousands, time};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 A root is a folder you have scanned, with everything below it. Without a subcommand, the roots are listed.
 
 Examples:
@@ -37,7 +37,7 @@ Examples:
   gristmill roots remove nas --yes";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -133,11 +133,8 @@ fn filters(root: &Root) -> Option<Value> {
 
 /// Returns the options of the last scan of a root that decide which files it sees, as flags of `scan`.
 fn scan_options(root: &Root) -> String {
-    let filters = match filters(root) {
-        Some(Value::Object(filters)) => filters,
-        _ => Map::new(),
-    };
-    let timestamp = |value: &Value| value.as_i64().map(|at| time(UtcTime::from_micros(at.div_euclid(1_000))));
+    let filters: Map<_, _> = filters(root).and_then(|filters| serde_json::from_value(filters).ok()).unwrap_or_default();
+    let timestamp = |value: &Value| value.as_i64().map(|at| time(file_time(at)));
     let flags = filters.iter().flat_map(|(name, value)| {
         let flag = format!("--{}", name.replace('_', "-"));
         match (name.as_str(), value) {
@@ -157,7 +154,7 @@ fn scan_options(root: &Root) -> String {
 
 fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
     if roots.is_empty() {
-        return format!("no folder has been scanned yet; scan one: `{}`", hints.command("scan FOLDER"));
+        return hints.nothing_scanned();
     }
     let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -175,7 +172,6 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
     output.uncut_table(&headers, &roots.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Lists the roots that are scanned with options.
 fn scan_options_text(output: &Output, roots: &[Root]) -> String {
     let rows: Vec<Vec<String>> = roots
         .iter()

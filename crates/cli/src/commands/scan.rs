@@ -23,13 +23,12 @@ use crate::output::{note, path};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
-const EXAMPLES: &str = "\
-The first scan of a folder registers it as a root: the folder with everything below it. Without a folder, all roots are \
-scanned.
+const HELP: &str = "\
+The first scan of a folder registers it as a root: the folder with everything below it.
 
-Only files that can be duplicates are read: files with the same size as another file of any root, first their first and \
-last blocks, then all of their content. No file is changed. If a scan is stopped or killed, the same command resumes \
-it. A later scan reads only files that have changed.
+Only files that can be duplicates are read: those with the same size as another file of any root. Of large files, the \
+first and last blocks are compared before all of the content is read. No file is changed. If a scan is stopped or \
+killed, the same command resumes it. A later scan reads only files that have changed.
 
 Patterns match the path inside the scanned folder:
   *.tmp, cache     names at any depth
@@ -38,8 +37,8 @@ Patterns match the path inside the scanned folder:
   /mnt/nas/tmp     an absolute path inside a scanned folder
   a/**/b           ** is any number of folders; * and ? do not match a slash
   {jpg,png} [ab]   alternatives, characters; \\* is a literal star
-Patterns are case-sensitive unless --ignore-case is given. An excluded folder is excluded with everything below it. Files \
-of an earlier scan that no longer match are no longer listed; their hashes are kept. A pattern that cannot match \
+Patterns are case-sensitive unless --ignore-case is given. An excluded folder is excluded with everything below it. \
+Files of an earlier scan that no longer match are no longer listed; their hashes are kept. A pattern that cannot match \
 anything is reported as a warning.
 
 Sizes are numbers of bytes or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024; kB, MB, … are powers of \
@@ -61,7 +60,7 @@ Examples:
   gristmill scan --json | jq .reclaimable_bytes";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Folders to scan [default: all roots]
     #[arg(value_name = "FOLDER")]
@@ -268,9 +267,9 @@ fn resolve(folders: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
 }
 
 fn filter(args: &Args) -> Result<Filter, Error> {
-    let nanoseconds = |moment: Option<Timestamp>| -> Result<Option<i64>, Error> {
+    let nanoseconds = |time: Option<Timestamp>| -> Result<Option<i64>, Error> {
         let range = |_| Error::Setting("the date is out of the range of file times".to_owned());
-        moment.map(|moment| i64::try_from(moment.as_nanosecond()).map_err(range)).transpose()
+        time.map(|time| i64::try_from(time.as_nanosecond()).map_err(range)).transpose()
     };
     Ok(Filter {
         include: args.include.clone(),
@@ -285,8 +284,8 @@ fn filter(args: &Args) -> Result<Filter, Error> {
     })
 }
 
-/// Asks whether to register new folders. Asks before the database is created, so that "no" leaves no file behind. Without
-/// a terminal, naming the folders on the command line is consent.
+/// Asks whether to register new folders. Asks before the database is created, so that "no" leaves no file behind.
+/// Without a terminal, naming the folders on the command line is consent.
 fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
     let known = store.map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
     if folders.is_empty() && known.is_empty() {
@@ -294,7 +293,7 @@ fn confirm_registration(store: Option<&Store>, folders: &[PathBuf], yes: bool) -
         return Err(Error::Setting(text.to_owned()));
     }
     let is_new = |folder: &&PathBuf| known.iter().all(|root| root.path != **folder);
-    let new: Vec<String> = folders.iter().filter(is_new).map(|folder| path(folder)).collect();
+    let new: Vec<String> = folders.iter().filter(is_new).map(path).collect();
     if yes || new.is_empty() {
         return Ok(true);
     }

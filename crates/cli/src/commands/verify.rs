@@ -8,9 +8,10 @@ use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{Output, count_of, thousands};
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Checks that the catalog's records of files and folders are consistent with each other. Scanned folders are not read \
-(`gristmill scan` and `gristmill refresh` do that) and no file is changed. `gristmill doctor` checks the database file.
+(`gristmill scan` and `gristmill refresh` do that) and no file is changed. `gristmill doctor` checks the database \
+file.
 
 Exit status:
   0    all checks passed, or everything was repaired
@@ -22,7 +23,7 @@ Examples:
   gristmill verify --json | jq '.items[] | select(.broken > 0)'";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Repair what fails a check
     #[arg(long)]

@@ -21,14 +21,14 @@ use super::to_object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{note, path, plural, time};
+use crate::output::{note, path, plural, utc};
 use crate::settings::value::show_duration;
 use crate::settings::{Raw, Settings, keys};
 use crate::signals::Listener;
 
-const EXAMPLES: &str = "\
-Runs tasks of the kind exec, which are commands. Tasks of other kinds wait for workers that you write; --once reports how \
-many due tasks it left, and how many tasks other workers have claimed.
+const HELP: &str = "\
+Runs tasks of the kind exec, which are commands. Tasks of other kinds wait for workers that you write; --once reports \
+how many due tasks it left, and how many tasks other workers have claimed.
 
 A worker stops on Ctrl-C, SIGTERM or SIGHUP (which counts once):
   first signal   claim nothing more, and wait for running tasks for up to worker.shutdown; tasks
@@ -58,7 +58,7 @@ const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Exit when no task is due or running, instead of waiting for more
     #[arg(long)]
@@ -75,7 +75,6 @@ enum Event {
     Signal,
     /// The worker has no due task left, or has failed. The result of stopping it tells which.
     Ended,
-    /// The worker has stopped.
     Stopped(Result<RunSummary, gristmill_jobs::Error>),
 }
 
@@ -126,7 +125,6 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     Ok(if signal_count > 1 || (signal_count > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
 }
 
-/// Waits for a worker and stops it.
 struct Supervisor<'a> {
     running: &'a RunnerHandle,
     shutdown: Duration,
@@ -170,11 +168,14 @@ impl Supervisor<'_> {
         let (limit, text) = match signals {
             1 => {
                 let limit = show_duration(self.shutdown);
-                (self.shutdown, format!("stopping: waiting up to {limit} for running tasks; interrupt again to stop within 1 s"))
+                (self.shutdown, format!(
+                    "stopping: waiting up to {limit} for running tasks; interrupt again to stop within 1 s"
+                ))
             }
             _ => (
                 FORCED_SHUTDOWN_TIMEOUT,
-                "stopping now: running commands are ended and their tasks return to the queue; interrupt again to exit at once"
+                "stopping now: running commands are ended and their tasks return to the queue; interrupt again to exit at \
+                 once"
                     .to_owned(),
             ),
         };
@@ -184,13 +185,13 @@ impl Supervisor<'_> {
         self.stop(scope, limit);
     }
 
-    /// Stops the worker on another thread, so that signals are still received. Of several deadlines, the shortest applies.
+    /// Stops the worker on another thread, so that signals are still received. Of several deadlines, the shortest
+    /// applies.
     fn stop<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, limit: Duration) {
         scope.spawn(move || drop(self.events.send(Event::Stopped(self.running.stop(limit)))));
     }
 }
 
-/// Progress of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Progress {
     done: u64,
@@ -286,7 +287,7 @@ fn claims_text(claims: &ForeignClaims) -> Vec<String> {
         lines.push(format!("{alive} claimed by other live workers on this machine"));
     }
     if unseen > 0 {
-        let until = unseen_until.map(|until| format!(": their leases expire by {} UTC", time(until)));
+        let until = unseen_until.map(|until| format!(": their leases expire by {}", utc(until)));
         lines.push(format!(
             "{unseen} claimed by workers that cannot be checked from here (on another machine, or without a heartbeat){}. When a \
              lease expires, its task becomes due again",

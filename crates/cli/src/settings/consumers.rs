@@ -20,13 +20,11 @@ use super::typed::{self, Typed};
 use super::{DAY, Origin, Raw, absolute};
 use crate::error::Error;
 
-/// How long a batch waits to fill, unless `linger` is given.
 const DEFAULT_LINGER: Duration = Duration::from_secs(1);
 
 /// Declared consumer: values by name, each with its origin.
 pub(crate) type Declared = BTreeMap<&'static str, (Raw, Origin)>;
 
-/// Consumer whose settings are checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) queue: String,
@@ -66,7 +64,6 @@ impl Consumer {
     }
 }
 
-/// Action for each message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Exec(Vec<String>),

@@ -17,7 +17,6 @@ use super::keys::{self, ALL, Key};
 /// Values by key, each with its line number.
 pub(crate) type Values = BTreeMap<&'static str, (Raw, usize)>;
 
-/// Content of a settings file.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     pub(crate) values: Values,

@@ -2,7 +2,6 @@
 //!
 //! Owns the list from which the commented settings file, `config show` and the errors about wrong values are made.
 
-/// Declaration of a setting.
 #[derive(Debug)]
 pub(crate) struct Key {
     /// Name as in the file, with its section before the dot.

@@ -33,7 +33,7 @@ impl<'a> Resolver<'a> {
     pub(super) fn new(flags: &'a Flags, env: Environment<'a>) -> Result<Self, Error> {
         // Without a home folder there is no file. Commands that need a default path report it.
         let (file, named) = config_path(flags, env).unwrap_or_default();
-        let found = match std::fs::read_to_string(&file) {
+        let file_content = match std::fs::read_to_string(&file) {
             Ok(text) => file::parse(&file, &text).map_err(Error::Setting)?,
             Err(error) if error.kind() == ErrorKind::NotFound && !named => file::File::default(),
             Err(error) => {
@@ -41,7 +41,7 @@ impl<'a> Resolver<'a> {
                 return Err(Error::Setting(text));
             }
         };
-        Ok(Resolver { flags, env, file, file_content: found, resolved: Vec::new() })
+        Ok(Resolver { flags, env, file, file_content, resolved: Vec::new() })
     }
 
     /// Returns the given value with the highest precedence and its origin, or none if only the default remains.
@@ -56,7 +56,6 @@ impl<'a> Resolver<'a> {
         Some((raw.clone(), Origin::File(self.file.clone(), *line)))
     }
 
-    /// Resolves a key whose value is text.
     pub(super) fn text<T>(
         &mut self,
         key: &'static Key,
@@ -257,7 +256,6 @@ impl<'a> Resolver<'a> {
         Ok(names)
     }
 
-    /// Resolves the absolute path of the database.
     pub(super) fn database(&mut self) -> Result<PathBuf, Error> {
         let key = &keys::DATABASE;
         let (path, origin) = match self.given(key) {

@@ -7,10 +7,8 @@ use jiff::Timestamp;
 
 use super::value;
 
-/// The types that `NAME:TYPE=VALUE` accepts, for errors.
 const TYPES: &str = "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
 
-/// Name and value of a header or an argument.
 pub(crate) type Typed = (String, FieldValue);
 
 /// Queue arguments that RabbitMQ knows, without their prefix `x-`, and their types.

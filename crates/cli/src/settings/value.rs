@@ -18,10 +18,8 @@ const DECIMAL_SIZES: &[(&str, u64)] = &[
     ("KB", 1_000),
 ];
 
-/// Syntax of durations, for errors.
 pub(crate) const DURATIONS: &str = "a whole number and its unit, such as 500ms, 30s, 5m, 2h or 7d";
 
-/// Syntax of sizes, for errors.
 pub(crate) const SIZE: &str = "a number and its unit, such as 10MiB, 1.5G or 200kB (K, M, G, T, P and KiB, MiB, … are powers of 1024, kB, MB, … of 1000)";
 
 /// Parses a duration such as `30s`, or several parts of one such as `1h30m`.
@@ -50,8 +48,8 @@ pub(crate) fn show_duration(duration: Duration) -> String {
     with_unit(millis, TIMES).unwrap_or_else(|| "0s".to_owned())
 }
 
-/// Parses a size such as `64KiB`, `64K`, `1.5 GiB` or `10MB`, in upper or lower case. As in the GNU tools, `K` and `KiB`
-/// are 1,024 bytes and `kB` is 1,000. A part of a byte is dropped.
+/// Parses a size such as `64KiB`, `64K`, `1.5 GiB` or `10MB`, in upper or lower case. As in the GNU tools, `K` and
+/// `KiB` are 1,024 bytes and `kB` is 1,000. A part of a byte is dropped.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

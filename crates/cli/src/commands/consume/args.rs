@@ -11,25 +11,26 @@ use crate::settings::value::{self, DURATIONS};
 use crate::settings::{Origin, Raw, Settings, keys};
 
 const HELP: &str = "\
-With an action (--exec, --http, --enqueue or --into), run one consumer of QUEUE as the flags describe. Without an action, \
-run the consumers of the settings file: all of them, or those whose queue or name is QUEUE. Flags override the file.
+With an action (--exec, --http, --enqueue or --into), run one consumer of QUEUE as the flags describe. Without an \
+action, run the consumers of the settings file: all of them, or those whose queue or name is QUEUE. Flags override the \
+file.
 
-A message is acknowledged only after its action has succeeded. Every message is handled or goes to QUEUE.dead: if the \
-process is killed at any time, none is lost, and some may be handled twice.
+A message is acknowledged only after its action has succeeded. If the process is killed at any time, no message is \
+lost, and some may be handled twice.
 
 A message that fails and may succeed later is retried after a delay, while others are handled. It waits in a queue \
-QUEUE.retry.MILLISECONDS; there is one for each delay, so delays are rounded up to 1/8 s times a power of 2: 3 s becomes \
-4 s, 5 min becomes 8.5 min. With --workers 1 or --order-by, and in a stream, a message is retried in place, without \
-rounding. A stream with several workers and no --order-by does not keep its order.
+QUEUE.retry.MILLISECONDS; there is one for each delay, so delays are rounded up to 1/8 s times a power of 2: 3 s \
+becomes 4 s, 5 min becomes 8.5 min. With --workers 1 or --order-by, and in a stream, a message is retried in place, \
+without rounding. A stream with several workers and no --order-by does not keep its order.
 
-A message that can never succeed, or has used its attempts, becomes a dead letter: it is published to QUEUE.dead, a queue at \
-the broker, with the reason in its headers (x-gristmill-reason, x-gristmill-error). `gristmill queues peek QUEUE.dead` \
-shows it; `gristmill dead` lists it only with --store-dead-letters.
+A message that can never succeed, or has used its attempts, becomes a dead letter: it is published to QUEUE.dead, a \
+queue at the broker, with the reason in its headers (x-gristmill-reason, x-gristmill-error). `gristmill queues peek \
+QUEUE.dead` shows it; `gristmill dead` lists it only with --store-dead-letters.
 
-If the action fails whatever the message (a server is down, a disk is full, a database is locked, a command cannot be \
-started), consuming pauses. Messages keep their places and their attempts, and one at a time is tried, after 1 s at first \
-and up to 1 min apart later, until one succeeds. A message that alone makes a server fail, while others succeed, uses its \
-attempts. A database that is locked at the start is waited for.
+If the action fails for a reason other than the message (a server is down, a disk is full, a database is locked, a \
+command cannot be started), consuming pauses. Messages keep their places and their attempts, and one at a time is \
+tried, after 1 s at first and up to 1 min apart later, until one succeeds. A message that alone makes a server fail, \
+while others succeed, uses its attempts. A database that is locked at the start is waited for.
 
 Actions:
   --exec     Run the command with the message on standard input. Exit code 0 is
@@ -51,16 +52,15 @@ Actions:
              message whose id is the key of an unfinished task adds no second one.
   --into     Insert a row for each message, which must be a JSON object. One
              transaction inserts many.
-  --batch    With --exec or --http: pass up to N messages as JSON lines, on
-             standard input or as application/x-ndjson. A line has queue,
-             exchange, routing_key, attempt, redelivered, headers (as text),
-             message_id, type, content_type and so on if set, and body if the
-             body is JSON, else text or hex. A batch succeeds as a whole. If it
-             fails, each message is tried alone at once, and only those that
-             fail alone use an attempt: a handler may see a message twice. A
-             message that failed before is passed alone. --workers is the number
-             of batches at once (default 1); only --order-by keeps an order.
-             GRISTMILL_BATCH or X-Gristmill-Batch is the number of lines.
+  --batch    Pass JSON lines on standard input, or as application/x-ndjson. A line
+             has queue, exchange, routing_key, attempt, redelivered, headers (as
+             text), message_id, type, content_type and so on if set, and body if
+             the body is JSON, else text or hex. A batch succeeds as a whole. If it
+             fails, each message is tried alone at once, and only those that fail
+             alone use an attempt: a handler may see a message twice. A message
+             that failed before is passed alone. --workers is the number of batches
+             at once (default 1); only --order-by keeps an order. GRISTMILL_BATCH
+             or X-Gristmill-Batch is the number of lines.
 
 Broker:
   TLS          amqps://HOST checks the broker's certificate with the authorities
@@ -70,27 +70,28 @@ Broker:
   Heartbeat    ?heartbeat=SECONDS, 1 to 3600 (default 10).
   Permissions  read on QUEUE, write on amq.default; configure and read on
                QUEUE.dead and QUEUE.retry.* unless these queues exist. The error
-               about a missing one has the rabbitmqctl command that grants it.
+               about a missing permission names the rabbitmqctl command.
 
---drain ends consuming when the queue and its retry queues are empty, no action runs for half a second, and every postponed \
-message has come back. It exits with status 2 if messages are left and nothing changes for --drain-timeout: a postponed \
-message has not come back, consuming is paused and no message can be finished, or the broker does not answer. A stream is \
-drained when every message up to the one that was last at the start is finished.
+--drain ends consuming when the queue and its retry queues are empty, no action runs for half a second, and every \
+postponed message has come back. --drain-timeout ends it when a postponed message does not come back, consuming is \
+paused and no message can be finished, or the broker does not answer. A stream is drained when every message up to the \
+one that was last at the start is finished.
 
-A message that an earlier run postponed, and that the broker cannot return because its queue is full, is counted only by the \
-management API (setting amqp.management). Without that --drain prints a warning, or exits with status 2 if the queue is \
-declared with overflow=reject-publish, and so may have been full.
+A message that an earlier run postponed, and that the broker cannot return because its queue is full, is counted only \
+by the management API (setting amqp.management). Without that --drain prints a warning, or exits with status 2 if the \
+queue is declared with overflow=reject-publish, and so may have been full.
 
-A consumer of a stream stores its position in the database under its name, and resumes with the first unfinished message. \
-After a kill, the last few messages are handled again. An existing queue is recognised as a stream.
+A consumer of a stream stores its position in the database under its name, and resumes with the first unfinished \
+message. After a kill, the last few messages are handled again. An existing queue is recognised as a stream.
 
-The first Ctrl-C, SIGTERM or SIGHUP (which counts once) takes no more messages and waits for running actions, up to \
---shutdown; the rest returns to the queue. The second kills commands and returns messages within 1 s, the third exits at \
-once. SIGQUIT (Ctrl-\\) exits at once, with a core dump if the system writes one; the next run kills orphaned commands.
+After the first Ctrl-C, SIGTERM or SIGHUP (which counts once), no more messages are taken, and running actions have \
+--shutdown to finish; unfinished messages return to the queue. The second signal kills commands and returns messages \
+within 1 s, the third exits at once. SIGQUIT (Ctrl-\\) exits at once, with a core dump if the system writes one; the \
+next run kills orphaned commands.
 
-Exit codes:
+Exit status:
   0    stopped by one signal; or --drain or --for was reached. Failed messages
-       do not change the exit code.
+       do not change the exit status.
   1    invalid argument or setting; missing queue; access refused by the broker
   2    system failure: no broker; with --drain or --for: consuming was paused at
        the end, postponed messages did not come back or cannot be counted, or
@@ -118,10 +119,10 @@ Examples:
                       gristmill consume [OPTIONS] [QUEUE]"
 )]
 pub(crate) struct Args {
-    /// Queue to consume; without an action: queue or name of the consumers of the settings file to run
+    /// Queue to consume; without an action: queue or name of consumers in the settings file
     queue: Option<String>,
 
-    /// Run a command for each message; give it last, all that follows belongs to the command
+    /// Run a command for each message; must be the last flag, all that follows belongs to the command
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, help_heading = "Action options")]
     exec: Vec<String>,
 
@@ -281,7 +282,6 @@ pub(crate) struct Args {
 pub(super) struct RunLimits {
     /// `--drain` with its timeout: how long nothing may change while messages are left.
     pub(super) drain: Option<Duration>,
-    /// Time limit of `--for`.
     pub(super) limit: Option<Duration>,
 }
 
@@ -312,7 +312,6 @@ impl Args {
         Ok(RunLimits { drain: self.drain.then_some(timeout), limit: read("--for", &self.limit)? })
     }
 
-    /// Returns the consumers to run.
     pub(super) fn choose(&self, settings: &Settings) -> Result<Vec<Consumer>, Error> {
         let from_flags = self.declared();
         let has_action = !self.exec.is_empty() || self.http.is_some() || self.enqueue.is_some() || self.into.is_some();

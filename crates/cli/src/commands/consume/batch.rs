@@ -35,7 +35,7 @@ pub(super) fn batch_writer(
 ) -> Result<BatchWriter, Error> {
     let BatchOptions { size, linger, parallel } = options;
     let write = move |deliveries: &[Delivery]| -> BatchResult {
-        let run = |some: &[Delivery]| run(some, lines(some));
+        let run = |batch: &[Delivery]| run(batch, lines(batch));
         let first_attempts: Vec<Delivery> = deliveries.iter().filter(|one| one.attempt() == 1).cloned().collect();
         let batch_result = if first_attempts.len() > 1 { Some(run(&first_attempts)) } else { None };
         let mut unavailable = 0;
@@ -78,7 +78,6 @@ fn outcome(
     result
 }
 
-/// Returns the messages as JSON lines.
 fn lines(deliveries: &[Delivery]) -> Vec<u8> {
     let mut lines = Vec::new();
     for delivery in deliveries {

@@ -26,13 +26,12 @@ use crate::settings::value::show_duration;
 /// Limits of one commit: at most 500 messages, and no message waits for further ones.
 const COMMIT_LIMITS: BatchLimits = BatchLimits { max_messages: 500, linger: Duration::ZERO };
 
-/// Whether a message must be written in a batch of its own.
+/// Whether a message must be written alone.
 type RunsAlone<T> = fn(&T) -> bool;
 
 /// Result of each message of a batch, or the error of the whole batch.
 pub(super) type BatchResult = Result<Vec<TaskResult<()>>, TaskError>;
 
-/// Limits of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchLimits {
     /// Maximum number of messages in a batch.
@@ -61,7 +60,6 @@ struct PendingMessage<T> {
     answer: oneshot::Sender<TaskResult<()>>,
 }
 
-/// Collects messages into batches.
 struct BatchCollector<T> {
     receiver: Receiver<PendingMessage<T>>,
     limits: BatchLimits,

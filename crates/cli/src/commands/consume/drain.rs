@@ -30,11 +30,9 @@ const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// AMQP reply code for a queue that does not exist.
 const NOT_FOUND: u16 = 404;
 
-/// State of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DrainState {
     Pending,
-    /// No message is left.
     Drained,
     /// The queues are empty, but this many postponed messages have not come back.
     Missing(u64),
@@ -44,7 +42,6 @@ enum DrainState {
     Unanswered,
 }
 
-/// Result of a drain.
 pub(super) struct DrainOutcome {
     /// Messages that are left, and the reason, if the drain ended early.
     pub(super) unfinished: Option<String>,
@@ -76,7 +73,6 @@ pub(super) async fn until_drained(
 
 /// Detects that no message is left, or that the remaining ones cannot be finished.
 struct DrainDetector {
-    /// How long nothing may change while messages are left.
     timeout: Duration,
     /// Time since which nothing has happened, and the counts at that time.
     idle: Option<(Instant, ProgressCounts)>,
@@ -319,9 +315,9 @@ async fn describe_unhandled(
     let waiting = retry_queues(client, queue).await?;
     let waiting: Vec<_> = waiting.iter().filter(|(_, messages)| *messages > 0).collect();
     let all = in_queue + waiting.iter().map(|(_, messages)| u64::from(*messages)).sum::<u64>();
-    let mut places = vec![format!("{} in {queue}", thousands(in_queue))];
-    places.extend(waiting.iter().map(|(name, messages)| format!("{} in {name}", thousands((*messages).into()))));
-    Ok(format!("{} unhandled ({}): {why}", count_of(all, "message"), places.join(", ")))
+    let mut depths = vec![format!("{} in {queue}", thousands(in_queue))];
+    depths.extend(waiting.iter().map(|(name, messages)| format!("{} in {name}", thousands((*messages).into()))));
+    Ok(format!("{} unhandled ({}): {why}", count_of(all, "message"), depths.join(", ")))
 }
 
 #[cfg(test)]
@@ -392,9 +388,9 @@ mod tests {
             (vec![(0, false), (300, true), (599, true)], false),
         ] {
             let mut detector = DrainDetector::new(DEFAULT_DRAIN_TIMEOUT, ReturningCounter::new(None));
-            let is_away_for_too_long =
-                |(time, is_away): &(u64, bool)| detector.is_disconnected_too_long(at(*time), *is_away);
-            assert_eq!(steps.iter().map(is_away_for_too_long).last(), Some(expected), "{steps:?}");
+            let is_too_long =
+                |(time, is_disconnected): &(u64, bool)| detector.is_disconnected_too_long(at(*time), *is_disconnected);
+            assert_eq!(steps.iter().map(is_too_long).last(), Some(expected), "{steps:?}");
         }
     }
 }

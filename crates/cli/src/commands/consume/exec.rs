@@ -40,7 +40,6 @@ const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Variable with the number of lines in a batch.
 const BATCH_VARIABLE: &str = "GRISTMILL_BATCH";
 
-/// Runs the command of a consumer.
 pub(super) struct Exec {
     command: Vec<String>,
     timeout: Option<Duration>,
@@ -214,7 +213,6 @@ pub(super) fn check_program(words: &[String]) -> Result<(), Error> {
     Err(Error::Setting(format!("--exec: no program {program:?}; {hint}")))
 }
 
-/// Waits until running commands must end.
 async fn until_cancelled(cancel: &mut watch::Receiver<bool>) {
     if cancel.wait_for(|is_cancelled| *is_cancelled).await.is_err() {
         std::future::pending::<()>().await;
@@ -245,8 +243,8 @@ fn environment(delivery: &Delivery) -> Vec<(String, String)> {
     variables
 }
 
-/// Returns a file with the whole message. If this process were killed while it fills a pipe, the command would take a
-/// part of the message for all of it.
+/// Returns a file with the whole message. With a pipe, the command would read a truncated message if this process were
+/// killed while it fills the pipe.
 fn stdin_file(body: &[u8]) -> io::Result<Stdio> {
     let mut file = anonymous_file()?;
     file.write_all(body)?;
@@ -384,16 +382,16 @@ mod tests {
 
     #[test]
     fn exit_codes_are_classified_as_for_tasks() {
-        let judged = |code: i32| classify(ExitStatus::from_raw(code << 8));
-        assert_eq!(judged(0), ExitOutcome::Done);
+        let classified = |code: i32| classify(ExitStatus::from_raw(code << 8));
+        assert_eq!(classified(0), ExitOutcome::Done);
         for code in [1, 2, 63, 75, 79, 124, 125, 128, 255] {
-            assert_eq!(judged(code), ExitOutcome::Transient(format!("exit code {code}")));
+            assert_eq!(classified(code), ExitOutcome::Transient(format!("exit code {code}")));
         }
         for code in [69, 126, 127] {
-            assert_eq!(judged(code), ExitOutcome::Unavailable(format!("exit code {code}")));
+            assert_eq!(classified(code), ExitOutcome::Unavailable(format!("exit code {code}")));
         }
         for code in [64, 65, 68, 70, 74, 76, 78] {
-            assert_eq!(judged(code), ExitOutcome::Permanent(format!("exit code {code}")));
+            assert_eq!(classified(code), ExitOutcome::Permanent(format!("exit code {code}")));
         }
         assert_eq!(
             classify(ExitStatus::from_raw(9)),

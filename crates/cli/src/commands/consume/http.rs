@@ -26,7 +26,6 @@ const MAX_ERROR_BODY: u64 = 1 << 10;
 /// Upper bound of the wait that `Retry-After` can request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
-/// Client that posts messages to one URL.
 pub(super) struct Http {
     agent: ureq::Agent,
     url: String,
@@ -49,15 +48,13 @@ impl Http {
         if url.starts_with("https:") {
             config = config.tls_config(tls()?);
         }
-        let shown = display_url(&url);
-        Ok(Http { agent: config.build().new_agent(), url, display_url: shown, retry_statuses })
+        Ok(Http { agent: config.build().new_agent(), display_url: display_url(&url), url, retry_statuses })
     }
 
     pub(super) fn post(&self, delivery: &Delivery) -> TaskResult<()> {
         self.send(headers(delivery), delivery.body())
     }
 
-    /// Posts a batch as JSON lines.
     pub(super) fn post_batch(&self, deliveries: &[Delivery], lines: &[u8]) -> TaskResult<()> {
         let queue = deliveries.first().map(|one| percent_encode(one.queue())).unwrap_or_default();
         let headers = [

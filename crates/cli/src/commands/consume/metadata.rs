@@ -13,7 +13,6 @@ pub(super) struct FieldLimits {
     pub(super) max_total: usize,
 }
 
-/// Name and value of a property or a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MessageField {
     /// Property with a fixed name, such as `QUEUE` or `MESSAGE_ID`.

@@ -42,7 +42,7 @@ pub(super) async fn open_store(
             Ok(opened) => return opened.map(Some),
             Err(error) => return Err(Error::System(format!("cannot open the database: {error}"))),
         };
-        if deadline.is_some_and(|until| Instant::now() >= until) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(error);
         }
         if !is_reported {
@@ -84,7 +84,7 @@ impl SinkTableState {
     pub(super) fn check(&self) -> Result<(), Error> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             OpenState::Locked => Ok(()),
-            OpenState::Open(in_place) => Ok(in_place.check()?),
+            OpenState::Open(identity) => Ok(identity.check()?),
             OpenState::Unusable(error) => Err(error.clone().into()),
         }
     }

@@ -35,7 +35,6 @@ fn attempts_within(policy: Retry, time: Duration) -> u32 {
     (1..MAX_ATTEMPTS).take_while(fits).count() as u32 + 1
 }
 
-/// Upper bound of `attempts`.
 const MAX_ATTEMPTS: u32 = 1_000;
 
 #[cfg(test)]

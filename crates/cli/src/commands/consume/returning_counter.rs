@@ -17,7 +17,6 @@ const REPORT_DELAY: Duration = Duration::from_secs(6);
 /// Minimum time between two requests to the API.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counter with its last result.
 pub(super) struct ReturningCounter {
     management: Option<Arc<Management>>,
     created_at: Instant,

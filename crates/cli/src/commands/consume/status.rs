@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 use super::super::progress::{ProgressLine, ProgressReporter, Segment};
 use super::super::to_object;
 use crate::error::Error;
-use crate::output::{Output, count_of, format_duration, thousands};
+use crate::output::{Output, count_of, format_duration, thousands, truncate};
 
 /// Characters of the reason of a pause in the progress line.
 const MAX_REASON_CHARS: usize = 60;
 
-/// Shows a progress line until the returned reporter is ended.
 pub(super) fn start_progress(handle: StatsHandle, quiet: bool) -> ProgressReporter {
     let mut rate = MessageRate::default();
     ProgressReporter::start(quiet, move |_| {
@@ -23,13 +22,12 @@ pub(super) fn start_progress(handle: StatsHandle, quiet: bool) -> ProgressReport
     })
 }
 
-/// Sums of all consumers.
 #[derive(Default)]
 struct Totals {
     acknowledged: u64,
-    done: u64,
+    handled: u64,
     retried: u64,
-    rejected: u64,
+    dead_lettered: u64,
     skipped: u64,
     in_flight: u64,
     postponed: u64,
@@ -40,9 +38,9 @@ impl Totals {
     fn of(stats: &ClientStats) -> Self {
         stats.consumers.iter().fold(Totals::default(), |sum, one| Totals {
             acknowledged: sum.acknowledged + one.acknowledged,
-            done: sum.done + one.handled,
+            handled: sum.handled + one.handled,
             retried: sum.retried + one.retried,
-            rejected: sum.rejected + one.dead_lettered,
+            dead_lettered: sum.dead_lettered + one.dead_lettered,
             skipped: sum.skipped + one.skipped,
             in_flight: sum.in_flight + one.in_flight,
             postponed: sum.postponed + one.postponed,
@@ -60,10 +58,7 @@ fn describe_state(stats: &ClientStats) -> String {
         None => "consuming".to_owned(),
         Some(why) => {
             let why = why.lines().next().unwrap_or_default();
-            let why = match why.char_indices().nth(MAX_REASON_CHARS) {
-                Some((end, _)) => format!("{}…", &why[..end]),
-                None => why.to_owned(),
-            };
+            let why = truncate(why, Some(MAX_REASON_CHARS));
             let count = match (paused.len(), stats.consumers.len()) {
                 (_, 1) => String::new(),
                 (paused, all) => format!(" {paused} of {all}"),
@@ -84,7 +79,7 @@ fn progress_line(sum: &Totals, rate: u64, state: &str) -> ProgressLine {
     for (count, what, weight) in [
         (sum.postponed, "postponed", 5),
         (sum.retried, "retried", 3),
-        (sum.rejected, "dead-lettered", 4),
+        (sum.dead_lettered, "dead-lettered", 4),
         (sum.skipped, "skipped", 2),
     ] {
         if count > 0 {
@@ -113,7 +108,6 @@ impl MessageRate {
     }
 }
 
-/// Returns the summary as JSON.
 pub(super) fn summary_json(stats: &ClientStats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
     let mut value = to_object(stats)?;
     value.insert("seconds".to_owned(), json!(elapsed.as_secs_f64()));
@@ -121,7 +115,6 @@ pub(super) fn summary_json(stats: &ClientStats, elapsed: Duration, interrupted: 
     Ok(Value::Object(value))
 }
 
-/// Returns the summary as a table and one line.
 pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Output) -> String {
     let milliseconds = |nanos: u64| format!("{:.1} ms", nanos as f64 / 1e6);
     let rows: Vec<Vec<String>> = stats
@@ -144,11 +137,11 @@ pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Outp
     let headers = ["CONSUMER", "QUEUE", "RECEIVED", "DONE", "RETRIED", "DEAD", "SKIPPED", "P50", "P99"];
     let sum = Totals::of(stats);
     let seconds = elapsed.as_secs_f64();
-    let rate = if seconds > 0.0 { (sum.done as f64 / seconds) as u64 } else { 0 };
+    let rate = if seconds > 0.0 { (sum.handled as f64 / seconds) as u64 } else { 0 };
     let mut text = output.table(&headers, &rows);
     text.push_str(&format!(
         "{} done in {} ({}/s)",
-        count_of(sum.done, "message"),
+        count_of(sum.handled, "message"),
         format_duration(seconds),
         thousands(rate)
     ));
@@ -156,8 +149,11 @@ pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Outp
         let count = thousands(sum.postponed);
         text.push_str(&format!("; {count} postponed (they return to their queue after the retry delay)"));
     }
-    if sum.rejected > 0 {
-        text.push_str(&format!("; {} dead-lettered (in QUEUE.dead or at --dead-letters)", thousands(sum.rejected)));
+    if sum.dead_lettered > 0 {
+        text.push_str(&format!(
+            "; {} dead-lettered (in QUEUE.dead or at --dead-letters)",
+            thousands(sum.dead_lettered)
+        ));
     }
     text
 }

@@ -9,12 +9,10 @@ use gristmill_amqp::{Client, ClientStats, Error as AmqpError};
 pub(super) struct StreamEnds(Vec<Option<u64>>);
 
 impl StreamEnds {
-    /// Fetches the current last offsets from the broker.
     pub(super) async fn fetch(client: &Client) -> Result<Self, AmqpError> {
         client.stream_ends().await.map(StreamEnds)
     }
 
-    /// Last offset of the stream of the consumer at this index.
     pub(super) fn end(&self, index: usize) -> Option<u64> {
         self.0.get(index).copied().flatten()
     }

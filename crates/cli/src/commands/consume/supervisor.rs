@@ -21,14 +21,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time until exit after the second signal, or after a failed check.
 const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the ticks of [`POLL_INTERVAL`].
 pub(super) fn poll_ticks() -> Interval {
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// State of the wait, and its result.
 pub(super) struct Supervisor {
     pub(super) stats: StatsHandle,
     pub(super) signals: UnboundedReceiver<()>,
@@ -43,7 +41,6 @@ pub(super) struct Supervisor {
     pub(super) rejects_when_full: bool,
     /// Messages that are left, and the reason, if consuming ended because of that.
     pub(super) unfinished: Option<String>,
-    /// Number of signals received.
     pub(super) signal_count: u32,
     /// Consuming stops when one of these fails.
     pub(super) checks: Vec<Check>,
@@ -145,7 +142,10 @@ impl Supervisor {
                     let _ = self.cancel.send(true);
                     forced_deadline.get_or_insert(Instant::now() + FORCED_SHUTDOWN_TIMEOUT);
                     if !self.quiet {
-                        note("stopping now: running actions are cancelled and their messages return to the queue; interrupt again to exit at once");
+                        note(
+                            "stopping now: running actions are cancelled and their messages return to the queue; \
+                             interrupt again to exit at once",
+                        );
                     }
                 }
                 // The broker redelivers unacknowledged messages after the connection is closed.

@@ -1,7 +1,7 @@
 //! Publishes the messages of dead letters to their queues again.
 //!
-//! Owns the connection, which is opened for the first message. A dead letter is deleted when the broker has confirmed its
-//! message.
+//! Owns the connection, which is opened for the first message. A dead letter is deleted when the broker has confirmed
+//! its message.
 
 use gristmill_amqp::{Client, Message};
 use gristmill_store::Store;
@@ -13,7 +13,6 @@ use super::super::amqp_common;
 use crate::context::Context;
 use crate::error::Error;
 
-/// Publishes messages of dead letters.
 pub(super) struct Republisher<'a> {
     context: &'a Context,
     /// The connection, or why there is none. A failed connection is not retried for each dead letter.

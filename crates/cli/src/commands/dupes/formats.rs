@@ -1,6 +1,5 @@
 //! Duplicate groups as text, JSON, CSV and in the format of fdupes.
 
-use gristmill_store::UtcTime;
 use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
 use serde_json::{Value, json};
 
@@ -8,9 +7,8 @@ use crate::commands::completeness::Completeness;
 use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, bytes as path_bytes, hex, path_text, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, path};
+use crate::output::{bytes, count_of, file_time, path};
 
-/// Duplicate groups, and what is needed to print them.
 pub(super) struct DupesView {
     pub(super) groups: Groups,
     pub(super) root_paths: RootPaths,
@@ -46,13 +44,10 @@ impl DupesView {
     }
 
     fn empty_text(&self) -> String {
-        let command = |words| self.hints.command(words);
         match () {
-            () if self.root_paths.is_empty() => {
-                format!("no folder has been scanned yet; scan one: `{}`", command("scan FOLDER"))
-            }
+            () if self.root_paths.is_empty() => self.hints.nothing_scanned(),
             () if self.is_filtered => {
-                format!("no duplicates match the filters; `{}` lists all", command("dupes"))
+                format!("no duplicates match the filters; `{}` lists all", self.hints.command("dupes"))
             }
             () if !self.completeness.is_complete() => "no duplicates so far".to_owned(),
             () => "no duplicates".to_owned(),
@@ -67,7 +62,7 @@ impl DupesView {
             bytes(group.reclaimable)
         );
         for member in &group.members {
-            let path = path(&self.root_paths.absolute(member.root, &member.path));
+            let path = path(self.root_paths.absolute(member.root, &member.path));
             let mark = if member.linked { '=' } else { ' ' };
             let mut notes: Vec<&str> = member.link().into_iter().collect();
             if !self.completeness.is_reachable(member.root) {
@@ -88,7 +83,7 @@ impl DupesView {
             file.insert("symbolic_link".to_owned(), json!(is_via_symlink(member)));
             file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
             file.insert("reachable".to_owned(), json!(self.completeness.is_reachable(member.root)));
-            file.insert("mtime".to_owned(), json!(modified(member)));
+            file.insert("mtime".to_owned(), json!(file_time(member.stat.mtime_ns)));
             Value::Object(file)
         };
         let group = |group: &Group| {
@@ -129,7 +124,7 @@ impl DupesView {
                     path_bytes(&absolute).unwrap_or_default(),
                     self.root_paths.root(member.root),
                     member.linked.to_string(),
-                    modified(member).rfc3339(),
+                    file_time(member.stat.mtime_ns).rfc3339(),
                     self.completeness.is_reachable(member.root).to_string(),
                     is_via_symlink(member).to_string(),
                     member.stat.allocated.to_string(),
@@ -164,10 +159,6 @@ fn group_key(group: &Group) -> String {
 
 fn is_via_symlink(member: &Member) -> bool {
     member.stat.links == LinkKind::ViaSymlink
-}
-
-fn modified(member: &Member) -> UtcTime {
-    UtcTime::from_micros(member.stat.mtime_ns.div_euclid(1_000))
 }
 
 /// Quotes a cell as in RFC 4180.

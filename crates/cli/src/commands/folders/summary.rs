@@ -5,19 +5,17 @@ use std::path::Path;
 use gristmill_dedup::folders::{
     CappedList, Difference, Differing, Entry, FolderGroup, GroupedFolder, Side, SimilarPair,
 };
-use gristmill_store::UtcTime;
 use serde_json::{Map, Value, json};
 
 use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, path, thousands, time};
+use crate::output::{bytes, count_of, file_time, path, thousands, utc};
 
 /// Groups of folders that are identical, or identical apart from entries that were not scanned.
 pub(super) struct IdenticalView<'a> {
     pub(super) groups: &'a [&'a FolderGroup],
     pub(super) total: u64,
-    /// Number of groups of identical folders.
     pub(super) identical: u64,
     pub(super) root_paths: RootPaths,
     pub(super) slice: Slice,
@@ -25,7 +23,6 @@ pub(super) struct IdenticalView<'a> {
     pub(super) hints: &'a Hints,
 }
 
-/// Pairs of similar folders.
 pub(super) struct SimilarView<'a> {
     pub(super) pairs: &'a [SimilarPair],
     pub(super) total: u64,
@@ -63,7 +60,7 @@ impl IdenticalView<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return empty_text(&self.root_paths, self.is_filtered, self.hints, "no identical folders");
+            return empty_text(&self.root_paths, self.is_filtered, self.hints, "no identical folders", "folders");
         }
         let mut text = String::new();
         for group in self.groups {
@@ -83,7 +80,7 @@ impl IdenticalView<'_> {
                     _ if group.identical => String::new(),
                     entries => format!("  ({})", unscanned(entries)),
                 };
-                let folder = path(&self.root_paths.absolute(folder.root, &folder.path));
+                let folder = path(self.root_paths.absolute(folder.root, &folder.path));
                 text.push_str(&format!("    {folder}{unscanned}\n"));
             }
             text.push('\n');
@@ -95,7 +92,7 @@ impl IdenticalView<'_> {
         match self.total - self.identical {
             0 => text.push('\n'),
             others => {
-                text.push_str(&format!("; {} identical apart from entries not scanned\n", count_of(others, "group")))
+                text.push_str(&format!("; {} identical apart from entries not scanned\n", count_of(others, "group")));
             }
         }
         text
@@ -128,7 +125,8 @@ impl SimilarView<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return empty_text(&self.root_paths, self.is_filtered, self.hints, "no similar folders");
+            let (none, command) = ("no similar folders", "folders --partial");
+            return empty_text(&self.root_paths, self.is_filtered, self.hints, none, command);
         }
         let mut text = String::new();
         for pair in self.pairs {
@@ -157,7 +155,7 @@ impl SimilarView<'_> {
             };
             text.push_str(&format!(
                 "  {name} {}  ({}, {}{partly}{others})\n",
-                path(&self.root_paths.absolute(side.root, &side.path)),
+                path(self.root_paths.absolute(side.root, &side.path)),
                 count_of(side.files, "file"),
                 bytes(side.bytes)
             ));
@@ -217,15 +215,10 @@ fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(
     }
 }
 
-fn empty_text(root_paths: &RootPaths, is_filtered: bool, hints: &Hints, none: &str) -> String {
+fn empty_text(root_paths: &RootPaths, is_filtered: bool, hints: &Hints, none: &str, command: &str) -> String {
     match () {
-        () if root_paths.is_empty() => {
-            format!("no folder has been scanned yet; scan one: `{}`", hints.command("scan FOLDER"))
-        }
-        () if is_filtered => {
-            let command = hints.command("folders");
-            format!("{none} match the filters; `{command}` lists all")
-        }
+        () if root_paths.is_empty() => hints.nothing_scanned(),
+        () if is_filtered => format!("{none} match the filters; `{}` lists all", hints.command(command)),
         () => none.to_owned(),
     }
 }
@@ -249,7 +242,7 @@ fn side(root_paths: &RootPaths, side: &Side) -> Value {
 fn entry(file: &Entry) -> Map<String, Value> {
     let mut object = with_path(&file.path);
     object.insert("size".to_owned(), json!(file.size));
-    object.insert("mtime".to_owned(), json!(modified_at(file)));
+    object.insert("mtime".to_owned(), json!(file_time(file.mtime_ns)));
     object
 }
 
@@ -257,10 +250,6 @@ fn listed<T>(listed: &CappedList<T>, item: impl Fn(&T) -> Value) -> Value {
     json!({"items": listed.items.iter().map(item).collect::<Vec<_>>(), "total": listed.total})
 }
 
-fn modified_at(file: &Entry) -> UtcTime {
-    UtcTime::from_micros(file.mtime_ns.div_euclid(1_000))
-}
-
 fn modified(file: &Entry) -> String {
-    format!("{} UTC", time(modified_at(file)))
+    utc(file_time(file.mtime_ns))
 }

@@ -8,7 +8,6 @@ use gristmill_jsonl::import::handle::{ImportHandle, ImportPhase, ImportProgress}
 use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
 use crate::output::{bytes, count_of, format_seconds, thousands};
 
-/// Shows progress until the reporter is ended.
 pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
     let mut rate_meter = RateMeter::default();

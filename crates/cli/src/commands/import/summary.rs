@@ -7,7 +7,6 @@ use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
 use crate::output::{Output, bytes, count_of, format_duration, path, sanitize, thousands};
 
-/// Result of an import, and what is needed to print it.
 pub(super) struct ImportSummaryView<'a> {
     pub(super) summary: &'a ImportSummary,
     pub(super) target: &'a Target,

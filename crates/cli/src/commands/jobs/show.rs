@@ -47,7 +47,6 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
     Ok(Outcome::Done)
 }
 
-/// Formats a failed attempt, for the end of the output.
 fn failed_attempt(output: &Output, failed: &FailedAttempt) -> String {
     let step = failed.step.as_ref().map_or_else(String::new, |step| format!(" at step {step}"));
     let mut lines = format!("{}{step}, {}", failed.reason, utc(failed.failed_at));

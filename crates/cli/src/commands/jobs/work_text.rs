@@ -3,26 +3,20 @@
 use gristmill_jobs::exec;
 
 use crate::hints::shell_word;
+use crate::output::truncate;
 
 /// Maximum length of the description, in characters.
 const MAX_LENGTH: usize = 60;
 
-/// Describes a task or a job by its command or payload.
 pub(super) fn work_text(kind: &str, payload: &str) -> String {
     let command = (kind == exec::KIND).then(|| serde_json::from_str::<exec::Command>(payload).ok()).flatten();
-    match command {
+    let text = match command {
         Some(exec::Command { argv, .. }) => {
-            truncate(&argv.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" "))
+            argv.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" ")
         }
-        None => truncate(payload),
-    }
-}
-
-fn truncate(text: &str) -> String {
-    match text.chars().nth(MAX_LENGTH) {
-        Some(_) => text.chars().take(MAX_LENGTH - 1).chain(['…']).collect(),
-        None => text.to_owned(),
-    }
+        None => payload.to_owned(),
+    };
+    truncate(&text, Some(MAX_LENGTH))
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::output::{note, sanitize};
 /// Number of failed messages that are reported one by one; further ones are only counted.
 pub(super) const MAX_REPORTED: u64 = 20;
 
-/// Numbers of published and failed messages, and of published bytes.
 #[derive(Default)]
 pub(super) struct PublishCounts {
     pub(super) published: AtomicU64,
@@ -24,10 +23,8 @@ pub(super) struct PublishCounts {
     pub(super) bytes: AtomicU64,
 }
 
-/// Reason why publishing ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PublishEnd {
-    /// All messages were sent.
     All,
     Interrupted,
     /// The broker does not confirm. Sending more would only add messages with an unknown outcome.
@@ -36,7 +33,6 @@ pub(super) enum PublishEnd {
 
 type Confirmation = Pin<Box<dyn Future<Output = Result<(), AmqpError>> + Send>>;
 
-/// Sends messages and collects their confirmations.
 pub(super) struct MessageSender<'a> {
     args: &'a Args,
     publisher: Publisher,

@@ -1,4 +1,4 @@
-//! Reads the messages to publish from lines or whole files, on a thread of its own.
+//! Reads the messages to publish from lines or whole files, on a separate thread.
 //!
 //! Owns how input is split into messages, and their maximum size. The number of messages read ahead is bounded.
 
@@ -15,7 +15,6 @@ use crate::output;
 /// Maximum size of a message. (RabbitMQ's default limit is 16 MiB.)
 const MAX_MESSAGE_BYTES: u64 = 128 << 20;
 
-/// Number of messages that are read ahead.
 const READ_AHEAD_CAPACITY: usize = 16;
 
 /// How input is split into messages.
@@ -41,7 +40,6 @@ impl fmt::Display for MessageOrigin {
     }
 }
 
-/// A message, or input that cannot be one.
 pub(super) enum Input {
     Message(MessageOrigin, Vec<u8>),
     /// Origin of the input, and why it is not a message.
@@ -52,7 +50,7 @@ pub(super) enum Input {
 struct ReceiverClosed;
 
 /// Starts the reading thread. It is not joined, because a thread that waits for a line cannot be stopped.
-pub(super) fn read(files: &[PathBuf], way: Splitting) -> Result<Receiver<Input>, Error> {
+pub(super) fn read(files: &[PathBuf], splitting: Splitting) -> Result<Receiver<Input>, Error> {
     let (sender, inputs) = channel(READ_AHEAD_CAPACITY);
     let files = match files {
         [] => vec![PathBuf::from("-")],
@@ -60,7 +58,7 @@ pub(super) fn read(files: &[PathBuf], way: Splitting) -> Result<Receiver<Input>,
     };
     let read_all = move || {
         for file in &files {
-            if read_one(file, way, &sender).is_err() {
+            if read_one(file, splitting, &sender).is_err() {
                 return;
             }
         }
@@ -70,7 +68,7 @@ pub(super) fn read(files: &[PathBuf], way: Splitting) -> Result<Receiver<Input>,
     Ok(inputs)
 }
 
-fn read_one(path: &Path, way: Splitting, sender: &Sender<Input>) -> Result<(), ReceiverClosed> {
+fn read_one(path: &Path, splitting: Splitting, sender: &Sender<Input>) -> Result<(), ReceiverClosed> {
     let is_input = path == Path::new("-");
     let name = if is_input { "standard input".to_owned() } else { output::path(path) };
     let origin = MessageOrigin { file: name.into(), line: None };
@@ -82,7 +80,7 @@ fn read_one(path: &Path, way: Splitting, sender: &Sender<Input>) -> Result<(), R
         Ok(source) => source,
         Err(error) => return send(sender, Input::Invalid(origin, format!("cannot read: {error}"))),
     };
-    let is_whole = if is_input { way.whole_input } else { !way.lines_of_files };
+    let is_whole = if is_input { splitting.whole_input } else { !splitting.lines_of_files };
     match is_whole {
         true => send(sender, whole(source.as_mut(), origin)),
         false => lines(source.as_mut(), &origin, MAX_MESSAGE_BYTES, sender),
@@ -102,34 +100,34 @@ fn whole(source: &mut dyn BufRead, origin: MessageOrigin) -> Input {
     }
 }
 
-fn too_long(longest: u64) -> String {
-    format!("is too long; the maximum is {longest} bytes")
+fn too_long(max_bytes: u64) -> String {
+    format!("is too long; the maximum is {max_bytes} bytes")
 }
 
 /// Sends each line as a message. A line that is too long is never held in memory as a whole.
 fn lines(
     source: &mut dyn BufRead,
     origin: &MessageOrigin,
-    longest: u64,
+    max_bytes: u64,
     sender: &Sender<Input>,
 ) -> Result<(), ReceiverClosed> {
     for number in 1.. {
         let origin = MessageOrigin { line: Some(number), ..origin.clone() };
         let mut line = Vec::new();
-        match source.take(longest + 2).read_until(b'\n', &mut line) {
+        match source.take(max_bytes + 2).read_until(b'\n', &mut line) {
             Err(error) => return send(sender, Input::Invalid(origin, format!("cannot read: {error}"))),
             Ok(0) => return Ok(()),
             Ok(_) => {}
         }
-        let is_cut = line.last() != Some(&b'\n') && line.len() as u64 > longest;
+        let is_cut = line.last() != Some(&b'\n') && line.len() as u64 > max_bytes;
         while matches!(line.last(), Some(b'\n' | b'\r')) {
             line.pop();
         }
-        if is_cut || line.len() as u64 > longest {
+        if is_cut || line.len() as u64 > max_bytes {
             if is_cut && let Err(error) = source.skip_until(b'\n') {
                 return send(sender, Input::Invalid(origin, format!("cannot read: {error}")));
             }
-            send(sender, Input::Invalid(origin, too_long(longest)))?;
+            send(sender, Input::Invalid(origin, too_long(max_bytes)))?;
         } else if !line.is_empty() {
             send(sender, Input::Message(origin, line))?;
         }

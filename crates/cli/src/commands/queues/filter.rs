@@ -5,7 +5,6 @@ use gristmill_amqp::{Delivery, header};
 /// Keys of `--where`, for errors.
 const KEYS: &str = "reason, error, consumer, queue, id, type, correlation-id, routing-key or header:NAME";
 
-/// Condition on a property or a header of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
     field: Field,
@@ -24,7 +23,6 @@ enum Field {
     HeaderContains(&'static str),
 }
 
-/// Parses a condition written as `KEY=VALUE`.
 pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let expected = || format!("expected: KEY=VALUE, where KEY is {KEYS}");
     let (key, value) = text.split_once('=').ok_or_else(expected)?;
@@ -45,7 +43,6 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     Ok(Condition { field, value: value.to_owned() })
 }
 
-/// Whether a message meets all conditions.
 pub(crate) fn matches(conditions: &[Condition], delivery: &Delivery) -> bool {
     conditions.iter().all(|condition| condition.holds(delivery))
 }

@@ -10,12 +10,12 @@ use crate::error::{Error, Outcome};
 use crate::output::Output;
 
 pub(super) const HELP: &str = "\
-Shows the properties, the headers with their types, and the body, in hexadecimal if it is not text. The messages stay in \
-the queue, but their order may change. The broker marks them as redelivered, and a quorum queue counts a delivery of each: a \
-queue with a delivery limit drops or dead-letters a message that was shown too often. A stream has no peek; use `gristmill \
-consume QUEUE --offset first`.
+Shows the properties, the headers with their types, and the body, in hexadecimal if it is not text. The messages stay \
+in the queue, but their order may change. The broker marks them as redelivered, and a quorum queue counts a delivery \
+of each: a queue with a delivery limit drops or dead-letters a message that was shown too often. A stream has no peek; \
+use `gristmill consume QUEUE --offset first`.
 
-Exit codes:
+Exit status:
   0    done
   1    missing queue; access refused by the broker
   2    system failure: no broker
@@ -78,7 +78,6 @@ fn message_json(delivery: &Delivery) -> Value {
     item
 }
 
-/// Returns the fields of a message as text, one per line.
 fn message_text(output: &Output, number: usize, delivery: &Delivery) -> String {
     let json = delivery.to_json();
     let text = |value: &Value| match value {

@@ -14,7 +14,7 @@ Deletes the messages that are ready, for good. Messages that a consumer has rece
 
 Asks for confirmation on a terminal. Without a terminal, --yes is required, and the command fails before it connects.
 
-Exit codes:
+Exit status:
   0    done
   1    not confirmed; missing queue; access refused by the broker
   2    system failure: no broker

@@ -12,15 +12,16 @@ use crate::error::{Error, Outcome};
 use crate::output::{count_of, note, thousands};
 
 pub(super) const HELP: &str = "\
-Each message is published to TARGET and confirmed by the broker before it is removed from SOURCE. If the command is killed \
-at any time, no message is lost; a message that was confirmed and not yet removed is then in both queues.
+Each message is published to TARGET and confirmed by the broker before it is removed from SOURCE. If the command is \
+killed at any time, no message is lost; a message that was confirmed and not yet removed is then in both queues.
 
 Only messages that are in SOURCE at the start are moved. Messages that do not match are held until the end and then \
-return to SOURCE, where their order may change; at most 1,000,000 are held. A quorum queue counts a delivery of each: a \
-queue with a delivery limit drops or dead-letters a message that was examined too often.
+return to SOURCE, where their order may change; at most 1,000,000 are held. A quorum queue counts a delivery of each: \
+a queue with a delivery limit drops or dead-letters a message that was examined too often.
 
 A message keeps its headers and its properties except expiration. Its attempts restart: headers about earlier failures \
-(x-gristmill-…, x-death) are removed. A consumer of TARGET sees the exchange and the routing key of the first publication.
+(x-gristmill-…, x-death) are removed. A consumer of TARGET sees the exchange and the routing key of the first \
+publication.
 
 Keys of --where:
   reason         reason of the dead letter: permanent, attempts, starts, unreadable
@@ -31,7 +32,7 @@ Keys of --where:
                  property of the message
   header:NAME    value of a header
 
-Exit codes:
+Exit status:
   0    done
   1    invalid argument; missing queue; a message that cannot be moved
   2    system failure: no broker, or one that does not confirm; TARGET is full

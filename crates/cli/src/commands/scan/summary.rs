@@ -11,7 +11,6 @@ use crate::error::Error;
 use crate::hints::Hints;
 use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands};
 
-/// Result of a scan, and what is needed to print it.
 pub(super) struct ScanSummaryView<'a> {
     pub(super) summary: &'a ScanSummary,
     /// All registered roots, also those that were not scanned.
@@ -73,7 +72,6 @@ impl ScanSummaryView<'_> {
         matches!(self.mode, ScanMode::All | ScanMode::Hash)
     }
 
-    /// Returns how much was found, and how much of it was read.
     fn totals(&self) -> String {
         let ScanSummary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
         let seen = format!("{} in {}, {}", count_of(*files, "file"), count_of(*folders, "folder"), bytes(*size));
@@ -104,7 +102,6 @@ impl ScanSummaryView<'_> {
         (!changes.is_empty()).then(|| format!("files: {}", changes.join(", ")))
     }
 
-    /// Returns the count of unreadable items, with examples.
     pub(super) fn unreadable(&self) -> Vec<String> {
         let ScanSummary { errors, error_samples, .. } = self.summary;
         let what = format!("{} could not be read:", count_of(*errors, "item"));
@@ -160,7 +157,7 @@ impl ScanSummaryView<'_> {
             bytes(group.reclaimable),
             count_of(group.copies, "copy"),
             bytes(group.size),
-            path(&first.unwrap_or_default())
+            path(first.unwrap_or_default())
         )
     }
 }

@@ -1,7 +1,7 @@
 //! Scan and hash jobs, which other programs create in the database.
 //!
-//! Owns the meaning of a job's payload. A job of the kind scan walks and records files; one of the kind hash reads files
-//! that can be duplicates. `gristmill_dedup` scans.
+//! Owns the meaning of a job's payload. A job of the kind scan walks and records files; one of the kind hash reads
+//! files that can be duplicates. `gristmill_dedup` scans.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,12 +5,10 @@
 use super::super::file::wrap;
 use super::super::keys;
 
-/// Name of the tables in the settings file.
 pub(crate) const SECTION: &str = "consumers";
 /// Error about `consumers` that is not an array of tables.
 pub(crate) const EXPECTED: &str = "consumers are tables, each under [[consumers]]";
 
-/// Setting of a consumer.
 #[derive(Debug)]
 pub(crate) struct Key {
     /// Name in the settings file.

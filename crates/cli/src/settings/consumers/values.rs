@@ -6,7 +6,6 @@ use gristmill_amqp::{Offset, OrderBy};
 
 use super::super::{MILLISECOND, value};
 
-/// Kind of a RabbitMQ queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     Quorum,
