@@ -153,8 +153,8 @@ fn exec_flags_are_refused_without_a_command() {
         };
         let a_field = format!("in a payload of exec, set the field \"{field}\"");
         check(&["exec", "--payload", "{\"argv\": [\"x\"]}"], &a_field);
-        let each = format!("in each line, which is a payload of exec, set the field \"{field}\"");
-        check(&["exec", "--lines", "lines"], &each);
+        let each_line = format!("in each line, which is a payload of exec, set the field \"{field}\"");
+        check(&["exec", "--lines", "lines"], &each_line);
         check(&["square", "--payload", "1"], "for the kind \"square\", put it into the payload");
         check(&["square", "--lines", "lines"], "for the kind \"square\"");
     }
@@ -297,9 +297,9 @@ fn dead_letters_are_listed_and_retried() {
     home.check(&["dead", "list", "--kind", "c"], 0, "no dead letter matches", "");
     home.check(&["jobs", "show", "2"], 0, "next          gristmill dead show 2 shows the dead letter", "");
     assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], 1);
-    let letter = home.json(&["dead", "show", "1"]);
-    assert_shape("dead-show", &letter);
-    assert_eq!(letter["payload"], json!({"n": 1}));
+    let dead_letter = home.json(&["dead", "show", "1"]);
+    assert_shape("dead-show", &dead_letter);
+    assert_eq!(dead_letter["payload"], json!({"n": 1}));
     home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
     home.check(&["dead", "show", "abc"], 1, "", "expected: a number such as 12");
     home.check(&["dead", "list", "--after", "abc"], 1, "", "expected: next_cursor");
@@ -376,7 +376,7 @@ fn dead_letter_of_a_message_is_not_retried_as_a_task() {
     let home = Home::new();
     let store = home.store();
     let now = store.now();
-    let letter = gristmill_store::dead_letters::NewDeadLetter {
+    let new_dead_letter = gristmill_store::dead_letters::NewDeadLetter {
         message_id: "m-1".to_owned(),
         kind: "amqp:orders".to_owned(),
         queue: "orders".to_owned(),
@@ -387,7 +387,7 @@ fn dead_letter_of_a_message_is_not_retried_as_a_task() {
         details: None,
         checkpoint: Some(r#"{"payload": {"id": 7}, "headers": {}}"#.to_owned()),
     };
-    store.dead_letters().insert(letter).unwrap();
+    store.dead_letters().insert(new_dead_letter).unwrap();
     store.tasks().enqueue(NewTask::new("a", "1")).unwrap();
     dead_letter(&store, "a", "x");
     store.close();
