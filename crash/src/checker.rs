@@ -242,7 +242,7 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
             HandlerEvent::Resumed(task, lookup, step) => match expected.get(lookup.as_str()) {
                 Some(furthest) if step >= furthest => {}
                 Some(furthest) => {
-                    found.push(format!("task {task} resumed after step {step}, but step {furthest} was acknowledged"))
+                    found.push(format!("task {task} resumed after step {step}, but step {furthest} was acknowledged"));
                 }
                 None => found.push(format!("task {task} resumed after step {step} without a lookup")),
             },

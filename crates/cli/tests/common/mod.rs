@@ -200,9 +200,11 @@ fn with_open_database(folder: &Path) -> Vec<u32> {
         let file = std::fs::read_link(file).unwrap_or_default();
         file.starts_with(&folder) && file.extension().is_some_and(|extension| extension == "db")
     };
+    // A child of this process has its open files, and its program, between fork and exec.
+    let own = std::fs::read_link("/proc/self/exe").ok();
     entries("/proc".into())
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|process| *process != std::process::id())
+        .filter(|process: &u32| std::fs::read_link(format!("/proc/{process}/exe")).ok() != own)
         .filter(|process| entries(format!("/proc/{process}/fd").into()).any(|entry| is_database(entry.path())))
         .collect()
 }

@@ -134,7 +134,7 @@ pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Outp
             ]
         })
         .collect();
-    let headers = ["CONSUMER", "QUEUE", "RECEIVED", "DONE", "RETRIED", "DEAD", "SKIPPED", "P50", "P99"];
+    let headers = ["CONSUMER", "QUEUE", "RECEIVED", "HANDLED", "RETRIED", "DEAD", "SKIPPED", "P50", "P99"];
     let sum = Totals::of(stats);
     let seconds = elapsed.as_secs_f64();
     let rate = if seconds > 0.0 { (sum.handled as f64 / seconds) as u64 } else { 0 };
