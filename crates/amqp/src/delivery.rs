@@ -216,7 +216,7 @@ impl Delivery {
         Some(if self.0.received.properties.has_non_utf8_id() { format!("\u{1a}{id}") } else { id.to_owned() })
     }
 
-    pub(crate) fn failed(&self) -> u32 {
+    pub(crate) fn failed_attempts(&self) -> u32 {
         self.0.failed
     }
 

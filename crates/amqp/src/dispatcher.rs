@@ -24,7 +24,7 @@ use crate::{
     delivery::Delivery,
     error::Error,
     fingerprint::Fingerprint,
-    handler_pool::{CancelToken, Deduplicator, HandlerOutcome, HandlerPool, Job, RunStart, job},
+    handler_pool::{CancelToken, Deduplicator, HandlerOutcome, HandlerPool, HandlerTask, RunStart, job},
     keyed_queue::{Key, KeyedQueue},
     net::Received,
     orphans::Orphans,
@@ -68,7 +68,7 @@ pub(crate) struct Dispatcher {
     keyed_queue: KeyedQueue<InFlight>,
     suspects: Suspects,
     /// A job that did not fit into the pool's queue.
-    overflow: Option<(Job, InFlight)>,
+    overflow: Option<(HandlerTask, InFlight)>,
     /// Messages in the pool, by their numbers there.
     in_pool: HashMap<u64, InFlight>,
     /// Messages being republished, or waiting in place for another attempt.
@@ -84,7 +84,7 @@ pub(crate) struct Dispatcher {
     /// When handler durations were last measured.
     measured_at: Instant,
     /// Other consumers of the queue: the smallest count seen when a channel was opened.
-    others: Option<u32>,
+    other_consumers: Option<u32>,
     position_writer: Option<PositionWriter>,
     /// Cancelled when the consumer stops: no more runs start.
     stopping: CancelToken,
@@ -155,7 +155,7 @@ impl Dispatcher {
             adaptive_prefetch,
             ack_timeout,
             measured_at: Instant::now(),
-            others: None,
+            other_consumers: None,
             stopping: CancelToken::default(),
         }
     }
@@ -263,7 +263,7 @@ impl Dispatcher {
         self.in_pool.insert(number, message);
     }
 
-    fn job(&self, message: &mut InFlight, gate: SinkGate) -> Job {
+    fn job(&self, message: &mut InFlight, gate: SinkGate) -> HandlerTask {
         let cancel = [message.cancel.clone(), self.stopping.clone()];
         let by_handler = self.config.handler_records_starts;
         let start = message.run.zip(self.starts.store().cloned()).map(|(key, store)| {
@@ -383,7 +383,7 @@ impl Dispatcher {
     fn failed(&mut self, message: InFlight, error: &TaskError) {
         let why = error_text(error);
         let is_transient = matches!(error.class(), ErrorClass::Transient | ErrorClass::Partial);
-        let failed = message.delivery.failed().saturating_add(1);
+        let failed = message.delivery.failed_attempts().saturating_add(1);
         if !is_transient {
             return self.dead_letter(message, Reason::Permanent, why);
         }

@@ -45,7 +45,7 @@ pub(crate) enum HandlerPool {
     Threads(Pool<HandlerOutcome>),
 }
 
-pub(crate) enum Job {
+pub(crate) enum HandlerTask {
     Task(Task<HandlerOutcome, gristmill_pool::TokioTasks>),
     Thread(Task<HandlerOutcome>),
 }
@@ -166,17 +166,17 @@ impl HandlerPool {
     }
 
     /// Submits a job and returns its number in the pool. The error has the job if the queue is full, none if closed.
-    pub(crate) fn submit(&self, job: Job) -> Result<u64, Option<Job>> {
+    pub(crate) fn submit(&self, job: HandlerTask) -> Result<u64, Option<HandlerTask>> {
         let full = |kind: SubmitErrorKind| kind == SubmitErrorKind::Full;
         match (self, job) {
-            (Self::Tasks(pool), Job::Task(task)) => match pool.try_submit(task) {
+            (Self::Tasks(pool), HandlerTask::Task(task)) => match pool.try_submit(task) {
                 Ok(id) => Ok(id.get()),
-                Err(error) if full(error.kind) => Err(Some(Job::Task(error.into_task()))),
+                Err(error) if full(error.kind) => Err(Some(HandlerTask::Task(error.into_task()))),
                 Err(_) => Err(None),
             },
-            (Self::Threads(pool), Job::Thread(task)) => match pool.try_submit(task) {
+            (Self::Threads(pool), HandlerTask::Thread(task)) => match pool.try_submit(task) {
                 Ok(id) => Ok(id.get()),
-                Err(error) if full(error.kind) => Err(Some(Job::Thread(error.into_task()))),
+                Err(error) if full(error.kind) => Err(Some(HandlerTask::Thread(error.into_task()))),
                 Err(_) => Err(None),
             },
             _ => Err(None),
@@ -252,7 +252,7 @@ pub(crate) fn job(
     gate: SinkGate,
     start: Option<Box<RunStart>>,
     dedup: Option<&Arc<Deduplicator>>,
-) -> Job {
+) -> HandlerTask {
     // A message without an id cannot be deduplicated.
     let dedup = dedup.and_then(|dedup| delivery.identity().map(|id| (Arc::clone(dedup), id)));
     // Boxed, because few messages have any and a job is moved several times.
@@ -260,7 +260,7 @@ pub(crate) fn job(
     match &config.handler {
         Handler::Async(handler) => {
             let (handler, config) = (Arc::clone(handler), Arc::clone(config));
-            Job::Task(Task::future(move |context| async move {
+            HandlerTask::Task(Task::future(move |context| async move {
                 if cancel.iter().any(CancelToken::is_cancelled) {
                     return Ok(HandlerOutcome::Skipped);
                 }
@@ -280,7 +280,7 @@ pub(crate) fn job(
         }
         Handler::Blocking(handler) => {
             let (handler, config) = (Arc::clone(handler), Arc::clone(config));
-            Job::Thread(Task::new(move |context| {
+            HandlerTask::Thread(Task::new(move |context| {
                 if cancel.iter().any(CancelToken::is_cancelled) {
                     return Ok(HandlerOutcome::Skipped);
                 }

@@ -141,8 +141,8 @@ impl Republisher {
         let (exchange, key) = &self.config.dead_letter_target;
         let mut message = self.with_failure_headers(delivery, exchange, key, why);
         let failed = match reason {
-            Reason::Permanent | Reason::Attempts => i64::from(delivery.failed()) + 1,
-            Reason::Starts | Reason::Unreadable => i64::from(delivery.failed()),
+            Reason::Permanent | Reason::Attempts => i64::from(delivery.failed_attempts()) + 1,
+            Reason::Starts | Reason::Unreadable => i64::from(delivery.failed_attempts()),
         };
         message.properties.headers.set(header::FAILED, failed);
         message.properties.headers.set(header::REASON, reason.as_str());

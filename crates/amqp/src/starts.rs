@@ -238,7 +238,7 @@ impl Starts {
         }
     }
 
-    pub(crate) fn failed(&self, key: Option<RunKey>) -> u32 {
+    pub(crate) fn failed_attempts(&self, key: Option<RunKey>) -> u32 {
         key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.failed)
     }
 
@@ -351,7 +351,7 @@ mod tests {
         starts.refresh(vec![row(key(1), 1, 2)]);
         assert_eq!((starts.assign_row([1; 16]), starts.assign_row([1; 16])), (Some(key(0)), Some(key(1))));
         assert_eq!((starts.is_suspect(Some(key(0))), starts.is_suspect(Some(key(1)))), (false, true));
-        assert_eq!((starts.failed(Some(key(0))), starts.failed(Some(key(1)))), (0, 2));
+        assert_eq!((starts.failed_attempts(Some(key(0))), starts.failed_attempts(Some(key(1)))), (0, 2));
         starts.release_row(Some(key(1)));
         assert_eq!(starts.assign_row([1; 16]), Some(key(1)));
     }

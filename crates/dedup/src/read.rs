@@ -1,7 +1,7 @@
 //! Reads and hashes files that other programs may be writing.
 //!
 //! Owns the condition for a valid read: the file's metadata is equal before and after it. A file that changes during
-//! the read is tried again, and recorded as unreadable after `MAX_ATTEMPTS`. Files are not memory-mapped, because
+//! the read is read again, and recorded as failed after `MAX_ATTEMPTS`. Files are not memory-mapped, because
 //! truncating a mapped file would kill the process.
 
 use std::cell::RefCell;

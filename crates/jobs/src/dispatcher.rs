@@ -1,6 +1,6 @@
 //! The dispatcher: the only thread of a runner that claims and settles work.
 //!
-//! Owns the loop. It polls each source in the order of the protocol, sleeps until work is due, and ends when the runner
+//! Owns the loop. It polls each source in the order of docs/protocol.md, sleeps until work is due, and ends when the runner
 //! is stopped. The sources claim and settle the rows.
 
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ pub(crate) struct Dispatcher {
     failures: u32,
     handlers_cancelled: bool,
     /// The last wait-idle request made before the current poll; acknowledged when the poll finds nothing to do.
-    polled_request: u64,
+    idle_request: u64,
     /// The last reading of the wall clock, and when it was taken.
     clock: (Instant, UtcTime),
 }
@@ -80,7 +80,7 @@ impl Dispatcher {
             next_cancel_poll: now,
             failures: 0,
             handlers_cancelled: false,
-            polled_request: 0,
+            idle_request: 0,
         }
     }
 
@@ -89,7 +89,7 @@ impl Dispatcher {
         loop {
             if claim {
                 // Read before the poll: requests made during it are acknowledged by the next one.
-                self.polled_request = self.signals.last_request();
+                self.idle_request = self.signals.last_request();
             }
             let stopping = self.signals.is_stopping();
             let tick = self.tick(claim, stopping);
@@ -102,7 +102,7 @@ impl Dispatcher {
                     self.failures = 0;
                     let acked = if is_idle && self.in_flight() == 0 { self.ack_idle() } else { Ok(()) };
                     match acked {
-                        // A settled task may have freed a worker: poll again.
+                        // A settled task may have freed a worker: claim for it. A tick that claims does so after settling.
                         Ok(()) => any_settled && !claim,
                         Err(error) => self.on_store_error(&error).map(|()| true)?,
                     }
@@ -130,7 +130,7 @@ impl Dispatcher {
                 break;
             }
         }
-        self.signals.ack_idle(self.polled_request, idle);
+        self.signals.ack_idle(self.idle_request, idle);
         Ok(())
     }
 
@@ -209,17 +209,17 @@ impl Dispatcher {
         }
         self.failures = self.failures.saturating_add(1);
         tracing::warn!(%error, failures = self.failures, "an operation on the store failed; retrying, no task is lost");
-        self.signals.pause(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
+        self.signals.sleep_for(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
         Ok(())
     }
 
-    /// Cancels all handlers and waits until they end, so that no command outlives the process. Outcomes are not stored.
+    /// Cancels all handlers and waits up to `FATAL_STOP_TIMEOUT`, so that commands can end before the process. Outcomes are not stored.
     fn cancel_handlers(&mut self) {
         self.signals.stop(FATAL_STOP_TIMEOUT);
         self.sources.iter_mut().for_each(|source| source.cancel_all());
         let deadline = Instant::now() + FATAL_STOP_TIMEOUT;
         while self.sources.iter().any(|source| source.running() > 0) && Instant::now() < deadline {
-            self.signals.pause(Duration::from_millis(5));
+            self.signals.sleep_for(Duration::from_millis(5));
         }
     }
 
@@ -293,7 +293,8 @@ struct TickResult {
     any_settled: bool,
 }
 
-/// The latest time to wake. A runner that stops neither recovers nor claims, so the times in `polls` do not advance.
+/// The latest time to wake. A runner that stops neither recovers nor claims, so these times
+/// are not moved forward, and waking for them would spin.
 fn wake_at(now: Instant, stopping: bool, polls: [Instant; 3]) -> Instant {
     polls.into_iter().filter(|_| !stopping).min().unwrap_or(now + IDLE_POLL_INTERVAL)
 }

@@ -123,7 +123,7 @@ impl DispatcherSignals {
     }
 
     /// Waits for `limit`, or until the deadline of a stop if that is earlier.
-    pub(crate) fn pause(&self, limit: Duration) {
+    pub(crate) fn sleep_for(&self, limit: Duration) {
         let end = Instant::now() + limit;
         let mut state = self.state();
         loop {

@@ -72,7 +72,7 @@ pub(crate) struct PollResult {
     pub(crate) polled: bool,
 }
 
-/// Renews the leases of one source, on the thread `jobs-heartbeat`.
+/// Renews the leases of one source, or the row of the worker in `workers`, on the thread `jobs-heartbeat`.
 pub(crate) trait LeaseRenewer: Send {
     /// When [`renew`](Self::renew) must be called next.
     fn due(&self) -> Instant;

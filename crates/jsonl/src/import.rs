@@ -70,7 +70,7 @@ pub fn import(
         discovered.sources.iter().map(|source| options.table_name(&source.table)).collect();
     let names = names?;
     check_keys(options, &discovered.sources)?;
-    let leaders = discover::leaders(&discovered.sources, &names)?;
+    let leaders = discover::first_files_of_tables(&discovered.sources, &names)?;
     let output_db = match target {
         Target::Database(path) => Some(OutputDb::open(path, options.resume)?),
         _ => None,
@@ -94,7 +94,8 @@ pub fn import(
             let target = output_db.as_ref().map_or(path.as_path(), OutputDb::target);
             let sqlite = |error: rusqlite::Error| Error::sqlite(target, &error);
             let (names, leaders, files) = (&names[..], &leaders[..], &mut files[..]);
-            let mut preflight = Preflight { conn, target, is_draft, handle, options, names, leaders, files };
+            let mut preflight =
+                Preflight { conn, target, is_draft, handle, options, names, first_files: leaders, files };
             preflight.inspect(&discovered.sources).map_err(sqlite)??
         }
         _ => HashMap::new(),
@@ -265,7 +266,7 @@ fn run_passes(
             .iter()
             .map(|&index| {
                 let source = sources[index].clone();
-                let leader = writer.expect_file(index);
+                let leader = writer.add_to_pass(index);
                 add(&handle.bytes, source.bytes);
                 let layout = writer.tables.get(&leader).map(|state| state.layout.clone()).unwrap_or_default();
                 let schema = options.schema.tables.get(&source.table);

@@ -276,7 +276,7 @@ impl Sink {
                 self.run("SAVEPOINT new_columns")?;
             }
             match cached.table.write(&self.conn, &block, &map) {
-                Ok(result) if result.failed_after.is_some() => {
+                Ok(result) if result.stopped_after.is_some() => {
                     let why = "it has no key, and the table does not exist yet";
                     let all = block.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
                     let all = all.collect();
@@ -349,7 +349,7 @@ impl Sink {
             None => (Layout::default(), Vec::new(), false),
         };
         let (is_old, name) = (object.is_some(), object.map_or(&self.name, |object| &object.name).clone());
-        let (plan, tracker) = (KeyPlan::Kept(Vec::new()), KeyTracker::new(Vec::new(), false));
+        let (plan, tracker) = (KeyPlan::Existing(Vec::new()), KeyTracker::new(Vec::new(), false));
         let mut table = Table::new(name, layout, plan, tracker, is_old);
         table.is_typed = true;
         table.required = required;

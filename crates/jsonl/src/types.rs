@@ -1,6 +1,6 @@
 //! Decides the type of a column from the types of its values.
 //!
-//! Owns the widening rules, which the README shows as a table.
+//! Owns the widening rules, which `docs/guide/import.md` shows as a table.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ impl TypeSet {
     }
 
     /// The narrowest column type that holds all values of the set.
-    pub(crate) fn widest(self) -> Type {
+    pub(crate) fn column_type(self) -> Type {
         let text = TypeSet(TypeSet::TEXT.0 | TypeSet::JSON.0 | TypeSet::DECIMAL.0);
         if self.has(text) {
             Type::Text
@@ -68,11 +68,11 @@ impl TypeSet {
         }
     }
 
-    /// Whether values stored before the type was known are stored as the widest type stores them. Numbers in a column
-    /// that becomes text are not, because text keeps their spelling.
+    /// Whether rows written before the type was known are correct. They are not if numbers were written to a column that
+    /// becomes text, because text keeps their spelling.
     pub(crate) fn is_lossless(self) -> bool {
         let others = TypeSet(TypeSet::BOOL.0 | TypeSet::INT.0 | TypeSet::BIG.0 | TypeSet::REAL.0);
-        self.widest() != Type::Text || !self.has(others)
+        self.column_type() != Type::Text || !self.has(others)
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
         ] {
             let mut set = TypeSet::default();
             types.iter().for_each(|kind| set.insert(*kind));
-            assert_eq!(set.widest(), expected, "{types:?}");
+            assert_eq!(set.column_type(), expected, "{types:?}");
         }
     }
 }

@@ -51,9 +51,10 @@ pub(crate) struct Core<T: Send + 'static, W: Worker> {
     pub(crate) timed_out: AtomicU64,
     /// Results of abandoned runs. Not in [`WorkerCounters`]: those were merged when the run was abandoned.
     pub(crate) late_discarded: AtomicU64,
-    /// Number of queued tasks and, below, sort key of the best one plus 1 (0: none). Read without the lock.
+    /// Number of queued tasks, read without the lock.
     queued_hint: CachePadded<AtomicUsize>,
-    best_rank_hint: CachePadded<AtomicU64>,
+    /// Sort key of the best queued task plus 1 (0: none), read without the lock.
+    best_sort_key_hint: CachePadded<AtomicU64>,
     /// Length of `State::idle`, read without the lock: see [`Core::park`].
     sleeping_workers: CachePadded<AtomicUsize>,
     state: CachePadded<Mutex<State<T, W>>>,
@@ -68,6 +69,7 @@ struct State<T: Send + 'static, W: Worker> {
     next_task_id: u64,
     /// Places reserved for submitters that were woken and have not submitted yet.
     reserved: usize,
+    /// Workers that were woken or spin, and have not asked for a task since.
     searching: usize,
     /// Nothing more may be submitted.
     closed: bool,
@@ -89,6 +91,7 @@ struct State<T: Send + 'static, W: Worker> {
     /// Number of workers that are not asleep and so may still spawn.
     awake: usize,
     next_worker_id: usize,
+    /// Callers that wait for the end of the pool.
     joiners: Vec<Waker>,
     never_started: Vec<TaskRef>,
     abandoned: Vec<TaskRef>,
@@ -127,7 +130,8 @@ pub(crate) enum Found<T> {
     LocalQueue,
     /// No task yet. In [`SearchState::Spinning`] the worker asks again soon; in [`SearchState::Asleep`] it is woken.
     Nothing,
-    PoolEnded,
+    /// The worker exits.
+    Exit,
 }
 
 /// Wakers to call after the lock is released, because a waker runs foreign code.
@@ -179,7 +183,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             timed_out: AtomicU64::new(0),
             late_discarded: AtomicU64::new(0),
             queued_hint: CachePadded(AtomicUsize::new(0)),
-            best_rank_hint: CachePadded(AtomicU64::new(0)),
+            best_sort_key_hint: CachePadded(AtomicU64::new(0)),
             sleeping_workers: CachePadded(AtomicUsize::new(0)),
             state: CachePadded(Mutex::new(state)),
         }

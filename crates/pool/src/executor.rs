@@ -142,7 +142,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
                 }
                 Poll::Pending
             }
-            Found::PoolEnded => Poll::Ready(false),
+            Found::Exit => Poll::Ready(false),
         }
     }
 

@@ -147,7 +147,7 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         timeout.is_zero().then_some(SubmitErrorKind::ZeroTimeout)
     }
 
-    pub(crate) fn failed(&self) -> u32 {
+    pub(crate) fn failed_attempts(&self) -> u32 {
         self.meta().extras.as_ref().map_or(0, |extras| extras.failed)
     }
 

@@ -1,4 +1,4 @@
-//! The writer thread: owns the only connection that writes, and commits the writes of all callers in groups.
+//! The writer thread: owns the only connection that changes rows, and commits the writes of all callers in groups.
 //!
 //! Callers queue a write and wait. While one transaction is being committed, new writes gather in the queue; the next
 //! transaction contains all of them. Each caller receives its own result after the commit. A write that fails is rolled
@@ -145,7 +145,7 @@ impl WriteQueue {
     /// Takes all queued writes and their latch; `None` when the queue is closed and empty. If fewer than `last` writes
     /// are queued, yields so that the callers of the previous group can return: of 64 callers that wake at the same
     /// time, the first would otherwise get a separate commit while the others wait for it.
-    fn take(&self, last: usize) -> Option<(Group, Arc<Latch>)> {
+    fn take(&self, previous_len: usize) -> Option<(Group, Arc<Latch>)> {
         let mut state = lock(&self.state);
         while state.writes.is_empty() {
             if state.closed {
@@ -153,11 +153,11 @@ impl WriteQueue {
             }
             state = self.not_empty.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.writes.len() < last {
+        if state.writes.len() < previous_len {
             drop(state);
             for _ in 0..MAX_GATHER_YIELDS {
                 std::thread::yield_now();
-                if self.count.load(Ordering::Relaxed) >= last {
+                if self.count.load(Ordering::Relaxed) >= previous_len {
                     break;
                 }
             }
@@ -188,9 +188,9 @@ struct WriterThread {
 
 impl WriterThread {
     fn run_loop(self, queue: &WriteQueue) {
-        let mut last = 1;
-        while let Some((mut group, latch)) = queue.take(last) {
-            last = group.len();
+        let mut previous_len = 1;
+        while let Some((mut group, latch)) = queue.take(previous_len) {
+            previous_len = group.len();
             self.commit(&mut group);
             if group.iter().any(|write| write.notifies()) {
                 self.notifier.notify();
@@ -198,6 +198,7 @@ impl WriterThread {
             drop(group);
             // Every result is stored, so callers may read theirs.
             let _ = latch.set(());
+            // 0: no checkpoint until a commit reports the length again.
             if self.wal_pages.swap(0, Ordering::Relaxed) >= CHECKPOINT_PAGES {
                 self.checkpoint();
             }
@@ -219,7 +220,7 @@ impl WriterThread {
     /// Stores a result for each write; those that succeeded are on disk.
     fn commit(&self, group: &mut [Box<dyn PendingWrite>]) {
         if let Err(error) = self.begin() {
-            // Waits for the lock of another process once, not once for each write.
+            // `BEGIN` has waited for the lock of another process. Repeating each write would wait again for each.
             group.iter_mut().for_each(|write| write.fail(&error));
             return;
         }
@@ -244,13 +245,13 @@ impl WriterThread {
     }
 
     /// Runs all writes in the open transaction and commits it. After an error none of them is visible. Exception: if
-    /// the disk failed during the commit, a power cut right then may make them visible again.
+    /// syncing the commit failed, its WAL frames may still reach the disk, and be visible after a power cut.
     fn commit_group(&self, group: &mut [Box<dyn PendingWrite>]) -> Result<()> {
         let result = self.run_writes(group).and_then(|()| self.execute("COMMIT"));
         // The file may have been deleted after the transaction began; then the commit is in no file.
         let result = result.and_then(|()| self.opened_files.check());
         if result.is_err() && !self.conn.is_autocommit() {
-            // A failed rollback would make the next BEGIN fail. On errors that cause that, SQLite has rolled back.
+            // If ROLLBACK fails, SQLite has already rolled back, so the next BEGIN succeeds.
             if let Err(error) = self.execute("ROLLBACK") {
                 tracing::error!(%error, "rollback failed");
             }
@@ -268,9 +269,9 @@ impl WriterThread {
                 self.execute("SAVEPOINT one")?;
             }
             // A panic in one write must not end the writer thread that all callers share.
-            let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
+            let error = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
                 .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
-            match refused {
+            match error {
                 // A foreign trigger may have rolled back; the remaining writes must not run outside of a transaction.
                 Some(error) if error.breaks_transaction() || alone || self.conn.is_autocommit() => {
                     return Err(error);
@@ -322,9 +323,9 @@ impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> PendingWrite for Request<T,
 
     fn run(&mut self, db: &Db<'_>) -> Option<Error> {
         let result = (self.body)(db);
-        let refused = result.as_ref().err().cloned();
+        let error = result.as_ref().err().cloned();
         *lock(&self.reply) = Some(result);
-        refused
+        error
     }
 
     fn fail(&mut self, error: &Error) {

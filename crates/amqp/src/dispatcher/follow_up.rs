@@ -60,7 +60,7 @@ impl FollowUps {
     }
 
     /// Whether no message is being republished.
-    pub(super) fn has_no_moves(&self) -> bool {
+    pub(super) fn has_no_republications(&self) -> bool {
         self.moves.is_empty()
     }
 
@@ -80,7 +80,7 @@ impl FollowUps {
     }
 
     /// Ends all waits in place and returns their messages.
-    pub(super) fn stop_waiting(&mut self) -> Vec<InFlight> {
+    pub(super) fn cancel_waits_in_place(&mut self) -> Vec<InFlight> {
         self.delayed_retries.abort_all();
         let waiting = |(_, follow_up): &(InFlight, FollowUp)| matches!(follow_up, FollowUp::WaitInPlace);
         let numbers: Vec<u64> =
@@ -89,11 +89,11 @@ impl FollowUps {
     }
 
     /// Waits until every failed attempt is recorded.
-    pub(super) async fn recorded(&mut self) {
+    pub(super) async fn wait_until_recorded(&mut self) {
         while self.records.join_next().await.is_some() {}
     }
 
-    pub(super) fn abort_moves(&mut self) {
+    pub(super) fn abort_republishing(&mut self) {
         self.moves.abort_all();
     }
 }
@@ -110,7 +110,7 @@ impl Dispatcher {
         let InFlight { delivery, cancel, .. } = message;
         match follow_up {
             FollowUp::RetryLater { why, delay } => {
-                let failed = delivery.failed().saturating_add(1);
+                let failed = delivery.failed_attempts().saturating_add(1);
                 // A message at fault because it failed for too long stays at fault.
                 let sink_failed_since = sink_failed_since.filter(|_| failed_too_long);
                 let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
@@ -120,7 +120,7 @@ impl Dispatcher {
                 })
             }
             FollowUp::Postpone { why, delay } => {
-                let failed = delivery.failed();
+                let failed = delivery.failed_attempts();
                 let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
                 self.follow_ups.moves.spawn(async move {
                     let confirmed = republisher.retry_later(&delivery, request, &cancel).await;
@@ -141,8 +141,8 @@ impl Dispatcher {
 
     /// Makes a message wait in place for its next attempt, after its failure is recorded.
     pub(super) fn retry_in_place(&mut self, mut message: InFlight, why: String, delay: Duration) {
-        message.delivery = message.delivery.with_failures(message.delivery.failed().saturating_add(1));
-        let failed = message.delivery.failed();
+        message.delivery = message.delivery.with_failures(message.delivery.failed_attempts().saturating_add(1));
+        let failed = message.delivery.failed_attempts();
         let fingerprint = *message.fingerprint();
         message.run = message.run.or_else(|| self.starts.assign_row(fingerprint));
         let record = message.run.and_then(|run| Some((self.starts.attempt_failed(run, failed)?, run)));

@@ -54,8 +54,8 @@ impl Dispatcher {
         }
         message.run = self.starts.assign_row(fingerprint);
         message.suspect = self.starts.is_suspect(message.run);
-        let failed = self.starts.failed(message.run);
-        if failed > message.delivery.failed() {
+        let failed = self.starts.failed_attempts(message.run);
+        if failed > message.delivery.failed_attempts() {
             message.delivery = message.delivery.with_failures(failed);
         }
         Some(message)
@@ -83,7 +83,7 @@ impl Dispatcher {
     /// in use, the message waits its turn instead.
     pub(super) fn remaining_retry_delay(&mut self, message: &InFlight) -> Option<Duration> {
         let failed_ago = self.starts.failed_ago(message.run)?;
-        let delay = self.config.retry.delay(message.delivery.failed()).checked_sub(failed_ago)?;
+        let delay = self.config.retry.delay(message.delivery.failed_attempts()).checked_sub(failed_ago)?;
         let is_waiting = !delay.is_zero() && !message.delivery.expires_within(delay);
         (is_waiting && message.key.as_ref().is_none_or(|key| self.keyed_queue.reserve_key(key))).then_some(delay)
     }
@@ -101,8 +101,8 @@ impl Dispatcher {
             "a message was redelivered while it runs here; its run continues"
         );
         (run.tag, run.cancel) = (message.tag, message.cancel);
-        run.delivery = match run.delivery.failed() {
-            failed if failed > message.delivery.failed() => message.delivery.with_failures(failed),
+        run.delivery = match run.delivery.failed_attempts() {
+            failed if failed > message.delivery.failed_attempts() => message.delivery.with_failures(failed),
             _ => message.delivery,
         };
         None
@@ -113,7 +113,7 @@ impl Dispatcher {
         let mut message = InFlight { tag: message.tag, cancel: message.cancel, suspect: false, ..run };
         if message.key.as_ref().is_some_and(|key| !self.keyed_queue.reserve_key(key)) {
             // Another message of its key runs already. Only a retry in place needs the key, and waits until it is free.
-            let failed = message.delivery.failed().saturating_add(1);
+            let failed = message.delivery.failed_attempts().saturating_add(1);
             if self.config.in_place && failed < self.config.retry.max_attempts() {
                 message.delivery = message.delivery.with_failures(failed);
                 return self.keyed_queue.push(message.key.clone(), message);

@@ -38,10 +38,10 @@ impl Dispatcher {
         mut started: Option<oneshot::Sender<Result<(), Error>>>,
         mut stop: oneshot::Receiver<Duration>,
     ) {
-        let mut failed = 0;
+        let mut failed_openings = 0;
         let mut ticks = tokio::time::interval(TICK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut opening = self.open_session(failed);
+        let mut opening = self.open_session(failed_openings);
         let deadline = loop {
             let flush_by = self.session.as_ref().and_then(|session| session.flush_by);
             tokio::select! {
@@ -54,15 +54,17 @@ impl Dispatcher {
                         self.on_channel_lost(&error);
                         self.explain_timeout(&error);
                         if matches!(error, Error::Cancelled { .. }) {
+                            // The queue was deleted; a stream may be created again with other offsets.
                             self.offsets.forget_finished();
                         }
-                        failed = if matches!(error, Error::Cancelled { .. } | Error::Channel { .. }) { 1 } else { 0 };
-                        opening = self.open_session(failed);
+                        // A refused consumer waits before it reopens; a lost connection has its own back-off.
+                        failed_openings = if matches!(error, Error::Cancelled { .. } | Error::Channel { .. }) { 1 } else { 0 };
+                        opening = self.open_session(failed_openings);
                     }
                 }
                 opened = &mut opening, if self.session.is_none() => match opened {
                     Ok((session, runs)) => {
-                        failed = 0;
+                        failed_openings = 0;
                         if session.was_recreated {
                             self.restart_stream();
                         }
@@ -71,7 +73,7 @@ impl Dispatcher {
                         self.ack_timeout.restart();
                         self.counters.prefetch.store(session.prefetch.into(), Relaxed);
                         // Keep the smallest count: another consumer may have been about to end.
-                        self.others = Some(self.others.map_or(session.others, |others| others.min(session.others)));
+                        self.other_consumers = Some(self.other_consumers.map_or(session.others, |others| others.min(session.others)));
                         self.session = Some(session);
                         self.counters.consuming.store(true, Relaxed);
                         tracing::info!(
@@ -89,9 +91,9 @@ impl Dispatcher {
                             let _ = started.send(Err(error));
                             return;
                         }
-                        failed += 1;
-                        tracing::warn!(consumer = self.config.name, %error, failed, "cannot consume yet");
-                        opening = self.open_session(failed);
+                        failed_openings += 1;
+                        tracing::warn!(consumer = self.config.name, %error, failed = failed_openings, "cannot consume yet");
+                        opening = self.open_session(failed_openings);
                     }
                 },
                 () = sleep_until(flush_by) => {}
@@ -105,6 +107,7 @@ impl Dispatcher {
             if let Some(session) = self.requeue_on_long_pause() {
                 opening = self.reopen_session(session);
             }
+            // Not awaited: it is written in the background.
             drop(self.starts.flush(false));
             self.update_gauges();
         };
@@ -120,7 +123,7 @@ impl Dispatcher {
             resume: self.offsets.resume(),
             is_reopen: self.offsets.has_begun(),
             prefetch: self.initial_prefetch(),
-            others: self.others,
+            others: self.other_consumers,
             failed,
         };
         let starts = self.starts.store().cloned();
@@ -174,9 +177,10 @@ impl Dispatcher {
                 self.adaptive_prefetch.received(received.body.len());
                 self.on_delivery(received)
             }
+            // basic.cancel-ok: the old consumer is cancelled; another begins with the new prefetch.
             Event::Reply(Incoming::Other(60, 31)) => {
                 if let Some(session) = self.session.as_mut().filter(|_| !self.stopping.is_cancelled()) {
-                    session.cancelled(&self.config);
+                    session.consume_with_new_prefetch(&self.config);
                     self.counters.prefetch.store(session.prefetch.into(), Relaxed);
                 }
                 Ok(())
@@ -197,27 +201,27 @@ impl Dispatcher {
     /// Whether acknowledgements may still be in progress. A quorum queue processes them one after the other, and
     /// RabbitMQ forgets those that wait when the channel is closed: the messages are redelivered. It answers other
     /// requests meanwhile, so nothing shows when it has finished; it takes milliseconds.
-    pub(super) fn is_settling(&self) -> bool {
+    pub(super) fn may_have_unprocessed_acks(&self) -> bool {
         let is_classic = self.config.kind.as_deref() == Some("classic");
         !is_classic && self.session.is_some() && self.counters.acknowledged.load(Relaxed) > 0
     }
 
-    /// Stops consuming, finishes running handlers until the deadline, acknowledges them, and requeues the rest.
-    async fn stop(mut self, deadline: Duration) {
+    /// Stops consuming, finishes running handlers within `timeout`, acknowledges them, and requeues the rest.
+    async fn stop(mut self, timeout: Duration) {
         self.stopping.cancel();
         if let Some(session) = &self.session {
             session.channel.send(&Outgoing::Cancel { tag: &session.tag });
         }
         self.discard_waiting();
         // A message that waits for a retry in place is retried by another consumer.
-        for message in self.follow_ups.stop_waiting() {
+        for message in self.follow_ups.cancel_waits_in_place() {
             self.starts.release_row(message.run);
         }
-        let until = deadline_after(deadline);
-        let deadline = until.saturating_duration_since(tokio::time::Instant::now());
-        let shutdown = tokio::spawn(self.pool.clone().shutdown(deadline));
+        let deadline = deadline_after(timeout);
+        let timeout = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let shutdown = tokio::spawn(self.pool.clone().shutdown(timeout));
         let mut running = true;
-        while running || !self.follow_ups.has_no_moves() {
+        while running || !self.follow_ups.has_no_republications() {
             let flush_by = self.session.as_ref().and_then(|session| session.flush_by);
             tokio::select! {
                 biased;
@@ -235,26 +239,26 @@ impl Dispatcher {
                 }
                 () = sleep_until(flush_by) => {}
                 // The pool enforces the deadline for runs; republications must not outlast it.
-                () = tokio::time::sleep_until(until), if !running => break,
+                () = tokio::time::sleep_until(deadline), if !running => break,
             }
             self.flush_acks(false);
             self.update_gauges();
         }
         let _ = shutdown.await;
-        self.settle_orphans(until).await;
+        self.settle_orphans(deadline).await;
         self.flush_acks(true);
         // Runs that were ended here did not crash.
         for (_, message) in std::mem::take(&mut self.in_pool) {
             self.interrupt(&message);
         }
-        self.follow_ups.recorded().await;
+        self.follow_ups.wait_until_recorded().await;
         if let Some(flushed) = self.starts.flush(true) {
             let _ = flushed.await;
         }
-        if self.is_settling() {
+        if self.may_have_unprocessed_acks() {
             tokio::time::sleep(ACK_SETTLE_TIME).await;
         }
-        self.follow_ups.abort_moves();
+        self.follow_ups.abort_republishing();
         if let Some(session) = self.session.take() {
             // Closing requeues unacknowledged messages in their place in the queue.
             session.channel.close(CLOSE_TIMEOUT).await;
@@ -274,6 +278,7 @@ pub(super) async fn next_event(session: &mut Option<Session>) -> Result<Event, E
     }
 }
 
+/// Polls once. Returns `None` if no result is ready or the pool has ended.
 async fn try_next_result<T>(results: &mut Results<T>) -> Option<Outcome<T>> {
     std::future::poll_fn(|context| {
         let next = pin!(results.next_async());

@@ -162,7 +162,7 @@ impl Session {
     }
 
     /// Consumes with the new prefetch after the broker has confirmed the cancellation.
-    pub(super) fn cancelled(&mut self, config: &ConsumerConfig) {
+    pub(super) fn consume_with_new_prefetch(&mut self, config: &ConsumerConfig) {
         let Change::Cancelling(prefetch) = self.change else { return };
         tracing::debug!(consumer = config.name, from = self.prefetch, to = prefetch, "prefetch changed");
         (self.change, self.prefetch) = (Change::None, prefetch);

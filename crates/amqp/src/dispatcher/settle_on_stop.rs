@@ -33,7 +33,7 @@ impl Dispatcher {
         }
         let until = (now + REDELIVERY_TIMEOUT).min(until.max(now + CLOSE_TIMEOUT));
         self.flush_acks(true);
-        let is_settling = self.is_settling();
+        let is_settling = self.may_have_unprocessed_acks();
         // The consumer of the old channel is cancelled.
         if let Some(session) = self.session.take() {
             if is_settling {
@@ -53,7 +53,7 @@ impl Dispatcher {
                 return;
             }
         }
-        while self.orphans.has_outcomes(Instant::now()) || !self.follow_ups.has_no_moves() {
+        while self.orphans.has_outcomes(Instant::now()) || !self.follow_ups.has_no_republications() {
             tokio::select! {
                 end = self.follow_ups.next() => self.on_follow_up_end(end),
                 event = next_event(&mut self.session) => {

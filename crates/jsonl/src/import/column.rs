@@ -18,22 +18,22 @@ pub(crate) struct Column {
     pub(crate) rule: ColumnRule,
     pub(crate) types: TypeSet,
     /// Whether the table had it before this import.
-    pub(crate) is_old: bool,
+    pub(crate) existed_before_import: bool,
     /// Target type of an existing column that may be widened, because an import created it.
-    pub(crate) declared: Option<Type>,
+    pub(crate) widened_type: Option<Type>,
     /// Type of such a column in the current definition of the table.
-    pub(crate) before: Option<Type>,
-    pub(crate) is_made: bool,
+    pub(crate) current_type: Option<Type>,
+    pub(crate) exists_in_table: bool,
     /// Whether earlier imports may have stored numbers without a fraction in it.
     pub(super) has_whole_numbers: bool,
 }
 
 impl Column {
-    pub(crate) fn kind(&self) -> Type {
-        match (self.declared, self.rule) {
+    pub(crate) fn column_type(&self) -> Type {
+        match (self.widened_type, self.rule) {
             (Some(declared), _) => declared,
             (_, ColumnRule::Fixed(kind) | ColumnRule::Detected(kind)) => kind,
-            _ => self.types.widest(),
+            _ => self.types.column_type(),
         }
     }
 
@@ -46,15 +46,15 @@ impl Column {
 
     /// The wider type that the column needs for the values found so far, if its type does not hold them.
     pub(super) fn wider(&self) -> Option<Type> {
-        let declared = self.declared?;
+        let declared = self.widened_type?;
         let mut types = self.types;
         types.insert(TypeSet::of(declared));
-        Some(types.widest()).filter(|wide| *wide != declared)
+        Some(types.column_type()).filter(|wide| *wide != declared)
     }
 
     /// Whether it is a column of doubles of which some were written without a fraction.
     pub(super) fn mixes_whole_numbers(&self) -> bool {
-        self.kind() == Type::Real && (self.has_whole_numbers || self.types.has(TypeSet::WHOLE))
+        self.column_type() == Type::Real && (self.has_whole_numbers || self.types.has(TypeSet::WHOLE))
     }
 
     pub(super) fn new(name: String, rule: ColumnRule) -> Self {
@@ -66,10 +66,10 @@ impl Column {
             name,
             rule,
             types: TypeSet::default(),
-            is_old: false,
-            declared: None,
-            before: None,
-            is_made: false,
+            existed_before_import: false,
+            widened_type: None,
+            current_type: None,
+            exists_in_table: false,
             has_whole_numbers: false,
         }
     }

@@ -202,7 +202,7 @@ fn check_unique_names(sources: &[Source]) -> Result<()> {
 /// Returns the first source of each source's table. Sources of one table are loaded as if they were one file.
 ///
 /// Rejects tables to which the schema gives the same name.
-pub(crate) fn leaders(sources: &[Source], names: &[String]) -> Result<Vec<usize>> {
+pub(crate) fn first_files_of_tables(sources: &[Source], names: &[String]) -> Result<Vec<usize>> {
     let mut known: HashMap<String, usize> = HashMap::new();
     let mut leaders = Vec::with_capacity(names.len());
     for (index, name) in names.iter().enumerate() {

@@ -74,7 +74,7 @@ pub(crate) struct FileLoad {
     pub(crate) unread: Vec<UnreadFile>,
     /// Rows that count towards the limit, and the file that reached it.
     pub(crate) counted: u64,
-    pub(crate) filled_by: Option<usize>,
+    pub(crate) limit_reached_by: Option<usize>,
     pub(crate) table: Table,
     /// Finds duplicate keys in a dry run.
     pub(crate) keys: Option<KeyCheck>,
@@ -90,8 +90,8 @@ pub(crate) struct FileLoad {
     /// The first block, held until it is known whether it is the only one.
     pub(crate) held: Option<Box<ParsedBlock>>,
     /// Whether the first block was received, or the table has several files.
-    pub(crate) has_begun: bool,
-    pub(crate) mark: Mark,
+    pub(crate) first_block_seen: bool,
+    pub(crate) rejects_mark: Mark,
     pub(crate) started: Timestamp,
     pub(crate) demand: Arc<Demand>,
     pub(crate) is_replaced: bool,
@@ -125,14 +125,14 @@ impl FileLoad {
         self.started = Timestamp::now();
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    pub(crate) fn has_reached_limit(&self) -> bool {
         self.demand.full.load(Ordering::Relaxed)
     }
 
     /// Stops reading, because the limit of rows is reached.
     pub(crate) fn fill(&mut self) {
         self.demand.full.store(true, Ordering::Relaxed);
-        self.filled_by = Some(self.index);
+        self.limit_reached_by = Some(self.index);
     }
 
     pub(crate) fn fail_file(&mut self, why: String) {
@@ -164,7 +164,7 @@ impl FileLoad {
 
     /// Whether to hold this block until it is known whether another one follows. True for the first of a new table.
     pub(crate) fn waits_for_more(&mut self) -> bool {
-        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let is_first = !std::mem::replace(&mut self.first_block_seen, true);
         is_first && self.state == LoadState::Writing && !self.table.is_old
     }
 
@@ -172,7 +172,7 @@ impl FileLoad {
     pub(crate) fn fix_types(&mut self) {
         let table = &mut self.table;
         table.layout.fix_types();
-        if !table.is_old && !matches!(table.plan, KeyPlan::Enforced(_)) {
+        if !table.is_old && !matches!(table.plan, KeyPlan::IndexFromStart(_)) {
             table.plan = table.tracker.plan(&table.layout);
         }
     }

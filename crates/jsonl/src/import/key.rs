@@ -15,15 +15,15 @@ pub(crate) const DEFAULT_KEY_NAMES: [&str; 3] = ["_key", "_id", "id"];
 pub(crate) enum KeyPlan {
     /// Not decided yet; the first rows decide.
     #[default]
-    Open,
+    Undecided,
     /// Ascending whole numbers: the column is the rowid, which needs no index.
     Rowid(usize),
     /// An index that is created after all rows.
-    After(Vec<usize>),
+    IndexAtEnd(Vec<usize>),
     /// An index from the start, so that lines with a duplicate key are rejected.
-    Enforced(Vec<usize>),
+    IndexFromStart(Vec<usize>),
     /// The key of an existing table.
-    Kept(Vec<usize>),
+    Existing(Vec<usize>),
     None,
 }
 
@@ -31,8 +31,8 @@ impl KeyPlan {
     pub(crate) fn columns(&self) -> &[usize] {
         match self {
             KeyPlan::Rowid(index) => std::slice::from_ref(index),
-            KeyPlan::After(indexes) | KeyPlan::Enforced(indexes) | KeyPlan::Kept(indexes) => indexes,
-            KeyPlan::Open | KeyPlan::None => &[],
+            KeyPlan::IndexAtEnd(indexes) | KeyPlan::IndexFromStart(indexes) | KeyPlan::Existing(indexes) => indexes,
+            KeyPlan::Undecided | KeyPlan::None => &[],
         }
     }
 }
@@ -144,17 +144,17 @@ impl KeyTracker {
         let everywhere = self.present == self.rows;
         let fits = |index: &usize| {
             let column = &layout.columns[*index];
-            matches!(column.kind(), Type::Integer | Type::Text)
+            matches!(column.column_type(), Type::Integer | Type::Text)
                 && !column.types.has(TypeSet::BOOL)
                 && !column.types.has(TypeSet::JSON)
         };
         match self.columns.as_slice() {
             [] => KeyPlan::None,
-            [index] if everywhere && self.is_ascending && layout.columns[*index].kind() == Type::Integer => {
+            [index] if everywhere && self.is_ascending && layout.columns[*index].column_type() == Type::Integer => {
                 KeyPlan::Rowid(*index)
             }
-            columns if everywhere && columns.iter().all(fits) => KeyPlan::After(columns.to_vec()),
-            columns if self.is_needed() => KeyPlan::Enforced(columns.to_vec()),
+            columns if everywhere && columns.iter().all(fits) => KeyPlan::IndexAtEnd(columns.to_vec()),
+            columns if self.is_needed() => KeyPlan::IndexFromStart(columns.to_vec()),
             _ => KeyPlan::None,
         }
     }

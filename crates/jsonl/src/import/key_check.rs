@@ -37,7 +37,7 @@ impl KeyCheck {
         let definition = if table.is_old {
             format!("CREATE TABLE {KEYS} AS SELECT {list} FROM main.{name} LIMIT 0")
         } else {
-            let types = columns.iter().map(|index| table.layout.columns[*index].kind().sql());
+            let types = columns.iter().map(|index| table.layout.columns[*index].column_type().sql());
             let typed: Vec<String> = names.iter().zip(types).map(|(name, kind)| format!("{name} {kind}")).collect();
             format!("CREATE TABLE {KEYS} ({})", typed.join(","))
         };

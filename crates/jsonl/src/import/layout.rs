@@ -75,10 +75,10 @@ impl Layout {
             layout.columns.push(Column {
                 path,
                 any_case,
-                is_old: true,
-                declared,
-                before: declared,
-                is_made: true,
+                existed_before_import: true,
+                widened_type: declared,
+                current_type: declared,
+                exists_in_table: true,
                 has_whole_numbers,
                 ..Column::new(name, rule)
             });
@@ -94,11 +94,11 @@ impl Layout {
             let preferred = fixed.name.as_deref().unwrap_or(name);
             let index = self.by_path.get(&path_of(name, options)).copied().or_else(|| self.by_name(preferred));
             if let Some(column) = index.map(|index| &mut self.columns[index])
-                && column.declared.is_some()
+                && column.widened_type.is_some()
             {
                 column.rule = ColumnRule::Fixed(kind);
-                if column.declared == Some(kind) {
-                    (column.declared, column.before) = (None, None);
+                if column.widened_type == Some(kind) {
+                    (column.widened_type, column.current_type) = (None, None);
                 }
             }
         }
@@ -113,17 +113,19 @@ impl Layout {
         let mut any = false;
         for column in &mut self.columns {
             let Some(mut wide) = column.wider() else { continue };
-            if column.declared == Some(Type::Any) && holds(&column.name, Holds::Anything)? {
+            if column.widened_type == Some(Type::Any) && holds(&column.name, Holds::Anything)? {
                 // A column without a type that has values keeps them as they are.
-                (column.declared, column.before) = (None, None);
+                (column.widened_type, column.current_type) = (None, None);
                 column.rule = ColumnRule::Fixed(Type::Any);
                 continue;
             }
-            if wide == Type::Real && column.before == Some(Type::Integer) && holds(&column.name, Holds::LargeIntegers)?
+            if wide == Type::Real
+                && column.current_type == Some(Type::Integer)
+                && holds(&column.name, Holds::LargeIntegers)?
             {
                 wide = Type::Numeric;
             }
-            column.declared = Some(wide);
+            column.widened_type = Some(wide);
             if wide == Type::Text {
                 column.rule = ColumnRule::Fixed(Type::Text);
             }
@@ -149,11 +151,11 @@ impl Layout {
     }
 
     pub(crate) fn has_new_columns(&self) -> bool {
-        self.columns.iter().any(|column| !column.is_made)
+        self.columns.iter().any(|column| !column.exists_in_table)
     }
 
     pub(crate) fn mark_existing(&mut self) {
-        self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);
+        self.columns.iter_mut().for_each(|column| column.existed_before_import |= column.exists_in_table);
     }
 
     /// Finds a column by its exact name, then by the path of its key, then by its name without regard to case.
@@ -203,9 +205,9 @@ impl Layout {
             // With a limit, a later pass may read rows that did not count when the type was inferred.
             if options.limit.is_some()
                 && let ColumnRule::Detected(kind) = column.rule
-                && column.types.widest() != kind
+                && column.types.column_type() != kind
             {
-                column.rule = ColumnRule::Detected(column.types.widest());
+                column.rule = ColumnRule::Detected(column.types.column_type());
                 conflict.get_or_insert(LayoutConflict::NeedsConversion);
             }
             map[number as usize] = index as u32;
@@ -282,9 +284,9 @@ impl Layout {
     /// Fixes the inferred types of new columns.
     pub(crate) fn fix_types(&mut self) {
         self.notes.extend(self.columns.iter().filter_map(Column::decimal_note));
-        let is_new = |column: &&mut Column| column.rule == ColumnRule::Inferred && column.declared.is_none();
+        let is_new = |column: &&mut Column| column.rule == ColumnRule::Inferred && column.widened_type.is_none();
         for column in self.columns.iter_mut().filter(is_new) {
-            column.rule = ColumnRule::Detected(column.types.widest());
+            column.rule = ColumnRule::Detected(column.types.column_type());
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Preflight<'a> {
     pub(crate) options: &'a ImportOptions,
     pub(crate) names: &'a [String],
     /// The first source of each source's table.
-    pub(crate) leaders: &'a [usize],
+    pub(crate) first_files: &'a [usize],
     pub(crate) files: &'a mut [FileSummary],
 }
 
@@ -45,7 +45,7 @@ impl Preflight<'_> {
         let mut all = HashMap::new();
         let mut refused = Vec::new();
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (index, leader) in self.leaders.iter().enumerate() {
+        for (index, leader) in self.first_files.iter().enumerate() {
             groups.entry(*leader).or_default().push(index);
         }
         for (leader, group) in groups {
@@ -205,7 +205,7 @@ impl Preflight<'_> {
         }
         let requested = self.options.key_of(stem);
         // With several tables, --primary-key applies to those that have the columns.
-        let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
+        let is_only_table = self.first_files.iter().all(|leader| *leader == self.first_files[0]);
         let key_applies = is_only_table || self.options.primary_key.is_empty();
         let found: Option<Vec<usize>> = requested.iter().map(|name| layout.find_column(name)).collect();
         let has = |keys: &[usize], requested: &[usize]| {
@@ -240,7 +240,7 @@ impl Preflight<'_> {
             return Ok(Err(Error::Invalid(text)));
         }
         let table_rows = import_log::table_rows(self.conn, name)?;
-        let plan = KeyPlan::Kept(keys);
+        let plan = KeyPlan::Existing(keys);
         Ok(Ok(TableState {
             layout,
             plan,

@@ -62,7 +62,7 @@ pub(crate) fn holds(conn: &Connection, table: &str, column: &str, values: Holds)
 
 /// Changes the columns of a table to their target types.
 pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> Sql<()> {
-    if columns.iter().all(|column| column.before == column.declared) {
+    if columns.iter().all(|column| column.current_type == column.widened_type) {
         return Ok(());
     }
     let of_table = "type = 'table' AND lower(name) = lower(?1)";
@@ -70,7 +70,7 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
     let mut sql: String = conn.query_row(&sql, [table], |row| row.get(0))?;
     let mut only_sql = true;
     for column in columns.iter() {
-        if let (Some(before), Some(after)) = (column.before, column.declared)
+        if let (Some(before), Some(after)) = (column.current_type, column.widened_type)
             && before != after
             && let Some((new, is_complete)) = retyped(&sql, &column.name, before, after)
         {
@@ -88,7 +88,7 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
     } else {
         copy(conn, table, &sql, columns)?;
     }
-    columns.iter_mut().for_each(|column| column.before = column.declared);
+    columns.iter_mut().for_each(|column| column.current_type = column.widened_type);
     Ok(())
 }
 
@@ -104,7 +104,7 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
         })
     })?;
     let dependents = dependents(conn, table)?;
-    let made = columns.iter().filter(|column| column.is_made);
+    let made = columns.iter().filter(|column| column.exists_in_table);
     let (names, values): (Vec<String>, Vec<String>) = made.map(|column| (quoted(&column.name), value(column))).unzip();
     let (names, values, table) = (names.join(","), values.join(","), quoted(table));
     // Views and triggers that name the table must refer to the new one.
@@ -127,8 +127,9 @@ fn is_whole(value: f64) -> bool {
 /// that it equals the text of the next line with this number.
 fn value(column: &Column) -> String {
     let name = quoted(&column.name);
-    let text = format!("{TEXT_FUNCTION}({name}, {})", column.before == Some(Type::Real) && column.has_whole_numbers);
-    match (column.before, column.declared) {
+    let text =
+        format!("{TEXT_FUNCTION}({name}, {})", column.current_type == Some(Type::Real) && column.has_whole_numbers);
+    match (column.current_type, column.widened_type) {
         (before, after) if before == after || after != Some(Type::Text) => name,
         (Some(Type::Boolean), _) => {
             format!("CASE {name} WHEN 0 THEN 'false' WHEN 1 THEN 'true' ELSE {text} END")

@@ -50,8 +50,9 @@ pub(crate) struct Table {
 pub(crate) struct Written {
     pub(crate) rows: u64,
     pub(crate) refused: Vec<(Line, ParseErrorKind)>,
-    /// Set if the key plan failed: the number of rows of the block observed until then. The rest was not written.
-    pub(crate) failed_after: Option<usize>,
+    /// Set if writing stopped early, because the key plan failed or no row has a column: the number of rows of the block
+    /// observed until then. The rest was not written.
+    pub(crate) stopped_after: Option<usize>,
 }
 
 /// Why a table could not be finished as planned.
@@ -72,7 +73,7 @@ type Sql<T> = rusqlite::Result<T>;
 
 impl Table {
     pub(crate) fn new(name: String, layout: Layout, plan: KeyPlan, tracker: KeyTracker, is_old: bool) -> Self {
-        let is_update = tracker.upserts && matches!(plan, KeyPlan::Enforced(_) | KeyPlan::Kept(_));
+        let is_update = tracker.upserts && matches!(plan, KeyPlan::IndexFromStart(_) | KeyPlan::Existing(_));
         let mode = if is_update { WriteMode::Upsert } else { WriteMode::Insert };
         Table {
             name,
@@ -103,7 +104,7 @@ impl Table {
     pub(crate) fn write(&mut self, conn: &Connection, block: &ParsedBlock, map: &[u32]) -> Sql<Written> {
         if self.is_whole && !self.is_old && self.keeps_types(block) {
             self.plan_from_all_rows(block, map);
-        } else if self.plan == KeyPlan::Open {
+        } else if self.plan == KeyPlan::Undecided {
             self.plan_from_first_row(block, map);
         }
         self.prepare(conn)?;
@@ -120,7 +121,7 @@ impl Table {
         tracker.observe(cells, map, &self.layout);
         let is_rowid = |index: usize| {
             matches!(cell_of(cells, map, index), Some(Cell::Int(_)))
-                && self.layout.columns[index].kind() == Type::Integer
+                && self.layout.columns[index].column_type() == Type::Integer
         };
         self.plan = match tracker.columns[..] {
             [index] if is_rowid(index) => KeyPlan::Rowid(index),
@@ -135,14 +136,14 @@ impl Table {
         let seen = std::mem::replace(&mut self.tracker, tracker);
         self.is_typed = true;
         self.plan = match seen.plan(&self.layout) {
-            KeyPlan::After(keys) if !seen.is_needed() && has_duplicates(block, map, keys[0]) => {
+            KeyPlan::IndexAtEnd(keys) if !seen.is_needed() && has_duplicates(block, map, keys[0]) => {
                 self.note_no_key(keys[0]);
                 KeyPlan::None
             }
-            KeyPlan::After(keys) => KeyPlan::Enforced(keys),
+            KeyPlan::IndexAtEnd(keys) => KeyPlan::IndexFromStart(keys),
             plan => plan,
         };
-        if seen.upserts && matches!(self.plan, KeyPlan::Enforced(_)) {
+        if seen.upserts && matches!(self.plan, KeyPlan::IndexFromStart(_)) {
             self.mode = WriteMode::Upsert;
         }
     }
@@ -150,7 +151,7 @@ impl Table {
     /// Whether rows are stored the same with types declared before as after them. With a declared type SQLite converts
     /// some doubles to integers: negative zero, and all whole values in a NUMERIC column.
     fn keeps_types(&self, block: &ParsedBlock) -> bool {
-        let is_numeric = |column: &Column| column.kind() == Type::Numeric;
+        let is_numeric = |column: &Column| column.column_type() == Type::Numeric;
         !self.layout.columns.iter().any(is_numeric) && !block.cells.iter().any(|(_, cell)| cell.is_negative_zero())
     }
 
@@ -162,17 +163,19 @@ impl Table {
 
     /// Returns the `CREATE TABLE` statement.
     pub(crate) fn sql(&self, typed: bool) -> String {
-        let is_after = matches!(self.plan, KeyPlan::After(_));
+        let is_after = matches!(self.plan, KeyPlan::IndexAtEnd(_));
         let columns = self.layout.columns.iter().enumerate().map(|(index, column)| {
             let name = quoted(&column.name);
             // INTEGER PRIMARY KEY would be the rowid and order the rows; INT PRIMARY KEY is not.
             let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
-            let kind = if typed { column.kind() } else { Type::Any };
+            let kind = if typed { column.column_type() } else { Type::Any };
             match &self.plan {
                 KeyPlan::Rowid(key) if *key == index => format!("{name} INTEGER PRIMARY KEY"),
-                KeyPlan::Enforced(keys) | KeyPlan::After(keys) if keys.contains(&index) && (typed || !is_after) => {
+                KeyPlan::IndexFromStart(keys) | KeyPlan::IndexAtEnd(keys)
+                    if keys.contains(&index) && (typed || !is_after) =>
+                {
                     let alone = if keys.len() == 1 { " PRIMARY KEY" } else { "" };
-                    format!("{name} {} NOT NULL{alone}", in_key(column.kind()))
+                    format!("{name} {} NOT NULL{alone}", in_key(column.column_type()))
                 }
                 _ if kind == Type::Any => name,
                 _ => format!("{name} {}", kind.sql()),
@@ -194,7 +197,7 @@ impl Table {
             retype::widen(conn, &self.name, &mut self.layout.columns)?;
         }
         let new: Vec<usize> =
-            (0..self.layout.columns.len()).filter(|index| !self.layout.columns[*index].is_made).collect();
+            (0..self.layout.columns.len()).filter(|index| !self.layout.columns[*index].exists_in_table).collect();
         if !new.is_empty() || !self.is_made {
             if !self.is_made && !self.layout.columns.is_empty() {
                 conn.execute_batch(&self.sql(self.is_typed))?;
@@ -202,12 +205,12 @@ impl Table {
             } else if self.is_made {
                 for index in &new {
                     let column = &self.layout.columns[*index];
-                    let kind = if self.is_typed { column.kind().sql() } else { "" };
+                    let kind = if self.is_typed { column.column_type().sql() } else { "" };
                     let (table, name) = (quoted(&self.name), quoted(&column.name));
                     conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
                 }
             }
-            self.layout.columns.iter_mut().for_each(|column| column.is_made = true);
+            self.layout.columns.iter_mut().for_each(|column| column.exists_in_table = true);
             self.insert.clear();
         }
         if self.insert.is_empty() && self.is_made {
@@ -229,12 +232,12 @@ impl Table {
         if self.plan == KeyPlan::None {
             self.plan = match self.tracker.plan(&self.layout) {
                 // A column cannot become the rowid later.
-                KeyPlan::Rowid(index) => KeyPlan::After(vec![index]),
-                KeyPlan::Enforced(_) => return Err(FinishError::KeyBroken),
+                KeyPlan::Rowid(index) => KeyPlan::IndexAtEnd(vec![index]),
+                KeyPlan::IndexFromStart(_) => return Err(FinishError::KeyBroken),
                 plan => plan,
             };
         }
-        let KeyPlan::After(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
+        let KeyPlan::IndexAtEnd(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
         let first = keys[0];
         let columns: Vec<String> = keys.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
         let (table, columns) = (quoted(&self.name), columns.join(","));

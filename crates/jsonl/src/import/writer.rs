@@ -50,12 +50,12 @@ pub(crate) struct Writer<'a> {
     tx: Option<ImportTx<'a>>,
     rejects: Rejects,
     pub(crate) files: Vec<FileSummary>,
-    /// Table names derived from the file names, which are the names in a schema.
+    /// Table name of each file, derived from its file name. A schema uses these names.
     stems: Vec<String>,
-    /// The first file of each file's table.
-    leaders: Vec<usize>,
+    /// For each file, the first file of the same table, which identifies the table.
+    first_files: Vec<usize>,
     /// Files to read in this pass, by the first file of their table.
-    expected: HashMap<usize, Vec<usize>>,
+    files_in_pass: HashMap<usize, Vec<usize>>,
     /// States of the tables, by their first file.
     pub(crate) tables: HashMap<usize, TableState>,
     /// Files to load again in the next pass.
@@ -83,8 +83,8 @@ impl<'a> Writer<'a> {
             rejects: Rejects::open(options.rejects.as_deref())?,
             files,
             stems,
-            leaders,
-            expected: HashMap::new(),
+            first_files: leaders,
+            files_in_pass: HashMap::new(),
             tables: HashMap::new(),
             reload: Vec::new(),
             stopped_by: None,
@@ -100,19 +100,19 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a file to this pass. Returns the first file of its table.
-    pub(crate) fn expect_file(&mut self, index: usize) -> usize {
-        let leader = self.leaders[index];
-        self.expected.entry(leader).or_default().push(index);
+    pub(crate) fn add_to_pass(&mut self, index: usize) -> usize {
+        let leader = self.first_files[index];
+        self.files_in_pass.entry(leader).or_default().push(index);
         leader
     }
 
     /// Files of a table in this pass.
     fn group(&self, index: usize) -> &[usize] {
-        self.expected.get(&self.leaders[index]).map_or(&[], Vec::as_slice)
+        self.files_in_pass.get(&self.first_files[index]).map_or(&[], Vec::as_slice)
     }
 
     fn table_state(&mut self, index: usize) -> &mut TableState {
-        self.tables.entry(self.leaders[index]).or_default()
+        self.tables.entry(self.first_files[index]).or_default()
     }
 
     /// Handles the next block or the end of a file.
@@ -128,11 +128,12 @@ impl<'a> Writer<'a> {
             Some(_) => {}
         }
         match event {
-            PipelineEvent::Block(block, permit) => {
+            PipelineEvent::Block(block, budget) => {
                 if let Some(load) = &mut self.load
                     && load.waits_for_more()
                 {
-                    // Releases the permit, because a large next block may have to wait for the whole budget.
+                    // A large next block may need the whole memory budget.
+                    drop(budget);
                     load.held = Some(block);
                     return Ok(ControlFlow::Continue(()));
                 }
@@ -140,7 +141,7 @@ impl<'a> Writer<'a> {
                     return Ok(ControlFlow::Break(()));
                 }
                 let next = self.write_block(block);
-                drop(permit);
+                drop(budget);
                 next
             }
             PipelineEvent::End(end) => match self.write_held_block(end.is_ok())? {
@@ -188,7 +189,7 @@ impl<'a> Writer<'a> {
             read: Vec::new(),
             unread: Vec::new(),
             counted: 0,
-            filled_by: None,
+            limit_reached_by: None,
             keys: self.key_check(&table, passes)?,
             table,
             state: if self.tx.is_some() { LoadState::Writing } else { LoadState::Inspecting },
@@ -199,8 +200,9 @@ impl<'a> Writer<'a> {
             has_objects: false,
             needs_conversion: false,
             held: None,
-            has_begun: is_one_of_many,
-            mark: self.rejects.mark()?,
+            // The first of several files is never held.
+            first_block_seen: is_one_of_many,
+            rejects_mark: self.rejects.mark()?,
             started: Timestamp::now(),
             demand: demand.clone(),
             is_replaced: table_state.is_replaced && self.tx.as_ref().is_none_or(|tx| !tx.is_new),
@@ -223,7 +225,7 @@ impl<'a> Writer<'a> {
         if let Some(tx) = &self.tx {
             tx.check()?;
         }
-        if load.state == LoadState::Abandoned || load.is_full() {
+        if load.state == LoadState::Abandoned || load.has_reached_limit() {
             return Ok(ControlFlow::Continue(()));
         }
         let next = match self.options.limit {
@@ -272,14 +274,14 @@ impl<'a> Writer<'a> {
                             written = result.rows;
                             let refused = result.refused.len() as u64;
                             bad.extend(result.refused.into_iter().map(|(line, reason)| (line, 0, reason)));
-                            if let Some(seen) = result.failed_after {
+                            if let Some(seen) = result.stopped_after {
                                 // The remaining rows are only counted.
                                 written = (block.rows.len() as u64).saturating_sub(refused);
                                 load.state = LoadState::Inspecting;
                                 table.observe_keys(block, &map, seen);
                             }
                         }
-                        (None, _) if table.is_old || matches!(table.plan, KeyPlan::Enforced(_)) => {
+                        (None, _) if table.is_old || matches!(table.plan, KeyPlan::IndexFromStart(_)) => {
                             table.observe_keys(block, &map, 0);
                             let refused = table.refused(block, &map, load.keys.as_ref());
                             let refused = refused.map_err(|error| self.failed_check(&error))?;
@@ -291,8 +293,8 @@ impl<'a> Writer<'a> {
                 }
                 Err(LayoutConflict::TooManyColumns | LayoutConflict::KeyMoved) => {
                     // The columns have new indexes, so the key has to be found again.
-                    if !matches!(load.table.plan, KeyPlan::Kept(_)) {
-                        load.table.plan = KeyPlan::Open;
+                    if !matches!(load.table.plan, KeyPlan::Existing(_)) {
+                        load.table.plan = KeyPlan::Undecided;
                     }
                     load.abandon();
                     return Ok(ControlFlow::Continue(()));
@@ -331,6 +333,7 @@ impl<'a> Writer<'a> {
                 reason: reason.to_string(),
             };
             let bytes = block.line(line);
+            // The reader keeps only the start of a line that is too long.
             let is_cut = matches!(reason, ParseErrorKind::TooLong(limit) if bytes.len() <= limit);
             self.rejects.add(rejected.clone(), bytes, is_cut)?;
             let max_errors = match self.options.on_error {
@@ -351,9 +354,9 @@ impl<'a> Writer<'a> {
         let index = load.index;
         match end {
             _ if load.state == LoadState::Abandoned => load.end_file(None),
-            _ if load.is_full() => {
+            _ if load.has_reached_limit() => {
                 // Later files were not read.
-                if load.filled_by == Some(index) {
+                if load.limit_reached_by == Some(index) {
                     load.end_file(None);
                 }
             }
@@ -369,7 +372,7 @@ impl<'a> Writer<'a> {
             return Ok(ControlFlow::Continue(()));
         }
         self.end_table(load)?;
-        self.expected.remove(&self.leaders[index]);
+        self.files_in_pass.remove(&self.first_files[index]);
         Ok(ControlFlow::Continue(()))
     }
 
@@ -378,10 +381,10 @@ impl<'a> Writer<'a> {
         let load = self.load.take();
         if failed {
             // The rejects of rows that are rolled back are removed.
-            let is_lost = self.tx.as_ref().is_some_and(|tx| tx.is_new) && !self.options.resume;
+            let discards_database = self.tx.as_ref().is_some_and(|tx| tx.is_new) && !self.options.resume;
             match &load {
-                _ if is_lost => self.rejects.discard(None)?,
-                Some(load) => self.rejects.discard(Some(load.mark))?,
+                _ if discards_database => self.rejects.discard(None)?,
+                Some(load) => self.rejects.discard(Some(load.rejects_mark))?,
                 None => {}
             }
         }
@@ -427,5 +430,6 @@ pub(crate) fn quoted_list(names: &[String]) -> String {
 fn needs_reload(table: &Table) -> bool {
     let columns = &table.layout.columns;
     let inferred = || columns.iter().filter(|column| column.rule == crate::keys::ColumnRule::Inferred);
-    inferred().any(|column| !column.types.is_lossless()) || (table.is_old && inferred().any(|column| !column.is_made))
+    inferred().any(|column| !column.types.is_lossless())
+        || (table.is_old && inferred().any(|column| !column.exists_in_table))
 }

@@ -42,10 +42,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Whether the queue's best task precedes one with this sort key.
     pub(crate) fn has_better_than(&self, sort_key: u64) -> bool {
-        self.best_rank_hint.0.load(Relaxed) > sort_key.saturating_add(1)
+        self.best_sort_key_hint.0.load(Relaxed) > sort_key.saturating_add(1)
     }
 
-    /// Finds a task for a worker whose local queue is empty. Takes up to `batch` tasks at once: returns one and puts
+    /// Finds a task in the shared queue, or steals one. Takes up to `batch` tasks at once: returns one and puts
     /// the others into the worker's local queue, where other workers can steal them.
     pub(crate) fn next_task(
         &self,
@@ -60,6 +60,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             SearchState::NotStarted => {}
             SearchState::Spinning => state.searching -= 1,
             SearchState::Asleep => {
+                // Polled without being woken: stays asleep, with its new waker.
                 if let Some((_, waiting)) = state.idle.iter_mut().find(|(id, _)| *id == worker.id) {
                     waiting.clone_from(&waker());
                     return Found::Nothing;
@@ -69,7 +70,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
         let has_spun = std::mem::replace(search, SearchState::NotStarted) != SearchState::NotStarted;
         if state.finished || state.cancelled {
-            return Found::PoolEnded;
+            return Found::Exit;
         }
         if let Some(task) = self.pop_batch(&mut state, worker, batch) {
             // A spawner may have woken no worker because this one was searching: see `wake_one`.
@@ -82,7 +83,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             wakes.wake();
             return Found::Task(task);
         }
-        // The worker passed over its local queue for the shared one, which another worker emptied first.
+        // The worker preferred a better task in the shared queue, which another worker took first.
         if worker.local_len() > 0 {
             return Found::LocalQueue;
         }
@@ -133,7 +134,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             self.sleeping_workers.0.store(state.idle.len(), Relaxed);
             let task = stolen.pop_front().expect("stolen tasks are never empty");
             worker.push_batch(stolen.into_iter());
-            // The spawner of these tasks woke only this worker.
+            // A spawner wakes at most one worker, so this one wakes the next if more tasks can be stolen.
             let to_wake = if any_local_tasks(&state) { self.wake_one(&mut state) } else { None };
             drop(state);
             to_wake.into_iter().for_each(panics::wake);
@@ -146,7 +147,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             let wakes = self.wake_all(&mut state);
             drop(state);
             wakes.wake();
-            return Found::PoolEnded;
+            return Found::Exit;
         }
         *search = SearchState::Asleep;
         Found::Nothing

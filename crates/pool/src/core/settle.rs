@@ -45,7 +45,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Records and delivers the final failure of a task.
     pub(crate) fn fail(&self, task: Task<T, W>, error: TaskError) {
         let ran = !matches!(error.cause(), Cause::BreakerOpen);
-        let attempts = task.failed().max(u32::from(ran));
+        let attempts = task.failed_attempts().max(u32::from(ran));
         let failure = Failure { task: task.task_ref(), attempts, error: Arc::new(error) };
         tracing::debug!(task = %failure.task, attempts = failure.attempts, error = %failure.error, "task failed");
         // The values that the closure owns are dropped before the failure is delivered.
@@ -69,7 +69,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Settles a task that will not be started again: never started, or failed with its last attempt's error.
     pub(crate) fn mark_never_started(&self, mut task: Task<T, W>) {
-        let tried = task.failed() > 0;
+        let tried = task.failed_attempts() > 0;
         let error = task.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());
         if let Some(error) = error.filter(|_| tried) {
             self.lock().failed_outside_workers += 1;

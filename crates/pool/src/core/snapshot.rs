@@ -17,9 +17,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Reads the counters, and calls `extract` under the lock to read other parts of the state.
     ///
-    /// Workers count without the lock while this reads, so the order matters: first the tasks that have ended, then
-    /// those that run, last those that were submitted or spawned. A task is counted in each of these before it is
-    /// counted in the one read earlier, so no snapshot shows more tasks ended or running than submitted.
+    /// Workers count without the lock while this reads. A task is counted as submitted or spawned, then as running, then
+    /// as ended. This reads in the reverse order, so no snapshot shows more tasks ended or running than submitted.
     fn snapshot<R>(&self, extract: impl FnOnce(&State<T, W>) -> R) -> (PoolStats, R) {
         let counters = WorkerCounters::default();
         let state = self.lock();

@@ -23,11 +23,11 @@ use std::{
 impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(super) fn has_room(&self, state: &State<T, W>) -> bool {
         let used = state.queue.len() + state.delayed.len() + state.reserved;
-        used < self.config.queue_capacity && self.in_window(state)
+        used < self.config.queue_capacity && self.is_within_reader_limit(state)
     }
 
     /// Whether the next task stays within [`Config::max_ahead_of_reader`](crate::builder::Config::max_ahead_of_reader).
-    pub(super) fn in_window(&self, state: &State<T, W>) -> bool {
+    pub(super) fn is_within_reader_limit(&self, state: &State<T, W>) -> bool {
         let Some(results) = self.results.as_ref().filter(|_| self.config.in_submit_order) else {
             return true;
         };
@@ -88,8 +88,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(super) fn update_best_hint(&self, state: &State<T, W>) {
         if self.config.is_ranked() {
             let best = state.queue.best().map_or(0, |rank| rank.saturating_add(1));
-            if self.best_rank_hint.0.load(Relaxed) != best {
-                self.best_rank_hint.0.store(best, Relaxed);
+            if self.best_sort_key_hint.0.load(Relaxed) != best {
+                self.best_sort_key_hint.0.store(best, Relaxed);
             }
         }
     }

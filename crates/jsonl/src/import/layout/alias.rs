@@ -49,6 +49,6 @@ impl Column {
 
     /// Whether the table has the column and its original key is known.
     pub(super) fn has_own_key(&self) -> bool {
-        self.is_old && self.path.as_ref().is_some_and(|path| !path.is_empty())
+        self.existed_before_import && self.path.as_ref().is_some_and(|path| !path.is_empty())
     }
 }

@@ -37,7 +37,7 @@ impl Layout {
         });
         let named = key.iter().chain(&options.indexes).chain(&options.filename_column).chain(of_schema);
         let mut names: Vec<String> = named.cloned().collect();
-        if key.is_empty() && !self.columns.iter().any(|column| column.is_old) {
+        if key.is_empty() && !self.columns.iter().any(|column| column.existed_before_import) {
             names.extend(DEFAULT_KEY_NAMES.map(str::to_owned));
         }
         let folded = names.iter().map(|name| folded(name)).collect();
@@ -48,7 +48,11 @@ impl Layout {
     /// the last keys move to the overflow column. Returns false if the reserved columns leave no room for that.
     pub(super) fn shrink(&mut self, reserved: &Reserved) -> bool {
         let mut flattened: HashMap<&[u8], usize> = HashMap::new();
-        let paths = self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
+        let paths = self
+            .columns
+            .iter()
+            .filter(|column| !column.existed_before_import)
+            .filter_map(|column| column.path.as_ref());
         for path in paths.filter(|path| path.len() > 1) {
             *flattened.entry(&path[0]).or_default() += 1;
         }
@@ -61,14 +65,15 @@ impl Layout {
                 String::from_utf8_lossy(&key)
             ));
             let is_kept = |column: &Column| {
-                column.is_old || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
+                column.existed_before_import
+                    || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
             };
             self.columns.retain(is_kept);
             self.whole.push(key);
         } else if is_flattened {
             self.is_flat = true;
             self.notes.push("there are too many keys for columns: objects are not flattened".to_owned());
-            self.columns.retain(|column| column.is_old);
+            self.columns.retain(|column| column.existed_before_import);
         } else if !self.move_to_overflow(reserved) {
             return false;
         }
@@ -78,8 +83,9 @@ impl Layout {
 
     /// Moves keys to the overflow column. Keeps the reserved columns and the first of the others.
     fn move_to_overflow(&mut self, reserved: &Reserved) -> bool {
-        let is_reserved =
-            |column: &Column| column.is_old || column.path.as_ref().is_some_and(|path| reserved.has(path));
+        let is_reserved = |column: &Column| {
+            column.existed_before_import || column.path.as_ref().is_some_and(|path| reserved.has(path))
+        };
         let reserved_count = self.columns.iter().filter(|column| is_reserved(column)).count();
         let Some(mut room) = (MAX_COLUMNS - 1).checked_sub(reserved_count) else { return false };
         let had_overflow = self.overflow.take().map(|index| self.columns.remove(index)).is_some();

@@ -34,7 +34,7 @@ impl Table {
         let mut result = Written::default();
         if !self.is_made {
             // All rows so far are `{}`. They are written when there is a column.
-            result.failed_after = (!block.rows.is_empty()).then_some(0);
+            result.stopped_after = (!block.rows.is_empty()).then_some(0);
             return Ok(result);
         }
         let mut statement = conn.prepare_cached(&self.insert)?;
@@ -48,10 +48,10 @@ impl Table {
             self.tracker.observe(cells, map, &self.layout);
             match &self.plan {
                 KeyPlan::Rowid(_) if !self.tracker.is_ascending => {
-                    result.failed_after = Some(number as usize);
+                    result.stopped_after = Some(number as usize);
                     return Ok(result);
                 }
-                KeyPlan::Enforced(keys) => {
+                KeyPlan::IndexFromStart(keys) => {
                     if let Some(missing) = keys.iter().find(|key| is_missing(cells, map, **key)) {
                         result.refused.push((row.line, self.missing_key_error(*missing)));
                         continue;
@@ -147,7 +147,7 @@ impl Table {
         let missing = match self.mode {
             WriteMode::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
             WriteMode::Insert if !self.is_old => {
-                let keys = if let KeyPlan::Enforced(keys) = &self.plan { &keys[..] } else { &[] };
+                let keys = if let KeyPlan::IndexFromStart(keys) = &self.plan { &keys[..] } else { &[] };
                 keys.iter().copied().find(|key| is_missing(cells, map, *key))
             }
             WriteMode::Insert => {

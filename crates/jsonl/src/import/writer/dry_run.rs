@@ -15,8 +15,8 @@ impl Writer<'_> {
     /// Returns a duplicate key check once columns and types are known: from the second pass, and not for an upsert.
     pub(super) fn key_check(&self, table: &Table, passes: u32) -> Result<Option<KeyCheck>> {
         let is_known = match table.plan {
-            KeyPlan::Enforced(_) => true,
-            KeyPlan::Kept(_) => passes > 1 && !table.plan.columns().is_empty(),
+            KeyPlan::IndexFromStart(_) => true,
+            KeyPlan::Existing(_) => passes > 1 && !table.plan.columns().is_empty(),
             _ => false,
         };
         if self.tx.is_some() || !is_known || self.options.existing == ExistingTable::Upsert {
@@ -34,8 +34,8 @@ impl Writer<'_> {
     pub(super) fn is_key_unchecked(&self, load: &FileLoad) -> bool {
         let (table, tracker) = (&load.table, &load.table.tracker);
         let may_reject = match tracker.plan(&table.layout) {
-            KeyPlan::Enforced(_) => true,
-            KeyPlan::After(_) => !tracker.upserts,
+            KeyPlan::IndexFromStart(_) => true,
+            KeyPlan::IndexAtEnd(_) => !tracker.upserts,
             _ => false,
         };
         self.tx.is_none()
@@ -43,7 +43,7 @@ impl Writer<'_> {
             && !table.is_old
             && tracker.is_needed()
             && may_reject
-            && !matches!(table.plan, KeyPlan::Enforced(_))
+            && !matches!(table.plan, KeyPlan::IndexFromStart(_))
     }
 
     pub(super) fn failed_check(&self, error: &rusqlite::Error) -> Error {

@@ -57,7 +57,7 @@ impl Writer<'_> {
             }
             LoadState::Inspecting if self.is_key_unchecked(&load) => {
                 load.fix_types();
-                load.table.plan = KeyPlan::Enforced(load.table.tracker.columns.clone());
+                load.table.plan = KeyPlan::IndexFromStart(load.table.tracker.columns.clone());
                 self.reload_table(load)
             }
             LoadState::Inspecting if self.tx.is_some() && !load.table.layout.columns.is_empty() => {
@@ -103,7 +103,7 @@ impl Writer<'_> {
             }
             Err(FinishError::KeyBroken) => {
                 load.fix_types();
-                load.table.plan = KeyPlan::Enforced(load.table.tracker.columns.clone());
+                load.table.plan = KeyPlan::IndexFromStart(load.table.tracker.columns.clone());
                 self.reload_table(load)
             }
             Err(FinishError::Sqlite(error)) if is_table_mismatch(&error) => {
@@ -129,7 +129,7 @@ impl Writer<'_> {
     fn reload_table(&mut self, mut load: FileLoad) -> Result<()> {
         let index = load.index;
         self.rollback(&load)?;
-        self.rejects.rollback(load.mark)?;
+        self.rejects.rollback(load.rejects_mark)?;
         self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
         let table_state = self.table_state(index);
         if table_state.passes >= MAX_PASSES {
@@ -137,7 +137,7 @@ impl Writer<'_> {
             return self.fail_all(&load, &why);
         }
         for column in &mut load.table.layout.columns {
-            column.is_made = column.is_old;
+            column.exists_in_table = column.existed_before_import;
         }
         tracing::info!(table = %load.table.name, pass = table_state.passes, "reading the files of the table again");
         table_state
@@ -151,7 +151,7 @@ impl Writer<'_> {
     /// Reads the files of a table again, without those that could not be read.
     fn restart_without_unread(&mut self, load: &FileLoad) -> Result<()> {
         self.rollback(load)?;
-        self.rejects.rollback(load.mark)?;
+        self.rejects.rollback(load.rejects_mark)?;
         self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
         let table_state = self.table_state(load.index);
         if let Some(initial) = table_state.initial.clone() {
@@ -207,11 +207,11 @@ impl Writer<'_> {
                 table.layout.notes.push(UNCHECKED.to_owned());
                 return Ok(());
             }
-            if let KeyPlan::Enforced(_) = table.plan {
+            if let KeyPlan::IndexFromStart(_) = table.plan {
                 return Ok(());
             }
             table.plan = table.tracker.plan(&table.layout);
-            if let KeyPlan::After(_) = table.plan {
+            if let KeyPlan::IndexAtEnd(_) = table.plan {
                 table
                     .layout
                     .notes
@@ -283,8 +283,12 @@ impl Writer<'_> {
         file.rejected = read.rejected;
         file.blank = read.blank;
         file.bytes = read.fingerprint.as_ref().map_or(file.bytes, |fingerprint| fingerprint.bytes);
-        file.columns =
-            table.layout.columns.iter().map(|column| (column.name.clone(), column.kind().sql().to_owned())).collect();
+        file.columns = table
+            .layout
+            .columns
+            .iter()
+            .map(|column| (column.name.clone(), column.column_type().sql().to_owned()))
+            .collect();
         file.primary_key = table.key();
         let has_table = !table.layout.columns.is_empty();
         if !has_table && *self.target != Target::ValidateOnly {
@@ -351,7 +355,7 @@ impl Writer<'_> {
     /// Minimum number of rows of the table, if known without counting the rows of an existing table.
     fn table_rows(&self, load: &FileLoad, tx: &ImportTx<'_>) -> Result<Option<u64>> {
         let table = &load.table;
-        let table_state = self.tables.get(&self.leaders[load.index]);
+        let table_state = self.tables.get(&self.first_files[load.index]);
         let before = table_state.and_then(|table_state| table_state.table_rows);
         Ok(match (table.mode, table.is_old) {
             (WriteMode::Insert, _) => Some(before.unwrap_or(0) + load.all_rows()),
@@ -376,13 +380,13 @@ fn changes(layout: &Layout) -> Vec<String> {
     let names = |columns: Vec<&Column>| {
         columns.iter().map(|column| format!("{:?}", column.name)).collect::<Vec<_>>().join(", ")
     };
-    let new: Vec<&Column> = layout.columns.iter().filter(|column| !column.is_old).collect();
+    let new: Vec<&Column> = layout.columns.iter().filter(|column| !column.existed_before_import).collect();
     let mut changes = Vec::new();
     if !new.is_empty() {
         changes.push(format!("gets new columns: {}", names(new)));
     }
     let wider = layout.columns.iter().filter_map(|column| {
-        let (before, now) = (column.before?, column.declared?);
+        let (before, now) = (column.current_type?, column.widened_type?);
         let word = |kind: Type| if kind == Type::Any { "untyped" } else { kind.sql() };
         (before != now).then(|| format!("the column {:?} is {}, becomes {}", column.name, word(before), word(now)))
     });

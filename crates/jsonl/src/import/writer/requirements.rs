@@ -11,7 +11,7 @@ impl Writer<'_> {
     /// Whether a new table lacks its required key. With several tables, `--primary-key` applies to those that have it.
     pub(super) fn lacks_key(&self, load: &FileLoad, rows: u64) -> bool {
         let (table, tracker) = (&load.table, &load.table.tracker);
-        let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
+        let is_only_table = self.first_files.iter().all(|leader| *leader == self.first_files[0]);
         let key_applies = is_only_table || self.schema(load.index).is_some_and(TableSchema::has_key);
         !table.is_old
             && *self.target != Target::ValidateOnly
@@ -24,7 +24,7 @@ impl Writer<'_> {
     /// Whether the rows have none of the columns of `--columns`. Of several new tables, only those that have one count.
     pub(super) fn lacks_columns(&self, load: &FileLoad) -> bool {
         let layout = &load.table.layout;
-        let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
+        let is_only_table = self.first_files.iter().all(|leader| *leader == self.first_files[0]);
         let columns_apply = is_only_table || load.table.is_old || load.is_replaced;
         !self.options.columns.is_empty()
             && *self.target != Target::ValidateOnly
