@@ -21,7 +21,7 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 pub(crate) struct CommandLine {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
-    /// Exit codes that count as success.
+    /// Exit statuses that count as success.
     pub(crate) success_codes: &'static [i32],
 }
 

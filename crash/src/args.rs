@@ -15,14 +15,14 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Kill task workers in each round, then check the database. Exit codes: 0 no violations, 1 violations, 2 the
+    /// Kill task workers in each round, then check the database. Exit statuses: 0 no violations, 1 violations, 2 the
     /// system failed, 3 not possible on this machine
     Run(Settings),
-    /// Kill scans and resume them. Exit codes as for run
+    /// Kill scans and resume them. Exit statuses as for run
     Scan(ProgramSettings),
-    /// Kill or interrupt imports and resume them. Exit codes as for run
+    /// Kill or interrupt imports and resume them. Exit statuses as for run
     Import(ProgramSettings),
-    /// Kill consumers of RabbitMQ and the broker. Exit codes as for run
+    /// Kill consumers of RabbitMQ and the broker. Exit statuses as for run
     Consume(ProgramSettings),
     /// Run tasks until standard input ends (started by the harness)
     Worker(ProcessArgs),

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use common::{Home, SlowScan};
 use serde_json::{Value, json};
 
-const UNREAD: &str = "2 files that can be duplicates were not compared yet";
+const UNREAD: &str = "2 files that may have duplicates were not compared yet";
 
 fn library() -> Home {
     let home = Home::new();

@@ -20,7 +20,7 @@ fn jobs_show_has_the_output_of_each_failed_attempt() {
     run_due_tasks(&home);
     let task = home.json(&["jobs", "show", "1"]);
     assert_shape("jobs-show-failures", &task["failures"]);
-    assert_eq!(task["failures"][0]["reason"], "exit code 1");
+    assert_eq!(task["failures"][0]["reason"], "exit status 1");
     let output = task["failures"][0]["output"].as_str().unwrap();
     assert!(output.starts_with("--- stderr\nno disk\n--- stdout\n"), "{output}");
     assert!(output.ends_with("\n999\n1000") && output.lines().count() < 40, "{output}");

@@ -284,7 +284,7 @@ fn dead_letters_are_listed_and_retried() {
     let store = home.store();
     home.check(&["dead", "list"], 0, "no dead letters; `gristmill jobs list` lists all tasks", "");
     store.tasks().enqueue(NewTask::new("a", "{\"n\": 1}")).unwrap();
-    dead_letter(&store, "a", "exit code 3");
+    dead_letter(&store, "a", "exit status 3");
     store.tasks().enqueue(NewTask::new("b", "2")).unwrap();
     dead_letter(&store, "b", "no such host");
     store.close();
@@ -293,7 +293,7 @@ fn dead_letters_are_listed_and_retried() {
     let list = home.json(&["dead", "list"]);
     assert_shape("dead-list", &list);
     assert_eq!(list["items"][0]["failure_reason"], "no such host");
-    home.check(&["dead", "list", "--reason", "code 3"], 0, "exit code 3", "");
+    home.check(&["dead", "list", "--reason", "status 3"], 0, "exit status 3", "");
     home.check(&["dead", "list", "--kind", "c"], 0, "no dead letter matches", "");
     home.check(&["jobs", "show", "2"], 0, "next          gristmill dead show 2 shows the dead letter", "");
     assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], 1);

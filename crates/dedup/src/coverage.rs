@@ -173,10 +173,10 @@ impl Coverage {
             (number > 0).then(|| format!("{number} {noun}{ending} {}", predicate.replace("{was}", verb)))
         };
         let counts = [
-            counted(uncompared, "file", "that can be duplicates {was} not compared yet"),
+            counted(uncompared, "file", "that may have duplicates {was} not compared yet"),
             counted(unreadable_files, "file", "could not be read"),
             counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
-            counted(unreadable_folders, "folder", "could not be read; the files below are unknown"),
+            counted(unreadable_folders, "folder", "could not be read, so files are missing here"),
         ];
         let unscanned = self
             .unscanned_folders

@@ -157,7 +157,8 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
         summary.removed_files = removed;
         summary.excluded_files = excluded.load(Ordering::Relaxed);
         summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
-        summary.resumed = scans.iter().any(|scan| scan.resumed);
+        summary.resumed_from = scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
+        summary.resumed = summary.resumed_from.is_some();
         summary.interrupted = handle.is_cancelled();
         fill_summary(&mut summary, handle, &counters);
         if summary.interrupted {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gristmill_store::UtcTime;
 use gristmill_store::catalog::Group;
 use serde::Serialize;
 
@@ -14,6 +15,9 @@ pub struct ScanSummary {
     pub interrupted: bool,
     /// Whether the scan resumed one that was cancelled or killed.
     pub resumed: bool,
+    /// Start of the scan that was resumed.
+    #[serde(skip)]
+    pub resumed_from: Option<UtcTime>,
     /// Number of folders walked, including the roots.
     pub folders: u64,
     /// Number of files found in these folders.

@@ -1,6 +1,6 @@
 //! The kind `exec`: runs a command as a durable task.
 //!
-//! Owns how a command is started, awaited and terminated, and which outcome its exit code has. No shell is involved:
+//! Owns how a command is started, awaited and terminated, and which outcome its exit status has. No shell is involved:
 //! the arguments in the payload are passed to the program unchanged.
 //!
 //! | the command | the task |
@@ -11,7 +11,7 @@
 //! | is killed by a signal, or exceeds its timeout | is retried |
 //! | does not exist, or cannot be executed | becomes a dead letter |
 //!
-//! The lists `permanent` and `transient` of exit codes in the payload take precedence. The command gets the environment
+//! The lists `permanent` and `transient` of exit statuses in the payload take precedence. The command gets the environment
 //! variables `GRISTMILL_TASK_ID` (number of the task, the same in every attempt), `GRISTMILL_ATTEMPT` (number of this
 //! start) and `GRISTMILL_REDELIVERED` (1 if the task was or may have been started before, otherwise 0).
 //!
@@ -61,10 +61,10 @@ pub struct Command {
     /// Timeout of one attempt in seconds; default: [`ExecSettings::timeout`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
-    /// Exit codes that make the task a dead letter.
+    /// Exit statuses that make the task a dead letter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permanent: Vec<i32>,
-    /// Exit codes after which the task is retried.
+    /// Exit statuses after which the task is retried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transient: Vec<i32>,
 }
@@ -193,7 +193,7 @@ fn classify(command: &Command, status: ExitStatus) -> Outcome {
         // Formatted as "signal: 9 (SIGKILL)".
         return Outcome::Transient(format!("ended by a {status}"));
     };
-    let reason = format!("exit code {code}");
+    let reason = format!("exit status {code}");
     match code {
         _ if command.permanent.contains(&code) => Outcome::Permanent(reason),
         _ if command.transient.contains(&code) => Outcome::Transient(reason),

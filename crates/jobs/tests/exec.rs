@@ -156,15 +156,15 @@ fn check_failure(command: &Command, expected: TaskStatus, reason: &str) {
 
 #[test]
 fn exit_code_decides_between_retry_and_dead_letter() {
-    check_failure(&shell("exit 1"), TaskStatus::Scheduled, "exit code 1");
-    check_failure(&shell("exit 75"), TaskStatus::Scheduled, "exit code 75");
-    check_failure(&shell("exit 64"), TaskStatus::Failed, "exit code 64");
-    check_failure(&shell("exit 127"), TaskStatus::Failed, "exit code 127");
+    check_failure(&shell("exit 1"), TaskStatus::Scheduled, "exit status 1");
+    check_failure(&shell("exit 75"), TaskStatus::Scheduled, "exit status 75");
+    check_failure(&shell("exit 64"), TaskStatus::Failed, "exit status 64");
+    check_failure(&shell("exit 127"), TaskStatus::Failed, "exit status 127");
     check_failure(&shell("kill -9 $$"), TaskStatus::Scheduled, "signal: 9");
     let permanent = Command { permanent: vec![1], ..shell("exit 1") };
-    check_failure(&permanent, TaskStatus::Failed, "exit code 1");
+    check_failure(&permanent, TaskStatus::Failed, "exit status 1");
     let transient = Command { transient: vec![64], ..shell("exit 64") };
-    check_failure(&transient, TaskStatus::Scheduled, "exit code 64");
+    check_failure(&transient, TaskStatus::Scheduled, "exit status 64");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn dead_letter_has_the_output_of_the_command() {
     let fixture = Fixture::new();
     run(&fixture, &shell("echo so far; echo no disk >&2; exit 70"), once());
     let dead_letter = fixture.store.dead_letters().get(1).unwrap();
-    assert_eq!(dead_letter.failure_reason, "exit code 70");
+    assert_eq!(dead_letter.failure_reason, "exit status 70");
     let details = dead_letter.error_details.unwrap();
     assert!(details.contains("--- stderr\nno disk") && details.contains("--- stdout\nso far"), "{details}");
 }

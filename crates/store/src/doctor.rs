@@ -410,7 +410,7 @@ impl Examination<'_> {
             self.checkup.dead_letters = dead_letters;
             if dead_letters > 0 {
                 let what = count_phrase(dead_letters, "dead letter", "", "stored");
-                let next = "`gristmill dead list` shows them; `gristmill dead retry` retries tasks";
+                let next = "`gristmill dead list` lists dead letters; `gristmill dead retry` retries tasks";
                 self.checkup.report(Severity::Note, what, next);
             }
         }

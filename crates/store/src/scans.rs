@@ -270,7 +270,8 @@ fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Re
     if !alive {
         return Ok(());
     }
-    let since = found.scan.started_at;
+    let started = found.scan.started_at.to_string();
+    let since = started.get(..19).unwrap_or(&started);
     // The part in parentheses is only for the liveness check.
     let holder = holder.split(" (").next().unwrap_or(holder);
     Err(Error::Conflict(format!("already being scanned since {since} UTC by {holder}")))

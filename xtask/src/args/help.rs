@@ -27,7 +27,7 @@ Examples:
   cargo xtask fuzz                   Run 20 million inputs
   cargo xtask bench                  List the benchmarks
 
-Exit codes: 0 success, 1 a failed test or a user error, 2 a system error
+Exit statuses: 0 success, 1 a failed test or a user error, 2 a system error
 ";
 
 pub(crate) const TEST_HELP: &str = "\

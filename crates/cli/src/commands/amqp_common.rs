@@ -88,7 +88,7 @@ pub(super) async fn close(client: Client) {
     let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown(Duration::ZERO)).await;
 }
 
-/// Adds advice to an error of the broker. Errors that the user can fix have exit code 1.
+/// Adds advice to an error of the broker. Errors that the user can fix have exit status 1.
 pub(super) fn failed(error: AmqpError) -> Error {
     let text = error.to_string();
     let elsewhere = "choose another with --uri, GRISTMILL_AMQP_URI or amqp.uri in the settings file";

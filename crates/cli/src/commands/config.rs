@@ -83,7 +83,10 @@ fn as_value(setting: &ResolvedSetting) -> Value {
 fn init(context: &Context) -> Result<(), Error> {
     let path = context.config_path()?;
     let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => Error::Setting(format!("{} exists and was not changed", path_text(&path))),
+        std::io::ErrorKind::AlreadyExists => Error::Setting(format!(
+            "{} exists and was not changed; edit it, or write another with --config FILE",
+            path_text(&path)
+        )),
         _ => Error::cannot_write(&path, &error, "choose another file with --config"),
     };
     if let Some(folder) = path.parent() {

@@ -28,7 +28,7 @@ A task becomes a dead letter when its last attempt has failed or it failed perma
 
 Examples:
   gristmill dead list
-  gristmill dead list --kind exec --reason 'exit code 3'
+  gristmill dead list --kind exec --reason 'exit status 3'
   gristmill dead list --json --limit 200 --after 41";
 
 const RETRY: &str = "\

@@ -15,7 +15,7 @@ fn runs(fixture: &Fixture) -> Vec<Vec<Value>> {
     text.split("--\n").filter(|run| !run.is_empty()).map(|run| run.lines().map(parse).collect()).collect()
 }
 
-/// Appends its input to the file `runs`. Fails with exit code 3 if a message contains `bad`.
+/// Appends its input to the file `runs`. Fails with exit status 3 if a message contains `bad`.
 const SCRIPT: &str = "cat > in-$$; grep -q bad in-$$; bad=$?; \
     test $(wc -l < in-$$) = $GRISTMILL_BATCH || exit 66; test -z \"$GRISTMILL_MESSAGE_ID\" || exit 66; \
     (flock 9; cat in-$$ >> runs; echo -- >> runs) 9> lock; test $bad != 0 || exit 3";

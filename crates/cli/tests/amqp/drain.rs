@@ -1,4 +1,4 @@
-//! `gristmill consume --drain`: when it ends, and with which exit code.
+//! `gristmill consume --drain`: when it ends, and with which exit status.
 
 use std::process::Stdio;
 

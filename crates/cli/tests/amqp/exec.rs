@@ -87,7 +87,7 @@ fn exit_code_decides_between_done_retry_and_dead_letter() {
     assert_eq!(dead.len(), 1);
     assert_eq!(body(&dead[0]), "65");
     assert_eq!(header(&dead[0], "x-gristmill-reason"), "permanent");
-    assert_eq!(header(&dead[0], "x-gristmill-error"), "exit code 65\n--- stderr\nbad 65");
+    assert_eq!(header(&dead[0], "x-gristmill-error"), "exit status 65\n--- stderr\nbad 65");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `--exec`: runs a command for each message.
 //!
 //! Starts the command without a shell, passes the message on standard input, enforces the timeout, and classifies the
-//! exit code as the task kind `exec` does. A command has its own process group, killed on cancellation.
+//! exit status as the task kind `exec` does. A command has its own process group, killed on cancellation.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -342,7 +342,7 @@ fn classify(status: ExitStatus) -> ExitOutcome {
         // The status prints as "signal: 9 (SIGKILL)".
         return ExitOutcome::Transient(format!("killed by {status}"));
     };
-    let reason = format!("exit code {code}");
+    let reason = format!("exit status {code}");
     match code {
         0 => ExitOutcome::Done,
         // EX_UNAVAILABLE; a shell returns 126 for a program that it cannot run and 127 for one that it does not find.
@@ -385,13 +385,13 @@ mod tests {
         let classified = |code: i32| classify(ExitStatus::from_raw(code << 8));
         assert_eq!(classified(0), ExitOutcome::Done);
         for code in [1, 2, 63, 75, 79, 124, 125, 128, 255] {
-            assert_eq!(classified(code), ExitOutcome::Transient(format!("exit code {code}")));
+            assert_eq!(classified(code), ExitOutcome::Transient(format!("exit status {code}")));
         }
         for code in [69, 126, 127] {
-            assert_eq!(classified(code), ExitOutcome::Unavailable(format!("exit code {code}")));
+            assert_eq!(classified(code), ExitOutcome::Unavailable(format!("exit status {code}")));
         }
         for code in [64, 65, 68, 70, 74, 76, 78] {
-            assert_eq!(classified(code), ExitOutcome::Permanent(format!("exit code {code}")));
+            assert_eq!(classified(code), ExitOutcome::Permanent(format!("exit status {code}")));
         }
         assert_eq!(
             classify(ExitStatus::from_raw(9)),

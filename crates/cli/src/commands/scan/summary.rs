@@ -9,7 +9,7 @@ use crate::commands::completeness::Completeness;
 use crate::commands::root_paths::{bytes as non_utf8_bytes, path_text};
 use crate::error::Error;
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands};
+use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands, utc};
 
 pub(super) struct ScanSummaryView<'a> {
     pub(super) summary: &'a ScanSummary,
@@ -53,8 +53,8 @@ impl ScanSummaryView<'_> {
         if summary.interrupted {
             lines.push("stopped; what was found is saved, and the same command resumes the scan".to_owned());
         }
-        if summary.resumed {
-            lines.push("resumed a scan that was stopped (--restart starts over)".to_owned());
+        if let Some(start) = summary.resumed_from {
+            lines.push(format!("resumed the stopped scan of {} (--restart starts over)", utc(start)));
         }
         lines.push(self.totals());
         lines.extend(self.changes());
