@@ -139,7 +139,7 @@ fn unreadable_row_becomes_a_dead_letter_and_others_run() {
     let dead_letters = store.dead_letters().list(&Default::default(), None, 9).unwrap().items;
     assert!(!dead_letters.is_empty());
     assert!(
-        dead_letters.iter().all(|dead_letter| dead_letter.failure_reason.contains("cannot be read")),
+        dead_letters.iter().all(|dead_letter| dead_letter.failure_reason.contains("cannot read the row")),
         "{dead_letters:?}"
     );
 }

@@ -352,7 +352,7 @@ fn scan_held_by_another_process_is_refused_with_its_id() {
     let error = fixture.try_scan(roots, &ScanOptions::default(), &Arc::default()).expect_err("it is being scanned");
     let text = error.to_string();
     assert!(error.is_user_error() && text.contains(&format!("process {} on", other.id())), "{text}");
-    assert!(text.contains("tree") && text.contains("being scanned already"), "{text}");
+    assert!(text.contains("tree") && text.contains("already being scanned"), "{text}");
     // With any options.
     let restart = ScanOptions { restart: true, ..ScanOptions::default() };
     assert!(fixture.try_scan(roots, &restart, &Arc::default()).is_err());
