@@ -41,7 +41,7 @@ pub enum Error {
     Ctl {
         /// Its arguments.
         args: String,
-        /// Its output.
+        /// What the program printed.
         output: String,
     },
 }

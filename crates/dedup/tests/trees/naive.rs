@@ -8,7 +8,6 @@ use proptest::prelude::*;
 
 use crate::trees::{CatalogFixture, FileContent, TestFile, file, skipped_entry};
 
-/// A random tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     folders: BTreeMap<PathBuf, Folder>,

@@ -108,7 +108,6 @@ impl Schema {
     }
 }
 
-/// One import.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Import {
     pub(crate) files: Vec<File>,

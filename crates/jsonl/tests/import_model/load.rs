@@ -27,7 +27,6 @@ pub(crate) struct Load<'a> {
     pub(crate) key_differs: bool,
 }
 
-/// One file.
 pub(crate) struct Part<'a> {
     pub(crate) file: &'a File,
     pub(crate) of_file: &'a FileSummary,
