@@ -17,7 +17,7 @@ pub fn retry(store: &Store, kinds: &[TaskKind], dead_letter: i64) -> Result<Enqu
     store.dead_letters().retry(dead_letter, rebuild_task(kinds, &found)?)
 }
 
-/// Number of dead letters that [`retry_all`] retried or refused.
+/// Dead letters that [`retry_all`] retried, refused or left to the client of the broker.
 #[derive(Debug, Default)]
 pub struct RetrySummary {
     /// New tasks, with the numbers of their dead letters.
