@@ -38,8 +38,8 @@ Patterns match the path inside the scanned folder:
   a/**/b           ** is any number of folders; * and ? do not match a slash
   {jpg,png} [ab]   alternatives, characters; \\* is a literal star
 Patterns are case-sensitive unless --ignore-case is given. An excluded folder is excluded with everything below it. \
-Files of an earlier scan that no longer match are no longer listed; their hashes are kept. A pattern that cannot match \
-anything is reported as a warning.
+Filters apply to this scan only: a later scan without them includes the files again. Files of an earlier scan that no \
+longer match are no longer listed; their hashes are kept. A pattern that cannot match anything is reported as a warning.
 
 Sizes are numbers of bytes or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024; kB, MB, … are powers of \
 1000. 1.5G and \"10 MB\" are valid sizes.
