@@ -323,7 +323,7 @@ pub fn derived_queue_names(queue: &str) -> impl Iterator<Item = String> {
 /// Retry queues of a consumer, by its retry policy.
 pub(crate) fn retry_queues(config: &ConsumerConfig) -> Vec<Queue> {
     let delays = (1..config.retry.max_attempts()).map(|failed| round_up_delay(config.retry.delay(failed)));
-    // Delays are capped, so many attempts share few queues.
+    // Delays are capped, so a large number of attempts uses few queues.
     let mut delays: std::collections::BTreeSet<u64> = delays.collect();
     if !delays.is_empty() {
         delays.insert(MIN_DELAY_MS);

@@ -347,16 +347,16 @@ fn second_import_into_a_table_is_refused_with_advice() {
 }
 
 #[test]
-fn replace_creates_the_table_again() {
+fn replace_creates_the_table_again_with_its_indexes() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\n")]);
     fixture.load(&ImportOptions::default());
-    fixture.open().execute_batch("CREATE INDEX mine ON t (a); CREATE INDEX gone ON t (_key, a)").unwrap();
+    fixture.open().execute_batch("CREATE INDEX by_a ON t (a); CREATE INDEX by_key_and_a ON t (_key, a)").unwrap();
     fixture.write("t.jsonl", b"{\"_key\":2,\"a\":\"text\"}\n{\"_key\":3,\"b\":1}\n");
     fixture.load(&existing(ExistingTable::Replace));
     assert_eq!(fixture.all("SELECT _key, a, b FROM t"), "2|text|∅\n3|∅|1");
     assert_eq!(
         fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 't' ORDER BY 1"),
-        "gone\nmine"
+        "by_a\nby_key_and_a"
     );
     assert_eq!(fixture.all("SELECT mode, rows FROM _imports ORDER BY id"), "create|1\nreplace|2");
 }

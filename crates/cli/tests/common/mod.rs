@@ -33,7 +33,7 @@ impl Home {
         Home { folder: tempfile::tempdir().unwrap(), unprivileged: None }
     }
 
-    /// Creates a home whose commands have no root rights: if the tests run as root, commands run as the user nobody.
+    /// Creates a home whose commands have no root rights: if the tests run as root, commands run as the user `nobody`.
     #[cfg(unix)]
     pub(crate) fn unprivileged() -> Self {
         use std::os::unix::fs::PermissionsExt;

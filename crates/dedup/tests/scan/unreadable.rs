@@ -1,5 +1,5 @@
 //! Tests files and folders without read permission. Root can read everything, so when run by root these tests run as
-//! the user nobody.
+//! the user `nobody`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
