@@ -25,6 +25,7 @@
 //! | [`PoolBuilder`] | Settings: workers, capacity, order, timeouts, breaker |
 //! | [`Pool`] | Handle: submit, close, cancel, join, shut down |
 //! | [`Task`] | A closure with kind, label, priority, cost, timeout and retry policy |
+//! | [`CancelToken`] | Asks work to stop: polled, awaited, or with a callback |
 //! | [`Context`] | Passed to a running task: cancellation, heartbeat, attempt, spawning |
 //! | [`Results`] | Iterator over the results of tasks |
 //! | [`Report`], [`PoolStats`] | The outcome of every task at the end; counters at any time |
@@ -237,6 +238,7 @@ assert!(pool.join().await.is_clean());
 
 pub mod breaker;
 mod builder;
+mod cancel;
 pub mod clock;
 mod context;
 mod core; // shared state: submit, dispatch, settle, shutdown, snapshot
@@ -261,6 +263,7 @@ mod worker_state; // state of one worker: local queue, current run, cancellation
 #[doc(inline)]
 pub use breaker::Breaker;
 pub use builder::PoolBuilder;
+pub use cancel::{CancelCallback, CancelToken, Cancelled};
 pub use context::Context;
 #[doc(inline)]
 pub use error::{Dependency, ErrorClass, TaskError, TaskResult};

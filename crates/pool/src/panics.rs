@@ -97,6 +97,13 @@ pub(crate) fn wake(waker: Waker) {
     }
 }
 
+/// Calls a callback of the user. Its panic must not end the thread that calls it.
+pub(crate) fn call(callback: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+        tracing::error!("a callback panicked");
+    }
+}
+
 /// Drops a value of the user. A panic in its drop must not end the worker.
 pub(crate) fn discard<V>(value: V) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {

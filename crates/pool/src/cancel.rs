@@ -1,0 +1,356 @@
+//! The one way to ask work to stop: a flag that is cheap to poll, can be awaited, and calls back.
+
+use crate::{
+    panics,
+    sync::{
+        Arc, Condvar, Mutex, OnceLock,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+        lock, wait,
+    },
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    pin::Pin,
+    sync::PoisonError,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+/// Asks work to stop. Clones share one state; a cancelled token stays cancelled.
+///
+/// Work polls [`is_cancelled`](Self::is_cancelled), which costs as much as reading a variable, sleeps in
+/// [`wait_timeout`](Self::wait_timeout), or awaits [`cancelled`](Self::cancelled) on any async runtime. Work that blocks
+/// elsewhere registers with [`on_cancel`](Self::on_cancel) what ends its wait. A [child](Self::child) is cancelled with
+/// its parent, and can be cancelled alone.
+///
+/// ```
+/// use gristmill_pool::CancelToken;
+/// use std::time::Duration;
+///
+/// let all = CancelToken::new();
+/// let one = all.child();
+/// let sleeper = std::thread::spawn({
+///     let one = one.clone();
+///     move || one.wait_timeout(Duration::from_secs(3_600))
+/// });
+/// all.cancel();
+/// assert!(sleeper.join().unwrap(), "it was cancelled before the hour was over");
+/// assert!(one.is_cancelled());
+/// ```
+#[derive(Clone, Default)]
+pub struct CancelToken(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    is_cancelled: AtomicBool,
+    listeners: Mutex<Listeners>,
+    changed: Condvar,
+    /// Registration of a child with its parent, which ends when the child is dropped.
+    parent: OnceLock<CancelCallback>,
+}
+
+#[derive(Default)]
+struct Listeners {
+    last_key: u64,
+    by_key: BTreeMap<u64, Listener>,
+}
+
+enum Listener {
+    Waker(Waker),
+    Callback(Box<dyn FnOnce() + Send>),
+}
+
+impl Listener {
+    fn call(self) {
+        match self {
+            Listener::Waker(waker) => panics::wake(waker),
+            Listener::Callback(callback) => panics::call(callback),
+        }
+    }
+}
+
+impl Shared {
+    /// Cancels the token, then calls the listeners in the order in which they were registered.
+    fn cancel(&self) {
+        let mut listeners = lock(&self.listeners);
+        self.is_cancelled.store(true, Release);
+        let called = std::mem::take(&mut listeners.by_key);
+        drop(listeners);
+        self.changed.notify_all();
+        called.into_values().for_each(Listener::call);
+    }
+
+    /// Registers a listener, or returns it if the token is cancelled.
+    fn listen(&self, listener: Listener) -> Result<u64, Listener> {
+        let mut listeners = lock(&self.listeners);
+        if self.is_cancelled.load(Acquire) {
+            return Err(listener);
+        }
+        listeners.last_key += 1;
+        let key = listeners.last_key;
+        listeners.by_key.insert(key, listener);
+        Ok(key)
+    }
+
+    fn unlisten(&self, key: u64) {
+        // Dropped after the lock is released: a callback may own a value whose drop uses this token.
+        let _listener = lock(&self.listeners).by_key.remove(&key);
+    }
+}
+
+impl CancelToken {
+    /// Creates a token that is not cancelled.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates a token that is cancelled with this one. Cancelling the child does not cancel this one.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        let child = Self::new();
+        let weak = Arc::downgrade(&child.0);
+        let registered = self.on_cancel(move || weak.upgrade().iter().for_each(|child| child.cancel()));
+        // Set once: this is the only place that sets it.
+        let _ = child.0.parent.set(registered);
+        child
+    }
+
+    /// Cancels the token and its children, and calls the callbacks on this thread. Further calls do nothing.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether the token is cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled.load(Acquire)
+    }
+
+    /// Blocks until the token is cancelled.
+    pub fn wait(&self) {
+        let mut listeners = lock(&self.0.listeners);
+        while !self.is_cancelled() {
+            listeners = wait(&self.0.changed, listeners);
+        }
+    }
+
+    /// Blocks until the token is cancelled, for at most `limit`. Returns whether it is cancelled.
+    pub fn wait_timeout(&self, limit: Duration) -> bool {
+        match Instant::now().checked_add(limit) {
+            Some(deadline) => self.wait_deadline(deadline),
+            None => {
+                self.wait();
+                true
+            }
+        }
+    }
+
+    /// Blocks until the token is cancelled or `deadline` has passed. Returns whether it is cancelled.
+    pub fn wait_deadline(&self, deadline: Instant) -> bool {
+        let mut listeners = lock(&self.0.listeners);
+        while !self.is_cancelled() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            listeners = self.0.changed.wait_timeout(listeners, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Completes when the token is cancelled. Works on any async runtime.
+    pub fn cancelled(&self) -> Cancelled {
+        Cancelled { token: self.clone(), key: None }
+    }
+
+    /// Calls `callback` when the token is cancelled: on the thread that cancels it, or at once if it is cancelled. It
+    /// must be short. Dropping the returned value unregisters it; a call that has begun on another thread continues.
+    pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> CancelCallback {
+        let registered = self.0.listen(Listener::Callback(Box::new(callback)));
+        let key = registered.map_err(Listener::call).ok();
+        CancelCallback { token: self.clone(), key }
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelToken").field(&self.is_cancelled()).finish()
+    }
+}
+
+/// Registration of a callback with [`CancelToken::on_cancel`]. Dropping it unregisters the callback.
+#[must_use = "the callback is unregistered when this is dropped"]
+pub struct CancelCallback {
+    token: CancelToken,
+    key: Option<u64>,
+}
+
+impl Drop for CancelCallback {
+    fn drop(&mut self) {
+        self.key.into_iter().for_each(|key| self.token.0.unlisten(key));
+    }
+}
+
+impl fmt::Debug for CancelCallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelCallback").field(&self.token).finish()
+    }
+}
+
+/// Future returned by [`CancelToken::cancelled`].
+#[must_use = "a future does nothing until it is awaited"]
+pub struct Cancelled {
+    token: CancelToken,
+    /// Key of its waker, once it has been polled.
+    key: Option<u64>,
+}
+
+impl Future for Cancelled {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(key) = self.key {
+            // The earlier waker is replaced, unless the cancellation has taken it.
+            if let Some(Listener::Waker(waker)) = lock(&self.token.0.listeners).by_key.get_mut(&key) {
+                waker.clone_from(cx.waker());
+                return Poll::Pending;
+            }
+        }
+        self.key = self.token.0.listen(Listener::Waker(cx.waker().clone())).ok();
+        if self.key.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Drop for Cancelled {
+    fn drop(&mut self) {
+        self.key.into_iter().for_each(|key| self.token.0.unlisten(key));
+    }
+}
+
+impl fmt::Debug for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cancelled").field(&self.token).finish()
+    }
+}
+
+#[cfg(all(test, not(any(shuttle, loom))))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    fn counter() -> (Arc<AtomicU32>, impl FnOnce() + Send + 'static) {
+        let count = Arc::new(AtomicU32::new(0));
+        let called = Arc::clone(&count);
+        (count, move || {
+            called.fetch_add(1, SeqCst);
+        })
+    }
+
+    #[test]
+    fn callback_runs_once_on_cancel_and_at_once_when_already_cancelled() {
+        let token = CancelToken::new();
+        let (count, callback) = counter();
+        let registered = token.on_cancel(callback);
+        assert_eq!(count.load(SeqCst), 0);
+        token.cancel();
+        token.cancel();
+        drop(registered);
+        assert_eq!(count.load(SeqCst), 1);
+        let (count, callback) = counter();
+        let _registered = token.on_cancel(callback);
+        assert_eq!(count.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn dropped_callback_does_not_run() {
+        let token = CancelToken::new();
+        let (count, callback) = counter();
+        drop(token.on_cancel(callback));
+        token.cancel();
+        assert_eq!(count.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn panicking_callback_does_not_keep_later_ones_from_running() {
+        let token = CancelToken::new();
+        let _first = token.on_cancel(|| panic!("a callback that fails"));
+        let (count, callback) = counter();
+        let _second = token.on_cancel(callback);
+        token.cancel();
+        assert_eq!(count.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn callback_may_use_its_token() {
+        let token = CancelToken::new();
+        let inner = token.clone();
+        let _registered = token.on_cancel(move || {
+            inner.cancel();
+            assert!(inner.wait_timeout(Duration::ZERO));
+            drop(inner.child());
+        });
+        token.cancel();
+    }
+
+    #[test]
+    fn child_is_cancelled_with_its_parent_and_not_the_reverse() {
+        let parent = CancelToken::new();
+        let (first, second) = (parent.child(), parent.child());
+        let grandchild = first.child();
+        second.cancel();
+        assert!(!parent.is_cancelled() && !first.is_cancelled());
+        parent.cancel();
+        assert!(first.is_cancelled() && grandchild.is_cancelled());
+        assert!(parent.child().is_cancelled(), "the child of a cancelled token");
+    }
+
+    #[test]
+    fn dropped_children_are_unregistered() {
+        let parent = CancelToken::new();
+        (0..100).for_each(|_| drop(parent.child()));
+        assert!(lock(&parent.0.listeners).by_key.is_empty());
+    }
+
+    #[test]
+    fn wait_ends_at_the_deadline_or_the_cancellation() {
+        let token = CancelToken::new();
+        assert!(!token.wait_timeout(Duration::from_millis(1)));
+        assert!(!token.wait_deadline(Instant::now()));
+        std::thread::scope(|scope| {
+            let waits = [Duration::from_secs(3_600), Duration::MAX].map(|limit| {
+                let token = &token;
+                scope.spawn(move || token.wait_timeout(limit))
+            });
+            token.cancel();
+            assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
+        });
+        assert!(token.wait_deadline(Instant::now()), "a cancelled token wins over a deadline that has passed");
+    }
+
+    #[test]
+    fn cancelled_future_wakes_its_last_waker_and_unregisters_on_drop() {
+        struct Count(AtomicU32);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, SeqCst);
+            }
+        }
+        let wakes = [0, 1].map(|_| Arc::new(Count(AtomicU32::new(0))));
+        let token = CancelToken::new();
+        let mut future = token.cancelled();
+        for count in &wakes {
+            let waker = Waker::from(Arc::clone(count));
+            assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        let mut dropped = token.cancelled();
+        assert!(Pin::new(&mut dropped).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(dropped);
+        assert_eq!(lock(&token.0.listeners).by_key.len(), 1);
+        token.cancel();
+        assert_eq!(wakes.map(|count| count.0.load(SeqCst)), [0, 1]);
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}
