@@ -15,6 +15,8 @@ mod links;
 mod maintenance;
 mod new_files;
 mod record;
+pub mod roots;
+pub mod scans;
 mod skipped;
 mod tree;
 
@@ -35,7 +37,7 @@ use self::record::{Recorded, SET_MISSING};
 use crate::Store;
 use crate::error::Result;
 use crate::paths;
-use crate::writer::WriteKind;
+use crate::sqlite::WriteKind;
 
 /// Metadata of a file. If it is unchanged, so is the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

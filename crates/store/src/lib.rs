@@ -37,63 +37,40 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod backup;
 pub mod catalog;
-mod change_watcher;
-pub mod checkpoints;
-pub mod cleanup;
-pub mod damage;
-mod db;
-pub mod dead_letters;
-pub mod doctor;
 mod error;
-pub mod failures;
-pub mod jobs;
 mod json;
-pub mod lease;
-pub mod message_runs;
-mod migrations;
-mod notify;
-mod opened_files;
+mod messages;
 mod paths;
-pub mod positions;
-pub mod private;
 pub mod process;
-pub mod processed;
-pub mod rate_limits;
-mod read_only;
-mod reader_pool;
-pub mod roots;
-pub mod scans;
-mod schema;
-pub mod start_log;
+mod protocol;
+mod queue;
+pub mod sqlite;
 mod string_enum;
-pub mod tasks;
-pub mod thumbnails;
 pub mod time;
-pub mod wal;
-pub mod workers;
-mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
 use serde::Serialize;
 
-pub use crate::change_watcher::ChangeWatcher;
-pub use crate::db::Durability;
+pub use crate::catalog::{roots, scans};
 pub use crate::error::{Error, Result};
+pub use crate::messages::{message_runs, positions, processed};
 pub use crate::paths::{display_path, is_invisible, resolve_last_link};
+pub use crate::protocol::{cleanup, jobs, rate_limits, thumbnails, wal};
+pub use crate::queue::{checkpoints, dead_letters, failures, lease, start_log, tasks, workers};
+pub use crate::sqlite::{ChangeWatcher, Durability, backup, damage, doctor, private};
 pub use crate::time::{UtcTime, WallClock};
 
-use crate::db::{Access, Db, DbFile};
-use crate::notify::Notifier;
-use crate::opened_files::OpenedFiles;
-use crate::reader_pool::ReaderPool;
-use crate::writer::{WriteKind, Writer};
+use crate::sqlite::Connection;
+use crate::sqlite::db::{Access, Db, DbFile};
+use crate::sqlite::notify::Notifier;
+use crate::sqlite::opened_files::OpenedFiles;
+use crate::sqlite::reader_pool::ReaderPool;
+use crate::sqlite::writer::{WriteKind, Writer};
 
 /// An open database. Clones share the same connections and writer thread.
 #[derive(Clone)]
@@ -163,12 +140,12 @@ impl StoreOptions {
         let StoreOptions { durability, busy_timeout, clock, read_only } = self;
         let file = DbFile { path: path.into(), durability, busy_timeout, clock, access: Access::ReadWrite };
         match Self::open_writable(&file) {
-            Err(error) if read_only::may_be_read_only(&error, &file.path) => {
-                let (file, conn) = retry_while_busy(busy_timeout, || read_only::open(&file))?;
+            Err(error) if crate::sqlite::read_only::may_be_read_only(&error, &file.path) => {
+                let (file, conn) = retry_while_busy(busy_timeout, || crate::sqlite::read_only::open(&file))?;
                 if !read_only {
                     return Err(Error::ReadOnly(file.path));
                 }
-                read_only::check_version(&file, &conn)?;
+                crate::sqlite::read_only::check_version(&file, &conn)?;
                 let file = Arc::new(file);
                 let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::record(&file.path, false)));
                 let readers = ReaderPool::new(file.clone());
@@ -180,11 +157,11 @@ impl StoreOptions {
 
     fn open_writable(file: &DbFile) -> Result<Store> {
         let (file, busy_timeout) = (Arc::new(file.clone()), file.busy_timeout);
-        let reader = retry_while_busy(busy_timeout, || migrations::inspect(&file))?;
+        let reader = retry_while_busy(busy_timeout, || crate::sqlite::migrations::inspect(&file))?;
         let conn = file.open_writer()?;
         retry_while_busy(busy_timeout, || file.use_wal(&conn))?;
         drop(reader);
-        retry_while_busy(busy_timeout, || migrations::run(&file, &conn))?;
+        retry_while_busy(busy_timeout, || crate::sqlite::migrations::run(&file, &conn))?;
         let opened_files = Arc::new(OpenedFiles::record(&file.path, true));
         let notifier = Arc::<Notifier>::default();
         let writer = Some(Writer::start(file.clone(), opened_files.clone(), conn, notifier.clone())?);

@@ -27,9 +27,9 @@ macro_rules! string_enum {
                 Self::ALL.iter().copied().find(|value| value.as_str() == text)
             }
 
-            pub(crate) fn read(row: &rusqlite::Row<'_>, column: &str) -> rusqlite::Result<Self> {
+            pub(crate) fn read(row: &$crate::sqlite::Row<'_>, column: &str) -> $crate::sqlite::SqlResult<Self> {
                 let text: String = row.get(column)?;
-                Self::parse(&text).ok_or_else(|| crate::db::invalid_value(row, column, &text, $what))
+                Self::parse(&text).ok_or_else(|| crate::sqlite::db::invalid_value(row, column, &text, $what))
             }
         }
     };

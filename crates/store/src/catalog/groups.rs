@@ -6,12 +6,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use rusqlite::Connection;
-
 use super::links::{SharedNameFinder, unstable_filesystems};
 use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
+use crate::sqlite::{Connection, SqlResult};
 
 /// Filter and order of groups.
 #[derive(Clone, Debug)]
@@ -180,7 +179,7 @@ struct GroupFile {
     path: String,
 }
 
-fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
+fn groups(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
     let mut found = Vec::new();
     let unstable = unstable_filesystems(conn)?;
     let search = GroupSearch { conn, query, unstable: &unstable };
@@ -235,16 +234,16 @@ const EMPTY_HASH: [u8; 32] = [
     0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
 ];
 
-fn empty_files(conn: &Connection) -> rusqlite::Result<HashGroup> {
+fn empty_files(conn: &Connection) -> SqlResult<HashGroup> {
     let sql = "SELECT id FROM library_files NOT INDEXED
         WHERE is_missing = 0 AND excluded_at IS NULL AND size_bytes = 0 ORDER BY id";
-    let ids = conn.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let ids = conn.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect::<SqlResult<_>>()?;
     Ok(HashGroup { algorithm: Algorithm::Blake3, hash: EMPTY_HASH.to_vec(), ids })
 }
 
 /// Finds the rows that are names of one file. Returns them with the lowest row id among the names, ordered by row. Few
 /// files have several names: only rows whose inode number occurs twice are examined.
-fn shared_names(search: &GroupSearch<'_>, rows: impl Iterator<Item = (u64, i64)>) -> rusqlite::Result<Vec<(i64, i64)>> {
+fn shared_names(search: &GroupSearch<'_>, rows: impl Iterator<Item = (u64, i64)>) -> SqlResult<Vec<(i64, i64)>> {
     let mut inodes: Vec<(u64, i64)> = rows.filter(|(inode, _)| *inode != 0).collect();
     inodes.sort_unstable();
     let mut names = SharedNameFinder::new(search.unstable);
@@ -267,7 +266,7 @@ fn file_of(names: &[(i64, i64)], row: i64) -> i64 {
 }
 
 /// Adds the hash groups that match the query to `found`.
-fn evaluate(search: &GroupSearch<'_>, batch: Vec<HashGroup>, found: &mut Vec<GroupSummary>) -> rusqlite::Result<()> {
+fn evaluate(search: &GroupSearch<'_>, batch: Vec<HashGroup>, found: &mut Vec<GroupSummary>) -> SqlResult<()> {
     let GroupSearch { conn, query, .. } = *search;
     let mut positions: Vec<(i64, usize)> = Vec::new();
     for (position, hash_group) in batch.iter().enumerate().filter(|(_, hash_group)| hash_group.ids.len() > 1) {
@@ -357,7 +356,7 @@ fn sort(found: &mut [GroupSummary], by: SortBy) {
     });
 }
 
-fn with_members(search: &GroupSearch<'_>, group: GroupSummary) -> rusqlite::Result<Group> {
+fn with_members(search: &GroupSearch<'_>, group: GroupSummary) -> SqlResult<Group> {
     let mut statement = search.conn.prepare_cached(
         "SELECT f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
                 f.allocated_bytes, f.link_kind, r.root_path

@@ -6,13 +6,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rusqlite::params;
-
 use super::record::SET_MISSING;
 use super::{Batch, Catalog, ChangedFile, LinkKind, NewFileIds, Stat};
-use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::sqlite::{Db, Row, SqlResult, ValueRef, params};
 use crate::string_enum::string_enum;
 use crate::time::UtcTime;
 
@@ -325,9 +323,9 @@ fn backoff(failures: i64) -> Duration {
 }
 
 /// Reads columns by number, in the order of [`COLUMNS`]: looking up names took a third of the time for a row.
-fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<FileRow> {
+fn row(row: &Row<'_>) -> SqlResult<FileRow> {
     let algorithm = match row.get_ref(10)? {
-        rusqlite::types::ValueRef::Null => None,
+        ValueRef::Null => None,
         _ => Some(Algorithm::read(row, "algorithm")?),
     };
     let (id, root, samples, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
@@ -337,7 +335,7 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<FileRow> {
 
 /// Reads size, times, inode, device, allocated bytes and link kind from the columns that begin at `first`. An unknown
 /// allocation is replaced by the size.
-pub(super) fn stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
+pub(super) fn stat(row: &Row<'_>, first: usize) -> SqlResult<Stat> {
     let stat = usual_stat(row, first)?;
     let allocated = row.get::<_, Option<i64>>(first + 5)?.and_then(|bytes| bytes.try_into().ok());
     let links = LinkKind::from_code(row.get(first + 6)?);
@@ -346,7 +344,7 @@ pub(super) fn stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<St
 
 /// Reads size, times, inode and device of a file without unusual values, from the columns that begin at `first`. Values
 /// that another program left out are 0, which no file has.
-pub(super) fn usual_stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
+pub(super) fn usual_stat(row: &Row<'_>, first: usize) -> SqlResult<Stat> {
     let size = row.get::<_, i64>(first)?.try_into().unwrap_or(0);
     Ok(Stat {
         size,

@@ -7,13 +7,11 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::LazyLock;
 
-use rusqlite::Row;
-use rusqlite::types::ValueRef;
-
 use super::{Catalog, FolderRef, Stat, hashes};
-use crate::db::Db;
 use crate::error::Result;
-use crate::{paths, schema};
+use crate::paths;
+use crate::sqlite::schema;
+use crate::sqlite::{Db, Row, SqlResult, ValueRef};
 
 /// Recorded entries of a folder.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +82,7 @@ fn read_known(db: &Db<'_>, id: i64, folder: &FolderRef, has_unusual: bool) -> Re
     // A name follows the folder's path and a slash; the length is in bytes of the encoded text.
     let path = paths::to_text(folder.path.as_os_str());
     let prefix_length = if path.is_empty() { 0 } else { path.len() + 1 };
-    let name = |row: &Row<'_>| -> rusqlite::Result<OsString> {
+    let name = |row: &Row<'_>| -> SqlResult<OsString> {
         let text = row.get_ref(1)?.as_str()?;
         Ok(paths::from_text(text.get(prefix_length..).unwrap_or_default()))
     };

@@ -6,9 +6,8 @@
 //! because disks that are attached in turn get the same number: then the change time must also be equal, or the inode
 //! must be known to have several names.
 
-use rusqlite::Connection;
-
 use super::Stat;
+use crate::sqlite::{Connection, SqlResult};
 
 /// Prefix of the identity of a filesystem whose inode numbers change with every mount or belong to the layers below it.
 pub const UNSTABLE_INODES: &str = "unstable inodes, ";
@@ -87,7 +86,7 @@ pub(super) struct SharedNameFinder<'a> {
 }
 
 /// Returns the ids of filesystems with unstable inode numbers.
-pub(super) fn unstable_filesystems(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+pub(super) fn unstable_filesystems(conn: &Connection) -> SqlResult<Vec<i64>> {
     let sql = "SELECT id FROM filesystems WHERE substr(identity, 1, length(?1)) = ?1";
     conn.prepare_cached(sql)?.query_map([UNSTABLE_INODES], |row| row.get(0))?.collect()
 }

@@ -3,11 +3,10 @@
 //! Owns the consistency rules. It does not read the disk; scans do.
 
 use super::Catalog;
-use crate::db::Db;
 use crate::error::Result;
 use crate::lease::sortable_time;
+use crate::sqlite::{Db, WriteKind};
 use crate::time::UtcTime;
-use crate::writer::WriteKind;
 
 /// Number of purged rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -2,13 +2,11 @@
 
 use std::sync::LazyLock;
 
-use rusqlite::ToSql;
-
 use super::record::update_changed_file;
 use super::{ChangedFile, Digest, Listing, Stat, signed};
-use crate::db::Db;
 use crate::error::Result;
 use crate::paths;
+use crate::sqlite::{Db, ToSql};
 
 /// Number of files inserted by one statement: starting and ending a statement costs a third of a row.
 const ROWS_PER_STATEMENT: usize = 16;

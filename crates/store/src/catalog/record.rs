@@ -4,12 +4,10 @@
 
 use std::ffi::OsString;
 
-use rusqlite::{ToSql, params};
-
 use super::{ChangedFile, Listing, ListingStatus, new_files, signed, skipped};
-use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::sqlite::{Db, ToSql, params};
 
 pub(super) struct Recorded {
     pub(super) missing: usize,

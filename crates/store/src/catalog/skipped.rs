@@ -3,11 +3,9 @@
 //! Owns how they are counted and compared: the digests are sums over the entries, so entries can be added later and in
 //! any order. The walk decides what is hashed for an entry.
 
-use rusqlite::Row;
-
 use super::signed;
-use crate::db::Db;
 use crate::error::Result;
+use crate::sqlite::{Db, Row, SqlResult};
 
 /// Entries of a folder that a walk skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +38,7 @@ impl Skipped {
 }
 
 /// Reads the three columns; `None` if no walk has recorded them.
-pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Skipped>> {
+pub(super) fn read(row: &Row<'_>, first: usize) -> SqlResult<Option<Skipped>> {
     let counts: (Option<i64>, Option<i64>) = (row.get(first)?, row.get(first + 1)?);
     let (Some(entries), Some(unknown)) = counts else { return Ok(None) };
     let digest = row.get_ref(first + 2)?.as_blob_or_null()?.unwrap_or_default();

@@ -8,12 +8,11 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
-
 use super::links::{SharedName, SharedNameFinder, unstable_filesystems};
 use super::{Catalog, Skipped, Stat, hashes, skipped};
 use crate::error::Result;
 use crate::paths;
+use crate::sqlite::{Connection, SqlResult};
 
 /// An element of the pass, in this order: size, folders, files, shared names.
 #[derive(Clone, Debug)]
@@ -154,7 +153,7 @@ impl Catalog<'_> {
     }
 }
 
-fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<()> {
+fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> SqlResult<()> {
     let count = |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| usize::try_from(n).unwrap_or(0));
     let folders = count("SELECT count(*) FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL")?;
     let files = count("SELECT count(*) FROM library_files WHERE is_missing = 0 AND excluded_at IS NULL")?;
@@ -214,7 +213,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
 }
 
 /// Returns the rows of files with a shared content, and its number, ordered by row.
-fn shared(conn: &Connection) -> rusqlite::Result<Vec<(i64, u32)>> {
+fn shared(conn: &Connection) -> SqlResult<Vec<(i64, u32)>> {
     let mut shared: Vec<(i64, u32)> = Vec::new();
     let mut statement = conn.prepare_cached(SHARED_SQL)?;
     let mut rows = statement.query([])?;

@@ -1,0 +1,289 @@
+//! Scans of roots, one at a time for each root.
+//!
+//! Owns the table `scan_sessions`, and whether all files of the catalog have been compared: a scan after which they
+//! have been is marked as settled, and every later change of a file's row clears the mark. A scan is held by a process,
+//! which renews a heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as
+//! failed.
+
+use std::time::Duration;
+
+use crate::Store;
+use crate::error::{Error, Result};
+use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
+use crate::time::UtcTime;
+
+/// Time without a heartbeat after which a holder of unknown liveness counts as dead.
+pub const LEASE: Duration = Duration::from_secs(60);
+
+/// Returns whether the process that a holder text identifies is alive; `None` if that is unknown.
+pub type LivenessCheck = fn(&str) -> Option<bool>;
+
+/// A request to scan a root.
+#[derive(Clone, Debug)]
+pub struct ScanRequest {
+    /// Id of the root.
+    pub root: i64,
+    /// Text that identifies the holder, as [`LivenessCheck`] reads it.
+    pub holder: String,
+    /// Settings of the scan; only a request with the same settings resumes it.
+    pub settings: String,
+    /// Whether to begin a new scan instead of resuming.
+    pub restart: bool,
+    /// Checks whether another holder is alive.
+    pub is_alive: LivenessCheck,
+}
+
+/// A scan that was begun or resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Id of the scan.
+    pub id: i64,
+    /// Id of its root.
+    pub root: i64,
+    /// When it was first begun.
+    pub started_at: UtcTime,
+    /// Whether an earlier scan was resumed.
+    pub resumed: bool,
+}
+
+/// Totals of a scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanTotals {
+    /// Number of folders, the root included.
+    pub folders: u64,
+    /// Number of files found.
+    pub files: u64,
+    /// Total size of the files in bytes.
+    pub bytes: u64,
+    /// Number of folders and files that could not be read.
+    pub errors: u64,
+}
+
+/// Duplicates at the end of a scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duplicates {
+    /// Number of duplicate groups.
+    pub groups: u64,
+    /// Number of files in groups.
+    pub files: u64,
+    /// Number of reclaimable bytes.
+    pub reclaimable: u64,
+}
+
+/// Scans of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Scans<'a>(pub(crate) &'a Store);
+
+impl Scans<'_> {
+    /// Begins or resumes a scan. [`Error::Conflict`] names the process that holds it.
+    pub fn begin(self, request: ScanRequest) -> Result<Scan> {
+        self.0.write(WriteKind::Compound, move |db| begin(db, &request))
+    }
+
+    /// Renews the heartbeat of scans. Fails if another process has taken one of them over.
+    pub fn heartbeat(self, ids: Vec<i64>, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
+        self.0.write(WriteKind::Compound, move |db| {
+            for id in &ids {
+                let sql = "UPDATE scan_sessions SET heartbeat_at = ?3
+                    WHERE id = ?1 AND status = 'running' AND holder = ?2";
+                if db.execute(sql, (id, &holder, db.now()))? == 0 {
+                    return Err(Error::Conflict(format!("scan {id} was taken over by another process")));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Records that the walk of a scan is complete, unless another process has taken the scan over.
+    pub fn mark_walked(self, id: i64, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
+        self.0.write(WriteKind::Statement, move |db| {
+            let sql = "UPDATE scan_sessions SET walked_at = ?3 WHERE id = ?1 AND status = 'running' AND holder = ?2";
+            db.execute(sql, (id, &holder, db.now())).map(drop)
+        })
+    }
+
+    /// Releases a scan, so that any process can resume it, unless another process has taken it over.
+    pub fn release(self, id: i64, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
+        self.0.write(WriteKind::Statement, move |db| {
+            let sql = "UPDATE scan_sessions SET holder = NULL WHERE id = ?1 AND status = 'running' AND holder = ?2";
+            db.execute(sql, (id, &holder)).map(drop)
+        })
+    }
+
+    /// Returns the duplicates of the last settled scan, if it compared with this method, nothing has changed since, and
+    /// no scan except `own` is unfinished. Then a scan that finds no changes has nothing to read.
+    pub fn last_full_comparison(self, method: &str, own: &[i64]) -> Result<Option<Duplicates>> {
+        let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        self.0.read(|db| {
+            if has_other_running(db, own)? {
+                return Ok(None);
+            }
+            db.first(sql, [method], |row| {
+                let (groups, files, reclaimable) = (number(row.get(0)?), number(row.get(1)?), number(row.get(2)?));
+                Ok(Duplicates { groups, files, reclaimable })
+            })
+        })
+    }
+
+    /// Returns whether every possible duplicate has been compared, and no scan except `own` is unfinished.
+    pub fn is_fully_compared(self, own: &[i64]) -> Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled IS NOT NULL)";
+        self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_other_running(db, own)?))
+    }
+
+    /// Returns the roots with an unfinished scan, or without a finished one.
+    pub fn unfinished(self) -> Result<Vec<i64>> {
+        let sql = "SELECT id FROM library_roots WHERE last_scanned_at IS NULL OR EXISTS (SELECT 1 FROM scan_sessions s
+            WHERE s.library_id = library_roots.id AND s.status = 'running') ORDER BY root_path";
+        self.0.read(|db| db.rows(sql, [], |row| row.get(0)))
+    }
+
+    /// Completes scans in one transaction and stores their totals in the roots. `settled`: the method with which every
+    /// possible duplicate in the catalog was compared, and the duplicates; ignored while another scan is unfinished.
+    /// Fails if another process has taken one of the scans over.
+    pub fn finish(self, finished: Vec<FinishedScan>, holder: &str, settled: Option<(&str, Duplicates)>) -> Result<()> {
+        let holder = holder.to_owned();
+        let settled = settled.map(|(method, duplicates)| (method.to_owned(), duplicates));
+        self.0.write(WriteKind::Compound, move |db| {
+            clear_settled(db)?;
+            let own: Vec<i64> = finished.iter().map(|scan| scan.id).collect();
+            let settled = if has_other_running(db, &own)? { None } else { settled.as_ref() };
+            finished.iter().try_for_each(|scan| finish(db, scan, &holder, settled))
+        })
+    }
+}
+
+/// Final data of a scan.
+#[derive(Clone, Debug)]
+pub struct FinishedScan {
+    /// Id of the scan.
+    pub id: i64,
+    /// Id of its root.
+    pub root: i64,
+    /// Totals at the end of the scan.
+    pub totals: ScanTotals,
+    /// How the root was walked; `None` if the scan did not cover the whole root.
+    pub walk: Option<WalkRecord>,
+}
+
+/// How a root was walked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WalkRecord {
+    /// Filters as JSON; `None` for all files.
+    pub filters: Option<String>,
+    /// Identity of the filesystem of the root's folder.
+    pub filesystem: Option<String>,
+}
+
+fn finish(db: &Db<'_>, scan: &FinishedScan, holder: &str, settled: Option<&(String, Duplicates)>) -> Result<()> {
+    let FinishedScan { id, root, totals, walk } = scan;
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let [folders, files, bytes, errors] = [totals.folders, totals.files, totals.bytes, totals.errors].map(signed);
+    let method = settled.map(|(method, _)| method);
+    let [groups, duplicates, reclaimable] = match settled {
+        Some((_, Duplicates { groups, files, reclaimable })) => {
+            [groups, files, reclaimable].map(|&number| Some(signed(number)))
+        }
+        None => [None; 3],
+    };
+    let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
+        walked_at = coalesce(walked_at, ?2), directories_seen = ?3, files_seen = ?4, bytes_seen = ?5,
+        error_count = ?6, error_message = NULL,
+        settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
+        WHERE id = ?1 AND status = 'running' AND holder = ?11";
+    let numbers = params![id, db.now(), folders, files, bytes, errors, method, groups, duplicates, reclaimable, holder];
+    if db.execute(sql, numbers)? == 0 {
+        return Err(Error::Conflict(format!("scan {id} was taken over by another process, or is no longer running")));
+    }
+    let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
+        file_count = ?4, total_size = ?5 WHERE id = ?1";
+    db.execute(sql, (root, db.now(), folders, files, bytes))?;
+    let Some(WalkRecord { filters, filesystem }) = walk else { return Ok(()) };
+    let sql = "UPDATE library_roots SET filters = ?2, filesystem = ?3 WHERE id = ?1";
+    db.execute(sql, (root, filters, filesystem)).map(drop)
+}
+
+/// Returns whether a scan other than these is unfinished.
+fn has_other_running(db: &Db<'_>, own: &[i64]) -> Result<bool> {
+    let running: Vec<i64> = db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
+    Ok(running.iter().any(|id| !own.contains(id)))
+}
+
+/// Clears the settled mark, because a file's row changes.
+pub(crate) fn clear_settled(db: &Db<'_>) -> Result<()> {
+    db.execute("UPDATE scan_sessions SET settled = NULL WHERE settled IS NOT NULL", []).map(drop)
+}
+
+/// Fails while a root is scanned, or if its scan stopped less than [`LEASE`] ago without releasing it.
+pub(crate) fn check_not_scanning(db: &Db<'_>, root: i64) -> Result<()> {
+    let sql = "SELECT count(*) FROM scan_sessions WHERE library_id = ?1 AND status = 'running'
+        AND holder IS NOT NULL AND heartbeat_at > ?2";
+    if db.number(sql, (root, db.now.minus(LEASE).to_string()))? == 0 {
+        return Ok(());
+    }
+    let text = "the root is being scanned, or its scan was killed less than a minute ago; try again in a minute";
+    Err(Error::Conflict(text.to_owned()))
+}
+
+struct RunningScan {
+    scan: Scan,
+    holder: Option<String>,
+    heartbeat_at: Option<UtcTime>,
+    settings: Option<String>,
+}
+
+fn begin(db: &Db<'_>, request: &ScanRequest) -> Result<Scan> {
+    let sql = "SELECT id, library_id, started_at, holder, heartbeat_at, settings FROM scan_sessions
+        WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
+    if let Some(found) = db.first(sql, [request.root], running)? {
+        check_not_held(db, request, &found)?;
+        if !request.restart && found.settings.as_ref() == Some(&request.settings) {
+            let sql = "UPDATE scan_sessions SET holder = ?2, heartbeat_at = ?3 WHERE id = ?1";
+            db.execute(sql, (found.scan.id, &request.holder, db.now()))?;
+            return Ok(found.scan);
+        }
+        let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
+            error_message = 'replaced by a new scan' WHERE library_id = ?1 AND status = 'running'";
+        db.execute(sql, (request.root, db.now()))?;
+    }
+    let sql = "INSERT INTO scan_sessions (status, started_at, files_seen, directories_seen, bytes_seen,
+            error_count, library_id, settings, holder, heartbeat_at)
+        VALUES ('running', ?1, 0, 0, 0, 0, ?2, ?3, ?4, ?1)";
+    db.execute(sql, (db.now(), request.root, &request.settings, &request.holder))?;
+    let id = db.conn.last_insert_rowid();
+    Ok(Scan { id, root: request.root, started_at: db.now, resumed: false })
+}
+
+fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Result<()> {
+    let Some(holder) = found.holder.as_deref() else {
+        return Ok(());
+    };
+    let silent = |heartbeat: UtcTime| heartbeat.plus(LEASE) <= db.now;
+    let alive = (request.is_alive)(holder).unwrap_or(!found.heartbeat_at.is_none_or(silent));
+    if !alive {
+        return Ok(());
+    }
+    let started = found.scan.started_at.to_string();
+    let since = started.get(..19).unwrap_or(&started);
+    // The part in parentheses is only for the liveness check.
+    let holder = holder.split(" (").next().unwrap_or(holder);
+    Err(Error::Conflict(format!("already being scanned since {since} UTC by {holder}")))
+}
+
+fn running(row: &Row<'_>) -> SqlResult<RunningScan> {
+    Ok(RunningScan {
+        scan: Scan {
+            id: row.get("id")?,
+            root: row.get("library_id")?,
+            started_at: required_time(row, "started_at")?,
+            resumed: true,
+        },
+        holder: row.get("holder")?,
+        heartbeat_at: time(row, "heartbeat_at")?,
+        settings: row.get("settings")?,
+    })
+}

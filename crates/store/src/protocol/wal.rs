@@ -1,0 +1,360 @@
+//! Requested checkpoints of the write-ahead log.
+//!
+//! Owns the table `wal_maintenance_jobs` and runs its checkpoints. The writer also checkpoints without a request; these
+//! rows are for a control plane that needs a small WAL now. The control plane decides whether a mode is allowed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::Store;
+use crate::error::{Error, Result};
+use crate::lease::{DueRows, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
+use crate::string_enum::string_enum;
+use crate::time::UtcTime;
+
+/// Default minimum interval between a completed checkpoint and the next request: 15 minutes.
+pub const MIN_INTERVAL: Duration = Duration::from_secs(900);
+
+/// Delay before a busy checkpoint is retried. `LEASE_RULES` contains the same 120 seconds.
+const RETRY_DELAY: Duration = Duration::from_secs(120);
+
+/// Maximum time a checkpoint waits for readers; writers are blocked meanwhile.
+const CHECKPOINT_BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+string_enum! {
+    "a checkpoint mode",
+    /// Mode of `PRAGMA wal_checkpoint`.
+    pub enum WalMode {
+        /// Checkpoints as many frames as possible without waiting for other connections.
+        Passive = "passive",
+        /// Checkpoints the whole WAL, and writing continues at its beginning.
+        Restart = "restart",
+        /// Checkpoints the whole WAL and truncates it to 0 bytes.
+        Truncate = "truncate",
+    }
+}
+
+string_enum! {
+    "a checkpoint's status",
+    /// State of a requested checkpoint.
+    pub enum WalStatus {
+        /// Waits for a worker.
+        Pending = "pending",
+        /// A worker runs it.
+        Running = "running",
+        /// Other connections blocked it, or its lease expired; retried at `retry_after`.
+        Retryable = "retryable",
+        /// Completed without being blocked.
+        Completed = "completed",
+        /// The checkpoint failed with an error.
+        Failed = "failed",
+    }
+}
+
+/// A row of `wal_maintenance_jobs`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "each field is the column of its name")]
+pub struct WalRow {
+    pub id: i64,
+    pub requested_mode: WalMode,
+    pub status: WalStatus,
+    pub requested_by: Option<String>,
+    pub reason: Option<String>,
+    pub execute_after: UtcTime,
+    pub retry_count: i64,
+    pub retry_after: Option<UtcTime>,
+    pub worker_id: Option<String>,
+    pub worker_heartbeat_at: Option<UtcTime>,
+    pub lease_expires_at: Option<UtcTime>,
+    pub checkpoint_busy: Option<i64>,
+    pub checkpoint_log_frames: Option<i64>,
+    pub checkpointed_frames: Option<i64>,
+    pub error_code: Option<String>,
+    pub error_message: Option<String>,
+    pub created_at: UtcTime,
+    pub updated_at: UtcTime,
+    pub started_at: Option<UtcTime>,
+    pub finished_at: Option<UtcTime>,
+}
+
+impl WalRow {
+    fn read(row: &Row<'_>) -> SqlResult<Self> {
+        Ok(WalRow {
+            id: row.get("id")?,
+            requested_mode: WalMode::read(row, "requested_mode")?,
+            status: WalStatus::read(row, "status")?,
+            requested_by: row.get("requested_by")?,
+            reason: row.get("reason")?,
+            execute_after: required_time(row, "execute_after")?,
+            retry_count: row.get("retry_count")?,
+            retry_after: time(row, "retry_after")?,
+            worker_id: row.get("worker_id")?,
+            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
+            lease_expires_at: time(row, "lease_expires_at")?,
+            checkpoint_busy: row.get("checkpoint_busy")?,
+            checkpoint_log_frames: row.get("checkpoint_log_frames")?,
+            checkpointed_frames: row.get("checkpointed_frames")?,
+            error_code: row.get("error_code")?,
+            error_message: row.get("error_message")?,
+            created_at: required_time(row, "created_at")?,
+            updated_at: required_time(row, "updated_at")?,
+            started_at: time(row, "started_at")?,
+            finished_at: time(row, "finished_at")?,
+        })
+    }
+}
+
+/// A request for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalRequest {
+    /// Mode of the requested checkpoint.
+    pub mode: WalMode,
+    /// Name of the requester; at most 64 characters are stored.
+    pub requested_by: String,
+    /// Reason for the request, for people.
+    pub reason: Option<String>,
+    /// Minimum time since the last completed checkpoint; `None` for no minimum.
+    pub min_interval: Option<Duration>,
+}
+
+/// Result of a request for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WalRequestResult {
+    /// The request was queued.
+    Queued(WalRow),
+    /// This earlier checkpoint is unfinished.
+    Active(WalRow),
+    /// The last checkpoint is too recent; a request is accepted from this time.
+    TooSoon(UtcTime),
+}
+
+/// WAL size in bytes and the number of requested checkpoints by status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names describe the values")]
+pub struct WalMetrics {
+    pub wal_size_bytes: u64,
+    pub pending: u64,
+    pub running: u64,
+    pub retryable: u64,
+    pub completed: u64,
+    pub failed: u64,
+    pub latest_completed_at: Option<UtcTime>,
+}
+
+static LEASE_RULES: LeaseRules = LeaseRules {
+    table: "wal_maintenance_jobs",
+    canonical_times: false,
+    row_filter: "",
+    on_claim: ", started_at = coalesce(started_at, ?1), finished_at = NULL, updated_at = ?1",
+    on_heartbeat: ", updated_at = ?1",
+    // SQLite's time functions have milliseconds, the text microseconds: the fraction is cut off and appended again.
+    on_expiry: "status = 'retryable', retry_count = retry_count + 1,
+        retry_after = strftime('%Y-%m-%d %H:%M:%S', substr(?1, 1, 19), '+120 seconds') || substr(?1, 20),
+        error_code = 'LEASE_EXPIRED', error_message = 'Lease expired and requeued', finished_at = NULL,
+        updated_at = ?1",
+    renews_expired: true,
+};
+
+/// Requested checkpoints of a store's WAL.
+#[derive(Clone, Copy, Debug)]
+pub struct Wal<'a>(pub(crate) &'a Store);
+
+impl Wal<'_> {
+    /// Requests a checkpoint. Only one may be unfinished.
+    pub fn enqueue(self, request: WalRequest) -> Result<WalRequestResult> {
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let created = sortable_time("created_at");
+            let sql = format!(
+                "SELECT * FROM wal_maintenance_jobs WHERE status IN ('pending', 'running', 'retryable')
+                 ORDER BY {created} DESC, id DESC LIMIT 1"
+            );
+            if let Some(active) = db.first(&sql, [], WalRow::read)? {
+                return Ok(WalRequestResult::Active(active));
+            }
+            if let (Some(interval), Some(last)) = (request.min_interval, latest_completed_at(db)?) {
+                let next = last.plus(interval);
+                // A completion time in the future means that the clock was set back, not that the checkpoint is recent.
+                if last <= db.now && db.now < next {
+                    return Ok(WalRequestResult::TooSoon(next));
+                }
+            }
+            insert(db, &request).map(WalRequestResult::Queued)
+        })
+    }
+
+    /// Claims a checkpoint that is due. Expired ones become retryable first.
+    pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<WalRow>> {
+        let token = token.clone();
+        self.0.write(WriteKind::Compound, move |db| {
+            LEASE_RULES.recover(db)?;
+            // A pending row is due by `execute_after`; its `retry_after` is ignored.
+            let due = sortable_time(
+                "CASE status WHEN 'pending' THEN execute_after ELSE coalesce(retry_after, execute_after) END",
+            );
+            let ids = format!(
+                "SELECT id FROM wal_maintenance_jobs WHERE status IN ('pending', 'retryable') AND {due} <= ?1
+                 ORDER BY {due}, id"
+            );
+            let due = DueRows { ids: &ids, params: &[], limit: 1 };
+            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", WalRow::read)?.pop())
+        })
+    }
+
+    /// Runs the claimed checkpoint and stores its result: completed, failed, or retryable if others blocked it.
+    pub fn run(self, claimed: &WalRow, token: &Token) -> Result<WalRow> {
+        let outcome = self.checkpoint(claimed.requested_mode);
+        let (id, token) = (claimed.id, token.clone());
+        self.0.write(WriteKind::Compound, move |db| {
+            let done = settle(db, id, &token, &outcome)?;
+            require_owned(db, done, id, &token)
+        })
+    }
+
+    /// Returns a claimed checkpoint to pending, so that another worker can claim it at once.
+    pub fn release(self, id: i64, token: &Token) -> Result<WalRow> {
+        let token = token.clone();
+        self.0.write_and_notify(WriteKind::Compound, move |db| {
+            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            require_owned(db, done, id, &token)
+        })
+    }
+
+    /// Makes expired checkpoints retryable in two minutes. Returns how many.
+    pub fn recover(self) -> Result<usize> {
+        self.0.write(WriteKind::Compound, |db| LEASE_RULES.recover(db))
+    }
+
+    /// Like [`recover`](Self::recover), and also frees expired leases of the calling worker that are not in `held`.
+    pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
+        self.0.write(WriteKind::Compound, move |db| LEASE_RULES.recover_by(db, &held))
+    }
+
+    /// Returns the checkpoint that was requested last, if any.
+    pub fn latest(self) -> Result<Option<WalRow>> {
+        let created = sortable_time("created_at");
+        let sql = format!("SELECT * FROM wal_maintenance_jobs ORDER BY {created} DESC, id DESC LIMIT 1");
+        self.0.read(|db| db.first(&sql, [], WalRow::read))
+    }
+
+    /// Returns the WAL's size and the number of checkpoints by status.
+    pub fn metrics(self) -> Result<WalMetrics> {
+        let wal_size_bytes = self.wal_size()?;
+        self.0.read(|db| {
+            let sql = "SELECT status, count(*) AS n FROM wal_maintenance_jobs GROUP BY status";
+            let counts: Vec<(WalStatus, i64)> =
+                db.rows(sql, [], |row| Ok((WalStatus::read(row, "status")?, row.get("n")?)))?;
+            let count = |status| counts.iter().find(|(found, _)| *found == status).map_or(0, |(_, n)| n.unsigned_abs());
+            Ok(WalMetrics {
+                wal_size_bytes,
+                pending: count(WalStatus::Pending),
+                running: count(WalStatus::Running),
+                retryable: count(WalStatus::Retryable),
+                completed: count(WalStatus::Completed),
+                failed: count(WalStatus::Failed),
+                latest_completed_at: latest_completed_at(db)?,
+            })
+        })
+    }
+
+    fn wal_size(self) -> Result<u64> {
+        let mut name = self.0.path().as_os_str().to_owned();
+        name.push("-wal");
+        let path = PathBuf::from(name);
+        match std::fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.len()),
+            // SQLite deletes the WAL when the last connection closes.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(Error::Io(path, error.to_string())),
+        }
+    }
+
+    /// Checkpoints the WAL as far as possible without waiting for other connections. That shortens closing the store.
+    pub fn checkpoint_passive(self) -> Result<()> {
+        self.checkpoint(WalMode::Passive).map(drop)
+    }
+
+    /// Uses a separate connection, because a checkpoint inside a transaction is an error.
+    fn checkpoint(self, mode: WalMode) -> Result<CheckpointCounts> {
+        let file = &self.0.0.file;
+        let conn = file.open_writer()?;
+        let run = || -> SqlResult<CheckpointCounts> {
+            conn.busy_timeout(CHECKPOINT_BUSY_TIMEOUT.min(file.busy_timeout))?;
+            let sql = format!("PRAGMA wal_checkpoint({})", mode.as_str());
+            conn.query_row(&sql, [], |row| {
+                Ok(CheckpointCounts { busy: row.get(0)?, log_frames: row.get(1)?, checkpointed: row.get(2)? })
+            })
+        };
+        run().map_err(|error| file.error(&error))
+    }
+}
+
+/// Columns that `PRAGMA wal_checkpoint` returns.
+#[derive(Clone, Copy)]
+struct CheckpointCounts {
+    busy: i64,
+    log_frames: i64,
+    checkpointed: i64,
+}
+
+fn insert(db: &Db<'_>, request: &WalRequest) -> Result<WalRow> {
+    let by: String = request.requested_by.trim().chars().take(64).collect();
+    let sql = "INSERT INTO wal_maintenance_jobs (requested_mode, status, requested_by, reason, execute_after,
+            retry_count, retry_after, created_at, updated_at)
+        VALUES (?1, 'pending', ?2, ?3, ?4, 0, ?4, ?4, ?4)";
+    db.execute(sql, params![request.mode.as_str(), by, request.reason, db.now()])?;
+    row(db, db.conn.last_insert_rowid())
+}
+
+fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
+    let finished = sortable_time("finished_at");
+    let sql = format!(
+        "SELECT finished_at FROM wal_maintenance_jobs WHERE status = 'completed' AND finished_at IS NOT NULL
+         ORDER BY {finished} DESC LIMIT 1"
+    );
+    Ok(db.first(&sql, [], |row| time(row, "finished_at"))?.flatten())
+}
+
+fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<CheckpointCounts>) -> Result<bool> {
+    let counts = match outcome {
+        Ok(counts) => counts,
+        Err(error) => {
+            let sets = "status = 'failed', error_code = 'WAL_CHECKPOINT_FAILED', error_message = ?4,
+                finished_at = ?1, updated_at = ?1";
+            return LEASE_RULES.finish(db, &id, token, sets, &[&error.to_string()]);
+        }
+    };
+    let CheckpointCounts { busy, log_frames, checkpointed } = counts;
+    if *busy > 0 {
+        let sets = "status = 'retryable', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
+            retry_count = retry_count + 1, retry_after = ?7, error_code = 'WAL_CHECKPOINT_BUSY', error_message = ?8,
+            finished_at = NULL, updated_at = ?1";
+        let retry_after = db.now.plus(RETRY_DELAY).to_string();
+        let message = format!("WAL checkpoint busy={busy} log_frames={log_frames} checkpointed_frames={checkpointed}");
+        return LEASE_RULES.finish(db, &id, token, sets, &[busy, log_frames, checkpointed, &retry_after, &message]);
+    }
+    let sets = "status = 'completed', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
+        error_code = NULL, error_message = NULL, finished_at = ?1, updated_at = ?1";
+    LEASE_RULES.finish(db, &id, token, sets, &[busy, log_frames, checkpointed])
+}
+
+pub(crate) fn lease_rules() -> &'static LeaseRules {
+    &LEASE_RULES
+}
+
+fn row(db: &Db<'_>, id: i64) -> Result<WalRow> {
+    let found = db.first("SELECT * FROM wal_maintenance_jobs WHERE id = ?1", [id], WalRow::read)?;
+    found.ok_or_else(|| Error::not_found("checkpoint", id))
+}
+
+/// Returns the row after its owner's write, or the error if the caller does not own it.
+fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<WalRow> {
+    let checkpoint = row(db, id)?;
+    if done {
+        return Ok(checkpoint);
+    }
+    let (status, token) = (checkpoint.status.as_str(), token.as_str());
+    Err(Error::Conflict(format!("checkpoint {id} is {status} and not owned by {token:?}")))
+}

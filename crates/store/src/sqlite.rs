@@ -1,0 +1,28 @@
+//! The SQLite file: connections, the writer thread, the schema, and everything else that depends on SQLite.
+//!
+//! Owns every use of the SQLite library. The other modules of the crate write SQL through the types that this module
+//! re-exports, so that another database can stand beside this one behind the same methods.
+
+pub mod backup;
+mod change_watcher;
+pub mod damage;
+pub(crate) mod db;
+pub mod doctor;
+mod error;
+pub(crate) mod migrations;
+pub(crate) mod notify;
+pub(crate) mod opened_files;
+pub mod private;
+pub(crate) mod read_only;
+pub(crate) mod reader_pool;
+pub(crate) mod schema;
+pub(crate) mod writer;
+
+pub use self::change_watcher::ChangeWatcher;
+pub use self::db::Durability;
+pub(crate) use self::db::{Db, invalid_value, required_time, time};
+pub(crate) use self::writer::WriteKind;
+
+/// What the SQL of the other modules needs from the SQLite library.
+pub(crate) use rusqlite::{CachedStatement, Connection, Error as SqlError, Params, Result as SqlResult, Row, ToSql};
+pub(crate) use rusqlite::{params, types::ValueRef};

@@ -1,0 +1,227 @@
+//! A connection with prepared statements, translated errors and one timestamp.
+//!
+//! Owns how a connection is opened and configured. `writer` decides when its connection writes.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Params, Row};
+
+use crate::error::{Error, Result};
+use crate::private;
+use crate::sqlite::read_only::immutable_uri;
+use crate::time::{UtcTime, WallClock};
+
+/// Earlier versions of SQLite can corrupt the database when two processes checkpoint at the same time.
+const MIN_SQLITE_VERSION: i32 = 3_051_003;
+
+/// Whether acknowledged commits survive a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Every acknowledged write is on disk (`synchronous = FULL`).
+    #[default]
+    Full,
+    /// A power cut may lose the most recent acknowledged writes, but does not damage the file. A crash of the program
+    /// loses nothing (`synchronous = NORMAL`).
+    Normal,
+}
+
+fn check_sqlite_version(number: i32, version: &str) -> Result<()> {
+    if number < MIN_SQLITE_VERSION { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
+}
+
+/// WAL length in pages, 64 MiB, after which the writer checkpoints. A checkpoint writes each page once, however often
+/// it changed: with 64 MiB instead of SQLite's 4 MiB, hot pages of a busy queue or a first scan are written less often.
+pub(crate) const CHECKPOINT_PAGES: i32 = 16_384;
+
+/// Path of the database file and the settings of its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct DbFile {
+    pub(crate) path: PathBuf,
+    pub(crate) durability: Durability,
+    pub(crate) busy_timeout: Duration,
+    pub(crate) clock: WallClock,
+    pub(crate) access: Access,
+}
+
+/// How connections may use the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Connections read and write the file.
+    ReadWrite,
+    /// Connections only read the file; other processes may write it.
+    ReadOnly,
+    /// Connections only read the file, and no process writes it.
+    Immutable,
+}
+
+impl DbFile {
+    pub(crate) fn error(&self, error: &rusqlite::Error) -> Error {
+        Error::sqlite(&self.path, error)
+    }
+
+    /// Opens a connection that can write. Creates the file if it does not exist.
+    pub(crate) fn open_writer(&self) -> Result<Connection> {
+        private::create_if_absent(&self.path);
+        let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        let configure = || -> rusqlite::Result<()> {
+            conn.pragma_update(None, "foreign_keys", true)?;
+            let synchronous = match self.durability {
+                Durability::Full => "FULL",
+                Durability::Normal => "NORMAL",
+            };
+            conn.pragma_update(None, "synchronous", synchronous)?;
+            // Savepoints of a group are kept in memory, not in a temporary file.
+            conn.pragma_update(None, "temp_store", "MEMORY")?;
+            conn.pragma_update(None, "cache_size", -32_768)?;
+            conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+            conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
+            Ok(())
+        };
+        configure().map_err(|error| self.error(&error))?;
+        Ok(conn)
+    }
+
+    /// Sets the journal mode to WAL. The file keeps the mode.
+    pub(crate) fn use_wal(&self, conn: &Connection) -> Result<()> {
+        let mode: rusqlite::Result<String> =
+            conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0));
+        match mode.map_err(|error| self.error(&error))?.as_str() {
+            "wal" => Ok(()),
+            mode => Err(Error::CannotOpen(
+                self.path.clone(),
+                format!("WAL mode is not available, only {mode:?} (is it on a network drive?)"),
+            )),
+        }
+    }
+
+    /// Rolls back the journal of a process that was killed while it created the file, before WAL mode was set. A
+    /// read-only connection cannot do that, and would report the file as read-only.
+    pub(crate) fn roll_back_journal(&self) -> Result<()> {
+        let mut journal = self.path.clone().into_os_string();
+        journal.push("-journal");
+        if !std::fs::metadata(&journal).is_ok_and(|found| found.len() > 0) {
+            return Ok(());
+        }
+        let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let read = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+        read.map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn open_reader(&self) -> Result<Connection> {
+        self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)
+    }
+
+    fn open(&self, mode: OpenFlags) -> Result<Connection> {
+        check_sqlite_version(rusqlite::version_number(), rusqlite::version())?;
+        // Without SQLITE_OPEN_URI, a path that looks like a URI is still a file name. Only `immutable_uri` makes a URI.
+        let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let open = || -> rusqlite::Result<Connection> {
+            let conn = match self.access {
+                Access::Immutable => {
+                    let uri = immutable_uri(&self.path);
+                    Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?
+                }
+                Access::ReadWrite | Access::ReadOnly => Connection::open_with_flags(&self.path, flags)?,
+            };
+            conn.busy_timeout(self.busy_timeout)?;
+            conn.set_prepared_statement_cache_capacity(128);
+            Ok(conn)
+        };
+        open().map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn db<'a>(&'a self, conn: &'a Connection) -> Db<'a> {
+        Db { conn, file: self, now: self.clock.now(), text: OnceCell::new() }
+    }
+}
+
+/// A connection inside one transaction or statement, with one timestamp.
+pub(crate) struct Db<'a> {
+    pub(crate) conn: &'a Connection,
+    pub(crate) file: &'a DbFile,
+    pub(crate) now: UtcTime,
+    text: OnceCell<String>,
+}
+
+impl Db<'_> {
+    pub(crate) fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Returns the timestamp as the database stores it.
+    pub(crate) fn now(&self) -> &str {
+        self.text.get_or_init(|| self.now.to_string())
+    }
+
+    /// Runs a statement and returns the number of changed rows.
+    pub(crate) fn execute(&self, sql: &str, params: impl Params) -> Result<usize> {
+        let run = || self.conn.prepare_cached(sql)?.execute(params);
+        run().map_err(|error| self.file.error(&error))
+    }
+
+    pub(crate) fn batch(&self, sql: &str) -> Result<()> {
+        self.conn.execute_batch(sql).map_err(|error| self.file.error(&error))
+    }
+
+    /// Returns all rows of a query, or of a statement with RETURNING.
+    pub(crate) fn rows<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let run = || self.conn.prepare_cached(sql)?.query_map(params, map)?.collect::<rusqlite::Result<_>>();
+        run().map_err(|error| self.file.error(&error))
+    }
+
+    pub(crate) fn first<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>> {
+        Ok(self.rows(sql, params, map)?.into_iter().next())
+    }
+
+    /// Returns one number, such as a count; 0 for no row or NULL.
+    pub(crate) fn number(&self, sql: &str, params: impl Params) -> Result<i64> {
+        Ok(self.first(sql, params, |row| row.get::<_, Option<i64>>(0))?.flatten().unwrap_or(0))
+    }
+}
+
+/// Reads an optional time. Text that is not a time is an error, because the end of a lease must not be guessed.
+pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTime>> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time"))).transpose()
+}
+
+pub(crate) fn required_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
+    time(row, column)?.ok_or_else(|| invalid_value(row, column, "NULL", "a UTC time"))
+}
+
+/// Makes the error for a value that the protocol does not allow.
+pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: &str) -> rusqlite::Error {
+    let index = row.as_ref().column_index(column).unwrap_or(0);
+    let text = format!("column {column} is {found:?}, expected {expected}");
+    rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sqlite_versions_before_3_51_3_are_refused() {
+        for (number, version) in [(3_040_001, "3.40.1"), (3_051_002, "3.51.2")] {
+            assert_eq!(check_sqlite_version(number, version), Err(Error::OldLibrary(version.to_owned())));
+        }
+        assert_eq!(check_sqlite_version(3_051_003, "3.51.3"), Ok(()));
+        assert_eq!(
+            check_sqlite_version(rusqlite::version_number(), rusqlite::version()),
+            Ok(()),
+            "the bundled version"
+        );
+    }
+}
