@@ -1,12 +1,13 @@
 //! Clocks and timers. Only this module reads the system clock and waits for it. A [`ManualClock`] makes the same code
 //! deterministic in tests.
 //!
-//! Time is counted in nanoseconds from an arbitrary start, and never decreases.
+//! Timers count nanoseconds from an arbitrary start, which never decrease. [`Clock::unix_micros`] is the wall time, which
+//! may be set back.
 
 use crate::sync::{Arc, Condvar, Mutex, lock, wait};
 use std::{collections::BTreeMap, fmt, task::Waker, time::Duration};
 
-/// Source of time for a pool or a breaker.
+/// Source of time for a pool, a breaker or a store.
 ///
 /// [`Clock::system`] is the default. Tests use a [`ManualClock`] and advance it themselves.
 #[derive(Clone)]
@@ -76,6 +77,15 @@ impl Clock {
             #[cfg(not(any(shuttle, loom)))]
             Source::System => system::now(),
             Source::Manual(manual) => lock(&manual.state).now,
+        }
+    }
+
+    /// Wall time: microseconds since 1970-01-01 00:00:00 UTC. The system's wall clock may be set back at any time.
+    pub fn unix_micros(&self) -> i64 {
+        match &self.0 {
+            #[cfg(not(any(shuttle, loom)))]
+            Source::System => system::unix_micros(),
+            Source::Manual(manual) => lock(&manual.state).unix_micros(),
         }
     }
 
@@ -187,6 +197,20 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// clock.advance(Duration::from_secs(30));
 /// assert!(breaker.acquire().is_ok(), "the probe");
 /// ```
+///
+/// It also has a wall time, which `advance` moves too and [`set_unix_micros`](Self::set_unix_micros) sets.
+///
+/// ```
+/// use gristmill_pool::clock::{Clock, ManualClock};
+/// use std::time::Duration;
+///
+/// let manual = ManualClock::at(1_700_000_000_000_000);
+/// let clock = Clock::from(&manual);
+/// manual.advance(Duration::from_micros(5));
+/// assert_eq!(clock.unix_micros(), 1_700_000_000_000_005);
+/// manual.set_unix_micros(1_000); // a wall clock may be set back; timers are not affected
+/// assert_eq!(clock.unix_micros(), 1_000);
+/// ```
 #[derive(Clone, Default)]
 pub struct ManualClock(Arc<Manual>);
 
@@ -199,16 +223,42 @@ struct Manual {
 #[derive(Default)]
 struct ManualState {
     now: u64,
+    /// Wall time in microseconds when `now` was zero.
+    unix_start: i64,
     timers: Timers,
 }
 
+impl ManualState {
+    fn elapsed_micros(&self) -> i64 {
+        // At most 2⁶⁴ / 1,000.
+        (self.now / 1_000) as i64
+    }
+
+    fn unix_micros(&self) -> i64 {
+        self.unix_start.saturating_add(self.elapsed_micros())
+    }
+}
+
 impl ManualClock {
-    /// Creates a clock whose time is zero.
+    /// Creates a clock whose time is zero, and whose wall time is 1970-01-01 00:00:00 UTC.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves time forward and runs the timers that become due, in order, on the calling thread.
+    /// Creates a clock with this wall time: microseconds since 1970-01-01 00:00:00 UTC.
+    pub fn at(unix_micros: i64) -> Self {
+        let clock = Self::new();
+        clock.set_unix_micros(unix_micros);
+        clock
+    }
+
+    /// Sets the wall time, forwards or back. Timers are not affected.
+    pub fn set_unix_micros(&self, unix_micros: i64) {
+        let mut state = lock(&self.0.state);
+        state.unix_start = unix_micros.saturating_sub(state.elapsed_micros());
+    }
+
+    /// Moves time forward, also the wall time, and runs the timers that become due, in order, on the calling thread.
     pub fn advance(&self, by: Duration) {
         let end = lock(&self.0.state).now.saturating_add(nanos(by));
         loop {
@@ -269,7 +319,7 @@ mod system {
     use crate::sync::{Condvar, Mutex, OnceLock, lock, thread, wait};
     use std::{
         sync::PoisonError,
-        time::{Duration, Instant},
+        time::{Duration, Instant, SystemTime},
     };
 
     struct TimerThread {
@@ -299,6 +349,14 @@ mod system {
 
     pub(super) fn now() -> u64 {
         super::nanos(START.get_or_init(Instant::now).elapsed())
+    }
+
+    pub(super) fn unix_micros() -> i64 {
+        let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => micros(since),
+            Err(before) => -micros(before.duration()),
+        }
     }
 
     /// Starts the timer thread. Without it no timer fires, so no pool is built if this fails.
@@ -348,5 +406,44 @@ mod system {
                 TIMER.earlier_timer.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
             };
         }
+    }
+}
+
+#[cfg(all(test, not(any(shuttle, loom))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manual_wall_time_moves_with_advance_and_can_be_set() {
+        let manual = ManualClock::at(-5);
+        let clock = Clock::from(&manual);
+        let check = |now, unix| assert_eq!((clock.now(), clock.unix_micros()), (now, unix));
+        check(0, -5);
+        manual.advance(Duration::from_nanos(1_500));
+        check(1_500, -4);
+        manual.advance(Duration::from_nanos(500));
+        check(2_000, -3);
+        manual.set_unix_micros(100);
+        check(2_000, 100);
+        manual.advance(Duration::from_micros(1));
+        check(3_000, 101);
+        manual.set_unix_micros(i64::MAX);
+        manual.advance(Duration::MAX);
+        check(u64::MAX, i64::MAX);
+    }
+
+    #[test]
+    fn timer_sees_the_wall_time_it_was_set_for() {
+        let manual = ManualClock::at(1_000);
+        let (clock, seen) = (Clock::from(&manual), Arc::new(Mutex::new(0)));
+        let (callback_clock, callback_seen) = (clock.clone(), Arc::clone(&seen));
+        clock.call_after(Duration::from_micros(7), move || *lock(&callback_seen) = callback_clock.unix_micros());
+        manual.advance(Duration::from_secs(1));
+        assert_eq!(*lock(&seen), 1_007);
+    }
+
+    #[test]
+    fn system_wall_time_is_after_2020() {
+        assert!(Clock::system().unix_micros() > 1_577_836_800_000_000);
     }
 }
