@@ -4,6 +4,7 @@ use crate::{
     breaker::Breaker,
     clock::Clock,
     core::Core,
+    outcome::{Outcome, Outcomes},
     panics,
     pool::Pool,
     queue::QueueOrder,
@@ -40,7 +41,6 @@ pub(crate) struct Config {
     pub(crate) stall_timeout: Option<Duration>,
     pub(crate) breaker: Option<Breaker>,
     pub(crate) result_capacity: usize,
-    pub(crate) in_submit_order: bool,
     pub(crate) keep_failures: usize,
     pub(crate) clock: Clock,
 }
@@ -102,8 +102,6 @@ impl Error for BuildError {
         }
     }
 }
-
-type StartedPool<T, W> = (Pool<T, W>, Option<Arc<ResultQueue<T>>>);
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -210,7 +208,7 @@ impl PoolBuilder {
         self
     }
 
-    pub(crate) fn into_config(self, result_order: Option<ResultOrder>) -> Result<Config, BuildError> {
+    pub(crate) fn into_config(self) -> Result<Config, BuildError> {
         let queue_capacity = self.queue_capacity.unwrap_or(self.workers.saturating_mul(10));
         let result_capacity = self.result_capacity.unwrap_or(queue_capacity);
         let zeros = [
@@ -232,7 +230,6 @@ impl PoolBuilder {
             stall_timeout: self.stall_timeout,
             breaker: self.breaker,
             result_capacity,
-            in_submit_order: result_order == Some(ResultOrder::AsSubmitted),
             keep_failures: self.keep_failures,
             clock: self.clock,
         })
@@ -241,15 +238,14 @@ impl PoolBuilder {
     pub(crate) fn start<T: Send + 'static, W: Worker>(
         self,
         runtime: W::Runtime,
-        result_order: Option<ResultOrder>,
-    ) -> Result<StartedPool<T, W>, BuildError> {
-        let config = self.into_config(result_order)?;
+        outcomes: impl FnOnce(&Config) -> Outcomes<T>,
+    ) -> Result<Pool<T, W>, BuildError> {
+        let config = self.into_config()?;
         config.clock.start().map_err(|source| BuildError::Clock { source })?;
         panics::install_hook();
-        let results = result_order
-            .map(|result_order| Arc::new(ResultQueue::new(result_order, config.result_capacity, config.workers)));
         let (worker_count, stall_timeout) = (config.workers, config.stall_timeout);
-        let core = Arc::new(Core::new(config, runtime, results.clone()));
+        let outcomes = outcomes(&config);
+        let core = Arc::new(Core::new(config, runtime, outcomes));
         let pool = Pool::new(Arc::clone(&core));
         // All are registered before the first one starts: otherwise it could find no other worker and end the pool.
         let workers: Vec<_> = (0..worker_count).map(|_| core.register()).collect();
@@ -266,7 +262,7 @@ impl PoolBuilder {
         if let Some(limit) = stall_timeout {
             stall::start(&core, limit);
         }
-        Ok((pool, results))
+        Ok(pool)
     }
 
     pub(crate) fn start_with_results<T: Send + 'static, W: Worker>(
@@ -274,15 +270,17 @@ impl PoolBuilder {
         runtime: W::Runtime,
         result_order: ResultOrder,
     ) -> Result<(Pool<T, W>, Results<T>), BuildError> {
-        let (pool, results) = self.start::<T, W>(runtime, Some(result_order))?;
+        let pool = self.start(runtime, |config| {
+            Outcomes::Queue(Arc::new(ResultQueue::new(result_order, config.result_capacity, config.workers)))
+        })?;
         let core = Arc::clone(pool.core());
-        let results = results.expect("a result order makes a result queue");
-        Ok((pool, Results::new(results, Box::new(move || core.on_results_read()))))
+        let queue = core.outcomes.queue().map(Arc::clone).expect("the outcomes go to a queue");
+        Ok((pool, Results::new(queue, Box::new(move || core.on_results_read()))))
     }
 
     /// Builds a pool of threads whose tasks return no values.
     pub fn build(self) -> Result<Pool, BuildError> {
-        Ok(self.start::<(), Threads>((), None)?.0)
+        self.start((), |_| Outcomes::Discard)
     }
 
     /// Builds a pool of threads and an iterator over the results of its tasks.
@@ -292,6 +290,42 @@ impl PoolBuilder {
     ) -> Result<(Pool<T>, Results<T>), BuildError> {
         self.start_with_results::<T, Threads>((), result_order)
     }
+
+    /// Builds a pool of threads that calls `on_outcome` with the outcome of every task that was started, except tasks
+    /// that [`shutdown`](Pool::shutdown) had to abandon.
+    ///
+    /// The callback runs on the worker that settled the task, which starts no other task meanwhile. For a stalled task
+    /// it runs on the thread of the clock, and for a task that waited for a retry when the pool was cancelled on the
+    /// thread that cancelled it. It therefore should not block. It runs after the statistics were updated and the
+    /// breaker was informed, and outside every lock, so it may use the pool; `submit` does not wait in it, and
+    /// waiting for the pool's end returns at once. A panic in it is caught and logged. The pool ends after the last
+    /// callback has returned.
+    ///
+    /// ```
+    /// use gristmill_pool::{Outcome, Pool};
+    /// use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+    ///
+    /// let total = Arc::new(AtomicUsize::new(0));
+    /// let sum = Arc::clone(&total);
+    /// let pool = Pool::builder().workers(2).build_with_callback(move |outcome: Outcome<usize>| match outcome.result {
+    ///     Ok(length) => {
+    ///         sum.fetch_add(length, Ordering::Relaxed);
+    ///     }
+    ///     Err(failure) => eprintln!("{failure}, after {:?}", outcome.duration),
+    /// })?;
+    /// for word in ["grist", "for", "the", "mill"] {
+    ///     pool.submit(move |_| Ok(word.len()))?;
+    /// }
+    /// pool.join();
+    /// assert_eq!(total.load(Ordering::Relaxed), 15);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn build_with_callback<T: Send + 'static>(
+        self,
+        on_outcome: impl Fn(Outcome<T>) + Send + Sync + 'static,
+    ) -> Result<Pool<T>, BuildError> {
+        self.start((), |_| Outcomes::Callback(Box::new(on_outcome)))
+    }
 }
 
 #[cfg(test)]
@@ -300,7 +334,7 @@ mod tests {
 
     #[test]
     fn settings_of_zero_are_rejected() {
-        let check = |builder: PoolBuilder, want: &str| match builder.into_config(None) {
+        let check = |builder: PoolBuilder, want: &str| match builder.into_config() {
             Err(BuildError::Zero { setting }) => assert_eq!(setting, want),
             _ => panic!("{want} = 0 was accepted"),
         };
@@ -314,7 +348,7 @@ mod tests {
 
     #[test]
     fn defaults_depend_on_cores_and_workers() {
-        let config = |builder: PoolBuilder| builder.into_config(None).unwrap();
+        let config = |builder: PoolBuilder| builder.into_config().unwrap();
         assert_eq!(config(PoolBuilder::new()).workers, cores());
         assert_eq!(config(PoolBuilder::new().workers(3)).queue_capacity, 30);
         assert_eq!(config(PoolBuilder::new().workers(3)).result_capacity, 30);

@@ -21,10 +21,10 @@ mod workers;
 use crate::{
     builder::Config,
     clock::{Clock, TimerKey},
+    outcome::Outcomes,
     panics,
     queue::Queue,
     report::Failure,
-    results::ResultQueue,
     stall::StallDetector,
     stats::{KindNames, WorkerCounters},
     sync::{
@@ -46,7 +46,7 @@ pub(crate) struct Core<T: Send + 'static, W: Worker> {
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only tokio workers use it"))]
     pub(crate) runtime: W::Runtime,
     pub(crate) kinds: KindNames,
-    pub(crate) results: Option<Arc<ResultQueue<T>>>,
+    pub(crate) outcomes: Outcomes<T>,
     /// Attempts that ran past their timeout. Not in [`WorkerCounters`]: the timer counts these, not the worker.
     pub(crate) timed_out: AtomicU64,
     /// Results of abandoned runs. Not in [`WorkerCounters`]: those were merged when the run was abandoned.
@@ -146,7 +146,7 @@ impl WakeList {
 }
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    pub(crate) fn new(config: Config, runtime: W::Runtime, results: Option<Arc<ResultQueue<T>>>) -> Self {
+    pub(crate) fn new(config: Config, runtime: W::Runtime, outcomes: Outcomes<T>) -> Self {
         let state = State {
             queue: Queue::new(config.order),
             high_water: 0,
@@ -179,7 +179,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             config,
             runtime,
             kinds: KindNames::default(),
-            results,
+            outcomes,
             timed_out: AtomicU64::new(0),
             late_discarded: AtomicU64::new(0),
             queued_hint: CachePadded(AtomicUsize::new(0)),

@@ -7,6 +7,7 @@ use crate::{
     context::{Context, ContextExtras},
     core::{Core, Found, SearchState},
     error::{Cause, ErrorClass, TaskError, TaskResult},
+    outcome::{Outcome, Outcomes},
     panics::{self, Panic},
     sync::{Arc, atomic::Ordering::Relaxed},
     task::Task,
@@ -56,6 +57,10 @@ pub(crate) struct Executor<T: Send + 'static, W: Worker> {
     /// Number of tasks of kind `untimed_kind` that have ended since then.
     untimed_tasks: u32,
     untimed_kind: usize,
+    /// Whether each outcome has the duration of its own attempt, so that the clock is read for each task.
+    times_each_task: bool,
+    /// Duration of the last attempt in nanoseconds, or the mean of the last tiny ones.
+    duration: u64,
     kind_numbers: Vec<(&'static str, usize)>,
 }
 
@@ -79,6 +84,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
             clock_read_at: 0,
             untimed_tasks: 0,
             untimed_kind: 0,
+            times_each_task: worker.core.outcomes.has_callback(),
+            duration: 0,
             kind_numbers: Vec::new(),
             worker,
         }
@@ -100,7 +107,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
                 other => return other,
             }
         }
-        if let Some(results) = &self.core().results {
+        if let Some(results) = self.core().outcomes.queue() {
             let room = results.poll_room(waker);
             if room.is_pending() && !self.worker.is_cancelled() {
                 self.waits_for_reader = true;
@@ -166,6 +173,10 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         let better = |head: &Task<T, W>| !fresh && core.has_better_than(head.meta().rank.sort_key(order));
         let (task, origin) = self.worker.pop_local(better, is_queue_turn)?;
         self.spawned_in_a_row = if origin == Origin::Spawned { self.spawned_in_a_row + 1 } else { 0 };
+        if self.times_each_task {
+            // The callback for the task before this one took time.
+            self.clock_read_at = self.core().clock().now();
+        }
         Some(task)
     }
 
@@ -202,7 +213,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
             self.read_clock();
         }
         let task = self.current.as_ref()?;
-        self.run = self.worker.begin_run(task, kind);
+        self.run = self.worker.begin_run(task, kind, self.clock_read_at);
         self.kind = kind;
         context.run = self.run;
         context.task_id = task.meta().id;
@@ -242,12 +253,12 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         let Some(task) = self.current.take() else { return };
         let policy = task.meta().extras.as_ref().and_then(|extras| extras.retry);
         match policy {
-            // `last_error` stays: it is still the reason for the retry.
+            // `last_attempt` stays: it is still the reason for the retry.
             Some(policy) => {
                 let delay = open.retry_in.max(policy.delay(1)).max(MIN_BREAKER_DELAY);
                 self.schedule_retry(task, delay);
             }
-            None => self.fail(task, TaskError::breaker_open(open.retry_in)),
+            None => self.fail(task, TaskError::breaker_open(open.retry_in), Duration::ZERO),
         }
     }
 
@@ -275,7 +286,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         self.tasks_since_pop += 1;
         self.untimed_tasks += 1;
         self.untimed_kind = self.kind;
-        let tiny = self.batch >= 2 * TASKS_PER_CLOCK_READ as usize && self.timeout.is_none();
+        let tiny = self.batch >= 2 * TASKS_PER_CLOCK_READ as usize && self.timeout.is_none() && !self.times_each_task;
         if !tiny || self.untimed_tasks == TASKS_PER_CLOCK_READ {
             self.read_clock();
         }
@@ -283,9 +294,10 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         if self.core().config.breaker.is_some() {
             self.worker.take_permit().into_iter().for_each(|permit| report_to_breaker(permit, &result));
         }
+        let duration = Duration::from_nanos(self.duration);
         match result {
-            Ok(value) => self.complete(task, value),
-            Err(error) => self.retry_or_fail(task, error),
+            Ok(value) => self.complete(task, value, duration),
+            Err(error) => self.retry_or_fail(task, error, duration),
         }
         true
     }
@@ -299,6 +311,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         let elapsed = now.saturating_sub(self.clock_read_at);
         let typical = BATCH_TIME_NS / self.batch as u64;
         self.worker.counters.0.record(self.untimed_kind, elapsed, self.untimed_tasks.into(), typical);
+        self.duration = elapsed / u64::from(self.untimed_tasks);
         self.clock_read_at = now;
         self.untimed_tasks = 0;
     }
@@ -330,20 +343,19 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         Err(error)
     }
 
-    fn complete(&mut self, task: Task<T, W>, value: T) {
+    fn complete(&mut self, task: Task<T, W>, value: T, duration: Duration) {
         // Counted before it is delivered, so that the reader of the result finds it in the statistics.
         self.worker.counters.0.completed.add(1);
-        if self.core().results.is_some() {
-            let task_ref = task.task_ref();
-            panics::discard(task);
-            self.core().deliver(task_ref, Ok(value));
-        } else {
-            panics::discard((task, value));
+        if matches!(self.core().outcomes, Outcomes::Discard) {
+            return panics::discard((task, value));
         }
+        let (task_ref, attempts) = (task.task_ref(), task.failed_attempts() + 1);
+        panics::discard(task);
+        self.core().deliver(Outcome { task: task_ref, attempts, duration, result: Ok(value) });
     }
 
-    fn retry_or_fail(&mut self, mut task: Task<T, W>, error: TaskError) {
-        let Some(extras) = &mut task.meta_mut().extras else { return self.fail(task, error) };
+    fn retry_or_fail(&mut self, mut task: Task<T, W>, error: TaskError, duration: Duration) {
+        let Some(extras) = &mut task.meta_mut().extras else { return self.fail(task, error, duration) };
         extras.failed += 1;
         // A failure that names no step keeps the earlier one: the steps before it are still done.
         extras.failed_step = error.shared_step().or(extras.failed_step.take());
@@ -351,10 +363,10 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
             Some(delay) => {
                 self.worker.counters.0.retried.add(1);
                 tracing::debug!(task = %task.task_ref(), ?delay, %error, "task will be retried");
-                task.meta_mut().extras().last_error = Some(error);
+                task.meta_mut().extras().last_attempt = Some((error, duration));
                 self.schedule_retry(task, delay);
             }
-            None => self.fail(task, error),
+            None => self.fail(task, error, duration),
         }
     }
 
@@ -366,9 +378,9 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         }
     }
 
-    fn fail(&mut self, task: Task<T, W>, error: TaskError) {
+    fn fail(&mut self, task: Task<T, W>, error: TaskError, duration: Duration) {
         self.worker.counters.0.failed.add(1);
-        self.core().fail(task, error);
+        self.core().fail(task, error, duration);
     }
 }
 

@@ -244,6 +244,7 @@ mod context;
 mod core; // shared state: submit, dispatch, settle, shutdown, snapshot
 pub mod error;
 mod executor; // runs a worker's tasks: start, classify, settle, retry
+mod outcome; // where outcomes go: nowhere, to a queue or to a callback
 mod panics;
 mod pool;
 mod queue;
@@ -267,10 +268,11 @@ pub use cancel::{CancelCallback, CancelToken, Cancelled};
 pub use context::Context;
 #[doc(inline)]
 pub use error::{Dependency, ErrorClass, TaskError, TaskResult};
+pub use outcome::Outcome;
 pub use pool::Pool;
 pub use queue::QueueOrder;
 pub use report::{Failure, Report};
-pub use results::{Outcome, ResultOrder, Results};
+pub use results::{ResultOrder, Results};
 pub use retry::Retry;
 #[doc(inline)]
 pub use stats::PoolStats;

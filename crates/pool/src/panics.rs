@@ -20,6 +20,9 @@ thread_local! {
     static LAST_PANIC: RefCell<Option<(String, Backtrace)>> = const { RefCell::new(None) };
 }
 
+/// Number that stands for the worker while a callback of the pool runs, on whichever thread.
+pub(crate) const IN_CALLBACK: usize = usize::MAX;
+
 /// Message and backtrace of a task's panic.
 pub(crate) struct Panic {
     pub(crate) message: String,
@@ -99,8 +102,8 @@ pub(crate) fn wake(waker: Waker) {
 
 /// Calls a callback of the user. Its panic must not end the thread that calls it.
 pub(crate) fn call(callback: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-        tracing::error!("a callback panicked");
+    if let Err(Panic { message, backtrace }) = catch(callback) {
+        tracing::error!(message, %backtrace, "a callback panicked");
     }
 }
 

@@ -146,7 +146,7 @@ impl<T: Send + 'static> Pool<T> {
         let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
         // With a limit no deadlock is possible.
-        let results = core.results.as_ref().filter(|_| limit.is_none());
+        let results = core.outcomes.queue().filter(|_| limit.is_none());
         let _submitting = results.and_then(|results| results.enter_submit());
         let parker = Parker::new();
         loop {

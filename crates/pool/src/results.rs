@@ -5,14 +5,13 @@
 //! its capacity.
 
 use crate::{
+    outcome::Outcome,
     panics,
-    report::Failure,
     sync::{
         Mutex, Parker,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         lock, thread_local,
     },
-    task::TaskRef,
 };
 use std::{
     cell::Cell,
@@ -40,18 +39,10 @@ pub enum ResultOrder {
     AsSubmitted,
 }
 
-/// A settled task and its result.
-#[derive(Debug)]
-pub struct Outcome<T> {
-    /// The task, with its id, kind and label.
-    pub task: TaskRef,
-    /// The value that the task returned, or its final failure.
-    pub result: Result<T, Failure>,
-}
-
 pub(crate) struct ResultQueue<T> {
     id: u64,
     state: Mutex<State<T>>,
+    pub(crate) order: ResultOrder,
     capacity: usize,
     workers: usize,
     /// Whether workers must wait before they start a task. Read without the lock.
@@ -146,8 +137,8 @@ impl<T> ResultBuffer<T> {
 }
 
 impl<T> ResultQueue<T> {
-    pub(crate) fn new(result_order: ResultOrder, capacity: usize, workers: usize) -> Self {
-        let buffer = match result_order {
+    pub(crate) fn new(order: ResultOrder, capacity: usize, workers: usize) -> Self {
+        let buffer = match order {
             ResultOrder::AsCompleted => ResultBuffer::Completed(VecDeque::new()),
             ResultOrder::AsSubmitted => ResultBuffer::Submitted { by_task: BTreeMap::new(), next: 0, len: 0 },
         };
@@ -155,7 +146,7 @@ impl<T> ResultQueue<T> {
         let (full, next) = (AtomicBool::new(false), AtomicU64::new(0));
         let id = LAST_QUEUE_ID.fetch_add(1, Relaxed) + 1;
         let reader_submits = AtomicBool::new(false);
-        Self { id, state: Mutex::new(state), capacity, workers, full, next, reader_submits }
+        Self { id, state: Mutex::new(state), order, capacity, workers, full, next, reader_submits }
     }
 
     /// Adds the outcome of a task, or `None` for a task that will have none. Never waits.

@@ -95,8 +95,8 @@ pub(crate) struct TaskExtras {
     pub(crate) failed: u32,
     /// The last step that a failed attempt named.
     pub(crate) failed_step: Option<Arc<str>>,
-    /// Error of the last attempt, while the task waits for the next.
-    pub(crate) last_error: Option<TaskError>,
+    /// Error and duration of the last attempt, while the task waits for the next.
+    pub(crate) last_attempt: Option<(TaskError, Duration)>,
 }
 
 pub(crate) const DEFAULT_KIND: &str = "task";

@@ -8,6 +8,7 @@ use crate::{
     core::Core,
     error::{TaskError, TaskResult},
     executor::Executor,
+    outcome::{Outcome, Outcomes},
     panics::{self, Panic},
     pool::{Pool, split_deadline},
     report::Report,
@@ -242,11 +243,14 @@ impl<T: Send + 'static> Context<T, TokioTasks> {
     }
 }
 
+fn current_runtime() -> Result<runtime::Handle, BuildError> {
+    runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)
+}
+
 impl PoolBuilder {
     /// Builds a pool of tokio tasks on the current runtime whose tasks return no values.
     pub fn build_async(self) -> Result<AsyncPool, BuildError> {
-        let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        Ok(self.start::<(), TokioTasks>(runtime, None)?.0)
+        self.start(current_runtime()?, |_| Outcomes::Discard)
     }
 
     /// Builds a pool of tokio tasks on the current runtime and an iterator over the results of its tasks.
@@ -254,8 +258,16 @@ impl PoolBuilder {
         self,
         result_order: ResultOrder,
     ) -> Result<(AsyncPool<T>, Results<T>), BuildError> {
-        let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        self.start_with_results::<T, TokioTasks>(runtime, result_order)
+        self.start_with_results(current_runtime()?, result_order)
+    }
+
+    /// Builds a pool of tokio tasks on the current runtime that calls `on_outcome` with the outcome of every task: see
+    /// [`build_with_callback`](Self::build_with_callback).
+    pub fn build_async_with_callback<T: Send + 'static>(
+        self,
+        on_outcome: impl Fn(Outcome<T>) + Send + Sync + 'static,
+    ) -> Result<AsyncPool<T>, BuildError> {
+        self.start(current_runtime()?, |_| Outcomes::Callback(Box::new(on_outcome)))
     }
 }
 

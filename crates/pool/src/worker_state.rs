@@ -21,7 +21,7 @@ use crate::{
     task::{Task, TaskId, TaskRef},
     worker::Worker,
 };
-use std::{collections::VecDeque, ops::Range, task::Waker};
+use std::{collections::VecDeque, ops::Range, task::Waker, time::Duration};
 
 /// Value of `WorkerState::run` once the run was abandoned.
 const ABANDONED: u64 = u64::MAX;
@@ -41,6 +41,8 @@ pub(crate) struct WorkerState<T: Send + 'static, W: Worker> {
     heartbeats: AtomicU64,
     task_id: AtomicU64,
     attempt: AtomicU64,
+    /// When the run started, by the pool's clock. A tiny task may have started a few microseconds later.
+    started_at: AtomicU64,
     kind_number: AtomicUsize,
     label: Mutex<Option<Arc<str>>>,
     /// Breaker permit of the run. Kept here so that an abandoned run is reported to the breaker.
@@ -86,6 +88,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
             heartbeats: AtomicU64::new(0),
             task_id: AtomicU64::new(0),
             attempt: AtomicU64::new(1),
+            started_at: AtomicU64::new(0),
             kind_number: AtomicUsize::new(0),
             label: Mutex::new(None),
             permit: Mutex::new(None),
@@ -187,8 +190,9 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
     // ---- run ----
 
     /// Starts a run and returns its number.
-    pub(crate) fn begin_run(&self, task: &Task<T, W>, kind: usize) -> u64 {
+    pub(crate) fn begin_run(&self, task: &Task<T, W>, kind: usize, now: u64) -> u64 {
         self.task_id.store(task.meta().id, Relaxed);
+        self.started_at.store(now, Relaxed);
         self.kind_number.store(kind, Relaxed);
         if let Some(extras) = &task.meta().extras {
             self.attempt.store(u64::from(extras.failed) + 1, Relaxed);
@@ -250,6 +254,11 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
     /// Number of the running attempt, from 1.
     pub(crate) fn attempt(&self) -> u32 {
         self.attempt.load(Relaxed) as u32
+    }
+
+    /// Time since the run started, which the caller has abandoned.
+    pub(crate) fn run_time(&self) -> Duration {
+        Duration::from_nanos(self.core.clock().now().saturating_sub(self.started_at.load(Relaxed)))
     }
 
     /// Counts a heartbeat of `run`, unless the run has ended.

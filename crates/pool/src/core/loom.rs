@@ -3,7 +3,9 @@
 
 use super::{Core, Found, SearchState};
 use crate::{
-    PoolBuilder, panics,
+    PoolBuilder,
+    outcome::Outcomes,
+    panics,
     sync::Arc,
     task::{Task, TaskId},
     worker::Threads,
@@ -23,7 +25,7 @@ impl Wake for WakeFlag {
 }
 
 fn core() -> Arc<Core<(), Threads>> {
-    Arc::new(Core::new(PoolBuilder::new().workers(2).queue_capacity(2).into_config(None).unwrap(), (), None))
+    Arc::new(Core::new(PoolBuilder::new().workers(2).queue_capacity(2).into_config().unwrap(), (), Outcomes::Discard))
 }
 
 /// A worker that falls asleep while another spawns either finds the task or is woken: see `Core::park`.
@@ -74,11 +76,11 @@ fn run_is_settled_once_when_finish_and_abandon_race() {
         });
         let mut first = Task::new(|_| Ok(()));
         first.meta_mut().id = 7;
-        let run = worker.begin_run(&first, 0);
+        let run = worker.begin_run(&first, 0, 0);
         let mut finished = worker.finish_run(run, &first);
         if finished {
             let second = Task::new(|_| Ok(()));
-            let run = worker.begin_run(&second, 0);
+            let run = worker.begin_run(&second, 0, 0);
             finished = worker.finish_run(run, &second);
         }
         assert_eq!(stall_detector.join().unwrap(), !finished);

@@ -3,11 +3,11 @@
 use super::{Core, Delayed, State};
 use crate::{
     error::{Cause, TaskError},
+    outcome::Outcome,
     panics,
     report::Failure,
-    results::Outcome,
     sync::Arc,
-    task::{Task, TaskRef},
+    task::Task,
     worker::Worker,
 };
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         to_wake.into_iter().for_each(panics::wake);
     }
 
-    /// Records and delivers the final failure of a task.
-    pub(crate) fn fail(&self, task: Task<T, W>, error: TaskError) {
+    /// Records and delivers the final failure of a task, whose last attempt took `duration`.
+    pub(crate) fn fail(&self, task: Task<T, W>, error: TaskError, duration: Duration) {
         let ran = !matches!(error.cause(), Cause::BreakerOpen);
         let attempts = task.failed_attempts().max(u32::from(ran));
         let failure = Failure { task: task.task_ref(), attempts, error: Arc::new(error) };
@@ -51,7 +51,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         // The values that the closure owns are dropped before the failure is delivered.
         panics::discard(task);
         self.keep_failure(&mut self.lock(), &failure);
-        self.deliver(failure.task.clone(), Err(failure));
+        self.deliver(Outcome::failed(failure, duration));
     }
 
     pub(super) fn keep_failure(&self, state: &mut State<T, W>, failure: &Failure) {
@@ -60,20 +60,16 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    pub(crate) fn deliver(&self, task: TaskRef, result: Result<T, Failure>) {
-        match &self.results {
-            Some(results) => results.push(task.id.0, Some(Outcome { task, result })),
-            None => panics::discard(result),
-        }
+    pub(crate) fn deliver(&self, outcome: Outcome<T>) {
+        self.outcomes.deliver(self.address(), outcome);
     }
 
     /// Settles a task that will not be started again: never started, or failed with its last attempt's error.
     pub(crate) fn mark_never_started(&self, mut task: Task<T, W>) {
-        let tried = task.failed_attempts() > 0;
-        let error = task.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());
-        if let Some(error) = error.filter(|_| tried) {
+        let last_attempt = task.meta_mut().extras.as_mut().and_then(|extras| extras.last_attempt.take());
+        if let Some((error, duration)) = last_attempt {
             self.lock().failed_outside_workers += 1;
-            return self.fail(task, error);
+            return self.fail(task, error, duration);
         }
         self.lock().never_started.push(task.task_ref());
         self.skip_sequence(task.meta().id);

@@ -38,7 +38,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.update_hints(&state);
         drop(state);
         workers.iter().for_each(|worker| worker.cancel());
-        if let Some(results) = &self.results {
+        if let Some(results) = self.outcomes.queue() {
             // After `worker.cancel()`, which a worker checks once it waits for room.
             results.release_workers();
         }
@@ -88,7 +88,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.ended = true;
         let wakes = WakeList(std::mem::take(&mut state.joiners));
         drop(state);
-        if let Some(results) = &self.results {
+        if let Some(results) = self.outcomes.queue() {
             results.end();
         }
         wakes.wake();

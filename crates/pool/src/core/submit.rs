@@ -3,7 +3,7 @@
 use super::{Core, State, WakeList, dispatch::spin};
 use crate::{
     panics,
-    results::log_stuck_reader,
+    results::{ResultOrder, ResultQueue, log_stuck_reader},
     sync::{
         Arc, MutexGuard,
         atomic::{
@@ -26,11 +26,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         used < self.config.queue_capacity && self.is_within_reader_limit(state)
     }
 
+    fn results_in_submit_order(&self) -> Option<&Arc<ResultQueue<T>>> {
+        self.outcomes.queue().filter(|results| results.order == ResultOrder::AsSubmitted)
+    }
+
     /// Whether the next task stays within [`Config::max_ahead_of_reader`](crate::builder::Config::max_ahead_of_reader).
     pub(super) fn is_within_reader_limit(&self, state: &State<T, W>) -> bool {
-        let Some(results) = self.results.as_ref().filter(|_| self.config.in_submit_order) else {
-            return true;
-        };
+        let Some(results) = self.results_in_submit_order() else { return true };
         let next = state.next_task_id.saturating_add(state.reserved as u64);
         next.saturating_sub(results.next_sequence()) < self.config.max_ahead_of_reader() as u64
     }
@@ -152,7 +154,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// reads. The reader and the workers call this when they wait, so the last of them sees that all wait. The task is
     /// not rejected, because another thread may still take over the reading.
     pub(crate) fn check_reader(&self) {
-        let Some(results) = self.results.as_ref().filter(|results| results.is_reader_submitting()) else {
+        let Some(results) = self.outcomes.queue().filter(|results| results.is_reader_submitting()) else {
             return;
         };
         let state = self.lock();
@@ -190,7 +192,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Admits waiting submitters after results were read, which makes room in submit order.
     pub(crate) fn on_results_read(&self) {
-        if self.config.in_submit_order {
+        if self.results_in_submit_order().is_some() {
             let mut state = self.lock();
             let wakes = self.grant_room(&mut state);
             drop(state);
@@ -198,9 +200,17 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// Queues a task submitted by a task that runs on worker `id`. Never waits: the task would wait for itself.
+    /// Queues a task submitted by a task that runs on worker `id`, or by a callback. Never waits: the task would wait
+    /// for itself.
     pub(crate) fn submit_from_worker(&self, id: usize, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
+        if id == panics::IN_CALLBACK {
+            if let Some(rejection) = Self::rejection_of(&state, &task) {
+                drop(state);
+                return Err(SubmitError::new(rejection, task));
+            }
+            return Ok(self.accept(state, task));
+        }
         let worker = state.workers.iter().find(|entry| entry.state.id == id).map(|entry| Arc::clone(&entry.state));
         let rejection = Self::rejection(&state).or(worker.is_none().then_some(SubmitErrorKind::Cancelled));
         drop(state);
@@ -248,7 +258,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Marks a task id that will have no outcome, so that submit order does not wait for it.
     pub(super) fn skip_sequence(&self, id: u64) {
-        if let Some(results) = &self.results {
+        if let Some(results) = self.outcomes.queue() {
             results.push(id, None);
             self.on_results_read();
         }
@@ -258,7 +268,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(super) fn reserve_task_ids(&self) -> Range<u64> {
         let mut state = self.lock();
         let first = state.next_task_id;
-        state.next_task_id += if self.config.in_submit_order { 1 } else { 64 };
+        state.next_task_id += if self.results_in_submit_order().is_some() { 1 } else { 64 };
         first..state.next_task_id
     }
 }

@@ -4,6 +4,7 @@ use super::{Core, SearchState, State, WakeList, WorkerEntry};
 use crate::{
     breaker::Permit,
     error::TaskError,
+    outcome::Outcome,
     panics,
     report::Failure,
     stall::StallDetector,
@@ -107,7 +108,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             worker.counters.0.failed.add(1);
             let failure = Failure { task, attempts, error: Arc::new(TaskError::cancelled()) };
             self.keep_failure(&mut self.lock(), &failure);
-            self.deliver(failure.task.clone(), Err(failure));
+            self.deliver(Outcome::failed(failure, worker.run_time()));
         }
     }
 
@@ -168,7 +169,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             worker.wake_listeners();
             // A dropped permit counts as a failed call.
             drop(worker.take_permit());
-            self.deliver(failure.task.clone(), Err(failure));
+            self.deliver(Outcome::failed(failure, worker.run_time()));
         }
         replacements
     }

@@ -8,7 +8,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use gristmill_pool::{
-    Context, Pool, PoolBuilder, QueueOrder, Report, ResultOrder, Results, Retry, Task, TaskError, TaskResult,
+    Context, Outcome, Pool, PoolBuilder, QueueOrder, Report, ResultOrder, Results, Retry, Task, TaskError, TaskResult,
     clock::ManualClock, error::SubmitError, task::TaskId, worker::Threads, worker::Worker,
 };
 use std::{
@@ -62,6 +62,11 @@ pub(crate) trait WorkerKind: Sized + Send + Sync + 'static {
         builder: PoolBuilder,
         result_order: ResultOrder,
     ) -> (Pool<T, Self::W>, Results<T>);
+    fn build_with_callback<T: Send + 'static>(
+        runtime: &Self::Runtime,
+        builder: PoolBuilder,
+        on_outcome: impl Fn(Outcome<T>) + Send + Sync + 'static,
+    ) -> Pool<T, Self::W>;
 
     fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
         body: impl FnOnce(ContextOf<T, Self>) -> Fut + Send + 'static,
@@ -98,6 +103,14 @@ impl WorkerKind for OnThreads {
         result_order: ResultOrder,
     ) -> (Pool<T>, Results<T>) {
         builder.build_with_results(result_order).unwrap()
+    }
+
+    fn build_with_callback<T: Send + 'static>(
+        (): &(),
+        builder: PoolBuilder,
+        on_outcome: impl Fn(Outcome<T>) + Send + Sync + 'static,
+    ) -> Pool<T> {
+        builder.build_with_callback(on_outcome).unwrap()
     }
 
     fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
@@ -185,6 +198,15 @@ mod on_tokio {
                 ) -> (Pool<T, TokioTasks>, Results<T>) {
                     let _inside = runtime.handle.enter();
                     builder.build_async_with_results(result_order).unwrap()
+                }
+
+                fn build_with_callback<T: Send + 'static>(
+                    runtime: &Background,
+                    builder: PoolBuilder,
+                    on_outcome: impl Fn(Outcome<T>) + Send + Sync + 'static,
+                ) -> Pool<T, TokioTasks> {
+                    let _inside = runtime.handle.enter();
+                    builder.build_async_with_callback(on_outcome).unwrap()
                 }
 
                 fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
@@ -313,6 +335,14 @@ pub(crate) fn build_with_results<T: Send + 'static, K: WorkerKind>(
     let runtime = K::runtime();
     let (pool, results) = K::build_with_results(&runtime, builder, result_order);
     (Fixture { pool: Handle(pool), runtime }, results)
+}
+
+pub(crate) fn build_with_callback<T: Send + 'static, K: WorkerKind>(
+    builder: PoolBuilder,
+    on_outcome: impl Fn(Outcome<T>) + Send + Sync + 'static,
+) -> Fixture<T, K> {
+    let runtime = K::runtime();
+    Fixture { pool: Handle(K::build_with_callback(&runtime, builder, on_outcome)), runtime }
 }
 
 pub(crate) fn pool_builder(workers: usize, queue_capacity: usize) -> PoolBuilder {
