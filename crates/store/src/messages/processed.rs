@@ -52,33 +52,47 @@ impl ProcessedIds<'_> {
 
     /// Claims a message for this process, unless it was recorded within `window` or a live process has claimed it.
     pub fn claim(self, scope: &str, id: &str, window: Duration) -> Result<ClaimResult> {
-        let (scope, id) = (scope.to_owned(), id.to_owned());
+        let claims = self.claim_all(scope, vec![id.to_owned()], window)?;
+        Ok(claims.into_iter().next().unwrap_or(ClaimResult::InProgress))
+    }
+
+    /// Claims messages in one transaction, like [`claim`](Self::claim). An id that occurs twice is claimed once.
+    pub fn claim_all(self, scope: &str, ids: Vec<String>, window: Duration) -> Result<Vec<ClaimResult>> {
+        let scope = scope.to_owned();
         self.0.write(WriteKind::Compound, move |db| {
             let seen = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
-            if db.number(seen, params![scope, id, db.now.minus(window).to_string()])? > 0 {
-                return Ok(ClaimResult::AlreadyProcessed);
-            }
             let claimed = "SELECT claimed_by, claimed_at > ?3 FROM message_claims WHERE scope = ?1 AND message_id = ?2";
-            let horizon = db.now.minus(CLAIM_LEASE).to_string();
-            let found = db.rows(claimed, params![scope, id, horizon], |row| {
-                Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))
-            })?;
-            if found.iter().any(|(by, is_recent)| process::is_alive(by).unwrap_or(*is_recent)) {
-                return Ok(ClaimResult::InProgress);
-            }
-            let sql = "INSERT OR REPLACE INTO message_claims (scope, message_id, claimed_by, claimed_at)
+            let insert = "INSERT OR REPLACE INTO message_claims (scope, message_id, claimed_by, claimed_at)
                 VALUES (?1, ?2, ?3, ?4)";
-            db.execute(sql, params![scope, id, process::tag(), db.now()])?;
-            Ok(ClaimResult::Claimed)
+            let (window, lease) = (db.now.minus(window).to_string(), db.now.minus(CLAIM_LEASE).to_string());
+            let claim = |id: &String| {
+                if db.number(seen, params![scope, id, window])? > 0 {
+                    return Ok(ClaimResult::AlreadyProcessed);
+                }
+                let found = db.rows(claimed, params![scope, id, lease], |row| {
+                    Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))
+                })?;
+                if found.iter().any(|(by, is_recent)| process::is_alive(by).unwrap_or(*is_recent)) {
+                    return Ok(ClaimResult::InProgress);
+                }
+                db.execute(insert, params![scope, id, process::tag(), db.now()])?;
+                Ok(ClaimResult::Claimed)
+            };
+            ids.iter().map(claim).collect()
         })
     }
 
     /// Releases a claim of this process: the message was not handled.
     pub fn release(self, scope: &str, id: &str) -> Result<()> {
-        let (scope, id) = (scope.to_owned(), id.to_owned());
-        self.0.write(WriteKind::Statement, move |db| {
+        self.release_all(scope, vec![id.to_owned()])
+    }
+
+    /// Releases claims of this process in one transaction.
+    pub fn release_all(self, scope: &str, ids: Vec<String>) -> Result<()> {
+        let scope = scope.to_owned();
+        self.0.write(WriteKind::Compound, move |db| {
             let sql = "DELETE FROM message_claims WHERE scope = ?1 AND message_id = ?2 AND claimed_by = ?3";
-            db.execute(sql, params![scope, id, process::tag()]).map(drop)
+            ids.iter().try_for_each(|id| db.execute(sql, params![scope, id, process::tag()]).map(drop))
         })
     }
 
@@ -155,6 +169,20 @@ mod tests {
         if process::is_alive(&running).is_some() {
             assert_eq!(claimed_by(&running, "-1 seconds"), ClaimResult::Claimed);
         }
+    }
+
+    #[test]
+    fn ids_are_claimed_and_released_together() {
+        use ClaimResult::{AlreadyProcessed, Claimed, InProgress};
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("x.db")).unwrap();
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let claim = |wanted| store.processed_ids().claim_all("q", ids(wanted), Duration::from_secs(60)).unwrap();
+        store.processed_ids().record("q", ids(&["done"])).unwrap();
+        assert_eq!(claim(&["a", "done", "b", "a"]), [Claimed, AlreadyProcessed, Claimed, InProgress]);
+        store.processed_ids().release_all("q", ids(&["a", "done"])).unwrap();
+        assert_eq!(claim(&["a", "done", "b"]), [Claimed, AlreadyProcessed, InProgress]);
+        assert_eq!(claim(&[]), []);
     }
 
     /// Counts SQLite's virtual machine steps instead of measuring time.
