@@ -1,14 +1,17 @@
 //! Statistics of a client and its consumers, as a snapshot and in the Prometheus text format.
 
 use crate::{consumer::ConsumerConfig, handler_pool::HandlerPool, postponed::Postponed, reconnect::ConnectionState};
-use gristmill_pool::stats::KindStats;
-use serde::Serialize;
-use std::{
-    fmt::Write as _,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+use gristmill_pool::{
+    prometheus::{
+        MetricType::{self, Counter, Gauge},
+        MetricsText,
     },
+    stats::KindStats,
+};
+use serde::Serialize;
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 use tokio::sync::watch;
 
@@ -210,76 +213,70 @@ impl ConsumerView {
 impl ClientStats {
     /// Formats the statistics in the Prometheus text format.
     pub fn prometheus(&self) -> String {
-        let mut text = String::new();
-        let mut metric = |name: &str, kind: &str, help: &str, values: &dyn Fn(&ConsumerStats) -> Option<f64>| {
-            let _ = writeln!(text, "# HELP gristmill_amqp_{name} {help}\n# TYPE gristmill_amqp_{name} {kind}");
+        type Value = fn(&ConsumerStats) -> Option<f64>;
+        let of_consumers: &[(&str, MetricType, &str, Value)] = &[
+            ("consuming", Gauge, "Whether the consumer consumes.", |one| flag(one.consuming)),
+            ("workers", Gauge, "Maximum number of messages handled at a time.", |one| Some(one.workers as f64)),
+            ("prefetch", Gauge, "Current prefetch.", |one| Some(f64::from(one.prefetch))),
+            ("messages_total", Counter, "Deliveries, including redeliveries.", |one| count(one.received)),
+            ("redelivered_total", Counter, "Redeliveries.", |one| count(one.redelivered)),
+            ("handled_total", Counter, "Messages handled.", |one| count(one.handled)),
+            ("acks_total", Counter, "Messages acknowledged.", |one| count(one.acknowledged)),
+            ("retries_total", Counter, "Retried attempts.", |one| count(one.retried)),
+            ("dead_lettered_total", Counter, "Dead letters.", |one| count(one.dead_lettered)),
+            ("duplicates_skipped_total", Counter, "Skipped duplicates.", |one| count(one.skipped)),
+            ("paused", Gauge, "Whether consuming is paused because the sink fails.", |one| flag(one.paused.is_some())),
+            ("pauses_total", Counter, "Pauses because the sink failed.", |one| count(one.pauses)),
+            ("sink_failures_total", Counter, "Attempts that failed because of the sink.", |one| {
+                count(one.sink_failures)
+            }),
+            ("expired_total", Counter, "Messages that expired between attempts.", |one| count(one.expired)),
+            ("panics_total", Counter, "Handler runs that panicked.", |one| count(one.panicked)),
+            ("timeouts_total", Counter, "Handler runs that timed out.", |one| count(one.timed_out)),
+            ("channel_losses_total", Counter, "Lost channels.", |one| count(one.channel_losses)),
+            ("postponed", Gauge, "Messages in retry queues.", |one| count(one.postponed)),
+            ("overdue", Gauge, "Messages that did not return from a retry queue in time.", |one| count(one.overdue)),
+            ("in_flight", Gauge, "Messages in flight.", |one| count(one.in_flight)),
+            ("waiting", Gauge, "Messages waiting for a worker.", |one| count(one.waiting)),
+            ("lag", Gauge, "Messages ready in the queue.", |one| count(one.lag?)),
+            ("handler_seconds_p50", Gauge, "Median handler duration in seconds.", |one| {
+                seconds(one.handler.as_ref()?.p50_ns)
+            }),
+            ("handler_seconds_p95", Gauge, "95th percentile of handler durations in seconds.", |one| {
+                seconds(one.handler.as_ref()?.p95_ns)
+            }),
+            ("handler_seconds_p99", Gauge, "99th percentile of handler durations in seconds.", |one| {
+                seconds(one.handler.as_ref()?.p99_ns)
+            }),
+        ];
+        let mut text = MetricsText::new("gristmill_amqp_");
+        for (name, kind, help, value) in of_consumers {
+            let mut metric = text.metric(name, *kind, help);
             for one in &self.consumers {
-                if let Some(value) = values(one) {
-                    let (consumer, queue) = (escaped(&one.name), escaped(&one.queue));
-                    let _ =
-                        writeln!(text, "gristmill_amqp_{name}{{consumer=\"{consumer}\",queue=\"{queue}\"}} {value}");
+                if let Some(value) = value(one) {
+                    metric.sample(&[("consumer", &one.name), ("queue", &one.queue)], value);
                 }
             }
-        };
-        let seconds = |pick: fn(&KindStats) -> u64| {
-            move |one: &ConsumerStats| one.handler.as_ref().map(|handler| pick(handler) as f64 / 1e9)
-        };
-        metric("consuming", "gauge", "Whether the consumer consumes.", &|one| Some(f64::from(u8::from(one.consuming))));
-        metric("workers", "gauge", "Maximum number of messages handled at a time.", &|one| Some(one.workers as f64));
-        metric("prefetch", "gauge", "Current prefetch.", &|one| Some(f64::from(one.prefetch)));
-        metric("messages_total", "counter", "Deliveries, including redeliveries.", &|one| Some(one.received as f64));
-        metric("redelivered_total", "counter", "Redeliveries.", &|one| Some(one.redelivered as f64));
-        metric("handled_total", "counter", "Messages handled.", &|one| Some(one.handled as f64));
-        metric("acks_total", "counter", "Messages acknowledged.", &|one| Some(one.acknowledged as f64));
-        metric("retries_total", "counter", "Retried attempts.", &|one| Some(one.retried as f64));
-        metric("dead_lettered_total", "counter", "Dead letters.", &|one| Some(one.dead_lettered as f64));
-        metric("duplicates_skipped_total", "counter", "Skipped duplicates.", &|one| Some(one.skipped as f64));
-        metric("paused", "gauge", "Whether consuming is paused because the sink fails.", &|one| {
-            Some(f64::from(u8::from(one.paused.is_some())))
-        });
-        metric("pauses_total", "counter", "Pauses because the sink failed.", &|one| Some(one.pauses as f64));
-        metric("sink_failures_total", "counter", "Attempts that failed because of the sink.", &|one| {
-            Some(one.sink_failures as f64)
-        });
-        metric("expired_total", "counter", "Messages that expired between attempts.", &|one| Some(one.expired as f64));
-        metric("panics_total", "counter", "Handler runs that panicked.", &|one| Some(one.panicked as f64));
-        metric("timeouts_total", "counter", "Handler runs that timed out.", &|one| Some(one.timed_out as f64));
-        metric("channel_losses_total", "counter", "Lost channels.", &|one| Some(one.channel_losses as f64));
-        metric("postponed", "gauge", "Messages in retry queues.", &|one| Some(one.postponed as f64));
-        metric("overdue", "gauge", "Messages that did not return from a retry queue in time.", &|one| {
-            Some(one.overdue as f64)
-        });
-        metric("in_flight", "gauge", "Messages in flight.", &|one| Some(one.in_flight as f64));
-        metric("waiting", "gauge", "Messages waiting for a worker.", &|one| Some(one.waiting as f64));
-        metric("lag", "gauge", "Messages ready in the queue.", &|one| one.lag.map(|lag| lag as f64));
-        metric("handler_seconds_p50", "gauge", "Median handler duration in seconds.", &seconds(|one| one.p50_ns));
-        metric(
-            "handler_seconds_p95",
-            "gauge",
-            "95th percentile of handler durations in seconds.",
-            &seconds(|one| one.p95_ns),
-        );
-        metric(
-            "handler_seconds_p99",
-            "gauge",
-            "99th percentile of handler durations in seconds.",
-            &seconds(|one| one.p99_ns),
-        );
-        let connection = [
-            ("connected", "gauge", "Whether the client is connected.", u64::from(self.connected)),
-            ("blocked", "gauge", "Whether the broker blocks publishing.", u64::from(self.blocked.is_some())),
-            ("connections_total", "counter", "Connections so far.", self.connections),
-        ];
-        for (name, kind, help, value) in connection {
-            let _ = writeln!(
-                text,
-                "# HELP gristmill_amqp_{name} {help}\n# TYPE gristmill_amqp_{name} {kind}\ngristmill_amqp_{name} {value}"
-            );
         }
-        text
+        for (name, kind, help, value) in [
+            ("connected", Gauge, "Whether the client is connected.", flag(self.connected)),
+            ("blocked", Gauge, "Whether the broker blocks publishing.", flag(self.blocked.is_some())),
+            ("connections_total", Counter, "Connections so far.", count(self.connections)),
+        ] {
+            text.metric(name, kind, help).sample(&[], value.unwrap_or_default());
+        }
+        text.to_string()
     }
 }
 
-fn escaped(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn count(value: u64) -> Option<f64> {
+    Some(value as f64)
+}
+
+fn flag(is_set: bool) -> Option<f64> {
+    Some(f64::from(u8::from(is_set)))
+}
+
+fn seconds(nanos: u64) -> Option<f64> {
+    Some(nanos as f64 / 1e9)
 }

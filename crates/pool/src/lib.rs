@@ -247,6 +247,7 @@ mod executor; // runs a worker's tasks: start, classify, settle, retry
 mod outcome; // where outcomes go: nowhere, to a queue or to a callback
 mod panics;
 mod pool;
+pub mod prometheus;
 mod queue;
 mod report;
 mod results;
