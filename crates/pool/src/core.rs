@@ -93,6 +93,8 @@ struct State<T: Send + 'static, W: Worker> {
     next_worker_id: usize,
     /// Callers that wait for the end of the pool.
     joiners: Vec<Waker>,
+    /// Callers that wait until the pool is idle.
+    idle_waiters: Vec<Waker>,
     never_started: Vec<TaskRef>,
     abandoned: Vec<TaskRef>,
     failures: Vec<Failure>,
@@ -168,6 +170,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             awake: 0,
             next_worker_id: 0,
             joiners: Vec::new(),
+            idle_waiters: Vec::new(),
             never_started: Vec::new(),
             abandoned: Vec::new(),
             failures: Vec::new(),

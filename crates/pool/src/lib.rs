@@ -259,6 +259,7 @@ pub mod task;
 mod thread_priority;
 #[cfg(feature = "tokio")]
 mod tokio_worker;
+mod waiting; // the waits of callers: for room, for an idle pool, for its end
 pub mod worker;
 mod worker_state; // state of one worker: local queue, current run, cancellation
 

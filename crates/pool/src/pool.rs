@@ -2,18 +2,19 @@
 
 use crate::{
     builder::PoolBuilder,
-    clock::Deadline,
+    cancel::CancelToken,
     context::Context,
     core::Core,
     error::TaskResult,
     panics,
     report::Report,
     stats::PoolStats,
-    sync::{Arc, Parker, thread},
+    sync::{Arc, block_on},
     task::{SubmitError, SubmitErrorKind, Task, TaskId},
+    waiting::{Limit, SubmitFuture},
     worker::{Threads, Worker},
 };
-use std::{fmt, task::Poll, time::Duration};
+use std::{fmt, time::Duration};
 
 /// A bounded worker pool. Clones are handles of the same pool.
 ///
@@ -81,21 +82,16 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         self.core().stats()
     }
 
-    /// Whether the caller is a task of this pool, which cannot wait for the pool's end. Logs an error if so.
+    /// Whether the caller is a task or the callback of this pool, which cannot wait for the pool. Logs an error if so.
     pub(crate) fn is_called_from_own_task(&self) -> bool {
         let inside = panics::current_worker(self.core().address()).is_some();
         if inside {
-            tracing::error!("a task called join or shutdown on its own pool; the call returns without waiting");
+            tracing::error!(
+                "a task or callback waited for its own pool in join, shutdown or wait_idle; the call returns without waiting"
+            );
         }
         inside
     }
-}
-
-/// Splits the deadline of [`Pool::shutdown`] into the time to finish and the time to stop. A tenth, at most one second,
-/// is enough to stop for tasks that check their context.
-pub(crate) fn split_deadline(deadline: Duration) -> (Duration, Duration) {
-    let stop = (deadline / 10).min(Duration::from_secs(1));
-    (deadline - stop, stop)
 }
 
 impl<T: Send + 'static> Pool<T> {
@@ -115,15 +111,37 @@ impl<T: Send + 'static> Pool<T> {
     /// of another pool that runs there waits as usual. A thread that also reads the pool's results can deadlock here:
     /// see [`Results`](crate::Results).
     pub fn submit_task(&self, task: Task<T>) -> Result<TaskId, SubmitError<T>> {
-        self.submit_until(task, None)
+        self.submit_limited(task, Limit::Never)
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
     pub fn submit_timeout(&self, task: Task<T>, limit: Duration) -> Result<TaskId, SubmitError<T>> {
-        self.submit_until(task, Some(limit))
+        self.submit_limited(task, Limit::Timeout(limit))
     }
 
-    fn submit_until(&self, task: Task<T>, limit: Option<Duration>) -> Result<TaskId, SubmitError<T>> {
+    /// Submits a task like [`submit_task`](Self::submit_task), but waits until `token` is cancelled. Then the task is
+    /// rejected with [`SubmitErrorKind::Cancelled`], also if there is room.
+    ///
+    /// ```
+    /// use gristmill_pool::{CancelToken, Pool, Task, error::SubmitErrorKind};
+    ///
+    /// let pool = Pool::builder().workers(1).build()?;
+    /// let stop = CancelToken::new();
+    /// pool.submit_until(Task::new(|_| Ok(())), &stop)?;
+    /// stop.cancel();
+    /// let rejected = pool.submit_until(Task::new(|_| Ok(())), &stop).unwrap_err();
+    /// assert_eq!(rejected.kind, SubmitErrorKind::Cancelled);
+    /// assert_eq!(pool.join().finished, 1); // the pool itself is not cancelled
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit_until(&self, task: Task<T>, token: &CancelToken) -> Result<TaskId, SubmitError<T>> {
+        if token.is_cancelled() {
+            return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
+        }
+        self.submit_limited(task, Limit::Cancelled(token.cancelled()))
+    }
+
+    fn submit_limited(&self, task: Task<T>, limit: Limit) -> Result<TaskId, SubmitError<T>> {
         let core = self.core();
         if let Some(worker_id) = panics::current_worker(core.address()) {
             return core.submit_from_worker(worker_id, task);
@@ -135,7 +153,7 @@ impl<T: Send + 'static> Pool<T> {
     }
 
     #[cold]
-    fn wait_for_room(&self, mut task: Task<T>, limit: Option<Duration>) -> Result<TaskId, SubmitError<T>> {
+    fn wait_for_room(&self, mut task: Task<T>, limit: Limit) -> Result<TaskId, SubmitError<T>> {
         let core = self.core();
         if core.spin_for_room() {
             match core.try_submit(task) {
@@ -143,34 +161,40 @@ impl<T: Send + 'static> Pool<T> {
                 done => return done,
             }
         }
-        let (mut task, mut ticket) = (Some(task), None);
-        let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
-        // With a limit no deadlock is possible.
-        let results = core.outcomes.queue().filter(|_| limit.is_none());
+        // With a timeout no deadlock is possible.
+        let results = core.outcomes.queue().filter(|_| !matches!(limit, Limit::Timeout(_)));
         let _submitting = results.and_then(|results| results.enter_submit());
-        let parker = Parker::new();
-        loop {
-            if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, || parker.waker().clone()) {
-                return done;
-            }
-            core.check_reader();
-            if deadline.as_ref().is_some_and(|deadline| deadline.has_passed(parker.waker())) {
-                ticket.into_iter().for_each(|ticket| core.cancel_ticket(ticket));
-                let task = task.expect("a waiting submitter still has its task");
-                return Err(SubmitError::new(SubmitErrorKind::TimedOut, task));
-            }
-            parker.park();
-        }
+        block_on(SubmitFuture::new(core, task, limit))
+    }
+
+    /// Waits until at one moment the pool has nothing to do: no task is queued, waits for a retry or runs, and the
+    /// callbacks for all tasks before have returned. The pool stays open, so further tasks can follow at once. Spawned
+    /// tasks count; tasks that were abandoned as stalled do not. Any number of threads can wait.
+    ///
+    /// Unread [`Results`](crate::Results) can keep the pool from becoming idle. Called inside a task or the callback of
+    /// the pool, this logs an error and returns at once.
+    ///
+    /// ```
+    /// use gristmill_pool::Pool;
+    ///
+    /// let pool = Pool::builder().workers(2).build()?;
+    /// for round in 1..=3 {
+    ///     for _ in 0..10 {
+    ///         pool.submit(|_| Ok(()))?;
+    ///     }
+    ///     pool.wait_idle();
+    ///     assert_eq!(pool.stats().completed, 10 * round);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_idle(&self) {
+        block_on(self.until_idle());
     }
 
     /// Closes the pool, waits for its end and reports the outcome of every task. Can be called from any thread, any
     /// number of times. Unread [`Results`](crate::Results) can keep the pool from ending: read or drop them.
     pub fn join(&self) -> Report {
-        self.close();
-        if !self.is_called_from_own_task() {
-            self.wait_for_end(None);
-        }
-        self.core().report()
+        block_on(self.end())
     }
 
     /// Closes the pool, waits for it to finish, cancels unfinished tasks and reports. Returns within `deadline`,
@@ -178,41 +202,7 @@ impl<T: Send + 'static> Pool<T> {
     /// listed in [`Report::abandoned`], and its result is discarded if it ever returns. Workers and the caller drop
     /// the values that tasks own meanwhile, and a drop that blocks delays the return.
     pub fn shutdown(&self, deadline: Duration) -> Report {
-        self.close();
-        if self.is_called_from_own_task() {
-            self.cancel();
-            return self.core().report();
-        }
-        let (finish, stop) = split_deadline(deadline);
-        if !self.wait_for_end(Some(finish)) {
-            self.cancel();
-            if !self.wait_for_end(Some(stop)) {
-                // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is
-                // abandoned in the next iteration. Both take microseconds, unless a drop blocks.
-                while !self.core().abandon_running() {
-                    thread::yield_now();
-                }
-            }
-        }
-        self.core().report()
-    }
-
-    /// Waits at most `limit` for the end of the pool. Returns whether the pool has ended.
-    fn wait_for_end(&self, limit: Option<Duration>) -> bool {
-        let core = self.core();
-        let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
-        let parker = Parker::new();
-        while core.poll_ended(parker.waker()).is_pending() {
-            if deadline.as_ref().is_some_and(|deadline| deadline.has_passed(parker.waker())) {
-                return false;
-            }
-            parker.park();
-        }
-        // All workers have left the pool: this waits for the system to end their threads.
-        for (_, handle) in core.take_handles() {
-            let _ = handle.join();
-        }
-        true
+        block_on(self.end_within(deadline))
     }
 }
 

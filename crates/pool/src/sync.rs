@@ -24,8 +24,9 @@ pub(crate) use std::thread_local;
 
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 use std::{
+    pin::pin,
     sync::PoisonError,
-    task::{Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
 };
 
 /// Locks a mutex and ignores poisoning: no user code runs under a lock of this crate, so its value is consistent.
@@ -63,6 +64,17 @@ impl Parker {
 
     pub(crate) fn park(&self) {
         self.token.wait();
+    }
+}
+
+/// Runs a future on the calling thread, which sleeps while the future waits.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let (parker, mut future) = (Parker::new(), pin!(future));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(parker.waker())) {
+            return output;
+        }
+        parker.park();
     }
 }
 

@@ -233,7 +233,8 @@ pub enum SubmitErrorKind {
     TimedOut,
     /// The pool was closed: it finishes its tasks and accepts no new ones.
     Closed,
-    /// The pool was cancelled, or the worker of the spawning task was replaced as stalled.
+    /// The pool or the token of `submit_until` was cancelled, or the worker of the spawning task was replaced as
+    /// stalled.
     Cancelled,
     /// The task's own timeout is zero, so no attempt could succeed.
     ZeroTimeout,
@@ -267,7 +268,9 @@ impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
             SubmitErrorKind::Full => "the pool's queue is full; retry later, or wait with submit",
             SubmitErrorKind::TimedOut => "the pool's queue stayed full for the whole time limit",
             SubmitErrorKind::Closed => "the pool is closed and accepts no new tasks",
-            SubmitErrorKind::Cancelled => "the pool is cancelled and accepts no new tasks",
+            SubmitErrorKind::Cancelled => {
+                "the pool is cancelled and accepts no new tasks, or the wait for room was cancelled"
+            }
             SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be greater",
         })
     }

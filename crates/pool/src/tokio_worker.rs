@@ -3,19 +3,19 @@
 
 use crate::{
     builder::{BuildError, PoolBuilder},
-    clock::Deadline,
+    cancel::CancelToken,
     context::Context,
-    core::Core,
     error::{TaskError, TaskResult},
     executor::Executor,
     outcome::{Outcome, Outcomes},
     panics::{self, Panic},
-    pool::{Pool, split_deadline},
+    pool::Pool,
     report::Report,
     results::{ResultOrder, Results},
     retry::Retry,
     sync::Arc,
     task::{SubmitError, SubmitErrorKind, Task, TaskId, TaskMeta},
+    waiting::{Limit, SubmitFuture},
     worker::{Sealed, Worker},
     worker_state::WorkerState,
 };
@@ -88,6 +88,12 @@ impl Worker for TokioTasks {
 
     fn abort(handle: &Self::Handle) {
         handle.abort();
+    }
+
+    fn join(_handle: Self::Handle) {}
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        runtime::yield_now()
     }
 }
 
@@ -280,14 +286,14 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        SubmitFuture::new(self.core(), Task::future(body), None).await
+        SubmitFuture::new(self.core(), Task::future(body), Limit::Never).await
     }
 
     /// Submits a task. Waits while the queue is full: submitters are served in order, and released when the pool is
     /// closed or cancelled. Inside one of the pool's own tasks it does not wait but [spawns](Context::spawn_task). If
     /// this future is dropped before it completes, the task was not submitted.
     pub async fn submit_task(&self, task: Task<T, TokioTasks>) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        SubmitFuture::new(self.core(), task, None).await
+        SubmitFuture::new(self.core(), task, Limit::Never).await
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
@@ -296,93 +302,37 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         task: Task<T, TokioTasks>,
         limit: Duration,
     ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        SubmitFuture::new(self.core(), task, Some(limit)).await
+        SubmitFuture::new(self.core(), task, Limit::Timeout(limit)).await
+    }
+
+    /// Submits a task like [`submit_task`](Self::submit_task), but waits until `token` is cancelled. Then the task is
+    /// rejected with [`SubmitErrorKind::Cancelled`], also if there is room.
+    pub async fn submit_until(
+        &self,
+        task: Task<T, TokioTasks>,
+        token: &CancelToken,
+    ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
+        if token.is_cancelled() {
+            return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
+        }
+        SubmitFuture::new(self.core(), task, Limit::Cancelled(token.cancelled())).await
+    }
+
+    /// Waits until at one moment the pool has nothing to do: no task is queued, waits for a retry or runs, and the
+    /// callbacks for all tasks before have returned. The pool stays open. See [`Pool::wait_idle`] for threads.
+    pub async fn wait_idle(&self) {
+        self.until_idle().await;
     }
 
     /// Closes the pool, waits for its end and reports the outcome of every task.
     pub async fn join(&self) -> Report {
-        self.close();
-        if !self.is_called_from_own_task() {
-            self.wait_for_end(None).await;
-        }
-        self.core().report()
+        self.end().await
     }
 
     /// Closes the pool, waits for it to finish, cancels unfinished tasks and reports. Returns within `deadline`,
     /// of which the last tenth (at most one second) is for cancelled tasks to stop. A task that still runs then is
     /// dropped at the point where it waits and listed in [`Report::abandoned`].
     pub async fn shutdown(&self, deadline: Duration) -> Report {
-        self.close();
-        if self.is_called_from_own_task() {
-            self.cancel();
-            return self.core().report();
-        }
-        let (finish, stop) = split_deadline(deadline);
-        if !self.wait_for_end(Some(finish)).await {
-            self.cancel();
-            if !self.wait_for_end(Some(stop)).await {
-                // Repeats while a worker was about to start a task: see `Pool::<T>::shutdown` for threads.
-                while !self.core().abandon_running() {
-                    runtime::yield_now().await;
-                }
-            }
-        }
-        self.core().report()
-    }
-
-    async fn wait_for_end(&self, limit: Option<Duration>) -> bool {
-        let deadline = limit.map(|limit| Deadline::new(self.core().clock(), limit));
-        poll_fn(|cx| {
-            if self.core().poll_ended(cx.waker()).is_ready() {
-                return Poll::Ready(true);
-            }
-            let has_passed = deadline.as_ref().is_some_and(|deadline| deadline.has_passed(cx.waker()));
-            if has_passed { Poll::Ready(false) } else { Poll::Pending }
-        })
-        .await
-    }
-}
-
-struct SubmitFuture<'a, T: Send + 'static> {
-    core: &'a Core<T, TokioTasks>,
-    task: Option<Task<T, TokioTasks>>,
-    ticket: Option<u64>,
-    limit: Option<Duration>,
-    deadline: Option<Deadline>,
-}
-
-impl<'a, T: Send + 'static> SubmitFuture<'a, T> {
-    fn new(core: &'a Core<T, TokioTasks>, task: Task<T, TokioTasks>, limit: Option<Duration>) -> Self {
-        Self { core, task: Some(task), ticket: None, limit, deadline: None }
-    }
-}
-
-impl<T: Send + 'static> Future for SubmitFuture<'_, T> {
-    type Output = Result<TaskId, SubmitError<T, TokioTasks>>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(worker_id) = panics::current_worker(this.core.address()) {
-            let task = this.task.take().expect("polled after it was ready");
-            return Poll::Ready(this.core.submit_from_worker(worker_id, task));
-        }
-        let polled = this.core.poll_submit(&mut this.task, &mut this.ticket, || cx.waker().clone());
-        if polled.is_ready() {
-            return polled;
-        }
-        let Some(limit) = this.limit else { return Poll::Pending };
-        let deadline = this.deadline.get_or_insert_with(|| Deadline::new(this.core.clock(), limit));
-        if !deadline.has_passed(cx.waker()) {
-            return Poll::Pending;
-        }
-        this.ticket.take().into_iter().for_each(|ticket| this.core.cancel_ticket(ticket));
-        let task = this.task.take().expect("a waiting submitter still has its task");
-        Poll::Ready(Err(SubmitError::new(SubmitErrorKind::TimedOut, task)))
-    }
-}
-
-impl<T: Send + 'static> Drop for SubmitFuture<'_, T> {
-    fn drop(&mut self) {
-        self.ticket.take().into_iter().for_each(|ticket| self.core.cancel_ticket(ticket));
+        self.end_within(deadline).await
     }
 }

@@ -45,6 +45,13 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[doc(hidden)]
     fn abort(handle: &Self::Handle);
 
+    /// Waits until the system has ended a worker that has left the pool.
+    #[doc(hidden)]
+    fn join(handle: Self::Handle);
+
+    #[doc(hidden)]
+    fn yield_now() -> impl Future<Output = ()> + Send;
+
     /// Starts a registered worker, or removes it from the pool if it cannot be started.
     #[doc(hidden)]
     #[allow(private_interfaces)]
@@ -89,6 +96,14 @@ impl Worker for Threads {
     }
 
     fn abort(_handle: &Self::Handle) {}
+
+    fn join(handle: Self::Handle) {
+        let _ = handle.join();
+    }
+
+    async fn yield_now() {
+        thread::yield_now();
+    }
 }
 
 /// Runs tasks on a worker thread until the pool ends.

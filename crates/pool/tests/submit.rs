@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{ResultOrder, clock::ManualClock, error::SubmitErrorKind, task::TaskId};
+use gristmill_pool::{CancelToken, ResultOrder, clock::ManualClock, error::SubmitErrorKind, task::TaskId};
 use std::{collections::HashSet, thread};
 use suite::*;
 
@@ -80,6 +80,42 @@ fn submit_timeout_does_not_wait_when_there_is_room<K: WorkerKind>() {
     fixture.submit_timeout(returning::<u32, K>(5), SEC).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 5);
     assert_eq!(pending_timers(&clock), 0);
+}
+
+/// The token rejects the task at once, while it waits, or not at all if there is room first.
+fn submit_until_ends_when_the_token_is_cancelled<K: WorkerKind>() {
+    let clock = ManualClock::new();
+    let (fixture, gate, _results) = full::<K>(1, &clock);
+    let (token, other) = (CancelToken::new(), CancelToken::new());
+    let wait = |token: &CancelToken, n| {
+        let (pool, token) = (fixture.pool.clone(), token.clone());
+        thread::spawn(move || pool.submit_until(returning::<u32, K>(n), &token))
+    };
+    let (cancelled, admitted) = ([1, 2, 3].map(|n| wait(&token, n)), wait(&other, 9));
+    token.cancel();
+    for (n, waiting) in cancelled.into_iter().enumerate() {
+        let error = waiting.join().unwrap().unwrap_err();
+        assert_eq!(error.kind, SubmitErrorKind::Cancelled);
+        assert_runs::<K>(error.into_task(), n as u32 + 1);
+    }
+    gate.open();
+    admitted.join().unwrap().expect("room");
+    fixture.wait_idle();
+    let error = fixture.submit_until(returning::<u32, K>(4), &token).unwrap_err();
+    assert_eq!(error.kind, SubmitErrorKind::Cancelled, "a cancelled token rejects though there is room");
+    fixture.submit_until(returning::<u32, K>(5), &other).expect("room");
+    assert_eq!(fixture.join().finished, 4);
+}
+
+fn submit_until_ends_when_the_pool_ends<K: WorkerKind>() {
+    for (cancel, want) in [(false, SubmitErrorKind::Closed), (true, SubmitErrorKind::Cancelled)] {
+        let (fixture, gate, _results) = full::<K>(1, &ManualClock::new());
+        let (pool, token) = (fixture.pool.clone(), CancelToken::new());
+        let waiting = thread::spawn(move || pool.submit_until(returning::<u32, K>(1), &token));
+        fixture.stop(cancel);
+        assert_eq!(waiting.join().unwrap().unwrap_err().kind, want);
+        gate.open();
+    }
 }
 
 /// Submitters that wait or are about to wait are released with their tasks.
@@ -200,6 +236,8 @@ for_each_worker_kind!(
     submit_timeout_fails_when_queue_stays_full,
     submit_timeout_submits_when_room_appears_in_time,
     submit_timeout_does_not_wait_when_there_is_room,
+    submit_until_ends_when_the_token_is_cancelled,
+    submit_until_ends_when_the_pool_ends,
     close_and_cancel_release_waiting_submitters,
     every_task_runs_once_when_many_threads_submit,
     submit_does_not_wait_inside_a_task_of_the_same_pool,
@@ -297,6 +335,29 @@ mod waiting_submitters {
         three.accepted();
         let values = results.take(4).map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>();
         assert_eq!(values, [0, 1, 10, 12]);
+    }
+
+    /// Room that was reserved for a submitter whose token is cancelled goes to the next one, and its place is freed.
+    #[test]
+    fn cancelled_submitter_passes_its_room_on() {
+        let (fixture, first, second, results) = pool();
+        let token = CancelToken::new();
+        let until = |n| {
+            let future = OnTokio::submit_until(&fixture.0, returning::<u32, OnTokio>(n), &token);
+            let mut submitter = Submitter { future, flag: Arc::default() };
+            assert!(submitter.poll().is_none(), "did not wait");
+            submitter
+        };
+        let mut waiting = until(10);
+        let next = Submitter::new(&fixture, returning::<u32, OnTokio>(11));
+        token.cancel();
+        assert!(waiting.flag.is_woken());
+        assert_eq!(waiting.poll().unwrap().unwrap_err().kind, SubmitErrorKind::Cancelled);
+        first.open();
+        next.accepted();
+        second.open();
+        fixture.close();
+        assert_eq!(results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>(), [0, 1, 11]);
     }
 
     #[test]

@@ -15,7 +15,10 @@ use crate::{
     worker::Worker,
     worker_state::WorkerState,
 };
-use std::{collections::VecDeque, task::Waker};
+use std::{
+    collections::VecDeque,
+    task::{Poll, Waker},
+};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Takes a sleeping worker, unless another is searching. The caller wakes it after it releases the lock.
@@ -150,6 +153,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return Found::Exit;
         }
         *search = SearchState::Asleep;
+        let wakes = take_idle_waiters(&mut state);
+        drop(state);
+        wakes.wake();
         Found::Nothing
     }
 
@@ -159,6 +165,16 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.finished
     }
 
+    /// Returns `Ready` if the pool is idle or has ended. If pending, registers `waker` to be woken when it is.
+    pub(crate) fn poll_idle(&self, waker: &Waker) -> Poll<()> {
+        let mut state = self.lock();
+        if state.ended || is_idle(&state) {
+            return Poll::Ready(());
+        }
+        register_waker(&mut state.idle_waiters, waker);
+        Poll::Pending
+    }
+
     /// Takes every sleeping worker, for the caller to wake so that it sees the end of the pool.
     pub(super) fn wake_all(&self, state: &mut State<T, W>) -> WakeList {
         let sleepers = std::mem::take(&mut state.idle);
@@ -166,6 +182,27 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.searching += sleepers.len();
         state.awake += sleepers.len();
         WakeList(sleepers.into_iter().map(|(_, waker)| waker).collect())
+    }
+}
+
+/// Whether nothing is queued, delayed, running or being delivered. A sleeping worker has no local tasks: it slept only
+/// after it found none, and no other thread adds any. So when all sleep, no local queue has a task.
+fn is_idle<T: Send + 'static, W: Worker>(state: &State<T, W>) -> bool {
+    state.awake == 0 && state.queue.len() == 0 && state.delayed.is_empty() && state.delivering == 0
+}
+
+/// Takes the callers that wait for an idle pool, if it is idle or has ended, for the caller to wake.
+pub(super) fn take_idle_waiters<T: Send + 'static, W: Worker>(state: &mut State<T, W>) -> WakeList {
+    if state.idle_waiters.is_empty() || !(state.ended || is_idle(state)) {
+        return WakeList::default();
+    }
+    WakeList(std::mem::take(&mut state.idle_waiters))
+}
+
+/// Registers a waker once.
+pub(super) fn register_waker(waiters: &mut Vec<Waker>, waker: &Waker) {
+    if !waiters.iter().any(|known| known.will_wake(waker)) {
+        waiters.push(waker.clone());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ends a pool: closes it, cancels its tasks and abandons those that do not stop.
 
-use super::{Core, Delayed, State, WakeList};
+use super::{Core, Delayed, State, WakeList, dispatch::take_idle_waiters};
 use crate::{breaker::Permit, sync::Arc, task::Task, worker::Worker, worker_state::WorkerState};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
@@ -82,13 +82,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(super) fn finish_delivering(&self) {
         let mut state = self.lock();
         state.delivering -= 1;
-        if state.delivering > 0 || !state.workers.is_empty() || state.ended {
-            return;
+        let ends = state.delivering == 0 && state.workers.is_empty() && !state.ended;
+        state.ended |= ends;
+        let mut wakes = take_idle_waiters(&mut state);
+        if ends {
+            wakes.0.append(&mut state.joiners);
         }
-        state.ended = true;
-        let wakes = WakeList(std::mem::take(&mut state.joiners));
         drop(state);
-        if let Some(results) = self.outcomes.queue() {
+        if let Some(results) = self.outcomes.queue().filter(|_| ends) {
             results.end();
         }
         wakes.wake();

@@ -1,6 +1,6 @@
 //! Registers workers, removes those that exit and replaces those that stall. Module `worker` starts them.
 
-use super::{Core, SearchState, State, WakeList, WorkerEntry};
+use super::{Core, SearchState, State, WakeList, WorkerEntry, dispatch::register_waker};
 use crate::{
     breaker::Permit,
     error::TaskError,
@@ -180,9 +180,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         if state.ended {
             return Poll::Ready(());
         }
-        if !state.joiners.iter().any(|known| known.will_wake(waker)) {
-            state.joiners.push(waker.clone());
-        }
+        register_waker(&mut state.joiners, waker);
         Poll::Pending
     }
 

@@ -8,8 +8,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use gristmill_pool::{
-    Context, Outcome, Pool, PoolBuilder, QueueOrder, Report, ResultOrder, Results, Retry, Task, TaskError, TaskResult,
-    clock::ManualClock, error::SubmitError, task::TaskId, worker::Threads, worker::Worker,
+    CancelToken, Context, Outcome, Pool, PoolBuilder, QueueOrder, Report, ResultOrder, Results, Retry, Task, TaskError,
+    TaskResult, clock::ManualClock, error::SubmitError, task::TaskId, worker::Threads, worker::Worker,
 };
 use std::{
     fmt,
@@ -81,6 +81,12 @@ pub(crate) trait WorkerKind: Sized + Send + Sync + 'static {
         task: TaskOf<T, Self>,
         limit: Option<Duration>,
     ) -> BoxFuture<'_, SubmitResult<T, Self>>;
+    fn submit_until<'a, T: Send + 'static>(
+        pool: &'a Pool<T, Self::W>,
+        task: TaskOf<T, Self>,
+        token: &'a CancelToken,
+    ) -> BoxFuture<'a, SubmitResult<T, Self>>;
+    fn wait_idle<T: Send + 'static>(pool: &Pool<T, Self::W>) -> BoxFuture<'_, ()>;
     fn join<T: Send + 'static>(pool: &Pool<T, Self::W>) -> BoxFuture<'_, Report>;
     fn shutdown<T: Send + 'static>(pool: &Pool<T, Self::W>, deadline: Duration) -> BoxFuture<'_, Report>;
 }
@@ -137,6 +143,18 @@ impl WorkerKind for OnThreads {
                 None => pool.submit_task(task),
             }
         })
+    }
+
+    fn submit_until<'a, T: Send + 'static>(
+        pool: &'a Pool<T>,
+        task: Task<T>,
+        token: &'a CancelToken,
+    ) -> BoxFuture<'a, SubmitResult<T, Self>> {
+        Box::pin(async move { pool.submit_until(task, token) })
+    }
+
+    fn wait_idle<T: Send + 'static>(pool: &Pool<T>) -> BoxFuture<'_, ()> {
+        Box::pin(async { pool.wait_idle() })
     }
 
     fn join<T: Send + 'static>(pool: &Pool<T>) -> BoxFuture<'_, Report> {
@@ -235,6 +253,18 @@ mod on_tokio {
                     })
                 }
 
+                fn submit_until<'a, T: Send + 'static>(
+                    pool: &'a Pool<T, TokioTasks>,
+                    task: TaskOf<T, Self>,
+                    token: &'a CancelToken,
+                ) -> BoxFuture<'a, SubmitResult<T, Self>> {
+                    Box::pin(pool.submit_until(task, token))
+                }
+
+                fn wait_idle<T: Send + 'static>(pool: &Pool<T, TokioTasks>) -> BoxFuture<'_, ()> {
+                    Box::pin(pool.wait_idle())
+                }
+
                 fn join<T: Send + 'static>(pool: &Pool<T, TokioTasks>) -> BoxFuture<'_, Report> {
                     Box::pin(pool.join())
                 }
@@ -290,6 +320,14 @@ impl<T: Send + 'static, K: WorkerKind> Handle<T, K> {
 
     pub(crate) fn submit_timeout(&self, task: TaskOf<T, K>, limit: Duration) -> SubmitResult<T, K> {
         block_on(K::submit(&self.0, task, Some(limit)))
+    }
+
+    pub(crate) fn submit_until(&self, task: TaskOf<T, K>, token: &CancelToken) -> SubmitResult<T, K> {
+        block_on(K::submit_until(&self.0, task, token))
+    }
+
+    pub(crate) fn wait_idle(&self) {
+        block_on(K::wait_idle(&self.0));
     }
 
     pub(crate) fn stop(&self, cancel: bool) {

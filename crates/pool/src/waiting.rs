@@ -1,0 +1,151 @@
+//! The waits of a pool's callers: for room, for an idle pool, and for its end. Each is a future, which async callers
+//! await and threads block on.
+
+use crate::{
+    cancel::Cancelled,
+    clock::{Clock, Deadline},
+    core::Core,
+    panics,
+    pool::Pool,
+    report::Report,
+    task::{SubmitError, SubmitErrorKind, Submitted, Task},
+    worker::Worker,
+};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+/// What ends a submitter's wait for room early.
+pub(crate) enum Limit {
+    Never,
+    Timeout(Duration),
+    /// The timeout, once the submitter waits.
+    Deadline(Deadline),
+    Cancelled(Cancelled),
+}
+
+impl Limit {
+    /// Returns the error of a submitter that has waited long enough. If pending, `cx` is woken when it has.
+    fn poll(&mut self, clock: &Clock, cx: &mut Context<'_>) -> Poll<SubmitErrorKind> {
+        if let Self::Timeout(limit) = *self {
+            *self = Self::Deadline(Deadline::new(clock, limit));
+        }
+        match self {
+            Self::Deadline(deadline) if deadline.has_passed(cx.waker()) => Poll::Ready(SubmitErrorKind::TimedOut),
+            Self::Cancelled(cancelled) => Pin::new(cancelled).poll(cx).map(|()| SubmitErrorKind::Cancelled),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Submits a task, or waits for room with a ticket. If it is dropped before it is ready, the task was not submitted.
+pub(crate) struct SubmitFuture<'a, T: Send + 'static, W: Worker> {
+    core: &'a Core<T, W>,
+    task: Option<Task<T, W>>,
+    ticket: Option<u64>,
+    limit: Limit,
+}
+
+impl<'a, T: Send + 'static, W: Worker> SubmitFuture<'a, T, W> {
+    pub(crate) fn new(core: &'a Core<T, W>, task: Task<T, W>, limit: Limit) -> Self {
+        Self { core, task: Some(task), ticket: None, limit }
+    }
+}
+
+// No field is pinned.
+impl<T: Send + 'static, W: Worker> Unpin for SubmitFuture<'_, T, W> {}
+
+impl<T: Send + 'static, W: Worker> Future for SubmitFuture<'_, T, W> {
+    type Output = Submitted<T, W>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(worker_id) = panics::current_worker(this.core.address()) {
+            let task = this.task.take().expect("polled after it was ready");
+            return Poll::Ready(this.core.submit_from_worker(worker_id, task));
+        }
+        let polled = this.core.poll_submit(&mut this.task, &mut this.ticket, || cx.waker().clone());
+        if polled.is_ready() {
+            return polled;
+        }
+        this.core.check_reader();
+        this.limit.poll(this.core.clock(), cx).map(|why| {
+            this.ticket.take().into_iter().for_each(|ticket| this.core.cancel_ticket(ticket));
+            Err(SubmitError::new(why, this.task.take().expect("a waiting submitter still has its task")))
+        })
+    }
+}
+
+impl<T: Send + 'static, W: Worker> Drop for SubmitFuture<'_, T, W> {
+    fn drop(&mut self) {
+        self.ticket.take().into_iter().for_each(|ticket| self.core.cancel_ticket(ticket));
+    }
+}
+
+/// Splits the deadline of a shutdown into the time to finish and the time to stop. A tenth, at most one second, is
+/// enough to stop for tasks that check their context.
+fn split_deadline(deadline: Duration) -> (Duration, Duration) {
+    let stop = (deadline / 10).min(Duration::from_secs(1));
+    (deadline - stop, stop)
+}
+
+impl<T: Send + 'static, W: Worker> Pool<T, W> {
+    /// Waits until at one moment nothing is queued, delayed, running or being delivered.
+    pub(crate) async fn until_idle(&self) {
+        if !self.is_called_from_own_task() {
+            poll_fn(|cx| self.core().poll_idle(cx.waker())).await;
+        }
+    }
+
+    /// Closes the pool, waits for its end and reports.
+    pub(crate) async fn end(&self) -> Report {
+        self.close();
+        if !self.is_called_from_own_task() {
+            self.until_ended(None).await;
+        }
+        self.core().report()
+    }
+
+    /// Closes the pool, waits for its end, cancels and abandons what does not end before the deadline, and reports.
+    pub(crate) async fn end_within(&self, deadline: Duration) -> Report {
+        self.close();
+        if self.is_called_from_own_task() {
+            self.cancel();
+            return self.core().report();
+        }
+        let (finish, stop) = split_deadline(deadline);
+        if !self.until_ended(Some(finish)).await {
+            self.cancel();
+            if !self.until_ended(Some(stop)).await {
+                // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is
+                // abandoned in the next iteration. Both take microseconds, unless a drop blocks.
+                while !self.core().abandon_running() {
+                    W::yield_now().await;
+                }
+            }
+        }
+        self.core().report()
+    }
+
+    /// Waits at most `limit` for the end of the pool. Returns whether the pool has ended.
+    async fn until_ended(&self, limit: Option<Duration>) -> bool {
+        let core = self.core();
+        let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
+        let ended = poll_fn(|cx| {
+            if core.poll_ended(cx.waker()).is_ready() {
+                return Poll::Ready(true);
+            }
+            let has_passed = deadline.as_ref().is_some_and(|deadline| deadline.has_passed(cx.waker()));
+            if has_passed { Poll::Ready(false) } else { Poll::Pending }
+        })
+        .await;
+        if ended {
+            // All workers have left the pool: this waits for the system to end their threads.
+            core.take_handles().into_iter().for_each(|(_, handle)| W::join(handle));
+        }
+        ended
+    }
+}
