@@ -32,12 +32,13 @@ pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use self::record::{Recorded, SET_MISSING};
 use crate::Store;
 use crate::error::Result;
 use crate::paths;
-use crate::sqlite::WriteKind;
+use crate::sqlite::{Db, WriteHandle, WriteKind};
 
 /// Metadata of a file. If it is unchanged, so is the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,27 +256,27 @@ impl Catalog<'_> {
 
     /// Writes the results of a scan in one transaction.
     pub fn write(self, batch: Batch) -> Result<Written> {
-        self.0.write(WriteKind::Compound, move |db| {
-            let mut written = Written::default();
-            // If this scan is stopped now, its rows have not been compared with the others.
-            if batch.changes_files() {
-                crate::scans::clear_settled(db)?;
-            }
-            for (number, listing) in &batch.listings {
-                let Recorded { missing, excluded, conflicts, ids } = record::write_listing(db, listing)?;
-                written.conflicts += conflicts;
-                written.missing += missing;
-                written.excluded += excluded;
-                written.ids.insert(*number, ids);
-            }
-            for hashed in &batch.hashes {
-                written.missing += hashes::record_hash(db, hashed, &written.ids)?;
-            }
-            for file in &batch.shared {
-                hashes::mark_shared(db, *file, &written.ids)?;
-            }
-            Ok(written)
-        })
+        self.0.write(WriteKind::Compound, move |db| write_batch(db, &batch))
+    }
+
+    /// Queues a batch and returns at once; blocks only while the write queue is full. Its transaction waits up to
+    /// `linger` for more writes, or until [`WriteHandle::start`]. The writer thread calls `batch` when the transaction
+    /// begins, so results that arrive until then belong to it, and `then` after the commit with what was written.
+    ///
+    /// Both must be short and must not wait for a write, and the caller must not hold a lock that they take.
+    pub fn queue<R: Send + 'static>(
+        self,
+        linger: Duration,
+        batch: impl FnOnce() -> Batch + Send + 'static,
+        then: impl FnOnce(Result<Written>) -> Result<R> + Send + 'static,
+    ) -> Result<WriteHandle<R>> {
+        let (mut source, mut taken) = (Some(batch), None);
+        let body = move |db: &Db<'_>| {
+            // A write may be repeated, with the same batch.
+            let batch = taken.get_or_insert_with(|| source.take().map(|batch| batch()).unwrap_or_default());
+            write_batch(db, batch)
+        };
+        self.0.writer()?.queue(WriteKind::Compound, false, linger, body, then)
     }
 
     /// Writes listings. Returns the number of files that are now missing.
@@ -304,7 +305,7 @@ impl Catalog<'_> {
             return Ok(0);
         }
         self.0.write(WriteKind::Compound, move |db| {
-            crate::scans::clear_settled(db)?;
+            scans::clear_settled(db)?;
             let sql = format!(
                 "UPDATE library_files SET {SET_MISSING} WHERE folder_id IS NULL AND +library_id = ?2 AND is_missing = 0"
             );
@@ -366,6 +367,28 @@ impl Catalog<'_> {
             db.rows(sql, (root, record::UNSCANNED), |row| Ok(paths::from_text(&row.get::<_, String>(0)?).into()))
         })
     }
+}
+
+fn write_batch(db: &Db<'_>, batch: &Batch) -> Result<Written> {
+    let mut written = Written::default();
+    // If this scan is stopped now, its rows have not been compared with the others.
+    if batch.changes_files() {
+        scans::clear_settled(db)?;
+    }
+    for (number, listing) in &batch.listings {
+        let Recorded { missing, excluded, conflicts, ids } = record::write_listing(db, listing)?;
+        written.conflicts += conflicts;
+        written.missing += missing;
+        written.excluded += excluded;
+        written.ids.insert(*number, ids);
+    }
+    for hashed in &batch.hashes {
+        written.missing += hashes::record_hash(db, hashed, &written.ids)?;
+    }
+    for file in &batch.shared {
+        hashes::mark_shared(db, *file, &written.ids)?;
+    }
+    Ok(written)
 }
 
 /// Converts a size, which is far below SQLite's maximum.

@@ -62,7 +62,7 @@ pub use crate::messages::{message_runs, positions, processed};
 pub use crate::paths::{display_path, is_invisible, resolve_last_link};
 pub use crate::protocol::{cleanup, jobs, rate_limits, thumbnails, wal};
 pub use crate::queue::{checkpoints, dead_letters, failures, lease, start_log, tasks, workers};
-pub use crate::sqlite::{ChangeWatcher, Durability, backup, damage, doctor, private};
+pub use crate::sqlite::{ChangeWatcher, Durability, WriteHandle, backup, damage, doctor, private};
 pub use crate::time::{UtcTime, WallClock};
 
 use crate::sqlite::Connection;
@@ -302,7 +302,7 @@ impl Store {
         self.0.opened_files.check()
     }
 
-    fn writer(&self) -> Result<&Writer> {
+    pub(crate) fn writer(&self) -> Result<&Writer> {
         self.0.writer.as_ref().ok_or_else(|| Error::ReadOnly(self.0.file.path.clone()))
     }
 

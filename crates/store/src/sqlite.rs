@@ -21,6 +21,7 @@ pub(crate) mod writer;
 pub use self::change_watcher::ChangeWatcher;
 pub use self::db::Durability;
 pub(crate) use self::db::{Db, invalid_value, required_time, time};
+pub use self::writer::WriteHandle;
 pub(crate) use self::writer::WriteKind;
 
 /// What the SQL of the other modules needs from the SQLite library.

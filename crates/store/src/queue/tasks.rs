@@ -39,7 +39,7 @@ use crate::dead_letters;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::{HeartbeatResult, HeldLeases, LeaseRules, Token};
-use crate::sqlite::{CachedStatement, Db, WriteKind, invalid_value, params};
+use crate::sqlite::{CachedStatement, Db, WriteHandle, WriteKind, invalid_value, params};
 use crate::start_log;
 use crate::time::UtcTime;
 use crate::workers;
@@ -85,8 +85,14 @@ impl Tasks<'_> {
 
     /// Inserts all tasks or none.
     pub fn enqueue_many(self, tasks: Vec<NewTask>) -> Result<Vec<Enqueued>> {
+        self.queue_many(tasks)?.wait()
+    }
+
+    /// Queues the insertion of all tasks or none, and returns at once; blocks only while the write queue is full.
+    pub fn queue_many(self, tasks: Vec<NewTask>) -> Result<WriteHandle<Vec<Enqueued>>> {
         tasks.iter().try_for_each(NewTask::check)?;
-        self.0.write_and_notify(WriteKind::Compound, move |db| insert_all(db, &tasks))
+        let insert = move |db: &Db<'_>| insert_all(db, &tasks);
+        self.0.writer()?.queue(WriteKind::Compound, true, Duration::ZERO, insert, |result| result)
     }
 
     /// Applies updates of a worker's tasks and claims new ones, in one transaction.

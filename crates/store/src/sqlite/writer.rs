@@ -1,13 +1,19 @@
 //! The writer thread: owns the only connection that changes rows, and commits the writes of all callers in groups.
 //!
-//! Callers queue a write and wait. While one transaction is being committed, new writes gather in the queue; the next
-//! transaction contains all of them. Each caller receives its own result after the commit. A write that fails is rolled
-//! back alone. If the transaction itself fails (full disk, failed sync), each write is repeated in its own transaction.
+//! Callers queue a write, and wait or keep a [`WriteHandle`]. While one transaction is being committed, new writes gather
+//! in the queue; the next transaction contains all of them. Each caller receives its own result after the commit. A
+//! write that fails is rolled back alone. If the transaction itself fails (full disk, failed sync), each write is
+//! repeated in its own transaction.
+
+#[cfg(test)]
+mod handle_tests;
+mod queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
@@ -17,11 +23,8 @@ use crate::sqlite::db::{CHECKPOINT_PAGES, Db, DbFile};
 use crate::sqlite::notify::Notifier;
 use crate::sqlite::opened_files::OpenedFiles;
 
-/// Maximum number of queued writes. Callers block while the queue is full, which is the backpressure.
-const QUEUE_CAPACITY: usize = 4_096;
-
-/// Maximum number of times the writer yields for further writes; about ten microseconds when no other thread runs.
-const MAX_GATHER_YIELDS: u32 = 32;
+pub use self::queue::WriteHandle;
+use self::queue::{PendingWrite, Request, Slot, WriteQueue, lock};
 
 /// Number of statements in a write, which decides how it is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,28 +39,6 @@ pub(crate) struct Writer {
     queue: Arc<WriteQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
-
-struct WriteQueue {
-    state: Mutex<QueueState>,
-    /// Number of queued writes, readable without the lock.
-    count: AtomicUsize,
-    /// Signalled when the first write enters an empty queue.
-    not_empty: Condvar,
-    /// Signalled when a full queue was emptied.
-    not_full: Condvar,
-}
-
-struct QueueState {
-    writes: Group,
-    latch: Arc<Latch>,
-    closed: bool,
-}
-
-/// Writes of one transaction.
-type Group = Vec<Box<dyn PendingWrite>>;
-
-/// Set once for all writes of a group, so that one call wakes every caller.
-type Latch = OnceLock<()>;
 
 impl Writer {
     pub(crate) fn start(
@@ -76,13 +57,7 @@ impl Writer {
         };
         // Replaces SQLite's automatic checkpoint, for which the callers of a commit would have to wait.
         conn.wal_hook(Some(record_pages)).map_err(|error| file.error(&error))?;
-        let state = QueueState { writes: Vec::new(), latch: Arc::default(), closed: false };
-        let queue = Arc::new(WriteQueue {
-            state: Mutex::new(state),
-            count: AtomicUsize::new(0),
-            not_empty: Condvar::new(),
-            not_full: Condvar::new(),
-        });
+        let queue = Arc::<WriteQueue>::default();
         let writer = WriterThread { file, opened_files, conn, notifier, wal_pages };
         let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
             let queue = queue.clone();
@@ -99,20 +74,43 @@ impl Writer {
         notifies: bool,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let reply = Arc::new(Mutex::new(None));
-        let request = Request { body, reply: reply.clone(), kind, notifies };
-        let latch = self.queue.push(Box::new(request))?;
-        latch.wait();
-        let result = lock(&reply).take();
-        result.unwrap_or(Err(Error::Closed))
+        let slot = Slot::new();
+        let deliver = {
+            let slot = slot.clone();
+            move |result| slot.put(result)
+        };
+        let request = Request { body, result: None, kind, notifies, deliver };
+        self.queue.push(Box::new(request), Duration::ZERO)?.wait();
+        slot.take()
+    }
+
+    /// Queues `body` and returns at once; blocks only while the queue is full. Its transaction waits up to `linger` for
+    /// more writes. After the commit `then` turns the result into that of the handle, on the writer thread: it must be
+    /// short, and must not wait for a write.
+    pub(crate) fn queue<T: Send + 'static, R: Send + 'static>(
+        &self,
+        kind: WriteKind,
+        notifies: bool,
+        linger: Duration,
+        body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
+        then: impl FnOnce(Result<T>) -> Result<R> + Send + 'static,
+    ) -> Result<WriteHandle<R>> {
+        let slot = Slot::new();
+        let deliver = {
+            let slot = slot.clone();
+            move |result| slot.put(then(result))
+        };
+        let request = Request { body, result: None, kind, notifies, deliver };
+        let latch = self.queue.push(Box::new(request), linger)?;
+        Ok(WriteHandle { queue: self.queue.clone(), latch, slot })
     }
 
     /// Refuses further writes, finishes queued ones and closes the connection.
     pub(crate) fn close(&self) {
-        lock(&self.queue.state).closed = true;
-        self.queue.not_empty.notify_all();
-        self.queue.not_full.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
+        self.queue.close();
+        let thread = lock(&self.thread).take();
+        // A callback on the writer thread may drop the last store; the thread then ends by itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let ended = thread.join();
             debug_assert!(ended.is_ok(), "the writer thread catches panics of its writes");
         }
@@ -122,58 +120,6 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl WriteQueue {
-    fn push(&self, write: Box<dyn PendingWrite>) -> Result<Arc<Latch>> {
-        let mut state = lock(&self.state);
-        while state.writes.len() >= QUEUE_CAPACITY && !state.closed {
-            state = self.not_full.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.closed {
-            return Err(Error::Closed);
-        }
-        state.writes.push(write);
-        self.count.store(state.writes.len(), Ordering::Relaxed);
-        if state.writes.len() == 1 {
-            self.not_empty.notify_one();
-        }
-        Ok(state.latch.clone())
-    }
-
-    /// Takes all queued writes and their latch; `None` when the queue is closed and empty. If fewer than `last` writes
-    /// are queued, yields so that the callers of the previous group can return: of 64 callers that wake at the same
-    /// time, the first would otherwise get a separate commit while the others wait for it.
-    fn take(&self, previous_len: usize) -> Option<(Group, Arc<Latch>)> {
-        let mut state = lock(&self.state);
-        while state.writes.is_empty() {
-            if state.closed {
-                return None;
-            }
-            state = self.not_empty.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.writes.len() < previous_len {
-            drop(state);
-            for _ in 0..MAX_GATHER_YIELDS {
-                std::thread::yield_now();
-                if self.count.load(Ordering::Relaxed) >= previous_len {
-                    break;
-                }
-            }
-            state = lock(&self.state);
-        }
-        let was_full = state.writes.len() >= QUEUE_CAPACITY;
-        // Reserves the same capacity, because a queue that grows does so under the contended lock.
-        let next = Vec::with_capacity(state.writes.len());
-        let group = std::mem::replace(&mut state.writes, next);
-        self.count.store(0, Ordering::Relaxed);
-        let latch = std::mem::take(&mut state.latch);
-        drop(state);
-        if was_full {
-            self.not_full.notify_all();
-        }
-        Some((group, latch))
     }
 }
 
@@ -195,7 +141,12 @@ impl WriterThread {
             if group.iter().any(|write| write.notifies()) {
                 self.notifier.notify();
             }
-            drop(group);
+            for write in group {
+                // A panic of a callback must not end the thread either.
+                if catch_unwind(AssertUnwindSafe(|| write.finish())).is_err() {
+                    tracing::error!("the callback of a write panicked");
+                }
+            }
             // Every result is stored, so callers may read theirs.
             let _ = latch.set(());
             // 0: no checkpoint until a commit reports the length again.
@@ -293,49 +244,6 @@ impl WriterThread {
         let run = || self.conn.prepare_cached(sql)?.execute([]);
         run().map(drop).map_err(|error| self.file.error(&error))
     }
-}
-
-/// A queued write and the slot for its result.
-trait PendingWrite: Send {
-    fn kind(&self) -> WriteKind;
-    fn notifies(&self) -> bool;
-    /// Runs the write in the open transaction and stores its result. Returns the error, if any. May be called again.
-    fn run(&mut self, db: &Db<'_>) -> Option<Error>;
-    /// Stores `error` as the result, because the transaction failed.
-    fn fail(&mut self, error: &Error);
-}
-
-struct Request<T, F> {
-    body: F,
-    reply: Arc<Mutex<Option<Result<T>>>>,
-    kind: WriteKind,
-    notifies: bool,
-}
-
-impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> PendingWrite for Request<T, F> {
-    fn kind(&self) -> WriteKind {
-        self.kind
-    }
-
-    fn notifies(&self) -> bool {
-        self.notifies
-    }
-
-    fn run(&mut self, db: &Db<'_>) -> Option<Error> {
-        let result = (self.body)(db);
-        let error = result.as_ref().err().cloned();
-        *lock(&self.reply) = Some(result);
-        error
-    }
-
-    fn fail(&mut self, error: &Error) {
-        *lock(&self.reply) = Some(Err(error.clone()));
-    }
-}
-
-/// Ignores poisoning: no data under these locks is left half-changed by a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, unix))]
