@@ -5,10 +5,11 @@ mod common;
 use std::time::Duration;
 
 use common::{Home, assert_shape};
+use gristmill_pool::clock::ManualClock;
+use gristmill_store::Store;
 use gristmill_store::jobs::JobKind;
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, Disposition, NewTask, TaskFailure, TaskUpdate};
-use gristmill_store::{Store, UtcTime, WallClock};
 use serde_json::{Value, json};
 
 /// Claims due tasks of a kind and settles them as failed permanently.
@@ -207,13 +208,13 @@ fn jobs_list_merges_tasks_and_jobs_and_pages_through_both() {
     let home = Home::new();
     home.check(&["jobs", "list"], 1, "", "there is no database");
     assert!(!home.database().exists());
-    let clock = WallClock::manual(UtcTime::from_micros(0));
+    let clock = ManualClock::at(0);
     drop(home.store());
     home.check(&["jobs", "list"], 0, "`gristmill enqueue exec -- echo hello` queues a command", "");
     let store = Store::options().clock(clock.clone()).open(home.database()).unwrap();
     let mut expected = Vec::new();
     for second in 1..=5 {
-        clock.set(UtcTime::from_micros(second * 1_000_000));
+        clock.set_unix_micros(second * 1_000_000);
         if second % 2 == 0 {
             expected.push(json!(store.jobs().create(JobKind::Delete, "{}", true).unwrap().id));
         } else {
@@ -338,7 +339,7 @@ fn dead_letters_that_match_a_filter_are_retried_or_discarded() {
 #[test]
 fn recover_releases_expired_leases_of_tasks_and_jobs() {
     let home = Home::new();
-    let past = WallClock::manual(UtcTime::from_micros(0));
+    let past = ManualClock::at(0);
     drop(home.store());
     let store = Store::options().clock(past).open(home.database()).unwrap();
     let token = WorkerId::new("gone").token();

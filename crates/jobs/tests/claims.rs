@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 
 use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::TaskResult;
+use gristmill_pool::clock::{Clock, ManualClock};
 use gristmill_store::tasks::{NewTask, TaskFilter, TaskRow, TaskStatus};
-use gristmill_store::{Durability, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn open(folder: &Path, clock: WallClock) -> Store {
+fn open(folder: &Path, clock: impl Into<Clock>) -> Store {
     Store::options().durability(Durability::Normal).clock(clock).open(folder.join("work.db")).unwrap()
 }
 
 fn fixture() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), WallClock::system());
+    let store = open(folder.path(), Clock::system());
     (folder, store)
 }
 
@@ -186,7 +187,7 @@ fn more_urgent_tasks_replace_waiting_ones() {
 #[test]
 fn running_task_is_not_started_again_when_the_clock_is_set_forward() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
+    let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
     let (store, other) = (open(folder.path(), clock.clone()), open(folder.path(), clock.clone()));
     let id = put(&store, 1, 0)[0];
     let (gate, starts) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
@@ -200,7 +201,7 @@ fn running_task_is_not_started_again_when_the_clock_is_set_forward() {
     };
     let first = Runner::builder(store.clone()).kind(kind().workers(2)).start().unwrap();
     assert!(becomes(|| gate.is_waited_for()));
-    clock.set(clock.now().plus(Duration::from_secs(3 * 3_600)));
+    clock.advance(Duration::from_secs(3 * 3_600));
     // A runner recovers tasks when it starts and every few seconds.
     let second = Runner::builder(other).kind(kind().workers(2)).start().unwrap();
     let recovered = store.tasks().recover(3).unwrap();
@@ -222,7 +223,7 @@ const CHILD: &str = "GRISTMILL_TEST_CHILD";
 #[test]
 fn child_process() {
     let Ok(folder) = std::env::var(CHILD) else { return };
-    let store = open(Path::new(&folder), WallClock::system());
+    let store = open(Path::new(&folder), Clock::system());
     let handler = |task: &TaskContext<'_>| -> TaskResult<()> {
         println!("started {}", task.id());
         while task.payload() == "2" {
@@ -333,7 +334,7 @@ fn claimed_tasks_that_a_killed_process_had_not_started_do_not_count_as_crashed()
 #[test]
 fn claim_that_a_living_worker_does_not_hold_is_released_when_its_lease_expires() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
+    let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
     let store = open(folder.path(), clock.clone());
     let refused = store.tasks().enqueue(NewTask::new("k", "\"refused\"")).unwrap().id;
     let long = store.tasks().enqueue(NewTask::new("k", "\"long\"")).unwrap().id;
@@ -358,7 +359,7 @@ fn claim_that_a_living_worker_does_not_hold_is_released_when_its_lease_expires()
     let unfinished = || runner.stats().kinds[0].tasks.unfinished;
     let is_dropped = becomes(|| gate.is_waited_for() && runs.load(Ordering::SeqCst) == 1 && unfinished() == 1);
     other.execute_batch("DROP TRIGGER refuse").unwrap();
-    clock.set(clock.now().plus(Duration::from_secs(3_600)));
+    clock.advance(Duration::from_secs(3_600));
     let is_run_again = becomes(|| store.tasks().get(refused).unwrap().status == TaskStatus::Completed);
     let (again, held) = (store.tasks().get(refused).unwrap(), store.tasks().get(long).unwrap());
     // Before the assertions, because a drop of the runner waits for this handler.

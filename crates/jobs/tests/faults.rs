@@ -7,22 +7,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gristmill_jobs::{Runner, RunnerHandle, TaskKind};
+use gristmill_pool::clock::{Clock, ManualClock};
 use gristmill_pool::{Breaker, Retry, TaskError};
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, NewTask, TaskStatus};
-use gristmill_store::{Durability, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn open(folder: &TempDir, clock: WallClock, busy: Duration) -> Store {
+fn open(folder: &TempDir, clock: impl Into<Clock>, busy: Duration) -> Store {
     let options = Store::options().durability(Durability::Normal).clock(clock).busy_timeout(busy);
     options.open(folder.path().join("work.db")).unwrap()
 }
 
 fn fixture() -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, WallClock::system(), LONG);
+    let store = open(&folder, Clock::system(), LONG);
     (folder, store)
 }
 
@@ -43,7 +44,7 @@ fn run(store: &Store, kind: TaskKind) -> RunnerHandle {
 }
 
 /// Claims and starts all tasks as a worker that then dies.
-fn die_with_all(store: &Store, clock: &WallClock) {
+fn die_with_all(store: &Store, clock: &ManualClock) {
     let request = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
@@ -57,13 +58,13 @@ fn die_with_all(store: &Store, clock: &WallClock) {
     for task in store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed {
         assert!(store.tasks().start(task.id, &task.token).unwrap());
     }
-    clock.set(clock.now().plus(LONG));
+    clock.advance(LONG);
     store.tasks().recover(3).unwrap();
 }
 
 #[test]
 fn settling_a_lost_claim_keeps_the_new_claim_of_the_same_task() {
-    let clock = WallClock::manual(noon());
+    let clock = ManualClock::at(noon().micros());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock, LONG);
     let id = put(&store, "1");
@@ -97,7 +98,7 @@ fn settling_a_lost_claim_keeps_the_new_claim_of_the_same_task() {
 #[test]
 fn poll_is_repeated_when_the_store_was_busy() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, WallClock::system(), Duration::from_millis(20));
+    let store = open(&folder, Clock::system(), Duration::from_millis(20));
     let running = run(&store, TaskKind::new("k", |_| Ok(())));
     running.wait_idle().unwrap();
     // Another program enqueues a task, and then holds the write lock.
@@ -229,7 +230,7 @@ fn tasks_are_not_claimed_while_the_probe_of_a_half_open_breaker_runs() {
 
 #[test]
 fn tasks_that_crashed_twice_run_one_at_a_time_across_queues_and_kinds() {
-    let clock = WallClock::manual(noon());
+    let clock = ManualClock::at(noon().micros());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock.clone(), LONG);
     for (queue, kind) in [("default", "k"), ("other", "k"), ("default", "l"), ("other", "l")] {
@@ -252,7 +253,7 @@ fn tasks_that_crashed_twice_run_one_at_a_time_across_queues_and_kinds() {
         let claimed = store.tasks().settle_and_claim(vec![], requests).unwrap().claimed;
         assert_eq!(claimed.len(), 4);
         claimed.iter().for_each(|task| assert!(store.tasks().start(task.id, &task.token).unwrap()));
-        clock.set(clock.now().plus(LONG));
+        clock.advance(LONG);
         store.tasks().recover(3).unwrap();
     }
     let (now, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -275,7 +276,7 @@ fn tasks_that_crashed_twice_run_one_at_a_time_across_queues_and_kinds() {
 
 #[test]
 fn tasks_that_crashed_twice_with_others_run_one_at_a_time() {
-    let clock = WallClock::manual(noon());
+    let clock = ManualClock::at(noon().micros());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock.clone(), LONG);
     for n in 0..100 {
@@ -301,7 +302,7 @@ fn tasks_that_crashed_twice_with_others_run_one_at_a_time() {
 #[test]
 fn stop_keeps_its_deadline_when_the_store_is_busy() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, WallClock::system(), Duration::from_millis(10));
+    let store = open(&folder, Clock::system(), Duration::from_millis(10));
     put(&store, "1");
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();

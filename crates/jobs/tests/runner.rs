@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gristmill_jobs::{Runner, RunnerHandle, TaskContext, TaskKind, dead_letters};
+use gristmill_pool::clock::{Clock, ManualClock};
 use gristmill_pool::{Breaker, Retry, TaskError, TaskResult};
 use gristmill_store::dead_letters::DeadLetterFilter;
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, NewTask, TaskRow, TaskStatus};
-use gristmill_store::{Durability, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -23,10 +24,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self::with(WallClock::system())
+        Self::with(Clock::system())
     }
 
-    fn with(clock: WallClock) -> Self {
+    fn with(clock: impl Into<Clock>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = Store::options().durability(Durability::Normal).clock(clock);
         let store = options.open(folder.path().join("work.db")).unwrap();
@@ -444,11 +445,11 @@ fn die_with(store: &Store, lease: Duration) -> usize {
 
 #[test]
 fn task_of_a_dead_worker_is_run_again_without_counting_an_attempt() {
-    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
+    let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
     let fixture = Fixture::with(clock.clone());
     let id = fixture.enqueue("k", "1");
     assert_eq!(die_with(&fixture.store, LONG), 1);
-    clock.set(clock.now().plus(LONG));
+    clock.advance(LONG);
     fixture.run_once(TaskKind::new("k", |task| task.set_result(&(task.attempt(), task.crashes()))));
     let task = fixture.task(id);
     assert_eq!((task.status, task.attempts, task.crashes), (TaskStatus::Completed, 0, 1));
@@ -458,12 +459,12 @@ fn task_of_a_dead_worker_is_run_again_without_counting_an_attempt() {
 
 #[test]
 fn task_becomes_a_dead_letter_after_three_crashes() {
-    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
+    let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
     let fixture = Fixture::with(clock.clone());
     let id = fixture.enqueue("k", "1");
     for _ in 0..3 {
         assert_eq!(die_with(&fixture.store, LONG), 1);
-        clock.set(clock.now().plus(LONG));
+        clock.advance(LONG);
         fixture.store.tasks().recover(3).unwrap();
     }
     fixture.run_once(TaskKind::new("k", |_| panic!("a poison pill must not be run again")));

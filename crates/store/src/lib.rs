@@ -54,6 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gristmill_pool::clock::Clock;
 use serde::Serialize;
 
 pub use crate::catalog::{roots, scans};
@@ -63,7 +64,7 @@ pub use crate::paths::{display_path, is_invisible, resolve_last_link};
 pub use crate::protocol::{cleanup, jobs, rate_limits, thumbnails, wal};
 pub use crate::queue::{checkpoints, dead_letters, failures, lease, start_log, tasks, workers};
 pub use crate::sqlite::{ChangeWatcher, Durability, WriteHandle, backup, damage, doctor, private};
-pub use crate::time::{UtcTime, WallClock};
+pub use crate::time::UtcTime;
 
 use crate::sqlite::Connection;
 use crate::sqlite::db::{Access, Db, DbFile};
@@ -91,7 +92,7 @@ struct Inner {
 pub struct StoreOptions {
     durability: Durability,
     busy_timeout: Duration,
-    clock: WallClock,
+    clock: Clock,
     read_only: bool,
 }
 
@@ -100,7 +101,7 @@ impl Default for StoreOptions {
         StoreOptions {
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(10),
-            clock: WallClock::system(),
+            clock: Clock::system(),
             read_only: false,
         }
     }
@@ -123,8 +124,8 @@ impl StoreOptions {
 
     /// Replaces the system clock, for tests.
     #[must_use]
-    pub fn clock(mut self, clock: WallClock) -> Self {
-        self.clock = clock;
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.clock = clock.into();
         self
     }
 
@@ -202,7 +203,7 @@ impl Store {
 
     /// Returns the current time of this store's clock.
     pub fn now(&self) -> UtcTime {
-        self.0.file.clock.now()
+        self.0.file.now()
     }
 
     /// Returns the jobs that a control plane orders.

@@ -1,4 +1,4 @@
-//! Timestamps as the database stores them, and the clock.
+//! Timestamps as the database stores them.
 //!
 //! Owns the text form `YYYY-MM-DD HH:MM:SS[.ffffff]` in UTC. Both lengths are read, also with the suffix `+00:00`,
 //! which the database driver of the Python control plane adds; the long form is written. In tables that only Gristmill
@@ -6,10 +6,9 @@
 //! prefix of the long text of the same time, compares as its time does. For other tables see `lease::sortable_time`.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use gristmill_pool::clock::Clock;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
@@ -33,6 +32,11 @@ impl UtcTime {
         } else {
             micros
         })
+    }
+
+    /// Returns the wall time of a clock. It may be set back at any time.
+    pub fn of(clock: impl Into<Clock>) -> Self {
+        UtcTime::from_micros(clock.into().unix_micros())
     }
 
     /// Returns microseconds since 1970-01-01 00:00:00 UTC.
@@ -104,37 +108,6 @@ impl fmt::Debug for UtcTime {
 impl serde::Serialize for UtcTime {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.rfc3339())
-    }
-}
-
-/// The system's clock, or a manual one for tests.
-#[derive(Clone, Debug, Default)]
-pub struct WallClock(Option<Arc<AtomicI64>>);
-
-impl WallClock {
-    /// Returns the system's clock. It may be set back at any time; the store does not rely on it being monotonic.
-    pub fn system() -> Self {
-        WallClock(None)
-    }
-
-    /// Returns a clock that shows `at` until it is [`set`](WallClock::set). Clones share the time.
-    pub fn manual(at: UtcTime) -> Self {
-        WallClock(Some(Arc::new(AtomicI64::new(at.micros()))))
-    }
-
-    /// Returns the current time of this clock.
-    pub fn now(&self) -> UtcTime {
-        match &self.0 {
-            None => UtcTime::from_micros(Timestamp::now().as_microsecond()),
-            Some(micros) => UtcTime::from_micros(micros.load(Ordering::SeqCst)),
-        }
-    }
-
-    /// Sets a manual clock, forward or back. Does nothing for the system's clock.
-    pub fn set(&self, at: UtcTime) {
-        if let Some(micros) = &self.0 {
-            micros.store(at.micros(), Ordering::SeqCst);
-        }
     }
 }
 

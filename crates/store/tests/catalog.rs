@@ -8,12 +8,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
     Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, HashedFile, KnownFile,
     LinkKind, Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
 };
 use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals};
-use gristmill_store::{Durability, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -25,7 +26,7 @@ fn day(number: u32) -> UtcTime {
 /// A store, its clock, and its file.
 struct Fixture {
     store: Store,
-    clock: WallClock,
+    clock: ManualClock,
     folder: TempDir,
 }
 
@@ -39,7 +40,7 @@ impl Fixture {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("c.db");
         prepare(&path);
-        let clock = WallClock::manual(day(0));
+        let clock = ManualClock::at(day(0).micros());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         Fixture { store: options.open(path).expect("a store"), clock, folder }
     }
@@ -273,7 +274,7 @@ mod walk_records {
         assert_eq!(fixture.all_rows(), once);
         fixture.finish(&first);
 
-        fixture.clock.set(day(1));
+        fixture.clock.set_unix_micros(day(1).micros());
         let second = fixture.begin(root);
         let top = Listing {
             changed_files: vec![changed(fixture.id("a"), stat(11, 1))],
@@ -343,13 +344,13 @@ mod files {
         assert_eq!(history(&fixture), present);
 
         // A second scan sees the file and writes nothing about it.
-        fixture.clock.set(day(1));
+        fixture.clock.set_unix_micros(day(1).micros());
         let second = fixture.begin(root);
         fixture.record(vec![fixture.whole_listing(&second, ""), fixture.whole_listing(&second, "f")]);
         fixture.finish(&second);
         assert_eq!(history(&fixture), present);
 
-        fixture.clock.set(day(2));
+        fixture.clock.set_unix_micros(day(2).micros());
         let third = fixture.begin(root);
         assert_eq!(
             fixture.record(vec![Listing { missing_folders: names(&["f"]), ..fixture.whole_listing(&third, "") }]),
@@ -364,7 +365,7 @@ mod files {
         );
         fixture.finish(&third);
 
-        fixture.clock.set(day(3));
+        fixture.clock.set_unix_micros(day(3).micros());
         let fourth = fixture.begin(root);
         let id = fixture.folder(root, "f").id.expect("a row");
         fixture.record(vec![Listing { returned_folders: vec![id], ..fixture.whole_listing(&fourth, "") }]);
@@ -522,7 +523,7 @@ mod maintenance {
         fixture.record(vec![Listing { new_folders: names(&["f", "g"]), ..fixture.whole_listing(&scan, "") }]);
         fixture.record(vec![Listing { new_folders: names(&["h"]), ..fixture.whole_listing(&scan, "f") }]);
         for (number, file, folder) in [(1, "a", "f"), (2, "b", "g")] {
-            fixture.clock.set(day(number));
+            fixture.clock.set_unix_micros(day(number).micros());
             fixture.record(vec![Listing {
                 missing_files: vec![fixture.id(file)],
                 missing_folders: names(&[folder]),

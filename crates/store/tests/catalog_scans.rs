@@ -3,16 +3,17 @@
 use std::path::Path;
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
     Algorithm, ChangedFile, FolderRef, HashedFile, Listing, ListingStatus, ReadResult, Stat,
 };
 use gristmill_store::scans::{Duplicates, FinishedScan, LEASE, Scan, ScanRequest, ScanTotals, WalkRecord};
-use gristmill_store::{Durability, Error, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Error, Store, UtcTime};
 use tempfile::TempDir;
 
 struct Fixture {
     store: Store,
-    clock: WallClock,
+    clock: ManualClock,
     folder: TempDir,
     root: i64,
 }
@@ -24,7 +25,7 @@ fn start() -> UtcTime {
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let clock = WallClock::manual(start());
+        let clock = ManualClock::at(start().micros());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("s.db")).expect("a store");
         let root = store.roots().register(Path::new("/r")).expect("a root").id;
@@ -76,7 +77,7 @@ fn released_scan_is_resumed() {
     let first = fixture.begin("alive").expect("a new scan");
     assert!(!first.resumed);
     fixture.store.scans().release(first.id, "alive").expect("released");
-    fixture.clock.set(start().plus(Duration::from_secs(5)));
+    fixture.clock.set_unix_micros(start().plus(Duration::from_secs(5)).micros());
     let second = fixture.begin("other").expect("a resumed scan");
     let id = first.id;
     assert_eq!(second, Scan { resumed: true, ..first });
@@ -117,7 +118,7 @@ fn scan_of_a_live_holder_is_refused_with_its_name() {
     fixture.begin("alive").expect("a new scan");
     // It is known to be alive, however long its heartbeat is missing.
     for wait in [Duration::ZERO, LEASE * 100] {
-        fixture.clock.set(start().plus(wait));
+        fixture.clock.set_unix_micros(start().plus(wait).micros());
         fixture.assert_refused(fixture.request("other"), "alive");
         fixture.assert_refused(ScanRequest { restart: true, ..fixture.request("other") }, "alive");
         fixture.assert_refused(ScanRequest { settings: "other".into(), ..fixture.request("other") }, "alive");
@@ -145,7 +146,7 @@ fn scan_of_a_dead_holder_is_taken_over_at_once() {
 fn scan_of_an_unknown_holder_is_taken_over_after_the_lease() {
     let fixture = Fixture::new();
     let first = fixture.begin("elsewhere").expect("a new scan");
-    let at = |seconds: u64| fixture.clock.set(start().plus(Duration::from_secs(seconds)));
+    let at = |seconds: u64| fixture.clock.set_unix_micros(start().plus(Duration::from_secs(seconds)).micros());
     let lease = LEASE.as_secs();
     at(lease - 1);
     fixture.assert_refused(fixture.request("other"), "elsewhere");
@@ -196,7 +197,7 @@ fn root_is_not_removed_while_it_is_scanned() {
     // A root whose holder has not renewed its heartbeat for a lease can be removed.
     let fixture = Fixture::new();
     fixture.begin("elsewhere").expect("a new scan");
-    fixture.clock.set(start().plus(LEASE));
+    fixture.clock.set_unix_micros(start().plus(LEASE).micros());
     fixture.store.roots().remove(fixture.root).expect("removed");
 }
 

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::backup::ExistingFile;
 use gristmill_store::doctor::{Checkup, Severity};
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, NewTask, TaskStatus};
-use gristmill_store::{Error, Store, StoreOptions, UtcTime, WallClock};
+use gristmill_store::{Error, Store, StoreOptions, UtcTime};
 
 const LEASE: Duration = Duration::from_secs(300);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -18,12 +19,12 @@ fn at(seconds: i64) -> UtcTime {
 
 struct Fixture {
     folder: tempfile::TempDir,
-    clock: WallClock,
+    clock: ManualClock,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let fixture = Fixture { folder: tempfile::tempdir().unwrap(), clock: WallClock::manual(at(0)) };
+        let fixture = Fixture { folder: tempfile::tempdir().unwrap(), clock: ManualClock::at(at(0).micros()) };
         drop(fixture.open());
         fixture
     }
@@ -100,7 +101,7 @@ fn repair_frees_stale_leases_and_counts_crashes() {
     claim(&store);
     drop(store);
     assert_eq!(fixture.examine().findings, []);
-    fixture.clock.set(at(301));
+    fixture.clock.set_unix_micros(at(301).micros());
     fixture.assert_finding(
         Severity::Warning,
         "1 row of tasks is held by a worker that has exited or stopped renewing its lease",
@@ -117,7 +118,7 @@ fn clock_set_back_is_reported() {
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
     claim(&store);
     drop(store);
-    fixture.clock.set(at(-3_600));
+    fixture.clock.set_unix_micros(at(-3_600).micros());
     let findings: Vec<String> = fixture.examine().findings.into_iter().map(|finding| finding.what).collect();
     assert_eq!(
         findings,
@@ -141,7 +142,7 @@ fn repair_deletes_orphaned_checkpoints_after_a_day() {
     ));
     fixture.assert_finding(Severity::Warning, "1 checkpoint is left by finished tasks");
     assert_eq!(fixture.repair(), Vec::<String>::new());
-    fixture.clock.set(at(0).plus(DAY));
+    fixture.clock.set_unix_micros(at(0).plus(DAY).micros());
     assert_eq!(fixture.repair(), ["deleted 1 orphaned checkpoint"]);
     assert_eq!(fixture.examine().findings, []);
     assert_eq!(fixture.examine().counts["tasks"]["completed"], 1);

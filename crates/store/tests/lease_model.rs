@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::dead_letters::DeadLetterFilter;
 use gristmill_store::lease::{HeartbeatResult, Token, WorkerId};
 use gristmill_store::tasks::{
     CancelOutcome, ClaimRequest, Disposition, NewTask, TaskFailure, TaskFilter, TaskRow, TaskStatus, TaskUpdate,
     UpdateResult,
 };
-use gristmill_store::{Durability, Error, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Error, Store, UtcTime};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::Config;
@@ -149,7 +150,7 @@ impl Task {
 struct Model {
     tasks: BTreeMap<i64, Task>,
     claims: Vec<(i64, Token)>,
-    clock: WallClock,
+    clock: ManualClock,
     stores: [Store; 2],
     workers: [WorkerId; 3],
     finished: BTreeMap<i64, TaskRow>,
@@ -161,7 +162,7 @@ impl Model {
         // In memory if possible: this test does not depend on the disk.
         let memory = std::path::Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
-        let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
+        let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
         let open = || {
             let options = Store::options().clock(clock.clone()).durability(Durability::Normal);
             options.open(folder.path().join("work.db")).unwrap()
@@ -178,7 +179,7 @@ impl Model {
     }
 
     fn after(&self, by: Secs) -> UtcTime {
-        self.clock.now().plus(Duration::from_secs(by))
+        UtcTime::of(&self.clock).plus(Duration::from_secs(by))
     }
 
     fn pick_claim(&self, pick: &Pick) -> Option<(i64, Token)> {
@@ -235,8 +236,10 @@ impl Model {
             Action::Recover => self.recover(&store),
             Action::Cancel { task } => self.cancel(&store, task),
             Action::RunNow { task } => self.run_now(&store, task),
-            Action::Forward(by) => self.clock.set(self.after(*by)),
-            Action::Back(by) => self.clock.set(self.clock.now().minus(Duration::from_secs(*by))),
+            Action::Forward(by) => self.clock.set_unix_micros(self.after(*by).micros()),
+            Action::Back(by) => {
+                self.clock.set_unix_micros(UtcTime::of(&self.clock).minus(Duration::from_secs(*by)).micros())
+            }
         }
     }
 
@@ -373,7 +376,7 @@ impl Model {
 
     /// Returns the ids that a claim must return, in order.
     fn claim(&mut self, claim_request: &ClaimRequest) -> Vec<i64> {
-        let (now, expires) = (self.clock.now(), self.clock.now().plus(claim_request.lease));
+        let (now, expires) = (UtcTime::of(&self.clock), UtcTime::of(&self.clock).plus(claim_request.lease));
         for task in self.tasks.values_mut().filter(|task| task.status == TaskStatus::Scheduled) {
             if task.run_after.is_none_or(|at| at <= now) {
                 // Permanently: a clock that is set back does not make it scheduled again.
@@ -424,7 +427,7 @@ impl Model {
 
     fn recover(&mut self, store: &Store) {
         let recovered = store.tasks().recover(MAX_CRASHES).unwrap();
-        let now = self.clock.now();
+        let now = UtcTime::of(&self.clock);
         let (mut freed, mut poisoned, mut cancelled) = (0, 0, 0);
         for task in self.tasks.values_mut().filter(|task| task.is_stale(now)) {
             if task.cancelling {
@@ -533,7 +536,7 @@ impl Model {
             if !unfinished(self) {
                 return;
             }
-            self.clock.set(self.after(1_000));
+            self.clock.set_unix_micros(self.after(1_000).micros());
             let store = self.stores[0].clone();
             self.recover(&store);
             let claim_request = self.claim_request(0, 1_000, 10);

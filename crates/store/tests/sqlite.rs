@@ -4,7 +4,8 @@
 mod conformance;
 
 use conformance::Backend;
-use gristmill_store::{Durability, Store, WallClock};
+use gristmill_pool::clock::ManualClock;
+use gristmill_store::{Durability, Store};
 use tempfile::TempDir;
 
 /// A database file in a temporary folder.
@@ -17,7 +18,7 @@ impl Sqlite {
 }
 
 impl Backend for Sqlite {
-    fn open(&self, clock: WallClock) -> Store {
+    fn open(&self, clock: ManualClock) -> Store {
         let options = Store::options().clock(clock).durability(Durability::Normal);
         options.open(self.0.path().join("work.db")).unwrap()
     }

@@ -3,16 +3,17 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::lease::{HeldLeases, WorkerId};
 use gristmill_store::start_log::StartLog;
 use gristmill_store::tasks::{ClaimRequest, ClaimedTask, Disposition, NewTask, Recovered, TaskStatus, TaskUpdate};
-use gristmill_store::{Durability, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 
 const LEASE: Duration = Duration::from_secs(300);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 struct Fixture {
-    clock: WallClock,
+    clock: ManualClock,
     store: Store,
     _folder: tempfile::TempDir,
 }
@@ -20,7 +21,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
+        let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("work.db")).unwrap();
         Fixture { clock, store, _folder: folder }
@@ -120,7 +121,7 @@ fn leases_of_a_live_process_survive_a_clock_set_forward() {
     let (known, unknown) = (WorkerId::new("known"), WorkerId::new("unknown"));
     fixture.store.workers().heartbeat(&known, LEASE).unwrap();
     let (kept, lost) = (fixture.claimed_by(&known), fixture.claimed_by(&unknown));
-    fixture.clock.set(fixture.clock.now().plus(9 * HOUR));
+    fixture.clock.advance(9 * HOUR);
     assert_eq!(fixture.recover(), freed(1));
     assert_eq!(fixture.state(&kept).0, TaskStatus::Running);
     assert_eq!(fixture.state(&lost).0, TaskStatus::Pending, "its process is unknown");
@@ -136,7 +137,7 @@ fn tasks_of_a_silent_process_are_freed_at_lease_end_without_a_crash() {
     // The last heartbeat is older than the lease, by the monotonic clock.
     fixture.sql("UPDATE workers SET beat_ms = beat_ms - 300001");
     assert_eq!(fixture.recover(), freed(0), "the lease has not ended");
-    fixture.clock.set(fixture.clock.now().plus(LEASE));
+    fixture.clock.advance(LEASE);
     assert_eq!(fixture.recover(), freed(1));
     assert_eq!(fixture.state(&task), (TaskStatus::Pending, 0));
 }
@@ -154,7 +155,7 @@ fn unknown_processes_hold_leases_by_the_wall_clock() {
     let task = fixture.claimed_by(&worker);
     assert!(fixture.store.tasks().start(task.id, &task.token).unwrap());
     assert_eq!(fixture.recover(), freed(0));
-    fixture.clock.set(fixture.clock.now().plus(LEASE));
+    fixture.clock.advance(LEASE);
     assert_eq!(fixture.recover(), freed(1));
     assert_eq!(fixture.state(&task), (TaskStatus::Pending, 1));
 }
@@ -251,7 +252,7 @@ fn worker_frees_its_expired_leases_that_it_does_not_hold() {
     let recover = || fixture.store.tasks().recover_by(3, tasks()).unwrap();
     assert_eq!(recover(), freed(0), "no lease has expired");
     assert_eq!(fixture.store.wal().recover_by(checkpoints()).unwrap(), 0);
-    fixture.clock.set(fixture.clock.now().plus(LEASE));
+    fixture.clock.advance(LEASE);
     assert_eq!(fixture.recover(), freed(0), "only the worker knows what it holds");
     assert_eq!(recover(), Recovered { freed: 1, cancelled: 1, poisoned: vec![] });
     assert_eq!(fixture.state(&held).0, TaskStatus::Running);
@@ -309,13 +310,13 @@ fn start_logs_of_unknown_workers_are_read_and_removed_later() {
         log.write(claimed.id, &claimed.token).unwrap();
         // A killed process does not delete its log.
         std::mem::forget(log);
-        fixture.clock.set(fixture.clock.now().plus(LEASE));
+        fixture.clock.advance(LEASE);
         fixture.recover();
         let status = if crash < 3 { TaskStatus::Pending } else { TaskStatus::Failed };
         assert_eq!(fixture.state(&claimed), (status, crash));
     }
     assert_eq!(logs(), 3);
-    fixture.clock.set(fixture.clock.now().plus(24 * HOUR));
+    fixture.clock.advance(24 * HOUR);
     fixture.recover();
     assert_eq!(logs(), 0);
 }

@@ -3,8 +3,9 @@
 use crate::{fixture::*, raw_amqp::RawClient};
 use gristmill_amqp::{Client, Consumer, Delivery, FieldValue, Message, OrderBy, Queue, header};
 use gristmill_broker::Proxy;
+use gristmill_pool::clock::ManualClock;
 use gristmill_pool::{Retry, TaskError};
-use gristmill_store::{Store, UtcTime, WallClock};
+use gristmill_store::Store;
 use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
@@ -23,7 +24,7 @@ impl Database {
     }
 
     /// Opens the database with another clock.
-    fn store_at(&self, clock: &WallClock) -> Store {
+    fn store_at(&self, clock: &ManualClock) -> Store {
         Store::options().clock(clock.clone()).open(self.0.path().join("starts.db")).unwrap()
     }
 }
@@ -247,7 +248,7 @@ fn attempts(orders: &str, log: &Log<u32>) -> Consumer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_in_place_survive_restarts() {
     let (orders, database, log) = (name("place"), Database::new(), Log::default());
-    let clock = WallClock::manual(UtcTime::from_micros(0));
+    let clock = ManualClock::at(0);
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     for life in 1..=3 {
@@ -261,7 +262,7 @@ async fn attempts_in_place_survive_restarts() {
         })
         .await;
         client.shutdown(SECONDS).await;
-        clock.set(clock.now().plus(AN_HOUR));
+        clock.advance(AN_HOUR);
     }
     assert_eq!(log.all(), [1, 2, 3]);
     let dead_letters = take_all(&dead(&orders), 1).await;
@@ -271,13 +272,13 @@ async fn attempts_in_place_survive_restarts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_in_place_keeps_its_due_time_after_restarts() {
     let (orders, database, log) = (name("due"), Database::new(), Log::default());
-    let clock = WallClock::manual(UtcTime::from_micros(0));
+    let clock = ManualClock::at(0);
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     let half = AN_HOUR / 2;
     // Start times after the first run, and the attempts made by then.
     for (later, attempted) in [(Duration::ZERO, 1), (half, 1), (half - Duration::from_secs(1), 1), (half, 2)] {
-        clock.set(clock.now().plus(later));
+        clock.advance(later);
         let store = database.store_at(&clock);
         let client = builder().queue(queue.clone()).consumer(attempts(&orders, &log)).store(store);
         let client = client.start().await.unwrap();

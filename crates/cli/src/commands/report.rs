@@ -7,7 +7,8 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use gristmill_dedup::report::{ReportOptions, html};
-use gristmill_store::WallClock;
+use gristmill_pool::clock::Clock;
+use gristmill_store::UtcTime;
 use serde_json::json;
 
 use super::completeness::Completeness;
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let to_stdout = args.html.as_os_str() == "-";
     let target = if to_stdout { None } else { Some(target(&args.html, args.force)?) };
     let (store, _) = context.open_catalog()?;
-    let page = html(&store, &ReportOptions::new(WallClock::system().now()))?;
+    let page = html(&store, &ReportOptions::new(UtcTime::of(Clock::system())))?;
     match target {
         None => context.output.print(&json!({"html": page}), |_| page.clone())?,
         Some(target) => {

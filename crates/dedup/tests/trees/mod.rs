@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
     Algorithm, FolderRef, HashedFile, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
 };
 use gristmill_store::scans::{FinishedScan, ScanTotals};
-use gristmill_store::{Durability, Store, UtcTime, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 
 /// Content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +61,7 @@ pub(crate) fn skipped_entry(name: &str, target: Option<&str>) -> Skipped {
 /// A store in a temporary folder.
 pub(crate) struct CatalogFixture {
     pub(crate) store: Store,
-    pub(crate) clock: WallClock,
+    pub(crate) clock: ManualClock,
     /// Skipped entries per folder for the roots written next. `None` means that they were not recorded.
     pub(crate) skipped: BTreeMap<PathBuf, Option<Skipped>>,
     _folder: tempfile::TempDir,
@@ -70,7 +71,7 @@ pub(crate) struct CatalogFixture {
 impl CatalogFixture {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let clock = WallClock::manual(UtcTime::parse("2026-03-04 05:06:07").expect("a time"));
+        let clock = ManualClock::at(UtcTime::parse("2026-03-04 05:06:07").expect("a time").micros());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("t.db")).expect("a store");
         CatalogFixture { store, clock, skipped: BTreeMap::new(), _folder: folder, next_inode: 1 << 32 }

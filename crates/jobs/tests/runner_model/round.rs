@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gristmill_pool::clock::Clock;
 use gristmill_store::tasks::{CancelOutcome, NewTask, TaskFilter, TaskRow, TaskStatus};
-use gristmill_store::{ChangeWatcher, Store, WallClock};
+use gristmill_store::{ChangeWatcher, Store, UtcTime};
 
 use crate::log::{Event, Log, Reader};
 use crate::{KINDS, Op, QUEUES, rules, worker};
@@ -47,7 +48,7 @@ pub(crate) struct Round<'a> {
 /// Runs a round and checks it. The error names the rule that was broken.
 pub(crate) fn run(ops: &[Op]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
-    let (store, log) = (worker::open(folder.path(), WallClock::system()), Log::open(folder.path()));
+    let (store, log) = (worker::open(folder.path(), Clock::system()), Log::open(folder.path()));
     let (reader, watcher) = (Reader::open(folder.path()), store.watch().unwrap());
     let folder = folder.path();
     let mut round = Round { folder, store, log, reader, processes: Vec::new(), gates: 0, watcher };
@@ -106,7 +107,7 @@ impl Round<'_> {
     }
 
     fn enqueue_for_later(&self, count: usize, task: &NewTask) {
-        let due = WallClock::system().now().plus(DELAY);
+        let due = UtcTime::of(Clock::system()).plus(DELAY);
         for id in self.enqueue(count, &NewTask { run_after: Some(due), ..task.clone() }) {
             self.log.line(&format!("due {id} {}", due.micros()));
         }

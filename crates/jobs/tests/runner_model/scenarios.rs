@@ -6,7 +6,8 @@
 use std::fs;
 use std::time::Duration;
 
-use gristmill_store::WallClock;
+use gristmill_pool::clock::{Clock, ManualClock};
+use gristmill_store::UtcTime;
 use gristmill_store::tasks::{CancelOutcome, Enqueued, NewTask, TaskStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -217,7 +218,7 @@ impl Round<'_> {
         let id = self.enqueue(1, &gated("slow", gate))[0];
         self.wait_for("the task is not started", |round| Ok(round.started_by(id).is_some()))?;
         let before = self.store.tasks().get(id).unwrap();
-        let ahead = WallClock::manual(WallClock::system().now().plus(Duration::from_secs(3 * 3_600)));
+        let ahead = ManualClock::at(UtcTime::of(Clock::system()).plus(Duration::from_secs(3 * 3_600)).micros());
         worker::open(self.folder, ahead).tasks().recover(MAX_CRASHES).unwrap();
         let after = self.store.tasks().get(id).unwrap();
         self.open(gate);

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gristmill_jobs::{Runner, TaskContext, TaskKind};
+use gristmill_pool::clock::Clock;
 use gristmill_pool::{Retry, TaskError, TaskResult};
-use gristmill_store::{Durability, Store, WallClock};
+use gristmill_store::{Durability, Store, UtcTime};
 
 use crate::log::{Log, Outcome};
 use crate::{KINDS, QUEUES, RETRY_DELAY};
@@ -17,7 +18,7 @@ pub(crate) const FOLDER: &str = "GRISTMILL_MODEL_FOLDER";
 /// Environment variable with the number of workers for each kind.
 pub(crate) const WORKERS: &str = "GRISTMILL_MODEL_WORKERS";
 
-pub(crate) fn open(folder: &Path, clock: WallClock) -> Store {
+pub(crate) fn open(folder: &Path, clock: impl Into<Clock>) -> Store {
     Store::options().durability(Durability::Normal).clock(clock).open(folder.join("work.db")).unwrap()
 }
 
@@ -32,12 +33,12 @@ pub(crate) fn run() {
     let folder = PathBuf::from(&folder);
     let log = Arc::new(Log::open(&folder));
     let process = std::process::id();
-    let store = open(&folder, WallClock::system());
+    let store = open(&folder, Clock::system());
     let mut builder = Runner::builder(store).name(format!("process{process}")).queues(QUEUES);
     for name in KINDS {
         let (log, folder) = (log.clone(), folder.clone());
         let handler = move |task: &TaskContext<'_>| {
-            let now = || WallClock::system().now().micros();
+            let now = || UtcTime::of(Clock::system()).micros();
             log.line(&format!("start {} {process} {} {}", task.id(), task.attempt(), now()));
             let (outcome, result) = handle(task, &folder);
             log.line(&format!("end {} {process} {} {}", task.id(), outcome.number(), now()));

@@ -141,7 +141,7 @@ fn for_each_key(keys: &[RunKey], mut execute: impl FnMut(&RunKey) -> Result<usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{UtcTime, WallClock};
+    use gristmill_pool::clock::ManualClock;
 
     fn key(number: u8, copy: u32) -> RunKey {
         RunKey { fingerprint: [number; 16], copy }
@@ -204,15 +204,15 @@ mod tests {
     #[test]
     fn age_counts_from_the_last_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let clock = WallClock::manual(UtcTime::from_micros(0));
+        let clock = ManualClock::at(0);
         let store = Store::options().clock(clock.clone()).open(folder.path().join("runs.db")).unwrap();
         let (runs, minute) = (store.message_runs(), Duration::from_secs(60));
         let age = || runs.list("q", 1).unwrap()[0].age;
         runs.start("q", key(1, 0), 3).unwrap();
-        clock.set(clock.now().plus(minute));
+        clock.advance(minute);
         assert_eq!(age(), minute);
         runs.fail("q", key(1, 0), 1, "no".to_owned()).unwrap();
-        clock.set(clock.now().plus(minute));
+        clock.advance(minute);
         // Neither a start nor its reversal is a failure.
         runs.start("q", key(1, 0), 3).unwrap();
         assert_eq!(age(), minute);

@@ -6,12 +6,13 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gristmill_pool::clock::Clock;
 use rusqlite::{Connection, OpenFlags, Params, Row};
 
 use crate::error::{Error, Result};
 use crate::private;
 use crate::sqlite::read_only::immutable_uri;
-use crate::time::{UtcTime, WallClock};
+use crate::time::UtcTime;
 
 /// Earlier versions of SQLite can corrupt the database when two processes checkpoint at the same time.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
@@ -41,7 +42,7 @@ pub(crate) struct DbFile {
     pub(crate) path: PathBuf,
     pub(crate) durability: Durability,
     pub(crate) busy_timeout: Duration,
-    pub(crate) clock: WallClock,
+    pub(crate) clock: Clock,
     pub(crate) access: Access,
 }
 
@@ -133,7 +134,11 @@ impl DbFile {
     }
 
     pub(crate) fn db<'a>(&'a self, conn: &'a Connection) -> Db<'a> {
-        Db { conn, file: self, now: self.clock.now(), text: OnceCell::new() }
+        Db { conn, file: self, now: self.now(), text: OnceCell::new() }
+    }
+
+    pub(crate) fn now(&self) -> UtcTime {
+        UtcTime::from_micros(self.clock.unix_micros())
     }
 }
 

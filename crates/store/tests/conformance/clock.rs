@@ -13,7 +13,7 @@ pub(crate) fn clock_set_back_keeps_a_lease(fixture: &Fixture) {
     // A heartbeat moves the lease to the new time.
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
     let row = fixture.row(task.id);
-    let now = fixture.clock.now();
+    let now = UtcTime::of(&fixture.clock);
     assert_eq!((row.worker_heartbeat_at, row.lease_expires_at), (Some(now), Some(now.plus(LEASE))));
     fixture.advance(LEASE);
     assert_eq!(fixture.store.tasks().recover(NEVER).unwrap().freed, 1);
@@ -40,7 +40,7 @@ pub(crate) fn clock_set_back_loses_no_waiting_task(fixture: &Fixture) {
     ];
     for disposition in dispositions {
         for promoted in [false, true] {
-            fixture.clock.set(noon());
+            fixture.clock.set_unix_micros(noon().micros());
             let id = fixture.enqueue(NewTask { run_after: Some(after(SEC)), ..plain_task() });
             fixture.advance(SEC);
             if let Some(disposition) = disposition.clone() {
@@ -51,9 +51,9 @@ pub(crate) fn clock_set_back_loses_no_waiting_task(fixture: &Fixture) {
                 // Another claim promotes the task meanwhile.
                 assert_eq!(fixture.claim_batch(0).claimed, []);
             }
-            fixture.clock.set(noon().minus(HOUR));
+            fixture.clock.set_unix_micros(noon().minus(HOUR).micros());
             drop(fixture.claim_batch(0));
-            fixture.clock.set(after(SEC));
+            fixture.clock.set_unix_micros(after(SEC).micros());
             assert_eq!(fixture.claim_ids(), [id], "{disposition:?} {promoted}");
             fixture.cancel(id);
         }
@@ -77,9 +77,9 @@ pub(crate) fn settle_succeeds_after_clock_set_back(fixture: &Fixture) {
         for (disposition, status) in
             all_dispositions().into_iter().zip([Completed, Scheduled, Failed, Pending, Scheduled])
         {
-            fixture.clock.set(noon());
+            fixture.clock.set_unix_micros(noon().micros());
             let task = fixture.enqueue_and_claim();
-            fixture.clock.set(at);
+            fixture.clock.set_unix_micros(at.micros());
             fixture.save_checkpoint(&task, "a", "1").unwrap();
             assert_ne!(fixture.settle(&task, disposition), UpdateResult::Lost);
             assert_eq!(fixture.status(task.id), status);

@@ -12,7 +12,7 @@ pub(crate) fn completed_stores_the_result(fixture: &Fixture) {
         assert_eq!(fixture.settle(&task, Disposition::Completed(result.clone())), UpdateResult::Done);
         let row = fixture.row(task.id);
         assert_eq!((row.status, row.result), (TaskStatus::Completed, result));
-        assert_eq!(row.finished_at, Some(fixture.clock.now()));
+        assert_eq!(row.finished_at, Some(UtcTime::of(&fixture.clock)));
         assert_eq!((row.lease_expires_at, row.attempts, row.crashes), (None, 0, 0));
         assert_eq!((row.first_failed_at, row.last_failed_at, row.error_message), (None, None, None));
     }
@@ -37,7 +37,7 @@ pub(crate) fn tasks_completed_in_one_batch_have_their_own_results(fixture: &Fixt
     for task in &tasks {
         let row = fixture.row(task.id);
         assert_eq!((row.status, row.starts, row.result), (TaskStatus::Completed, 1, None));
-        assert_eq!(row.finished_at, Some(fixture.clock.now()));
+        assert_eq!(row.finished_at, Some(UtcTime::of(&fixture.clock)));
     }
     // One was settled before, one is settled twice, one has a result, one failed.
     let tasks = claim(5);
@@ -73,7 +73,7 @@ pub(crate) fn retry_counts_the_attempt_and_schedules_the_task(fixture: &Fixture)
     assert_eq!((row.error_message.as_deref(), row.failed_step.as_deref()), (Some("connection lost"), Some("upload")));
     assert_eq!(row.lease_expires_at, None);
     assert_eq!(fixture.claim(), []);
-    fixture.clock.set(after(HOUR));
+    fixture.clock.set_unix_micros(after(HOUR).micros());
     let again = fixture.claim_one();
     assert_eq!((again.id, again.attempts, again.failed_step.as_deref()), (task.id, 1, Some("upload")));
     assert_ne!(again.token, task.token);
@@ -122,7 +122,7 @@ pub(crate) fn postponed_task_is_scheduled_without_counting_an_attempt(fixture: &
     assert_eq!((row.attempts, row.crashes, row.finished_at, row.lease_expires_at), (0, 0, None, None));
     assert_eq!((row.first_failed_at, row.last_failed_at, row.error_message), (None, None, None));
     assert_eq!(fixture.claim(), []);
-    fixture.clock.set(after(HOUR));
+    fixture.clock.set_unix_micros(after(HOUR).micros());
     assert_eq!(fixture.claim_one().attempts, 0);
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn first_failure_time_is_kept_across_retries(fixture: &Fixture) {
     for nth in 1..=3 {
         fixture.advance(SEC);
         let task = fixture.claim_one();
-        fixture.settle(&task, Disposition::Retry(fixture.clock.now(), failure(&format!("failure {nth}"))));
+        fixture.settle(&task, Disposition::Retry(UtcTime::of(&fixture.clock), failure(&format!("failure {nth}"))));
         let row = fixture.row(id);
         assert_eq!((row.first_failed_at, row.last_failed_at), (Some(after(SEC)), Some(after(SEC * nth))));
         assert_eq!((row.attempts, row.error_message), (nth, Some(format!("failure {nth}"))));

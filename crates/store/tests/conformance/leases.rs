@@ -62,7 +62,7 @@ pub(crate) fn heartbeat_renews_the_lease(fixture: &Fixture) {
         fixture.advance(LEASE - SEC);
         assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
         let row = fixture.row(task.id);
-        let now = fixture.clock.now();
+        let now = UtcTime::of(&fixture.clock);
         assert_eq!(now, after((LEASE - SEC) * nth));
         assert_eq!((row.worker_heartbeat_at, row.lease_expires_at), (Some(now), Some(now.plus(LEASE))));
         assert_eq!((row.status, row.started_at), (TaskStatus::Running, Some(noon())));
@@ -77,7 +77,7 @@ pub(crate) fn heartbeat_renews_an_expired_lease_before_recovery(fixture: &Fixtur
     assert_eq!(fixture.heartbeat(&task), HeartbeatResult::Kept);
     let row = fixture.row(task.id);
     assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Running, 0, 0));
-    assert_eq!(row.lease_expires_at, Some(fixture.clock.now().plus(LEASE)));
+    assert_eq!(row.lease_expires_at, Some(UtcTime::of(&fixture.clock).plus(LEASE)));
     assert_eq!(fixture.store.tasks().recover(1).unwrap(), freed(0));
     fixture.advance(LEASE);
     assert_eq!(fixture.store.tasks().recover(NEVER).unwrap(), freed(1));
@@ -114,9 +114,9 @@ pub(crate) fn heartbeat_results_are_in_the_order_of_the_tasks(fixture: &Fixture)
 pub(crate) fn lease_expires_exactly_at_its_end(fixture: &Fixture) {
     let last = UtcTime::from_micros(after(LEASE).micros() - 1);
     let check = |at: UtcTime, recovered: usize| {
-        fixture.clock.set(noon());
+        fixture.clock.set_unix_micros(noon().micros());
         let (renewed, left) = (fixture.enqueue_and_claim(), fixture.enqueue_and_claim());
-        fixture.clock.set(at);
+        fixture.clock.set_unix_micros(at.micros());
         assert_eq!(fixture.heartbeat(&renewed), HeartbeatResult::Kept, "{at}");
         assert_eq!(fixture.store.tasks().recover(NEVER).unwrap(), freed(recovered), "{at}");
         for task in [renewed, left] {
@@ -135,7 +135,7 @@ pub(crate) fn lease_of_maximal_duration_does_not_expire(fixture: &Fixture) {
     assert_eq!(fixture.store.tasks().recover(1).unwrap(), freed(0));
     let held = vec![(task.id, task.token.clone())];
     assert_eq!(fixture.store.tasks().heartbeat(held, Duration::MAX).unwrap(), [HeartbeatResult::Kept]);
-    assert!(fixture.row(task.id).lease_expires_at.unwrap() > fixture.clock.now());
+    assert!(fixture.row(task.id).lease_expires_at.unwrap() > UtcTime::of(&fixture.clock));
 }
 
 pub(crate) fn recover_frees_only_expired_leases(fixture: &Fixture) {
@@ -222,7 +222,7 @@ pub(crate) fn poison_pill_is_dead_lettered_after_max_crashes(fixture: &Fixture) 
         assert_eq!((recovered.freed, recovered.poisoned.len()), (0, 1));
         let row = fixture.row(id);
         assert_eq!((row.status, row.crashes, row.attempts), (TaskStatus::Failed, max_crashes.max(1), 0));
-        assert_eq!((row.finished_at, row.lease_expires_at), (Some(fixture.clock.now()), None));
+        assert_eq!((row.finished_at, row.lease_expires_at), (Some(UtcTime::of(&fixture.clock)), None));
         let dead_letter = fixture.store.dead_letters().get(recovered.poisoned[0]).unwrap();
         assert_eq!((dead_letter.task_id, dead_letter.attempt_count), (id.to_string(), max_crashes.max(1)));
         assert!(dead_letter.failure_reason.contains("poison pill"), "{}", dead_letter.failure_reason);
@@ -248,7 +248,7 @@ pub(crate) fn crashes_and_attempts_are_counted_separately(fixture: &Fixture) {
     let id = fixture.enqueue_plain();
     for nth in 1..=3 {
         let task = fixture.claim_one();
-        fixture.settle(&task, Disposition::Retry(fixture.clock.now(), failure("x")));
+        fixture.settle(&task, Disposition::Retry(UtcTime::of(&fixture.clock), failure("x")));
         fixture.start_one();
         fixture.advance(LEASE);
         assert_eq!(fixture.store.tasks().recover(NEVER).unwrap(), freed(1));
@@ -306,7 +306,7 @@ pub(crate) fn start_is_counted_once_for_every_disposition(fixture: &Fixture) {
             fixture.advance(SEC);
             if recorded {
                 assert!(fixture.start(&task) && fixture.start(&task));
-                assert_eq!(fixture.row(task.id).started_at, Some(fixture.clock.now()));
+                assert_eq!(fixture.row(task.id).started_at, Some(UtcTime::of(&fixture.clock)));
             }
             let claimed_at = fixture.row(task.id).worker_heartbeat_at;
             fixture.settle(&task, disposition.clone());

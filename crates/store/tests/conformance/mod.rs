@@ -16,18 +16,19 @@ pub(crate) mod tasks;
 
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::lease::{HeartbeatResult, WorkerId};
 use gristmill_store::tasks::{
     CancelOutcome, ClaimBatch, ClaimRequest, ClaimedTask, Disposition, NewTask, TaskFailure, TaskFilter, TaskRow,
     TaskStatus, TaskUpdate, UpdateResult,
 };
-use gristmill_store::{Error, Store, UtcTime, WallClock};
+use gristmill_store::{Error, Store, UtcTime};
 
 /// Opens stores on one database, which is empty at first.
 pub(crate) trait Backend {
     /// Opens the database; each call returns an independent store.
-    fn open(&self, clock: WallClock) -> Store;
+    fn open(&self, clock: ManualClock) -> Store;
 }
 
 /// Generates the tests of a backend from an expression that makes a new one.
@@ -216,14 +217,14 @@ pub(crate) fn all_dispositions() -> [Disposition; 5] {
 pub(crate) struct Fixture {
     // Dropped before the backend, which deletes its database.
     pub(crate) store: Store,
-    pub(crate) clock: WallClock,
+    pub(crate) clock: ManualClock,
     pub(crate) worker: WorkerId,
     backend: Box<dyn Backend>,
 }
 
 impl Fixture {
     pub(crate) fn new(backend: impl Backend + 'static) -> Self {
-        let clock = WallClock::manual(noon());
+        let clock = ManualClock::at(noon().micros());
         let store = backend.open(clock.clone());
         Fixture { store, clock, worker: WorkerId::new("worker"), backend: Box::new(backend) }
     }
@@ -234,11 +235,11 @@ impl Fixture {
     }
 
     pub(crate) fn advance(&self, by: Duration) {
-        self.clock.set(self.clock.now().plus(by));
+        self.clock.advance(by);
     }
 
     pub(crate) fn set_back(&self, by: Duration) {
-        self.clock.set(self.clock.now().minus(by));
+        self.clock.set_unix_micros(UtcTime::of(&self.clock).minus(by).micros());
     }
 
     pub(crate) fn enqueue_plain(&self) -> i64 {

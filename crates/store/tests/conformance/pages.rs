@@ -52,7 +52,7 @@ pub(crate) fn task_pages_neither_repeat_nor_skip_a_row(fixture: &Fixture) {
         fixture.claim_ids().iter().filter(|id| !newest_first.contains(id)).for_each(|id| {
             fixture.cancel(*id);
         });
-        fixture.store.tasks().prune(fixture.clock.now(), 100).unwrap();
+        fixture.store.tasks().prune(UtcTime::of(&fixture.clock), 100).unwrap();
     }
     let none = fixture.store.tasks().list(&TaskFilter::default(), Some(1), 5).unwrap();
     assert_eq!((none.items.len(), none.next_cursor), (0, None));
@@ -178,6 +178,6 @@ pub(crate) fn prune_deletes_only_old_finished_tasks(fixture: &Fixture) {
     // An id is not reused.
     fixture.cancel(pending);
     fixture.advance(HOUR);
-    fixture.store.tasks().prune(fixture.clock.now(), 10).unwrap();
+    fixture.store.tasks().prune(UtcTime::of(&fixture.clock), 10).unwrap();
     assert!(fixture.enqueue_plain() > pending);
 }

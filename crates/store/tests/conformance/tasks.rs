@@ -302,7 +302,7 @@ pub(crate) fn claim_requests_with_one_token_share_their_limit(fixture: &Fixture)
 pub(crate) fn scheduled_task_is_not_claimed_before_run_after(fixture: &Fixture) {
     let id = fixture.enqueue(NewTask { run_after: Some(after(HOUR)), priority: 9, ..plain_task() });
     let check = |at: UtcTime, claimed: &[i64]| {
-        fixture.clock.set(at);
+        fixture.clock.set_unix_micros(at.micros());
         assert_eq!(fixture.claim_ids(), claimed, "{at}");
     };
     assert_eq!(fixture.status(id), TaskStatus::Scheduled);
@@ -489,12 +489,12 @@ pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
         finish(&task);
         let (row, dead_letters) = (fixture.row(task.id), fixture.dead_letters());
         assert!(row.status.is_terminal());
-        assert_eq!((row.lease_expires_at, row.finished_at), (None, Some(fixture.clock.now())));
+        assert_eq!((row.lease_expires_at, row.finished_at), (None, Some(UtcTime::of(&fixture.clock))));
         let unchanged = |what: &str| {
             assert_eq!(fixture.row(task.id), row, "{what}");
             assert_eq!(fixture.dead_letters(), dead_letters, "{what}");
         };
-        let finished_at = fixture.clock.now();
+        let finished_at = UtcTime::of(&fixture.clock);
         for seconds in [0, 1, 100_000] {
             fixture.advance(SEC * seconds);
             for disposition in all_dispositions() {
@@ -515,6 +515,6 @@ pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
             assert_eq!(fixture.claim(), []);
             unchanged("claim");
         }
-        fixture.clock.set(finished_at);
+        fixture.clock.set_unix_micros(finished_at.micros());
     }
 }

@@ -9,8 +9,9 @@ mod wal;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::lease::Token;
-use gristmill_store::{Store, UtcTime, WallClock};
+use gristmill_store::{Store, UtcTime};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -27,7 +28,7 @@ pub(crate) fn token(name: &str) -> Token {
 /// A new file, a store on it, and a manual clock.
 pub(crate) struct Fixture {
     pub(crate) store: Store,
-    clock: WallClock,
+    clock: ManualClock,
     path: PathBuf,
     _folder: TempDir,
 }
@@ -36,21 +37,21 @@ impl Fixture {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
-        let clock = WallClock::manual(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap());
+        let clock = ManualClock::at(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap().micros());
         let store = open(&path, &clock);
         Fixture { store, clock, path, _folder: folder }
     }
 
     pub(crate) fn now(&self) -> UtcTime {
-        self.clock.now()
+        UtcTime::of(&self.clock)
     }
 
     pub(crate) fn advance(&self, time: Duration) {
-        self.clock.set(self.now().plus(time));
+        self.clock.set_unix_micros(self.now().plus(time).micros());
     }
 
     pub(crate) fn set_back(&self, time: Duration) {
-        self.clock.set(self.now().minus(time));
+        self.clock.set_unix_micros(self.now().minus(time).micros());
     }
 
     /// Opens another store on the same file, as another process would.
@@ -78,7 +79,7 @@ impl Fixture {
     }
 }
 
-fn open(path: &std::path::Path, clock: &WallClock) -> Store {
+fn open(path: &std::path::Path, clock: &ManualClock) -> Store {
     // A short timeout: in a test that holds a lock a longer one only takes more time.
     Store::options().clock(clock.clone()).busy_timeout(Duration::from_millis(200)).open(path).unwrap()
 }

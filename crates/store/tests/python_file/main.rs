@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Duration;
 
+use gristmill_pool::clock::ManualClock;
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
 use gristmill_store::lease::{HeartbeatResult, Token};
 use gristmill_store::thumbnails::{
     CAPACITY, MediaType, NewThumbnail, ThumbFormat, ThumbLimits, ThumbOutcome, ThumbStatus,
 };
 use gristmill_store::wal::{WalMode, WalRequest, WalRequestResult, WalStatus};
-use gristmill_store::{Error, Store, UtcTime, WallClock};
+use gristmill_store::{Error, Store, UtcTime};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -50,7 +51,7 @@ impl ControlPlaneFile {
 }
 
 fn open(path: &Path) -> Result<Store, Error> {
-    let clock = WallClock::manual(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap());
+    let clock = ManualClock::at(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap().micros());
     Store::options().clock(clock).open(path)
 }
 
