@@ -1,7 +1,8 @@
 //! The kind `exec`: runs a command as a durable task.
 //!
-//! Owns how a command is started, awaited and terminated, and which outcome its exit status has. No shell is involved:
-//! the arguments in the payload are passed to the program unchanged.
+//! Owns the payload of such a task and which outcome an exit status has. [`CommandRun`] starts the command, waits for it
+//! and terminates it, for this kind and for other callers. No shell is involved: the arguments in the payload are passed
+//! to the program unchanged.
 //!
 //! | the command | the task |
 //! |---|---|
@@ -18,30 +19,29 @@
 //! A worker that is killed leaves its commands running. On Linux, the next attempt on the same machine kills them
 //! before it starts.
 
+mod output;
+mod runner;
+
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::ffi::OsString;
-use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::process::ExitStatus;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Retry, TaskError, TaskResult};
 use serde::{Deserialize, Serialize};
 
+pub use self::output::OutputLimit;
+pub use self::runner::{CommandEnd, CommandError, CommandFailure, CommandOutput, CommandRun, ExitClass};
 use crate::kind::TaskKind;
-use crate::process_groups::{ProcessGroups, ProcessRecord};
+use crate::process_groups::ProcessGroups;
 use crate::task_context::TaskContext;
 
 /// Name of the kind, as tasks in the store have it.
 pub const KIND: &str = "exec";
-
-/// How long output is read after a command has ended, because its children may still write.
-const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The payload of a task of the kind [`KIND`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -157,205 +157,74 @@ fn run(settings: &ExecSettings, task: &TaskContext<'_>) -> TaskResult<()> {
         groups.kill_orphans(Some(&name));
     }
     let start = Instant::now();
-    let mut record = groups.record(&name);
-    let mut running = RunningCommand::start(&command, settings, task, &record)?;
-    record.started(running.child.id());
-    let end = running.wait(task, limit.and_then(|limit| start.checked_add(limit)))?;
-    let (stdout, stderr) = running.output();
-    let failure = |reason: String| CommandFailure { reason, stdout: stdout.clone(), stderr: stderr.clone() };
-    let status = match end {
-        WaitOutcome::Exited(status) => status,
-        WaitOutcome::Cancelled => return Err(TaskError::cancelled()),
-        WaitOutcome::TimedOut => {
-            let limit = limit.unwrap_or_default();
-            return Err(TaskError::transient(failure(format!("took longer than {limit:?} and was terminated"))));
+    let run = CommandRun::new(process(&command, settings, task), OutputLimit::ends(settings.max_output))
+        .stdin(command.stdin.as_deref().map(str::as_bytes))
+        .timeout(limit);
+    let output = run
+        .run_blocking(&groups, &name, task.cancelled(), |_| task.grace())
+        .map_err(|error| command_error(&command, error))?;
+    let status = match output.end {
+        CommandEnd::Exited(status) => status,
+        CommandEnd::Cancelled => return Err(TaskError::cancelled()),
+        CommandEnd::TimedOut => {
+            let reason = format!("took longer than {:?} and was terminated", limit.unwrap_or_default());
+            return Err(TaskError::transient(output.failure(reason)));
         }
     };
+    // A signal is formatted as "signal: 9 (SIGKILL)".
+    let reason = status.code().map_or_else(|| format!("ended by a {status}"), |code| format!("exit status {code}"));
     match classify(&command, status) {
-        Outcome::Success => {
+        ExitClass::Success => {
             let seconds = (start.elapsed().as_secs_f64() * 1_000.0).round() / 1_000.0;
-            task.set_result(&CommandResult { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
+            let CommandOutput { stdout, stderr, .. } = &output;
+            task.set_result(&CommandResult { exit_code: 0, seconds, stdout, stderr })
         }
-        Outcome::Transient(reason) => Err(TaskError::transient(failure(reason))),
-        Outcome::Permanent(reason) => Err(TaskError::permanent(failure(reason))),
+        ExitClass::Transient => Err(TaskError::transient(output.failure(reason))),
+        ExitClass::Permanent | ExitClass::Unavailable => Err(TaskError::permanent(output.failure(reason))),
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Outcome {
-    Success,
-    Transient(String),
-    Permanent(String),
-}
-
-fn classify(command: &Command, status: ExitStatus) -> Outcome {
-    let Some(code) = status.code() else {
-        // Formatted as "signal: 9 (SIGKILL)".
-        return Outcome::Transient(format!("ended by a {status}"));
-    };
-    let reason = format!("exit status {code}");
-    match code {
-        _ if command.permanent.contains(&code) => Outcome::Permanent(reason),
-        _ if command.transient.contains(&code) => Outcome::Transient(reason),
-        0 => Outcome::Success,
-        75 => Outcome::Transient(reason),
-        64..=78 | 126 | 127 => Outcome::Permanent(reason),
-        _ => Outcome::Transient(reason),
+fn process(command: &Command, settings: &ExecSettings, task: &TaskContext<'_>) -> tokio::process::Command {
+    // A command without a program is refused before.
+    let mut process = tokio::process::Command::new(command.argv.first().map_or("", String::as_str));
+    process.args(command.argv.iter().skip(1));
+    for name in &settings.removed_env {
+        process.env_remove(name);
     }
-}
-
-/// The error of a failed command. Its text has the reason in the first line, followed by the output.
-#[derive(Debug)]
-struct CommandFailure {
-    reason: String,
-    stdout: String,
-    stderr: String,
-}
-
-impl CommandFailure {
-    fn outputs(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let outputs = [("stderr", self.stderr.trim_end()), ("stdout", self.stdout.trim_end())];
-        outputs.into_iter().filter(|(_, text)| !text.is_empty())
+    process.envs(&command.env);
+    process.env("GRISTMILL_TASK_ID", task.id().to_string());
+    process.env("GRISTMILL_ATTEMPT", task.attempt().to_string());
+    process.env("GRISTMILL_REDELIVERED", if task.is_redelivered() { "1" } else { "0" });
+    if let Some(cwd) = &command.cwd {
+        process.current_dir(cwd);
     }
+    process
 }
 
-impl fmt::Display for CommandFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)?;
-        self.outputs().try_for_each(|(name, text)| write!(f, "\n--- {name}\n{text}"))
+/// The class of an exit status, by the lists in the payload or else by the table above.
+fn classify(command: &Command, status: ExitStatus) -> ExitClass {
+    match status.code() {
+        Some(code) if command.permanent.contains(&code) => ExitClass::Permanent,
+        Some(code) if command.transient.contains(&code) => ExitClass::Transient,
+        _ => ExitClass::of(status),
     }
 }
 
 /// The last lines of each output of a failed command; outer `None` if the error is not a [`CommandFailure`].
 pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
     let Cause::Error(error) = error.cause() else { return None };
-    let failure = error.downcast_ref::<CommandFailure>()?;
-    let parts: Vec<_> = failure.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
-    Some(Some(parts.join("\n")).filter(|text| !text.is_empty()))
+    error.downcast_ref::<CommandFailure>().map(CommandFailure::last_output)
 }
 
-/// The last lines of a text, at most 15 lines and 3,000 characters, with a mark where it is cut.
-fn last_lines(text: &str) -> String {
-    // A line break at the end does not begin another line.
-    let line = text.trim_end_matches('\n').rmatch_indices('\n').nth(14).map_or(0, |(at, _)| at + 1);
-    let character = text.char_indices().rev().nth(2_999).map_or(0, |(at, _)| at);
-    match line.max(character) {
-        0 => text.to_owned(),
-        start => format!("[... {start} bytes left out ...]\n{}", &text[start..]),
+fn command_error(command: &Command, error: CommandError) -> TaskError {
+    match error {
+        CommandError::Start(error) => start_error(command, &error),
+        CommandError::Stdin(error) | CommandError::Wait(error) => TaskError::transient(error),
     }
 }
 
-impl Error for CommandFailure {}
-
-enum WaitOutcome {
-    Exited(ExitStatus),
-    Cancelled,
-    TimedOut,
-}
-
-struct RunningCommand {
-    child: Child,
-    closed: Receiver<()>,
-    stdout: Arc<Mutex<BoundedOutput>>,
-    stderr: Arc<Mutex<BoundedOutput>>,
-}
-
-impl RunningCommand {
-    fn start(
-        command: &Command,
-        settings: &ExecSettings,
-        task: &TaskContext<'_>,
-        record: &ProcessRecord,
-    ) -> TaskResult<Self> {
-        let Some((program, args)) = command.argv.split_first() else {
-            return Err(TaskError::permanent("argv is empty; expected: the program and its arguments"));
-        };
-        let mut start = std::process::Command::new(program);
-        start.args(args);
-        for name in &settings.removed_env {
-            start.env_remove(name);
-        }
-        start.envs(&command.env);
-        start.env(ProcessRecord::RUN_ID_VARIABLE, record.run_id());
-        start.env("GRISTMILL_TASK_ID", task.id().to_string());
-        start.env("GRISTMILL_ATTEMPT", task.attempt().to_string());
-        start.env("GRISTMILL_REDELIVERED", if task.is_redelivered() { "1" } else { "0" });
-        if let Some(cwd) = &command.cwd {
-            start.current_dir(cwd);
-        }
-        let stdin = if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-        start.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        system::new_process_group(&mut start);
-        let child = start.spawn().map_err(|error| spawn_error(program, command, &error))?;
-        let (on_close, closed) = channel();
-        let output = || Arc::new(Mutex::new(BoundedOutput::new(settings.max_output)));
-        let mut running = RunningCommand { child, closed, stdout: output(), stderr: output() };
-        running.spawn_io_threads(command, on_close).inspect_err(|_| {
-            // Without threads for its output the command cannot run.
-            system::kill(&mut running.child);
-            drop(running.child.wait());
-        })?;
-        Ok(running)
-    }
-
-    fn spawn_io_threads(&mut self, command: &Command, on_close: Sender<()>) -> TaskResult<()> {
-        spawn_reader(self.child.stdout.take(), &self.stdout, on_close.clone())?;
-        spawn_reader(self.child.stderr.take(), &self.stderr, on_close)?;
-        if let (Some(mut pipe), Some(text)) = (self.child.stdin.take(), command.stdin.clone()) {
-            // On a thread, because a command may never read its input. Reading only a part of it is not an error.
-            thread("exec-stdin", move || drop(pipe.write_all(text.as_bytes())))?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the command exits, or terminates it when it is cancelled or exceeds its timeout.
-    fn wait(&mut self, task: &TaskContext<'_>, limit: Option<Instant>) -> TaskResult<WaitOutcome> {
-        let mut pause = Duration::from_millis(1);
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(WaitOutcome::Exited(status));
-            }
-            let is_expired = limit.is_some_and(|limit| Instant::now() >= limit);
-            if is_expired || task.is_cancelled() {
-                self.terminate(task.grace())?;
-                return Ok(if is_expired { WaitOutcome::TimedOut } else { WaitOutcome::Cancelled });
-            }
-            // A command that has closed both outputs is usually about to exit.
-            if let Err(RecvTimeoutError::Disconnected) = self.closed.recv_timeout(pause) {
-                task.wait_cancelled(pause);
-            }
-            pause = (pause * 2).min(Duration::from_millis(20));
-        }
-    }
-
-    /// Sends SIGTERM to the command and its children, and SIGKILL after `grace`.
-    fn terminate(&mut self, grace: Duration) -> TaskResult<()> {
-        system::terminate(&self.child);
-        let limit = Instant::now() + grace;
-        let pause = crate::in_flight::CancelToken::default();
-        while self.child.try_wait()?.is_none() {
-            if Instant::now() >= limit {
-                system::kill(&mut self.child);
-                self.child.wait()?;
-                break;
-            }
-            pause.wait(Duration::from_millis(5));
-        }
-        // Kills children that are left.
-        system::kill(&mut self.child);
-        Ok(())
-    }
-
-    /// The collected output. A child of the command may hold the pipes open for longer than this waits.
-    fn output(&self) -> (String, String) {
-        let limit = Instant::now() + OUTPUT_DRAIN_TIMEOUT;
-        while let Ok(()) = self.closed.recv_timeout(limit.saturating_duration_since(Instant::now())) {}
-        let text = |output: &Arc<Mutex<BoundedOutput>>| output.lock().unwrap_or_else(PoisonError::into_inner).text();
-        (text(&self.stdout), text(&self.stderr))
-    }
-}
-
-fn spawn_error(program: &str, command: &Command, error: &io::Error) -> TaskError {
+fn start_error(command: &Command, error: &io::Error) -> TaskError {
+    let program = command.argv.first().map_or("", String::as_str);
     let missing_cwd = command.cwd.as_deref().filter(|cwd| !cwd.is_dir());
     let text = match missing_cwd {
         Some(cwd) => format!("cannot run {program:?} in {}: no such folder", cwd.display()),
@@ -370,162 +239,28 @@ fn spawn_error(program: &str, command: &Command, error: &io::Error) -> TaskError
     }
 }
 
-/// Starts a thread that reads an output to its end. The output ends when the last process that can write to it ends,
-/// possibly long after the command: children that the command leaves running keep its two threads.
-fn spawn_reader(
-    pipe: Option<impl Read + Send + 'static>,
-    output: &Arc<Mutex<BoundedOutput>>,
-    on_close: Sender<()>,
-) -> TaskResult<()> {
-    let Some(mut pipe) = pipe else { return Ok(()) };
-    let output = output.clone();
-    thread("exec-output", move || {
-        let mut buffer = vec![0; 16 << 10];
-        while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            output.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
-        }
-        drop(on_close);
-    })
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> TaskResult<()> {
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    started.map(drop).map_err(TaskError::transient)
-}
-
-/// The beginning and the end of an output of any length.
-#[derive(Debug)]
-struct BoundedOutput {
-    half: usize,
-    head: Vec<u8>,
-    tail: std::collections::VecDeque<u8>,
-    omitted: u64,
-}
-
-impl BoundedOutput {
-    fn new(max_bytes: usize) -> Self {
-        BoundedOutput {
-            half: max_bytes.div_ceil(2),
-            head: Vec::new(),
-            tail: std::collections::VecDeque::new(),
-            omitted: 0,
-        }
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(self.half - self.head.len()));
-        self.head.extend_from_slice(first);
-        self.tail.extend(rest);
-        let over = self.tail.len().saturating_sub(self.half);
-        self.tail.drain(..over);
-        self.omitted += over as u64;
-    }
-
-    fn text(&self) -> String {
-        let tail: Vec<u8> = self.tail.iter().copied().collect();
-        if self.omitted == 0 {
-            return String::from_utf8_lossy(&[self.head.as_slice(), &tail].concat()).into_owned();
-        }
-        let (head, tail) = (String::from_utf8_lossy(&self.head), String::from_utf8_lossy(&tail));
-        format!("{head}\n[... {} bytes left out ...]\n{tail}", self.omitted)
-    }
-}
-
-#[cfg(unix)]
-mod system {
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command};
-
-    use rustix::process::{Pid, Signal, kill_process_group};
-
-    /// Starts the command in a new process group: Ctrl-C in the worker's terminal does not reach it, and its children
-    /// can be terminated together with it.
-    pub(super) fn new_process_group(command: &mut Command) {
-        command.process_group(0);
-    }
-
-    pub(super) fn terminate(child: &Child) {
-        signal(child, Signal::TERM);
-    }
-
-    pub(super) fn kill(child: &mut Child) {
-        signal(child, Signal::KILL);
-    }
-
-    fn signal(child: &Child, signal: Signal) {
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // Fails if the group has already ended.
-            let _ = kill_process_group(group, signal);
-        }
-    }
-}
-
-#[cfg(not(unix))]
-mod system {
-    use std::process::{Child, Command};
-
-    pub(super) fn new_process_group(_: &mut Command) {}
-
-    pub(super) fn terminate(_: &Child) {}
-
-    pub(super) fn kill(child: &mut Child) {
-        drop(child.kill());
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
-    fn bounded_output_keeps_the_beginning_and_the_end() {
-        let check = |max_bytes: usize, parts: &[&str], expected: &str| {
-            let mut output = BoundedOutput::new(max_bytes);
-            parts.iter().for_each(|part| output.add(part.as_bytes()));
-            assert_eq!(output.text(), expected, "{max_bytes} of {parts:?}");
-        };
-        check(8, &[], "");
-        check(8, &["abc"], "abc");
-        check(8, &["abcdefgh"], "abcdefgh");
-        check(8, &["abcdefghi"], "abcd\n[... 1 bytes left out ...]\nfghi");
-        check(8, &["ab", "cdef", "ghijk", "l"], "abcd\n[... 4 bytes left out ...]\nijkl");
-        check(6, &["abé"], "ab\u{e9}");
-    }
-
-    #[test]
-    fn last_lines_mark_where_the_output_is_cut() {
-        let lines = |from: u32, to: u32| (from..=to).map(|line| format!("{line:02}\n")).collect::<String>();
-        assert_eq!(last_lines("one\ntwo"), "one\ntwo");
-        assert_eq!(last_lines(&lines(1, 15)), lines(1, 15));
-        assert_eq!(last_lines(&lines(1, 40)), format!("[... 75 bytes left out ...]\n{}", lines(26, 40)));
-        let long = "é".repeat(4_000);
-        assert_eq!(last_lines(&long), format!("[... 2000 bytes left out ...]\n{}", "é".repeat(3_000)));
-    }
-
-    #[cfg(unix)]
-    #[test]
     fn exit_codes_are_classified_and_payload_lists_take_precedence() {
-        use std::os::unix::process::ExitStatusExt;
-        let listed = Command { permanent: vec![3, 75], transient: vec![0, 64], ..Command::default() };
-        let check = |command: &Command, raw: i32, expected: fn(String) -> Outcome| {
-            let found = classify(command, ExitStatus::from_raw(raw));
-            let (Outcome::Transient(text) | Outcome::Permanent(text)) = &found else {
-                return assert_eq!(found, Outcome::Success, "{raw}");
-            };
-            assert_eq!(found, expected(text.clone()), "{raw}");
+        let check = |command: &Command, statuses: &[i32], expected: ExitClass| {
+            for raw in statuses {
+                assert_eq!(classify(command, ExitStatus::from_raw(*raw)), expected, "{raw}");
+            }
         };
+        let exit = |code: i32| code << 8;
         let plain = Command::default();
-        check(&plain, 0, |_| Outcome::Success);
-        for code in [1, 2, 3, 75, 79, 124, 125, 128, 255] {
-            check(&plain, code << 8, Outcome::Transient);
-        }
-        for code in [64, 70, 74, 76, 78, 126, 127] {
-            check(&plain, code << 8, Outcome::Permanent);
-        }
-        check(&plain, 9, Outcome::Transient);
-        check(&listed, 3 << 8, Outcome::Permanent);
-        check(&listed, 75 << 8, Outcome::Permanent);
-        check(&listed, 64 << 8, Outcome::Transient);
-        check(&listed, 0, Outcome::Transient);
+        check(&plain, &[0], ExitClass::Success);
+        check(&plain, &[1, 2, 3, 63, 75, 79, 124, 125, 128, 255].map(exit), ExitClass::Transient);
+        check(&plain, &[9], ExitClass::Transient);
+        check(&plain, &[64, 65, 68, 70, 74, 76, 78].map(exit), ExitClass::Permanent);
+        check(&plain, &[69, 126, 127].map(exit), ExitClass::Unavailable);
+        let listed = Command { permanent: vec![3, 75, 126], transient: vec![0, 64, 127], ..Command::default() };
+        check(&listed, &[3, 75, 126].map(exit), ExitClass::Permanent);
+        check(&listed, &[0, 64, 127].map(exit), ExitClass::Transient);
     }
 }

@@ -4,9 +4,10 @@
 //! renewed, and the token that cancels it. Claiming and settling are in `task_source`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use gristmill_pool::CancelToken;
 use gristmill_store::UtcTime;
 use gristmill_store::tasks::ClaimedTask;
 
@@ -92,40 +93,5 @@ impl InFlight {
 
     pub(crate) fn set_recorded(&self) {
         self.recorded.store(true, Ordering::SeqCst);
-    }
-}
-
-/// Asks work to stop. It cannot be reset.
-#[derive(Debug, Default)]
-pub(crate) struct CancelToken {
-    cancelled: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl CancelToken {
-    pub(crate) fn cancel(&self) {
-        self.cancelled.store(true, Ordering::SeqCst);
-        // A thread that has read the flag and is about to wait holds the lock: taking it ensures that it is woken.
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
-    }
-
-    /// Waits up to `limit` until the token is cancelled. Returns whether it is.
-    pub(crate) fn wait(&self, limit: Duration) -> bool {
-        let end = Instant::now().checked_add(limit);
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while !self.is_cancelled() {
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            guard = self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
     }
 }

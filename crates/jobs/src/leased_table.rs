@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gristmill_pool::error::{Cause, catch_panic};
-use gristmill_pool::{Pool, Task, TaskResult};
+use gristmill_pool::{CancelToken, Pool, Task, TaskResult};
 use gristmill_store::lease::{HeartbeatResult, HeldLeases, LEASE, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
-use crate::in_flight::CancelToken;
 use crate::signals::DispatcherSignals;
 use crate::source::{LeaseRenewer, PollMode, PollResult, WorkSource};
 
@@ -45,7 +44,7 @@ impl<R> RowContext<'_, R> {
 
     /// Waits up to `limit` until the row is cancelled. Returns whether it is.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
-        self.claim.cancel_token.wait(limit)
+        self.claim.cancel_token.wait_timeout(limit)
     }
 
     /// Sets the progress: items done, and the fraction of the whole from 0 to 1. It is stored by the next heartbeat.

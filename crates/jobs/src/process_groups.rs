@@ -7,7 +7,7 @@
 //! synced, because they are useless after a reboot. A group is killed only if it is certain to be the recorded one,
 //! which can be verified only on Linux.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -26,9 +26,6 @@ mod system;
 
 /// How long a group has to end after SIGTERM, and then after SIGKILL.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Interval between two checks whether a group has ended.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Incomplete records older than this are deleted.
 const MAX_INCOMPLETE_AGE: Duration = Duration::from_secs(3600);
@@ -237,18 +234,34 @@ impl CommandRecord {
 fn terminate_all(mut groups: Vec<u32>) -> usize {
     let count = groups.len();
     for kill in [false, true] {
-        groups.iter().for_each(|group| system::signal(*group, kill));
-        let limit = Instant::now() + TERMINATE_TIMEOUT;
-        while !groups.is_empty() && Instant::now() < limit {
-            let running = system::groups();
-            groups.retain(|group| running.contains(group));
-            if !groups.is_empty() {
-                std::thread::park_timeout(POLL_INTERVAL);
+        groups.iter().for_each(|group| signal_group(*group, kill));
+        let deadline = Instant::now() + TERMINATE_TIMEOUT;
+        while !groups.is_empty() {
+            let running = system::running_processes();
+            groups.retain(|group| running.contains_key(group));
+            let next = groups.first().and_then(|group| running.get(group));
+            if !next.is_some_and(|process| system::wait_for_end(*process, deadline)) {
+                break;
             }
         }
     }
     count
 }
+
+/// Sends SIGTERM or SIGKILL to the processes of a group.
+#[cfg(unix)]
+pub(crate) fn signal_group(group: u32, kill: bool) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    let signal = if kill { Signal::KILL } else { Signal::TERM };
+    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
+        // Fails if the group has already ended.
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+/// Does nothing: this system has no process groups.
+#[cfg(not(unix))]
+pub(crate) fn signal_group(_: u32, _: bool) {}
 
 struct Member {
     process: u32,

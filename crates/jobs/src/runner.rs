@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gristmill_pool::TaskResult;
 use gristmill_pool::clock::Clock;
+use gristmill_pool::{CancelToken, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::cleanup::CleanupRow;
 use gristmill_store::jobs::JobRow;
@@ -20,7 +20,6 @@ use gristmill_store::thumbnails::{ThumbLimits, ThumbnailRow};
 
 use crate::dispatcher::Dispatcher;
 use crate::error::Error;
-use crate::in_flight::CancelToken;
 use crate::kind::TaskKind;
 use crate::kind_runner::KindRunner;
 use crate::lease_renewal::{Presence, PresenceRenewer};
@@ -220,7 +219,7 @@ impl RunnerBuilder {
         let leases: Vec<Duration> = sources.iter().map(|source| source.lease()).collect();
         let presence = Arc::new(Presence::new(store, worker.clone(), &leases));
         renewers.push(Box::new(PresenceRenewer::new(presence.clone())));
-        let heartbeat_stop = Arc::new(CancelToken::default());
+        let heartbeat_stop = CancelToken::new();
         let heartbeat = spawn("jobs-heartbeat", {
             let (signals, heartbeat_stop) = (signals.clone(), heartbeat_stop.clone());
             move || {
@@ -371,7 +370,7 @@ impl fmt::Debug for RunnerHandle {
 fn renew_leases_until_stopped(mut renewers: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
     loop {
         let next = renewers.iter().map(|renewer| renewer.due()).min().unwrap_or_else(|| Instant::now() + IDLE_INTERVAL);
-        if heartbeat_stop.wait(next.saturating_duration_since(Instant::now())) {
+        if heartbeat_stop.wait_deadline(next) {
             return;
         }
         let now = Instant::now();

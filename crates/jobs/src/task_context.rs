@@ -94,12 +94,20 @@ impl TaskContext<'_> {
         let mut left = limit;
         while !self.context.is_cancelled() && !left.is_zero() {
             let part = left.min(POLL_INTERVAL);
-            if self.claim.cancel_token.wait(part) {
+            if self.claim.cancel_token.wait_timeout(part) {
                 break;
             }
             left -= part;
         }
         self.is_cancelled()
+    }
+
+    /// Completes when the task is cancelled.
+    pub(crate) async fn cancelled(&self) {
+        tokio::select! {
+            () = self.claim.cancel_token.cancelled() => {}
+            () = self.context.cancelled() => {}
+        }
     }
 
     /// How long a command has to end after SIGTERM: five seconds, or half a second if the task was cancelled, but at

@@ -2,9 +2,13 @@
 
 use std::os::unix::fs::DirBuilderExt;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{BTreeSet, Member, Path, fs, io};
+use super::{BTreeMap, Duration, Instant, Member, Path, fs, io};
+
+/// Interval between two readings of `/proc` where no event can be awaited.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum number of times that environments are read while one of them is empty: a process has none for a short time
 /// while it executes its program.
@@ -49,23 +53,34 @@ pub(super) fn own_group() -> u32 {
     Stat::read("self").map_or(0, |stat| stat.group)
 }
 
-pub(super) fn signal(group: u32, kill: bool) {
-    let signal = if kill { Signal::KILL } else { Signal::TERM };
-    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
-        // Fails if the group has already ended.
-        let _ = kill_process_group(group, signal);
-    }
-}
-
 /// Processes of a group that have not ended.
 pub(super) fn members(group: u32) -> Vec<Member> {
     processes().filter_map(|process| member_of(group, process)).collect()
 }
 
-/// Groups with a process that has not ended.
-pub(super) fn groups() -> BTreeSet<u32> {
-    let stats = processes().filter_map(|process| Stat::read(&process.to_string()));
-    stats.filter(|stat| !stat.has_ended).map(|stat| stat.group).collect()
+/// One process that has not ended, for each group that has one.
+pub(super) fn running_processes() -> BTreeMap<u32, u32> {
+    let stats = processes().filter_map(|process| Some((process, Stat::read(&process.to_string())?)));
+    stats.filter(|(_, stat)| !stat.has_ended).map(|(process, stat)| (stat.group, process)).collect()
+}
+
+/// Waits until the process has ended. Returns false at the deadline.
+pub(super) fn wait_for_end(process: u32, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return false;
+    }
+    let opened = i32::try_from(process).ok().and_then(Pid::from_raw).map(|id| pidfd_open(id, PidfdFlags::empty()));
+    match opened {
+        Some(Ok(pidfd)) => {
+            let limit = Timespec::try_from(left).ok();
+            // Interrupted by a signal, the caller waits again.
+            let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], limit.as_ref());
+        }
+        // The process has just been reaped, or the system has no pidfd.
+        _ => std::thread::park_timeout(RETRY_INTERVAL.min(left)),
+    }
+    true
 }
 
 /// The leader of a group that has the run's id in its environment.
@@ -86,7 +101,7 @@ pub(super) fn leader_of_run(run: &str, session: i32) -> Option<u32> {
         if !has_unreadable {
             return None;
         }
-        std::thread::park_timeout(super::POLL_INTERVAL);
+        std::thread::park_timeout(RETRY_INTERVAL);
     }
     None
 }

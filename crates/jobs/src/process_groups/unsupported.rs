@@ -1,6 +1,6 @@
 //! Systems other than Linux, where process groups of other workers cannot be recognised.
 
-use super::{BTreeSet, Member, Path, fs, io};
+use super::{BTreeMap, Instant, Member, Path, fs, io};
 
 pub(super) fn create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
@@ -14,14 +14,16 @@ pub(super) fn own_group() -> u32 {
     0
 }
 
-pub(super) fn signal(_: u32, _: bool) {}
-
 pub(super) fn members(_: u32) -> Vec<Member> {
     Vec::new()
 }
 
-pub(super) fn groups() -> BTreeSet<u32> {
-    BTreeSet::new()
+pub(super) fn running_processes() -> BTreeMap<u32, u32> {
+    BTreeMap::new()
+}
+
+pub(super) fn wait_for_end(_: u32, _: Instant) -> bool {
+    false
 }
 
 pub(super) fn leader_of_run(_: &str, _: i32) -> Option<u32> {

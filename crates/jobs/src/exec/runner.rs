@@ -1,0 +1,447 @@
+//! Runs one command: starts it in its own process group, waits for it, and terminates it when it must end.
+//!
+//! Owns the command's standard input and output and its process group. No shell is involved. The caller chooses the
+//! program, its arguments, environment and working directory, and what an exit status means.
+
+use std::error::Error;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use super::output::{BoundedOutput, OutputLimit, last_lines};
+use crate::process_groups::{ProcessGroups, ProcessRecord, signal_group};
+
+/// How long output is read after a command has ended, because its children may still write.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One run of a command.
+///
+/// The command is the leader of a new process group: Ctrl-C in the terminal does not reach it, and its children are
+/// terminated together with it. Dropping the future of [`run`](Self::run) kills the group. Children that a command
+/// leaves running when it exits are not killed, and can still write to its outputs.
+#[derive(Debug)]
+pub struct CommandRun<'a> {
+    command: Command,
+    stdin: Option<&'a [u8]>,
+    timeout: Option<Duration>,
+    output_limit: OutputLimit,
+}
+
+impl<'a> CommandRun<'a> {
+    /// Runs `command`, which has its arguments, environment and working directory. Its standard input is empty.
+    pub fn new(command: Command, output_limit: OutputLimit) -> Self {
+        CommandRun { command, stdin: None, timeout: None, output_limit }
+    }
+
+    /// Sets the contents of the standard input. The command need not read it.
+    #[must_use]
+    pub fn stdin(mut self, contents: Option<&'a [u8]>) -> Self {
+        self.stdin = contents;
+        self
+    }
+
+    /// Terminates the command after this time.
+    #[must_use]
+    pub fn timeout(mut self, limit: Option<Duration>) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Runs the command to its end on a tokio runtime. Terminates it at the timeout or when `cancelled` completes, with
+    /// SIGTERM and, after the time that `grace` returns for that end, SIGKILL. The command is recorded in `groups` under
+    /// the name `work` while it runs.
+    pub async fn run(
+        self,
+        groups: &ProcessGroups,
+        work: &str,
+        cancelled: impl Future<Output = ()>,
+        grace: impl Fn(CommandEnd) -> Duration,
+    ) -> Result<CommandOutput, CommandError> {
+        // The tasks that read outputs which are still open are detached.
+        Ok(self.run_with_outputs(groups, work, cancelled, grace).await?.0)
+    }
+
+    /// Runs the command as [`run`](Self::run) does, on this thread.
+    pub(super) fn run_blocking(
+        self,
+        groups: &ProcessGroups,
+        work: &str,
+        cancelled: impl Future<Output = ()>,
+        grace: impl Fn(CommandEnd) -> Duration,
+    ) -> Result<CommandOutput, CommandError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (output, mut outputs) = runtime.block_on(self.run_with_outputs(groups, work, cancelled, grace))?;
+        if !outputs.iter().all(|output| output.reader.is_finished()) {
+            // Children of the command write to its outputs, and would be killed by SIGPIPE if these were closed.
+            let read = move || runtime.block_on(read_to_end(&mut outputs));
+            drop(std::thread::Builder::new().name("exec-output".to_owned()).spawn(read));
+        }
+        Ok(output)
+    }
+
+    async fn run_with_outputs(
+        mut self,
+        groups: &ProcessGroups,
+        work: &str,
+        cancelled: impl Future<Output = ()>,
+        grace: impl Fn(CommandEnd) -> Duration,
+    ) -> Result<(CommandOutput, [Output; 2]), CommandError> {
+        let stdin = match self.stdin {
+            Some(contents) => stdin_file(contents).map_err(CommandError::Stdin)?,
+            None => Stdio::null(),
+        };
+        // Dropped after the process group, whose drop kills the command.
+        let mut record = groups.record(work);
+        let command = self.command.env(ProcessRecord::RUN_ID_VARIABLE, record.run_id()).kill_on_drop(true);
+        #[cfg(unix)]
+        command.process_group(0);
+        let spawned = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(CommandError::Start)?;
+        let mut group = ProcessGroup(child.id());
+        child.id().into_iter().for_each(|leader| record.started(leader));
+        let mut outputs = [
+            Output::read(child.stdout.take(), self.output_limit),
+            Output::read(child.stderr.take(), self.output_limit),
+        ];
+        let end = tokio::select! {
+            biased;
+            status = child.wait() => CommandEnd::Exited(status?),
+            () = sleep(self.timeout) => CommandEnd::TimedOut,
+            () = cancelled => CommandEnd::Cancelled,
+        };
+        match end {
+            // Its remaining children may continue.
+            CommandEnd::Exited(_) => group.disarm(),
+            CommandEnd::TimedOut | CommandEnd::Cancelled => group.terminate(&mut child, grace(end)).await,
+        }
+        if end != CommandEnd::Cancelled {
+            // A child of the command may keep the outputs open for longer.
+            let _ = tokio::time::timeout(OUTPUT_TIMEOUT, read_to_end(&mut outputs)).await;
+        }
+        let [stdout, stderr] = outputs.each_ref().map(Output::text);
+        Ok((CommandOutput { end, stdout, stderr }, outputs))
+    }
+}
+
+async fn sleep(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandEnd {
+    /// It exited, or was killed by a signal that the runner did not send.
+    Exited(ExitStatus),
+    /// It was terminated at its timeout.
+    TimedOut,
+    /// It was terminated because it was cancelled.
+    Cancelled,
+}
+
+/// The end of a command, with the part of its output that was kept.
+#[derive(Clone, Debug)]
+pub struct CommandOutput {
+    /// How the command ended.
+    pub end: CommandEnd,
+    /// The kept part of the standard output.
+    pub stdout: String,
+    /// The kept part of the standard error.
+    pub stderr: String,
+}
+
+impl CommandOutput {
+    /// Creates the error of a command that failed.
+    pub fn failure(self, reason: String) -> CommandFailure {
+        CommandFailure { reason, stdout: self.stdout, stderr: self.stderr }
+    }
+}
+
+/// Why a command could not be run.
+#[derive(Debug)]
+pub enum CommandError {
+    /// Its standard input could not be stored.
+    Stdin(io::Error),
+    /// It could not be started.
+    Start(io::Error),
+    /// It could not be waited for, or the runtime for that could not be created.
+    Wait(io::Error),
+}
+
+impl From<io::Error> for CommandError {
+    fn from(error: io::Error) -> Self {
+        CommandError::Wait(error)
+    }
+}
+
+/// What an exit status says about the work of a command, unless the caller knows better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitClass {
+    /// 0: the work is done.
+    Success,
+    /// Any status not named here, such as 75 and 124, or the end by a signal: another attempt may succeed.
+    Transient,
+    /// 64 to 78, except 69 and 75: every attempt will fail.
+    Permanent,
+    /// 69 (EX_UNAVAILABLE), and 126 and 127, which a shell returns for a program that it cannot run or find: the
+    /// command, or a service that it needs, is not available.
+    Unavailable,
+}
+
+impl ExitClass {
+    /// Classifies an exit status.
+    pub fn of(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(0) => ExitClass::Success,
+            Some(69 | 126 | 127) => ExitClass::Unavailable,
+            Some(75) => ExitClass::Transient,
+            Some(64..=78) => ExitClass::Permanent,
+            _ => ExitClass::Transient,
+        }
+    }
+}
+
+/// The error of a failed command. Its text has the reason in the first line, followed by the output.
+#[derive(Debug)]
+pub struct CommandFailure {
+    reason: String,
+    stdout: String,
+    stderr: String,
+}
+
+impl CommandFailure {
+    fn outputs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let outputs = [("stderr", self.stderr.trim_end()), ("stdout", self.stdout.trim_end())];
+        outputs.into_iter().filter(|(_, text)| !text.is_empty())
+    }
+
+    /// The last lines of each output.
+    pub(super) fn last_output(&self) -> Option<String> {
+        let parts: Vec<_> = self.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
+        Some(parts.join("\n")).filter(|text| !text.is_empty())
+    }
+}
+
+impl fmt::Display for CommandFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        self.outputs().try_for_each(|(name, text)| write!(f, "\n--- {name}\n{text}"))
+    }
+}
+
+impl Error for CommandFailure {}
+
+/// One output of a command, and the task that reads it to its end. The output ends when the last process that can write
+/// to it ends, possibly long after the command.
+struct Output {
+    kept: Arc<Mutex<BoundedOutput>>,
+    reader: JoinHandle<()>,
+}
+
+impl Output {
+    fn read(pipe: Option<impl AsyncRead + Unpin + Send + 'static>, limit: OutputLimit) -> Self {
+        let kept = Arc::new(Mutex::new(BoundedOutput::new(limit)));
+        let shared = kept.clone();
+        let reader = tokio::spawn(async move {
+            let Some(mut pipe) = pipe else { return };
+            let mut buffer = vec![0; 16 << 10];
+            while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+                shared.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
+            }
+        });
+        Output { kept, reader }
+    }
+
+    fn text(&self) -> String {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).text()
+    }
+}
+
+/// Waits until the outputs have been read to their ends.
+async fn read_to_end(outputs: &mut [Output]) {
+    for output in outputs {
+        let _ = (&mut output.reader).await;
+    }
+}
+
+/// Returns a file with the whole input. With a pipe, the command would read a truncated input if this process were
+/// killed while it fills the pipe, and a thread or task would wait for a command that does not read.
+fn stdin_file(contents: &[u8]) -> io::Result<Stdio> {
+    let mut file = anonymous_file()?;
+    file.write_all(contents)?;
+    file.rewind()?;
+    Ok(Stdio::from(file))
+}
+
+/// Creates a file without a name, which is freed when it is closed.
+#[cfg(target_os = "linux")]
+fn anonymous_file() -> io::Result<File> {
+    Ok(rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)?.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn anonymous_file() -> io::Result<File> {
+    let path =
+        std::env::temp_dir().join(format!("gristmill-{}", gristmill_store::lease::WorkerId::new("stdin").name()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Kills the process group of a command when dropped, unless disarmed.
+struct ProcessGroup(Option<u32>);
+
+impl ProcessGroup {
+    /// Called after the command has ended.
+    fn disarm(&mut self) {
+        self.0 = None;
+    }
+
+    fn signal(&self, kill: bool) {
+        self.0.into_iter().for_each(|group| signal_group(group, kill));
+    }
+
+    /// Sends SIGTERM to the group, and SIGKILL when its leader has ended, at the latest after the grace period.
+    async fn terminate(&mut self, child: &mut Child, grace: Duration) {
+        self.signal(false);
+        // A wait that has timed out does not reap the process, so its id cannot be reused before the group is killed.
+        let ended = tokio::time::timeout(grace, child.wait()).await.is_ok();
+        self.signal(true);
+        if !ended {
+            let _ = child.kill().await;
+        }
+        self.disarm();
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        self.signal(true);
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::future::{pending, ready};
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn run_of(script: &str) -> CommandRun<'static> {
+        CommandRun::new(shell(script), OutputLimit::last(100))
+    }
+
+    fn groups(folder: &Path) -> ProcessGroups {
+        ProcessGroups::for_database(&folder.join("work.db"))
+    }
+
+    fn make_fifo(folder: &Path) -> String {
+        let fifo = folder.join("fifo").to_str().unwrap().to_owned();
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        fifo
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Event {
+        None,
+        Timeout,
+        Cancel,
+    }
+
+    fn end_of(script: &str, event: Event, limit: Duration, grace: Duration) -> CommandOutput {
+        let folder = tempfile::tempdir().unwrap();
+        let cancelled = async move { if event == Event::Cancel { ready(()).await } else { pending().await } };
+        let run = run_of(script).stdin(Some(b"input")).timeout((event == Event::Timeout).then_some(limit));
+        let output = run.run_blocking(&groups(folder.path()), "a test", cancelled, |_| grace).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the record is deleted");
+        output
+    }
+
+    #[test]
+    fn end_and_output_follow_from_the_state_of_the_command_and_the_event() {
+        use Event::{Cancel, None, Timeout};
+        let exited = |raw: i32| CommandEnd::Exited(ExitStatus::from_raw(raw));
+        let ignores_term = "trap '' TERM; echo a; while :; do sleep 600; done";
+        // After SIGTERM it writes more than a pipe holds.
+        let writes_after_term = "trap 'head -c 1000000 /dev/zero; echo b; exit' TERM; while :; do sleep 0.1; done";
+        let long_line = format!("…{}", "x".repeat(100));
+        for (script, event, grace, end, stdout) in [
+            ("echo a; exit 3", None, LONG, exited(3 << 8), "a\n"),
+            ("kill -9 $$", None, LONG, exited(9), ""),
+            ("cat", None, LONG, exited(0), "input"),
+            ("printf '\\377'", None, LONG, exited(0), "\u{fffd}"),
+            ("head -c 1000000 /dev/zero | tr '\\0' x", None, LONG, exited(0), &long_line),
+            ("echo a; exec sleep 600", Timeout, LONG, CommandEnd::TimedOut, "a\n"),
+            (writes_after_term, Timeout, LONG, CommandEnd::TimedOut, "b\n"),
+            (ignores_term, Timeout, Duration::ZERO, CommandEnd::TimedOut, "a\n"),
+            ("exec sleep 600", Cancel, LONG, CommandEnd::Cancelled, ""),
+            (ignores_term, Cancel, Duration::ZERO, CommandEnd::Cancelled, ""),
+        ] {
+            // A slow machine needs a longer timeout to reach the state.
+            let limits = [Duration::from_millis(100), Duration::from_secs(2), Duration::from_secs(60)];
+            let outputs = limits.map(|limit| move || end_of(script, event, limit, grace));
+            let is_expected = |output: &CommandOutput| (output.end, output.stdout.ends_with(stdout)) == (end, true);
+            assert!(outputs.iter().any(|output| is_expected(&output())), "{script}");
+        }
+    }
+
+    #[test]
+    fn children_left_by_the_command_can_write_to_its_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = make_fifo(folder.path());
+        // The child waits until the command has ended, writes to its output, and reports the exit status of that.
+        let script = format!("(trap '' PIPE; cat {fifo}; echo late; echo $? > {fifo}) & exit 0");
+        let run = || run_of(&script).run_blocking(&groups(folder.path()), "a test", pending(), |_| LONG);
+        assert!(run().is_ok());
+        std::fs::write(&fifo, "").unwrap();
+        assert_eq!(std::fs::read_to_string(&fifo).unwrap(), "0\n");
+    }
+
+    #[test]
+    fn dropped_run_kills_the_command_and_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = make_fifo(folder.path());
+        let script = format!("sleep 600 > {fifo} & exec sleep 600");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let groups = groups(folder.path());
+        runtime.block_on(async {
+            let started = async {
+                let opened = tokio::task::spawn_blocking(|| File::open(fifo));
+                opened.await.unwrap().unwrap()
+            };
+            let mut opened = tokio::select! {
+                _ = run_of(&script).run(&groups, "a test", pending(), |_| LONG) => panic!("the command ended"),
+                opened = started => opened,
+            };
+            // The end is read when the last process that can write to it has ended.
+            assert_eq!(io::copy(&mut opened, &mut io::sink()).unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn failed_start_is_an_error_and_leaves_no_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = CommandRun::new(Command::new("/no/such/program"), OutputLimit::last(10));
+        let error = run.run_blocking(&groups(folder.path()), "a test", pending(), |_| LONG).unwrap_err();
+        assert!(matches!(&error, CommandError::Start(error) if error.kind() == io::ErrorKind::NotFound), "{error:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
