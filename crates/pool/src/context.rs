@@ -1,18 +1,14 @@
 //! The context of a running task: cancellation, timeout, heartbeat, attempt, and spawning.
 
 use crate::{
+    cancel::{CancelToken, Cancelled},
     error::TaskResult,
     sync::Arc,
     task::{SubmitError, Task, TaskId},
     worker::{Threads, Worker},
     worker_state::WorkerState,
 };
-use std::{
-    fmt,
-    pin::Pin,
-    task::{self, Poll},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 /// The context of a running task.
 ///
@@ -46,8 +42,27 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
     }
 
     /// Waits until the task should stop. Works on any async runtime.
-    pub fn cancelled(&self) -> Cancelled<'_, T, W> {
-        Cancelled { context: self, key: None }
+    pub fn cancelled(&self) -> Cancelled {
+        self.cancel_token().cancelled()
+    }
+
+    /// Returns the token of this run, for work that blocks or runs elsewhere. It is cancelled when the task should stop,
+    /// and when the run has ended, so a [callback](CancelToken::on_cancel) is unregistered before the task returns.
+    ///
+    /// ```
+    /// use gristmill_pool::{Pool, TaskError};
+    /// use std::time::Duration;
+    ///
+    /// let pool = Pool::builder().workers(1).timeout(Duration::from_millis(5)).build()?;
+    /// pool.submit(|context| match context.cancel_token().wait_timeout(Duration::from_secs(3_600)) {
+    ///     true => Err(TaskError::cancelled()),
+    ///     false => Ok(()),
+    /// })?;
+    /// println!("{}", pool.join().failures[0]); // task #0: timed out after 5ms
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_token(&self) -> CancelToken {
+        self.worker.token(self.run)
     }
 
     /// Reports that the task makes progress. Only needed in pools with a
@@ -118,41 +133,5 @@ impl<T: Send + 'static, W: Worker> fmt::Debug for Context<T, W> {
             .field("attempt", &self.attempt())
             .field("cancelled", &self.is_cancelled())
             .finish_non_exhaustive()
-    }
-}
-
-/// Future returned by [`Context::cancelled`].
-#[must_use = "a future does nothing until it is awaited"]
-pub struct Cancelled<'a, T: Send + 'static, W: Worker> {
-    context: &'a Context<T, W>,
-    /// Key of its waker, once it has been polled.
-    key: Option<u64>,
-}
-
-impl<T: Send + 'static, W: Worker> Future for Cancelled<'_, T, W> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        if self.context.is_cancelled() {
-            return Poll::Ready(());
-        }
-        let worker = &self.context.worker;
-        let key = *self.key.get_or_insert_with(|| worker.new_listener_key());
-        worker.listen(key, cx.waker());
-        if self.context.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
-impl<T: Send + 'static, W: Worker> Drop for Cancelled<'_, T, W> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            self.context.worker.unlisten(key);
-        }
-    }
-}
-
-impl<T: Send + 'static, W: Worker> fmt::Debug for Cancelled<'_, T, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cancelled").field(self.context).finish()
     }
 }

@@ -111,12 +111,12 @@ impl<T: Send + 'static> Pool<T> {
     /// of another pool that runs there waits as usual. A thread that also reads the pool's results can deadlock here:
     /// see [`Results`](crate::Results).
     pub fn submit_task(&self, task: Task<T>) -> Result<TaskId, SubmitError<T>> {
-        self.submit_limited(task, Limit::Never)
+        self.submit_limited(task, Limit::default)
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
     pub fn submit_timeout(&self, task: Task<T>, limit: Duration) -> Result<TaskId, SubmitError<T>> {
-        self.submit_limited(task, Limit::Timeout(limit))
+        self.submit_limited(task, || Limit::new(Some(limit), None))
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits until `token` is cancelled. Then the task is
@@ -138,16 +138,16 @@ impl<T: Send + 'static> Pool<T> {
         if token.is_cancelled() {
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
-        self.submit_limited(task, Limit::Cancelled(token.cancelled()))
+        self.submit_limited(task, || Limit::new(None, Some(token)))
     }
 
-    fn submit_limited(&self, task: Task<T>, limit: Limit) -> Result<TaskId, SubmitError<T>> {
+    fn submit_limited(&self, task: Task<T>, limit: impl FnOnce() -> Limit) -> Result<TaskId, SubmitError<T>> {
         let core = self.core();
         if let Some(worker_id) = panics::current_worker(core.address()) {
             return core.submit_from_worker(worker_id, task);
         }
         match core.try_submit(task) {
-            Err(full) if full.kind == SubmitErrorKind::Full => self.wait_for_room(full.into_task(), limit),
+            Err(full) if full.kind == SubmitErrorKind::Full => self.wait_for_room(full.into_task(), limit()),
             done => done,
         }
     }
@@ -162,7 +162,7 @@ impl<T: Send + 'static> Pool<T> {
             }
         }
         // With a timeout no deadlock is possible.
-        let results = core.outcomes.queue().filter(|_| !matches!(limit, Limit::Timeout(_)));
+        let results = core.outcomes.queue().filter(|_| limit.timeout.is_none());
         let _submitting = results.and_then(|results| results.enter_submit());
         block_on(SubmitFuture::new(core, task, limit))
     }
@@ -188,7 +188,13 @@ impl<T: Send + 'static> Pool<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait_idle(&self) {
-        block_on(self.until_idle());
+        block_on(self.until_idle(Limit::default()));
+    }
+
+    /// Waits like [`wait_idle`](Self::wait_idle), but at most `limit`, and only until `token` is cancelled. Returns
+    /// whether the pool was idle.
+    pub fn wait_idle_until(&self, token: &CancelToken, limit: Duration) -> bool {
+        block_on(self.until_idle(Limit::new(Some(limit), Some(token))))
     }
 
     /// Closes the pool, waits for its end and reports the outcome of every task. Can be called from any thread, any

@@ -132,7 +132,7 @@ async fn run<T: Send + 'static>(
         let body = executor.body().expect("a running task");
         let _inside = panics::enter_worker(pool, worker_id);
         if timed {
-            worker.listen(0, cx.waker());
+            worker.set_timeout_waker(cx.waker());
             if worker.has_expired(run) {
                 return Poll::Ready(panics::catch(|| {
                     body.as_mut().project().body.drop_future();
@@ -286,14 +286,14 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        SubmitFuture::new(self.core(), Task::future(body), Limit::Never).await
+        SubmitFuture::new(self.core(), Task::future(body), Limit::default()).await
     }
 
     /// Submits a task. Waits while the queue is full: submitters are served in order, and released when the pool is
     /// closed or cancelled. Inside one of the pool's own tasks it does not wait but [spawns](Context::spawn_task). If
     /// this future is dropped before it completes, the task was not submitted.
     pub async fn submit_task(&self, task: Task<T, TokioTasks>) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        SubmitFuture::new(self.core(), task, Limit::Never).await
+        SubmitFuture::new(self.core(), task, Limit::default()).await
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
@@ -302,7 +302,7 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         task: Task<T, TokioTasks>,
         limit: Duration,
     ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        SubmitFuture::new(self.core(), task, Limit::Timeout(limit)).await
+        SubmitFuture::new(self.core(), task, Limit::new(Some(limit), None)).await
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits until `token` is cancelled. Then the task is
@@ -315,13 +315,19 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         if token.is_cancelled() {
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
-        SubmitFuture::new(self.core(), task, Limit::Cancelled(token.cancelled())).await
+        SubmitFuture::new(self.core(), task, Limit::new(None, Some(token))).await
     }
 
     /// Waits until at one moment the pool has nothing to do: no task is queued, waits for a retry or runs, and the
     /// callbacks for all tasks before have returned. The pool stays open. See [`Pool::wait_idle`] for threads.
     pub async fn wait_idle(&self) {
-        self.until_idle().await;
+        self.until_idle(Limit::default()).await;
+    }
+
+    /// Waits like [`wait_idle`](Self::wait_idle), but at most `limit`, and only until `token` is cancelled. Returns
+    /// whether the pool was idle.
+    pub async fn wait_idle_until(&self, token: &CancelToken, limit: Duration) -> bool {
+        self.until_idle(Limit::new(Some(limit), Some(token))).await
     }
 
     /// Closes the pool, waits for its end and reports the outcome of every task.

@@ -2,7 +2,7 @@
 //! await and threads block on.
 
 use crate::{
-    cancel::Cancelled,
+    cancel::{CancelToken, Cancelled},
     clock::{Clock, Deadline},
     core::Core,
     panics,
@@ -14,30 +14,32 @@ use crate::{
 use std::{
     future::poll_fn,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
-/// What ends a submitter's wait for room early.
-pub(crate) enum Limit {
-    Never,
-    Timeout(Duration),
-    /// The timeout, once the submitter waits.
-    Deadline(Deadline),
-    Cancelled(Cancelled),
+/// What ends a wait early: a timeout, a token, both or neither.
+#[derive(Default)]
+pub(crate) struct Limit {
+    pub(crate) timeout: Option<Duration>,
+    /// End of the timeout, once the caller waits.
+    deadline: Option<Deadline>,
+    cancelled: Option<Cancelled>,
 }
 
 impl Limit {
-    /// Returns the error of a submitter that has waited long enough. If pending, `cx` is woken when it has.
+    pub(crate) fn new(timeout: Option<Duration>, token: Option<&CancelToken>) -> Self {
+        Self { timeout, deadline: None, cancelled: token.map(CancelToken::cancelled) }
+    }
+
+    /// Returns why a wait is over, as the error of a submitter. If pending, `cx` is woken when it is.
     fn poll(&mut self, clock: &Clock, cx: &mut Context<'_>) -> Poll<SubmitErrorKind> {
-        if let Self::Timeout(limit) = *self {
-            *self = Self::Deadline(Deadline::new(clock, limit));
+        if self.cancelled.as_mut().is_some_and(|cancelled| Pin::new(cancelled).poll(cx).is_ready()) {
+            return Poll::Ready(SubmitErrorKind::Cancelled);
         }
-        match self {
-            Self::Deadline(deadline) if deadline.has_passed(cx.waker()) => Poll::Ready(SubmitErrorKind::TimedOut),
-            Self::Cancelled(cancelled) => Pin::new(cancelled).poll(cx).map(|()| SubmitErrorKind::Cancelled),
-            _ => Poll::Pending,
-        }
+        let Some(limit) = self.timeout else { return Poll::Pending };
+        let deadline = self.deadline.get_or_insert_with(|| Deadline::new(clock, limit));
+        if deadline.has_passed(cx.waker()) { Poll::Ready(SubmitErrorKind::TimedOut) } else { Poll::Pending }
     }
 }
 
@@ -93,18 +95,17 @@ fn split_deadline(deadline: Duration) -> (Duration, Duration) {
 }
 
 impl<T: Send + 'static, W: Worker> Pool<T, W> {
-    /// Waits until at one moment nothing is queued, delayed, running or being delivered.
-    pub(crate) async fn until_idle(&self) {
-        if !self.is_called_from_own_task() {
-            poll_fn(|cx| self.core().poll_idle(cx.waker())).await;
-        }
+    /// Waits until at one moment nothing is queued, delayed, running or being delivered. Returns false if the limit was
+    /// reached before.
+    pub(crate) async fn until_idle(&self, limit: Limit) -> bool {
+        !self.is_called_from_own_task() && self.wait(limit, |waker| self.core().poll_idle(waker)).await
     }
 
     /// Closes the pool, waits for its end and reports.
     pub(crate) async fn end(&self) -> Report {
         self.close();
         if !self.is_called_from_own_task() {
-            self.until_ended(None).await;
+            self.until_ended(Limit::default()).await;
         }
         self.core().report()
     }
@@ -117,9 +118,9 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
             return self.core().report();
         }
         let (finish, stop) = split_deadline(deadline);
-        if !self.until_ended(Some(finish)).await {
+        if !self.until_ended(Limit::new(Some(finish), None)).await {
             self.cancel();
-            if !self.until_ended(Some(stop)).await {
+            if !self.until_ended(Limit::new(Some(stop), None)).await {
                 // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is
                 // abandoned in the next iteration. Both take microseconds, unless a drop blocks.
                 while !self.core().abandon_running() {
@@ -130,22 +131,23 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         self.core().report()
     }
 
-    /// Waits at most `limit` for the end of the pool. Returns whether the pool has ended.
-    async fn until_ended(&self, limit: Option<Duration>) -> bool {
-        let core = self.core();
-        let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
-        let ended = poll_fn(|cx| {
-            if core.poll_ended(cx.waker()).is_ready() {
-                return Poll::Ready(true);
-            }
-            let has_passed = deadline.as_ref().is_some_and(|deadline| deadline.has_passed(cx.waker()));
-            if has_passed { Poll::Ready(false) } else { Poll::Pending }
-        })
-        .await;
+    /// Waits for the end of the pool. Returns false if the limit was reached before.
+    async fn until_ended(&self, limit: Limit) -> bool {
+        let ended = self.wait(limit, |waker| self.core().poll_ended(waker)).await;
         if ended {
             // All workers have left the pool: this waits for the system to end their threads.
-            core.take_handles().into_iter().for_each(|(_, handle)| W::join(handle));
+            self.core().take_handles().into_iter().for_each(|(_, handle)| W::join(handle));
         }
         ended
+    }
+
+    async fn wait(&self, mut limit: Limit, poll: impl Fn(&Waker) -> Poll<()>) -> bool {
+        poll_fn(|cx| {
+            if poll(cx.waker()).is_ready() {
+                return Poll::Ready(true);
+            }
+            limit.poll(self.core().clock(), cx).map(|_| false)
+        })
+        .await
     }
 }

@@ -1,6 +1,5 @@
 //! The two kinds of workers: threads and, with the feature `tokio`, tokio tasks.
 
-pub use crate::context::Cancelled;
 pub use crate::thread_priority::lower_priority;
 #[cfg(feature = "tokio")]
 pub use crate::tokio_worker::TokioTasks;

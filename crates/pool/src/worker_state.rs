@@ -6,6 +6,7 @@
 
 use crate::{
     breaker::Permit,
+    cancel::CancelToken,
     core::Core,
     panics,
     stats::WorkerCounters,
@@ -50,10 +51,12 @@ pub(crate) struct WorkerState<T: Send + 'static, W: Worker> {
     /// Number of the run that exceeded its timeout.
     expired: AtomicU64,
     cancelled: AtomicBool,
-    /// Wakers of the futures of `Context::cancelled`, by key.
-    listeners: Mutex<Vec<(u64, Waker)>>,
-    last_listener_key: AtomicU64,
-    has_listeners: AtomicBool,
+    /// A run and its token, if a context has asked for it.
+    token: Mutex<Option<(u64, CancelToken)>>,
+    /// Whether `token` is set, read without its lock: see [`WorkerState::token`].
+    has_token: AtomicBool,
+    /// Waker of the future that runs, if it has a timeout.
+    timeout_waker: Mutex<Option<Waker>>,
 }
 
 /// Tasks that a worker runs next, unless other workers steal them.
@@ -94,9 +97,9 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
             permit: Mutex::new(None),
             expired: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
-            listeners: Mutex::new(Vec::new()),
-            last_listener_key: AtomicU64::new(0),
-            has_listeners: AtomicBool::new(false),
+            token: Mutex::new(None),
+            has_token: AtomicBool::new(false),
+            timeout_waker: Mutex::new(None),
         }
     }
 
@@ -210,14 +213,16 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
             self.attempt.store(1, Relaxed);
             *lock(&self.label) = None;
         }
-        // A context that outlives its task sees that the run has ended, and its waker is released.
-        if self.has_listeners.load(Relaxed) {
-            self.wake_listeners();
+        // The token of a run that has ended is cancelled, so that a context that outlives its task keeps no waker.
+        if self.has_token.load(Relaxed) {
+            self.has_token.store(false, Relaxed);
+            let token = lock(&self.token).take();
+            token.iter().for_each(|(_, token)| token.cancel());
         }
         won
     }
 
-    /// Abandons a run, after which the caller calls `wake_listeners`. Returns false if the run has ended meanwhile.
+    /// Abandons a run, after which the caller calls `cancel_token`. Returns false if the run has ended meanwhile.
     pub(crate) fn abandon_run(&self, run: u64) -> bool {
         self.run.0.compare_exchange(run, ABANDONED, AcqRel, Relaxed).is_ok()
     }
@@ -281,7 +286,7 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
 
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Release);
-        self.wake_listeners();
+        self.cancel_token(|_| true);
     }
 
     /// Marks a run as past its timeout. Returns false if it has ended meanwhile. If it ends during the call, the mark
@@ -290,7 +295,9 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         let running = self.run.0.load(Acquire) == run;
         if running {
             self.expired.store(run, Release);
-            self.wake_listeners();
+            self.cancel_token(|owner| owner == run);
+            let waker = lock(&self.timeout_waker).take();
+            waker.into_iter().for_each(panics::wake);
         }
         running
     }
@@ -304,28 +311,38 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         is_running(run) && self.has_expired(run)
     }
 
-    pub(crate) fn new_listener_key(&self) -> u64 {
-        self.last_listener_key.fetch_add(1, Relaxed) + 1
-    }
-
-    /// Registers `waker`, to be woken when the worker's run should stop. The caller then checks `should_stop` again.
-    pub(crate) fn listen(&self, key: u64, waker: &Waker) {
-        let mut listeners = lock(&self.listeners);
-        match listeners.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, known)) => known.clone_from(waker),
-            None => listeners.push((key, waker.clone())),
+    /// Returns the token of `run`, and creates it on first use. It is cancelled if the run should stop or has ended.
+    pub(crate) fn token(&self, run: u64) -> CancelToken {
+        let mut slot = lock(&self.token);
+        let token = match &*slot {
+            Some((owner, token)) if *owner == run => token.clone(),
+            // The slot belongs to a later run, so this one has ended.
+            Some((owner, _)) if *owner > run => CancelToken::new(),
+            _ => slot.insert((run, CancelToken::new())).1.clone(),
+        };
+        self.has_token.store(true, Relaxed);
+        drop(slot);
+        // `finish_run` reads `has_token` without the lock, after it has changed `run`. This also changes `run`, so one
+        // of the two comes first: then `finish_run` sees the flag, or this sees that the run has ended.
+        if self.run.0.fetch_or(0, AcqRel) != run || self.should_stop(run) {
+            token.cancel();
         }
-        self.has_listeners.store(true, Relaxed);
+        token
     }
 
-    pub(crate) fn unlisten(&self, key: u64) {
-        lock(&self.listeners).retain(|(known, _)| *known != key);
+    /// Cancels the token of a run, if it has one, after what the token stands for was stored.
+    pub(crate) fn cancel_token(&self, is_run: impl FnOnce(u64) -> bool) {
+        let token = lock(&self.token).as_ref().filter(|(run, _)| is_run(*run)).map(|(_, token)| token.clone());
+        token.iter().for_each(CancelToken::cancel);
     }
 
-    pub(crate) fn wake_listeners(&self) {
-        self.has_listeners.store(false, Relaxed);
-        let listeners = std::mem::take(&mut *lock(&self.listeners));
-        listeners.into_iter().for_each(|(_, waker)| panics::wake(waker));
+    /// Registers the waker of the future of a run with a timeout. The caller then checks `has_expired`.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn set_timeout_waker(&self, waker: &Waker) {
+        match &mut *lock(&self.timeout_waker) {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
     }
 }
 

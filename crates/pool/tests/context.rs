@@ -74,6 +74,74 @@ fn cancel_wakes_every_listener<K: WorkerKind>() {
     fixture.join();
 }
 
+/// Ends the run of the occupied worker in each way, and checks when its token is cancelled.
+fn token_is_cancelled_when_the_task_should_stop_or_has_ended<K: WorkerKind>() {
+    type End = fn(&ManualClock, &dyn Fn());
+    let ends: [(&str, End); 4] = [
+        ("pool cancelled", |_, cancel| cancel()),
+        ("timed out", |clock, _| clock.advance(SEC * 20)),
+        ("stalled", |clock, _| (0..6).for_each(|_| clock.advance(SEC * 2))),
+        ("ended", |_, _| {}),
+    ];
+    for (name, end) in ends {
+        let clock = ManualClock::new();
+        let builder = pool_builder(1, 4).clock(&clock);
+        let builder = match name {
+            "timed out" => builder.timeout(SEC * 20),
+            "stalled" => builder.stall_timeout(SEC * 8),
+            _ => builder,
+        };
+        let (fixture, gate) = (build::<K>(builder), Gate::default());
+        let context = context_of(&fixture, &gate);
+        let (token, early) = (context.cancel_token(), context.cancel_token());
+        assert!(!token.is_cancelled() && !context.is_cancelled(), "{name}");
+        end(&clock, &|| fixture.cancel());
+        if name == "ended" {
+            assert!(!token.is_cancelled());
+            gate.open();
+        }
+        early.wait();
+        assert!(token.is_cancelled() && context.is_cancelled(), "{name}");
+        assert!(context.cancel_token().is_cancelled(), "{name}: a token made afterwards");
+        gate.open();
+        fixture.join();
+    }
+}
+
+/// A kept context of an earlier task neither sees nor cancels the token of the next task on its worker.
+fn tokens_of_two_runs_are_independent<K: WorkerKind>() {
+    let fixture = build::<K>(pool_builder(1, 4));
+    let (first_gate, second_gate) = (Gate::default(), Gate::default());
+    let first = context_of(&fixture, &first_gate);
+    let first_token = first.cancel_token();
+    first_gate.open();
+    let second = context_of(&fixture, &second_gate);
+    let second_token = second.cancel_token();
+    assert!(first_token.is_cancelled() && first.cancel_token().is_cancelled());
+    assert!(!second_token.is_cancelled() && !second.cancel_token().is_cancelled());
+    first.cancel_token().cancel();
+    assert!(!second_token.is_cancelled());
+    second_gate.open();
+    second_token.wait();
+    assert!(fixture.join().is_clean());
+}
+
+/// A task past its timeout that ignores a cancelled pool is still dropped (async) or told (threads).
+fn timeout_expires_after_the_pool_was_cancelled<K: WorkerKind>() {
+    let clock = ManualClock::new();
+    let (fixture, gate) = (build::<K>(pool_builder(1, 4).clock(&clock).timeout(SEC)), Gate::default());
+    let context = context_of(&fixture, &gate);
+    fixture.cancel();
+    context.cancel_token().wait();
+    clock.advance(SEC);
+    assert_eq!(fixture.stats().timed_out, 1);
+    if std::any::type_name::<K>().contains("OnThreads") {
+        gate.open();
+    }
+    // An async task ends without its gate.
+    assert_reports_each_task_once(&fixture.join());
+}
+
 #[track_caller]
 fn assert_pending(future: impl Future, waker: &Waker) {
     assert!(pin!(future).poll(&mut Poller::from_waker(waker)).is_pending());
@@ -214,6 +282,9 @@ fn waker_is_released_when_cancelled_future_is_dropped<K: WorkerKind>() {
 for_each_worker_kind!(
     task_can_poll_or_await_cancellation,
     cancel_wakes_every_listener,
+    token_is_cancelled_when_the_task_should_stop_or_has_ended,
+    tokens_of_two_runs_are_independent,
+    timeout_expires_after_the_pool_was_cancelled,
     wakers_of_ended_tasks_are_released,
     remaining_counts_down_the_timeout,
     remaining_is_zero_after_the_timeout,

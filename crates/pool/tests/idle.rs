@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{ResultOrder, Retry, TaskError, clock::ManualClock};
+use gristmill_pool::{CancelToken, ResultOrder, Retry, TaskError, clock::ManualClock};
 use std::{
     pin::pin,
     sync::{Arc, OnceLock},
@@ -136,6 +136,27 @@ fn abandoned_task_does_not_keep_the_pool_busy<K: WorkerKind>() {
     gate.open();
 }
 
+fn wait_ends_at_its_limit_or_when_its_token_is_cancelled<K: WorkerKind>() {
+    let clock = ManualClock::new();
+    let (fixture, gate) = (build::<K>(pool_builder(1, 4).clock(&clock)), Gate::default());
+    occupy(&fixture, &gate);
+    let (token, other) = (CancelToken::new(), CancelToken::new());
+    let wait = |token: &CancelToken, limit| {
+        let (pool, token) = (fixture.pool.clone(), token.clone());
+        thread::spawn(move || pool.wait_idle_until(&token, limit))
+    };
+    let (cancelled, limited, idle) = (wait(&token, SEC * 9), wait(&other, SEC), wait(&other, SEC * 9));
+    token.cancel();
+    assert!(!cancelled.join().unwrap());
+    clock.wait_for_timers(2);
+    clock.advance(SEC);
+    assert!(!limited.join().unwrap());
+    gate.open();
+    assert!(idle.join().unwrap());
+    assert!(fixture.wait_idle_until(&token, SEC), "an idle pool wins over a cancelled token");
+    assert_eq!(pending_timers(&clock), 0);
+}
+
 /// A task or callback that waited for its own pool would wait for itself.
 fn wait_inside_the_pool_returns_at_once<K: WorkerKind>() {
     let own_pool: Arc<OnceLock<Handle<(), K>>> = Arc::default();
@@ -173,6 +194,7 @@ for_each_worker_kind!(
     stalled_task_does_not_keep_the_pool_busy,
     ended_pool_is_idle,
     abandoned_task_does_not_keep_the_pool_busy,
+    wait_ends_at_its_limit_or_when_its_token_is_cancelled,
     wait_inside_the_pool_returns_at_once,
     pool_is_busy_until_the_reader_makes_room,
 );

@@ -3,15 +3,16 @@
 
 use super::{Core, Found, SearchState};
 use crate::{
-    PoolBuilder,
+    CancelToken, PoolBuilder,
     outcome::Outcomes,
     panics,
     sync::Arc,
     task::{Task, TaskId},
     worker::Threads,
+    worker_state::WorkerState,
 };
 use ::loom::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     thread,
 };
 use std::task::{Wake, Waker};
@@ -88,21 +89,85 @@ fn run_is_settled_once_when_finish_and_abandon_race() {
     });
 }
 
-/// A cancellation is seen by a listener or wakes it, whichever comes first: see `WorkerState::listen`.
+/// The token of a run is cancelled when the pool is cancelled, the run expires, is abandoned or ends, also if the token
+/// is created meanwhile on another thread: see `WorkerState::token`.
+fn check_token(stop: impl Fn(&WorkerState<(), Threads>, u64, &Task) + Sync + Send + 'static) {
+    let stop = Arc::new(stop);
+    ::loom::model(move || {
+        let (core, stop) = (core(), Arc::clone(&stop));
+        let worker = core.register();
+        let task = Task::new(|_| Ok(()));
+        let run = worker.begin_run(&task, 0, 0);
+        let holder = thread::spawn({
+            let worker = Arc::clone(&worker);
+            move || worker.token(run)
+        });
+        stop(&worker, run, &task);
+        assert!(holder.join().unwrap().is_cancelled(), "the run should stop and its token is not cancelled");
+        core.cancel();
+    });
+}
+
 #[test]
-fn listener_sees_cancel_or_is_woken_when_both_race() {
+fn token_is_cancelled_when_created_while_its_run_ends() {
+    check_token(|worker, run, task| assert!(worker.finish_run(run, task)));
+}
+
+#[test]
+fn token_is_cancelled_when_created_while_its_run_expires() {
+    check_token(|worker, run, _| assert!(worker.expire(run)));
+}
+
+#[test]
+fn token_is_cancelled_when_created_while_its_run_is_abandoned() {
+    check_token(|worker, run, _| {
+        assert!(worker.abandon_run(run));
+        worker.cancel_token(|_| true);
+    });
+}
+
+#[test]
+fn token_is_cancelled_when_created_while_its_pool_is_cancelled() {
+    check_token(|worker, _, _| worker.core.cancel());
+}
+
+/// A context of an earlier run asks for its token while the next run uses its own, which stays as it is.
+#[test]
+fn token_of_earlier_run_does_not_affect_the_next() {
     ::loom::model(|| {
         let core = core();
         let worker = core.register();
-        let flag = Arc::new(WakeFlag(AtomicBool::new(false)));
-        let waker = Waker::from(Arc::clone(&flag));
-        let canceller = thread::spawn({
-            let core = Arc::clone(&core);
-            move || core.cancel()
+        let task = Task::new(|_| Ok(()));
+        let earlier = worker.begin_run(&task, 0, 0);
+        let holder = thread::spawn({
+            let worker = Arc::clone(&worker);
+            move || worker.token(earlier)
         });
-        worker.listen(0, &waker);
-        let seen = worker.should_stop(1);
+        assert!(worker.finish_run(earlier, &task));
+        let run = worker.begin_run(&task, 0, 0);
+        let token = worker.token(run);
+        assert!(holder.join().unwrap().is_cancelled());
+        assert!(!token.is_cancelled());
+        assert!(worker.finish_run(run, &task));
+        assert!(token.is_cancelled());
+        core.cancel();
+    });
+}
+
+/// A listener is called exactly once, whether it is registered before or after the cancellation.
+#[test]
+fn callback_is_called_once_when_registered_while_cancelled() {
+    ::loom::model(|| {
+        let token = CancelToken::new();
+        let canceller = thread::spawn({
+            let token = token.clone();
+            move || token.cancel()
+        });
+        let calls = Arc::new(AtomicUsize::new(0));
+        let called = Arc::clone(&calls);
+        let child = token.child();
+        let _registered = child.on_cancel(move || drop(called.fetch_add(1, Relaxed)));
         canceller.join().unwrap();
-        assert!(seen || flag.0.load(Relaxed), "neither seen nor woken");
+        assert_eq!((calls.load(Relaxed), child.is_cancelled()), (1, true));
     });
 }

@@ -70,7 +70,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.delivering += 1;
         drop(state);
         for worker in abandoned {
-            worker.wake_listeners();
+            worker.cancel_token(|_| true);
             worker.take_permit().into_iter().for_each(Permit::withdraw);
         }
         self.finish_delivering();

@@ -103,7 +103,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let (task, attempts) = (worker.current_task(), worker.attempt());
         let Some((task, (run, _))) = task.zip(worker.current_run()) else { return };
         if worker.abandon_run(run) {
-            worker.wake_listeners();
+            worker.cancel_token(|_| true);
             worker.take_permit().into_iter().for_each(Permit::withdraw);
             worker.counters.0.failed.add(1);
             let failure = Failure { task, attempts, error: Arc::new(TaskError::cancelled()) };
@@ -166,7 +166,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         for (worker, failure) in failures {
             let (pool, task) = (&self.config.name, &failure.task);
             tracing::warn!(%pool, worker = worker.id, %task, "worker stalled and was replaced");
-            worker.wake_listeners();
+            worker.cancel_token(|_| true);
             // A dropped permit counts as a failed call.
             drop(worker.take_permit());
             self.deliver(Outcome::failed(failure, worker.run_time()));

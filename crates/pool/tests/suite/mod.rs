@@ -87,6 +87,11 @@ pub(crate) trait WorkerKind: Sized + Send + Sync + 'static {
         token: &'a CancelToken,
     ) -> BoxFuture<'a, SubmitResult<T, Self>>;
     fn wait_idle<T: Send + 'static>(pool: &Pool<T, Self::W>) -> BoxFuture<'_, ()>;
+    fn wait_idle_until<'a, T: Send + 'static>(
+        pool: &'a Pool<T, Self::W>,
+        token: &'a CancelToken,
+        limit: Duration,
+    ) -> BoxFuture<'a, bool>;
     fn join<T: Send + 'static>(pool: &Pool<T, Self::W>) -> BoxFuture<'_, Report>;
     fn shutdown<T: Send + 'static>(pool: &Pool<T, Self::W>, deadline: Duration) -> BoxFuture<'_, Report>;
 }
@@ -155,6 +160,14 @@ impl WorkerKind for OnThreads {
 
     fn wait_idle<T: Send + 'static>(pool: &Pool<T>) -> BoxFuture<'_, ()> {
         Box::pin(async { pool.wait_idle() })
+    }
+
+    fn wait_idle_until<'a, T: Send + 'static>(
+        pool: &'a Pool<T>,
+        token: &'a CancelToken,
+        limit: Duration,
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(async move { pool.wait_idle_until(token, limit) })
     }
 
     fn join<T: Send + 'static>(pool: &Pool<T>) -> BoxFuture<'_, Report> {
@@ -265,6 +278,14 @@ mod on_tokio {
                     Box::pin(pool.wait_idle())
                 }
 
+                fn wait_idle_until<'a, T: Send + 'static>(
+                    pool: &'a Pool<T, TokioTasks>,
+                    token: &'a CancelToken,
+                    limit: Duration,
+                ) -> BoxFuture<'a, bool> {
+                    Box::pin(pool.wait_idle_until(token, limit))
+                }
+
                 fn join<T: Send + 'static>(pool: &Pool<T, TokioTasks>) -> BoxFuture<'_, Report> {
                     Box::pin(pool.join())
                 }
@@ -328,6 +349,10 @@ impl<T: Send + 'static, K: WorkerKind> Handle<T, K> {
 
     pub(crate) fn wait_idle(&self) {
         block_on(K::wait_idle(&self.0));
+    }
+
+    pub(crate) fn wait_idle_until(&self, token: &CancelToken, limit: Duration) -> bool {
+        block_on(K::wait_idle_until(&self.0, token, limit))
     }
 
     pub(crate) fn stop(&self, cancel: bool) {
