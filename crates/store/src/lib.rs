@@ -52,7 +52,7 @@ pub mod time;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gristmill_pool::clock::Clock;
 use serde::Serialize;
@@ -66,12 +66,12 @@ pub use crate::queue::{checkpoints, dead_letters, failures, lease, start_log, ta
 pub use crate::sqlite::{ChangeWatcher, Durability, WriteHandle, backup, damage, doctor, private};
 pub use crate::time::UtcTime;
 
-use crate::sqlite::Connection;
-use crate::sqlite::db::{Access, Db, DbFile};
+use crate::sqlite::db::{Db, DbFile};
 use crate::sqlite::notify::Notifier;
 use crate::sqlite::opened_files::OpenedFiles;
 use crate::sqlite::reader_pool::ReaderPool;
 use crate::sqlite::writer::{WriteKind, Writer};
+use crate::sqlite::{Connection, migrations, read_only};
 
 /// An open database. Clones share the same connections and writer thread.
 #[derive(Clone)]
@@ -138,15 +138,14 @@ impl StoreOptions {
 
     /// Opens or creates the file and migrates it to the current schema. Its folder must exist.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
-        let StoreOptions { durability, busy_timeout, clock, read_only } = self;
-        let file = DbFile { path: path.into(), durability, busy_timeout, clock, access: Access::ReadWrite };
+        let file = self.file(&path.into());
         match Self::open_writable(&file) {
-            Err(error) if crate::sqlite::read_only::may_be_read_only(&error, &file.path) => {
-                let (file, conn) = retry_while_busy(busy_timeout, || crate::sqlite::read_only::open(&file))?;
-                if !read_only {
+            Err(error) if read_only::may_be_read_only(&error, &file.path) => {
+                let (file, conn) = file.retry_while_busy(|| read_only::open(&file))?;
+                if !self.read_only {
                     return Err(Error::ReadOnly(file.path));
                 }
-                crate::sqlite::read_only::check_version(&file, &conn)?;
+                read_only::check_version(&file, &conn)?;
                 let file = Arc::new(file);
                 let (notifier, opened_files) = (Arc::default(), Arc::new(OpenedFiles::record(&file.path, false)));
                 let readers = ReaderPool::new(file.clone());
@@ -157,31 +156,17 @@ impl StoreOptions {
     }
 
     fn open_writable(file: &DbFile) -> Result<Store> {
-        let (file, busy_timeout) = (Arc::new(file.clone()), file.busy_timeout);
-        let reader = retry_while_busy(busy_timeout, || crate::sqlite::migrations::inspect(&file))?;
+        let file = Arc::new(file.clone());
+        let reader = file.retry_while_busy(|| migrations::inspect(&file))?;
         let conn = file.open_writer()?;
-        retry_while_busy(busy_timeout, || file.use_wal(&conn))?;
+        file.retry_while_busy(|| file.use_wal(&conn))?;
         drop(reader);
-        retry_while_busy(busy_timeout, || crate::sqlite::migrations::run(&file, &conn))?;
+        file.retry_while_busy(|| migrations::run(&file, &conn))?;
         let opened_files = Arc::new(OpenedFiles::record(&file.path, true));
         let notifier = Arc::<Notifier>::default();
         let writer = Some(Writer::start(file.clone(), opened_files.clone(), conn, notifier.clone())?);
         let readers = ReaderPool::new(file.clone());
         Ok(Store(Arc::new(Inner { readers, writer, notifier, file, opened_files })))
-    }
-}
-
-/// Repeats `attempt` while it fails with [`Error::Busy`]. Processes that open a new file at the same time meet locks
-/// for which SQLite's busy timeout does not wait.
-fn retry_while_busy<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Err(Error::Busy(_)) if start.elapsed() < limit => {
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
-            result => return result,
-        }
     }
 }
 

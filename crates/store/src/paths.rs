@@ -35,7 +35,7 @@ fn escape(text: &mut String, byte: u8) {
 }
 
 /// Appends a suffix to a path's last name, as SQLite names the WAL of a file.
-pub(crate) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
+pub fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()

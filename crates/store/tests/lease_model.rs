@@ -238,7 +238,7 @@ impl Model {
             Action::RunNow { task } => self.run_now(&store, task),
             Action::Forward(by) => self.clock.set_unix_micros(self.after(*by).micros()),
             Action::Back(by) => {
-                self.clock.set_unix_micros(UtcTime::of(&self.clock).minus(Duration::from_secs(*by)).micros())
+                self.clock.set_unix_micros(UtcTime::of(&self.clock).minus(Duration::from_secs(*by)).micros());
             }
         }
     }

@@ -3,7 +3,6 @@
 //! Owns the table `wal_maintenance_jobs` and runs its checkpoints. The writer also checkpoints without a request; these
 //! rows are for a control plane that needs a small WAL now. The control plane decides whether a mode is allowed.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -11,6 +10,7 @@ use serde::Serialize;
 use crate::Store;
 use crate::error::{Error, Result};
 use crate::lease::{DueRows, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::paths::with_suffix;
 use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
 use crate::string_enum::string_enum;
 use crate::time::UtcTime;
@@ -260,9 +260,7 @@ impl Wal<'_> {
     }
 
     fn wal_size(self) -> Result<u64> {
-        let mut name = self.0.path().as_os_str().to_owned();
-        name.push("-wal");
-        let path = PathBuf::from(name);
+        let path = with_suffix(self.0.path(), "-wal");
         match std::fs::metadata(&path) {
             Ok(metadata) => Ok(metadata.len()),
             // SQLite deletes the WAL when the last connection closes.

@@ -267,8 +267,7 @@ impl LeaseRules {
         let LeaseRules { table, row_filter, .. } = self;
         let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{row_filter}");
         // A file of an earlier version has no workers table.
-        let workers_table = "SELECT count(*) FROM sqlite_schema WHERE name = 'workers'";
-        let has_workers_table = db.number(workers_table, [])? > 0;
+        let has_workers_table = db.has_table("workers")?;
         let which = if has_workers_table { self.stale_condition() } else { self.expired_condition() };
         // Counts also rows of workers that have ended since the last update: examining must not write their state.
         let ended = match has_workers_table {

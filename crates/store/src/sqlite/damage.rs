@@ -49,8 +49,7 @@ fn irreplaceable(path: &Path) -> Result<Vec<String>> {
 fn count_rows(db: &Db<'_>) -> Result<Vec<String>> {
     let mut irreplaceable = Vec::new();
     for (table, rows) in IRREPLACEABLE_TABLES {
-        let exists = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        if db.number(exists, [table])? == 0 {
+        if !db.has_table(table)? {
             continue;
         }
         let number = db.number(&format!("SELECT count(*) FROM {table}"), [])?;

@@ -6,12 +6,15 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gristmill_pool::clock::Clock;
+use gristmill_pool::{CancelToken, clock::Clock};
 use rusqlite::{Connection, OpenFlags, Params, Row};
 
 use crate::error::{Error, Result};
+use crate::paths::with_suffix;
 use crate::private;
+use crate::sqlite::busy::retry_while_busy;
 use crate::sqlite::read_only::immutable_uri;
+use crate::sqlite::tables;
 use crate::time::UtcTime;
 
 /// Earlier versions of SQLite can corrupt the database when two processes checkpoint at the same time.
@@ -100,14 +103,17 @@ impl DbFile {
     /// Rolls back the journal of a process that was killed while it created the file, before WAL mode was set. A
     /// read-only connection cannot do that, and would report the file as read-only.
     pub(crate) fn roll_back_journal(&self) -> Result<()> {
-        let mut journal = self.path.clone().into_os_string();
-        journal.push("-journal");
-        if !std::fs::metadata(&journal).is_ok_and(|found| found.len() > 0) {
+        if !std::fs::metadata(with_suffix(&self.path, "-journal")).is_ok_and(|found| found.len() > 0) {
             return Ok(());
         }
         let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let read = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
         read.map_err(|error| self.error(&error))
+    }
+
+    /// Repeats `attempt` while it fails with [`Error::Busy`], for at most the busy timeout.
+    pub(crate) fn retry_while_busy<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        retry_while_busy(self.busy_timeout, &CancelToken::new(), Error::is_busy, attempt)
     }
 
     pub(crate) fn open_reader(&self) -> Result<Connection> {
@@ -188,6 +194,10 @@ impl Db<'_> {
         map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>> {
         Ok(self.rows(sql, params, map)?.into_iter().next())
+    }
+
+    pub(crate) fn has_table(&self, name: &str) -> Result<bool> {
+        tables::table_exists(self.conn, name).map_err(|error| self.file.error(&error))
     }
 
     /// Returns one number, such as a count; 0 for no row or NULL.

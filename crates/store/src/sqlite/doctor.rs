@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::lease::{self, sortable_time};
+use crate::paths::with_suffix;
 use crate::sqlite::db::{Access, Db, DbFile};
 use crate::sqlite::writer::WriteKind;
 use crate::sqlite::{migrations, read_only};
@@ -147,7 +148,7 @@ impl StoreOptions {
                 Durability::Normal => "normal",
             },
             file_bytes: found.len(),
-            wal_bytes: fs::metadata(wal_path(path)).map_or(0, |wal| wal.len()),
+            wal_bytes: fs::metadata(with_suffix(path, "-wal")).map_or(0, |wal| wal.len()),
             ..Checkup::default()
         };
         let mut file = file;
@@ -234,11 +235,6 @@ impl Examination<'_> {
         Ok(self.db.number(sql, params)?.unsigned_abs())
     }
 
-    fn has_table(&self, table: &str) -> Result<bool> {
-        let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        Ok(self.db.number(sql, [table])? > 0)
-    }
-
     fn size(&mut self) -> Result<()> {
         // SQLite does not report the mode of an immutable file.
         if self.db.file.access != Access::Immutable {
@@ -308,7 +304,7 @@ impl Examination<'_> {
     }
 
     fn schema(&mut self) -> Result<()> {
-        if self.has_table("schema_migrations")? {
+        if self.db.has_table("schema_migrations")? {
             let sql = "SELECT max(version) FROM schema_migrations WHERE version > 1000";
             self.checkup.schema_version = self.db.first(sql, [], |row| row.get(0))?.flatten();
         }
@@ -325,7 +321,7 @@ impl Examination<'_> {
 
     fn statuses(&mut self) -> Result<()> {
         for &table in STATUS_TABLES {
-            if !self.has_table(table)? {
+            if !self.db.has_table(table)? {
                 continue;
             }
             let sql = format!("SELECT status, count(*) FROM {table} GROUP BY status ORDER BY status");
@@ -355,7 +351,7 @@ impl Examination<'_> {
         let far = self.db.now.plus(self.lease.saturating_mul(2)).plus(MAX_CLOCK_SKEW).to_string();
         for rules in lease::leased_tables() {
             let table = rules.table;
-            if !self.has_table(table)? {
+            if !self.db.has_table(table)? {
                 continue;
             }
             let (leased, stale) = rules.leased_and_stale(&self.db)?;
@@ -395,7 +391,7 @@ impl Examination<'_> {
     }
 
     fn leftovers(&mut self) -> Result<()> {
-        if self.has_table("task_checkpoints")? {
+        if self.db.has_table("task_checkpoints")? {
             let orphans = checkpoints::count_orphans(&self.db)?.unsigned_abs();
             self.checkup.orphaned_checkpoints = orphans;
             if orphans > 0 {
@@ -406,7 +402,7 @@ impl Examination<'_> {
                 );
             }
         }
-        if self.has_table("dead_letter_queue")? {
+        if self.db.has_table("dead_letter_queue")? {
             let dead_letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
             self.checkup.dead_letters = dead_letters;
             if dead_letters > 0 {
@@ -457,7 +453,7 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
 
 /// Truncates the WAL and updates the statistics of the query planner.
 fn truncate_wal_and_optimize(file: &DbFile, done: &mut Vec<String>) -> Result<()> {
-    let length = || fs::metadata(wal_path(&file.path)).map_or(0, |wal| wal.len());
+    let length = || fs::metadata(with_suffix(&file.path, "-wal")).map_or(0, |wal| wal.len());
     let before = length();
     let conn: Connection = file.open_writer()?;
     let db = file.db(&conn);
@@ -468,12 +464,6 @@ fn truncate_wal_and_optimize(file: &DbFile, done: &mut Vec<String>) -> Result<()
         done.push(format!("truncated the WAL from {before} to {after} bytes"));
     }
     db.rows("PRAGMA optimize", [], |_| Ok(())).map(drop)
-}
-
-fn wal_path(path: &Path) -> std::path::PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    name.into()
 }
 
 fn plural(count: usize, noun: &str) -> String {

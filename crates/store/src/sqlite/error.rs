@@ -5,6 +5,11 @@ use std::path::Path;
 use crate::error::Error;
 
 impl Error {
+    /// Returns whether the lock of another connection was the reason.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Error::Busy(_))
+    }
+
     /// Returns whether a transaction that met this error must be rolled back.
     pub(crate) fn breaks_transaction(&self) -> bool {
         matches!(

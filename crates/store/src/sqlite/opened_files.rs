@@ -19,9 +19,9 @@ use crate::paths::{display_path, with_suffix};
 /// Device and inode number of a file.
 type Identity = (u64, u64);
 
-/// The database file and its sidecar files, as they were opened.
-#[derive(Debug)]
-pub(crate) struct OpenedFiles {
+/// The database file, its WAL and its WAL index, as they were opened.
+#[derive(Clone, Debug)]
+pub struct OpenedFiles {
     /// Path as the user wrote it, for messages.
     path: PathBuf,
     /// Absolute path, independent of the working folder.
@@ -35,14 +35,14 @@ pub(crate) struct OpenedFiles {
 }
 
 /// The WAL or the WAL index of the database.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SidecarFile {
     path: PathBuf,
     identity: Option<Identity>,
 }
 
 impl SidecarFile {
-    fn state(&self) -> State {
+    fn state(&self) -> FileState {
         state(&self.path, self.identity)
     }
 }
@@ -50,7 +50,7 @@ impl SidecarFile {
 impl OpenedFiles {
     /// Records the files of an open connection, which must have read something. `is_kept_open`: a connection keeps the
     /// WAL open, so SQLite does not delete it.
-    pub(crate) fn record(path: &Path, is_kept_open: bool) -> Self {
+    pub fn record(path: &Path, is_kept_open: bool) -> Self {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         // SQLite creates WAL and WAL index beside the resolved file, not beside a link to it.
         let resolved = fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone());
@@ -68,38 +68,48 @@ impl OpenedFiles {
         }
     }
 
+    /// Returns the path as the caller wrote it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether the path still leads to the opened database file. One system call.
+    pub fn state(&self) -> FileState {
+        state(&self.absolute, self.file)
+    }
+
     /// Fails if another file, or none, has the name of the database file. One system call.
-    pub(crate) fn check(&self) -> Result<()> {
-        match state(&self.absolute, self.file) {
-            State::Deleted => Err(Error::Deleted(self.path.clone())),
-            State::Replaced => Err(Error::Replaced(self.path.clone())),
-            State::Unchanged => Ok(()),
+    pub fn check(&self) -> Result<()> {
+        match self.state() {
+            FileState::Deleted => Err(Error::Deleted(self.path.clone())),
+            FileState::Replaced => Err(Error::Replaced(self.path.clone())),
+            FileState::Unchanged => Ok(()),
         }
     }
 
     /// Fails if the database file, its WAL or its WAL index was deleted or replaced.
-    pub(crate) fn check_all(&self) -> Result<()> {
+    pub fn check_all(&self) -> Result<()> {
         self.check()?;
         for sidecar in [&self.wal, &self.shm] {
             match sidecar.state() {
-                State::Deleted => return Err(Error::Deleted(sidecar.path.clone())),
-                State::Replaced => return Err(Error::Replaced(sidecar.path.clone())),
-                State::Unchanged => {}
+                FileState::Deleted => return Err(Error::Deleted(sidecar.path.clone())),
+                FileState::Replaced => return Err(Error::Replaced(sidecar.path.clone())),
+                FileState::Unchanged => {}
             }
         }
         Ok(())
     }
 
-    /// Keeps the WAL from being mixed with that of another database or process. Called before the writer closes.
-    pub(crate) fn before_close(&self, conn: &Connection) {
+    /// Keeps the WAL from being mixed with that of another database or process. Call it before the connection closes.
+    pub fn before_close(&self, conn: &Connection) {
         // The resolved path is checked: a link that was retargeted does not affect the file.
         match state(&self.resolved, self.file) {
             // Acknowledged writes are kept in a file that was moved. No other database uses this WAL yet.
-            State::Deleted => apply_wal(conn),
-            State::Replaced => {}
-            State::Unchanged => return self.preserve_foreign_wal(conn),
+            FileState::Deleted => apply_wal(conn),
+            FileState::Replaced => {}
+            FileState::Unchanged => return self.preserve_foreign_wal(conn),
         }
-        let is_unchanged = |file: &SidecarFile| file.identity.is_some() && file.state() == State::Unchanged;
+        let is_unchanged = |file: &SidecarFile| file.identity.is_some() && file.state() == FileState::Unchanged;
         if is_unchanged(&self.wal) {
             let wal = &self.wal.path;
             let is_empty = fs::metadata(wal).is_ok_and(|found| found.len() == 0);
@@ -124,13 +134,13 @@ impl OpenedFiles {
     /// delete the new one.
     fn preserve_foreign_wal(&self, conn: &Connection) {
         let (wal, shm) = (self.wal.state(), self.shm.state());
-        if (wal, shm) == (State::Unchanged, State::Unchanged) {
+        if (wal, shm) == (FileState::Unchanged, FileState::Unchanged) {
             return;
         }
-        if wal != State::Replaced && shm != State::Replaced {
+        if wal != FileState::Replaced && shm != FileState::Replaced {
             // No other process has opened the database since.
             apply_wal(conn);
-        } else if wal == State::Replaced {
+        } else if wal == FileState::Replaced {
             tracing::error!(
                 database = %display_path(&self.path),
                 "another process has created a new WAL; transactions of the old one that were not checkpointed are lost"
@@ -142,21 +152,24 @@ impl OpenedFiles {
     }
 }
 
-/// State of a path, compared with the file that was opened.
+/// What has become of an opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub enum FileState {
+    /// The path leads to the opened file, or that cannot be determined.
     Unchanged,
+    /// The file was deleted or moved away.
     Deleted,
+    /// The path leads to another file.
     Replaced,
 }
 
 /// Compares a path with the identity it had. Other errors are left to the next read or write.
-fn state(path: &Path, opened: Option<Identity>) -> State {
+fn state(path: &Path, opened: Option<Identity>) -> FileState {
     match identity(path) {
-        _ if opened.is_none() => State::Unchanged,
-        Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => State::Deleted,
-        Ok(found) if Some(found) != opened => State::Replaced,
-        _ => State::Unchanged,
+        _ if opened.is_none() => FileState::Unchanged,
+        Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => FileState::Deleted,
+        Ok(found) if Some(found) != opened => FileState::Replaced,
+        _ => FileState::Unchanged,
     }
 }
 
