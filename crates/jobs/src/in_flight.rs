@@ -19,8 +19,8 @@ pub(crate) struct InFlight {
     /// When the lease began or was last renewed, by both clocks.
     renewed: Mutex<(Instant, UtcTime)>,
     started: OnceLock<Instant>,
-    ended: AtomicBool,
     recorded: AtomicBool,
+    checkpointed: AtomicBool,
     /// Whether the cancellation of the task was requested in the store.
     cancel_requested: AtomicBool,
 }
@@ -29,12 +29,12 @@ impl InFlight {
     /// Creates the state of a task claimed at `now`, by both clocks.
     pub(crate) fn new(task: ClaimedTask, now: (Instant, UtcTime)) -> Self {
         InFlight {
+            checkpointed: AtomicBool::new(task.was_started()),
             task,
-            cancel_token: CancelToken::default(),
+            cancel_token: CancelToken::new(),
             claimed_at: now.0,
             renewed: Mutex::new(now),
             started: OnceLock::new(),
-            ended: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             cancel_requested: AtomicBool::new(false),
         }
@@ -71,19 +71,8 @@ impl InFlight {
         self.started.get_or_init(Instant::now);
     }
 
-    /// Records that the handler has ended. Returns how long it ran, if it was started.
-    pub(crate) fn end(&self) -> Option<Duration> {
-        self.ended.store(true, Ordering::SeqCst);
-        self.started().map(|start| start.elapsed())
-    }
-
     pub(crate) fn started(&self) -> Option<Instant> {
         self.started.get().copied()
-    }
-
-    /// Whether the handler has ended, or will not be started.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst)
     }
 
     /// Whether the start is recorded in the store.
@@ -93,5 +82,14 @@ impl InFlight {
 
     pub(crate) fn set_recorded(&self) {
         self.recorded.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the task may have checkpoints.
+    pub(crate) fn is_checkpointed(&self) -> bool {
+        self.checkpointed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_checkpointed(&self) {
+        self.checkpointed.store(true, Ordering::SeqCst);
     }
 }

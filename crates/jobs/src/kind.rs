@@ -153,11 +153,12 @@ impl TaskKind {
     pub(crate) fn classify(&self, task: &ClaimedTask, error: &TaskError, now: UtcTime) -> Disposition {
         let failed = task.attempts.saturating_add(1);
         let max_attempts = task.max_attempts.unwrap_or_else(|| self.retry.max_attempts());
+        let text = describe(error);
         let failure = TaskFailure {
-            reason: one_line(error),
+            reason: one_line(&text),
             step: error.step().map(str::to_owned),
-            details: Some(details(error, failed, max_attempts)),
-            output: exec::output_of(error).unwrap_or_else(|| beyond_first_line(error)),
+            output: exec::output_of(error).unwrap_or_else(|| beyond_first_line(&text)),
+            details: Some(details(error, text, failed, max_attempts)),
         };
         if error.class() == ErrorClass::Permanent || failed >= max_attempts {
             return Disposition::DeadLettered(failure);
@@ -167,26 +168,31 @@ impl TaskKind {
     }
 }
 
+/// The text of an error. Names the timeout as the kind's setting.
+fn describe(error: &TaskError) -> String {
+    let Cause::TimedOut(limit) = error.cause() else { return error.to_string() };
+    let step = error.step().map_or_else(String::new, |step| format!("{step}: "));
+    format!("{step}exceeded the timeout of {limit:?}")
+}
+
 /// The first line of an error, up to 500 characters, for tables; the details contain the whole error.
-fn one_line(error: &TaskError) -> String {
-    let text = error.to_string();
+fn one_line(text: &str) -> String {
     let line: String = text.lines().next().unwrap_or_default().chars().take(500).collect();
     if line.is_empty() { "no reason given".to_owned() } else { line }
 }
 
-fn beyond_first_line(error: &TaskError) -> Option<String> {
-    let text = error.to_string();
+fn beyond_first_line(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('\n')?;
     Some(rest.trim_end().to_owned()).filter(|rest| !rest.is_empty())
 }
 
-fn details(error: &TaskError, failed: u32, max_attempts: u32) -> String {
+fn details(error: &TaskError, mut text: String, failed: u32, max_attempts: u32) -> String {
     let class = match error.class() {
         ErrorClass::Transient => "transient",
         ErrorClass::Partial => "partial",
         ErrorClass::Permanent => "permanent",
     };
-    let mut text = format!("{error}\nclass: {class}, attempt {failed} of {max_attempts}");
+    text.push_str(&format!("\nclass: {class}, attempt {failed} of {max_attempts}"));
     if let Cause::Panic { backtrace, .. } = error.cause() {
         text.push_str(&format!("\n\nbacktrace:\n{backtrace}"));
     }

@@ -1,60 +1,153 @@
-//! One kind of task in a runner: its pool, its claims, and the counts of its outcomes.
+//! One kind of task in a runner: its claims, what its workers do with them, and the counts of its outcomes.
+//!
+//! Owns which disposition follows from the end of a task: the pool has decided whether it failed, panicked, exceeded its
+//! timeout or was rejected by the breaker. When dispositions are stored is decided in `task_source`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gristmill_pool::Pool;
+use gristmill_pool::error::Cause;
+use gristmill_pool::{Context, Outcome, TaskError, TaskResult};
 use gristmill_store::start_log::StartLog;
-use gristmill_store::tasks::{Disposition, UpdateResult};
+use gristmill_store::tasks::{ClaimedTask, Disposition, TaskUpdate};
 
 use crate::claims::Claims;
+use crate::in_flight::InFlight;
 use crate::kind::TaskKind;
+use crate::signals::DispatcherSignals;
+use crate::source::EndedQueue;
+use crate::stats::RunSummary;
+use crate::task_context::TaskContext;
 
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) completed: AtomicU64,
-    pub(crate) retried: AtomicU64,
-    pub(crate) dead_lettered: AtomicU64,
-    pub(crate) released: AtomicU64,
-    pub(crate) cancelled: AtomicU64,
-    pub(crate) lost: AtomicU64,
+/// Shortest time for which the open breaker postpones a task.
+const MIN_BREAKER_DELAY: Duration = Duration::from_millis(100);
+
+/// The outcome of a task, which the dispatcher has yet to store.
+pub(crate) struct PendingUpdate {
+    /// Index of the kind's [`KindRunner`].
+    pub(crate) runner: usize,
+    pub(crate) claim: Arc<InFlight>,
+    pub(crate) update: TaskUpdate,
+    /// How long the handler ran; `None` if it was not started or was cancelled.
+    pub(crate) run_time: Option<Duration>,
+}
+
+impl PendingUpdate {
+    fn new(runner: usize, claim: Arc<InFlight>, disposition: Disposition) -> Self {
+        let ClaimedTask { id, token, .. } = &claim.task;
+        let update = TaskUpdate { id: *id, token: token.clone(), disposition, checkpointed: claim.is_checkpointed() };
+        PendingUpdate { runner, update, run_time: None, claim }
+    }
+
+    /// Releases a task: another worker may claim it at once, and no attempt is counted.
+    pub(crate) fn released(runner: usize, claim: Arc<InFlight>) -> Self {
+        Self::new(runner, claim, Disposition::Released)
+    }
 }
 
 pub(crate) struct KindRunner {
+    pub(crate) index: usize,
     pub(crate) kind: Arc<TaskKind>,
-    pub(crate) pool: Pool<()>,
-    pub(crate) counts: Counts,
     pub(crate) lease: Duration,
+    pub(crate) signals: Arc<DispatcherSignals>,
+    pub(crate) ended: Arc<EndedQueue<PendingUpdate>>,
     pub(crate) start_log: Arc<StartLog>,
-    claims: Mutex<Claims>,
+    pub(crate) claims: Mutex<Claims>,
+    pub(crate) summary: Mutex<RunSummary>,
 }
 
 impl KindRunner {
-    pub(crate) fn new(kind: TaskKind, pool: Pool<()>, lease: Duration, start_log: Arc<StartLog>) -> Self {
-        let (counts, claims) = (Counts::default(), Mutex::default());
-        KindRunner { kind: Arc::new(kind), pool, counts, lease, start_log, claims }
-    }
-
     pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn summary(&self) -> MutexGuard<'_, RunSummary> {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn in_flight(&self) -> usize {
         self.claims().all().len()
     }
-}
 
-impl Counts {
-    pub(crate) fn count(&self, disposition: &Disposition, result: UpdateResult) {
-        let counter = match (result, disposition) {
-            (UpdateResult::Lost, _) => &self.lost,
-            (UpdateResult::Cancelled, _) => &self.cancelled,
-            (UpdateResult::DeadLettered(_), _) | (_, Disposition::DeadLettered(_)) => &self.dead_lettered,
-            (_, Disposition::Completed(_)) => &self.completed,
-            (_, Disposition::Retry(..)) => &self.retried,
-            (_, Disposition::Released | Disposition::Postponed(_)) => &self.released,
+    /// Body of a placeholder in the pool: runs the handler with the most urgent task, and returns the task's result.
+    /// A placeholder that starts no task returns "cancelled", which does not concern the breaker.
+    pub(crate) fn run_next(&self, context: &Context<Option<String>>) -> TaskResult<Option<String>> {
+        let _inside = self.signals.enter();
+        let Some(claim) = self.claims().next(context.task_id()) else { return Err(TaskError::cancelled()) };
+        if let Some(disposition) = self.refuse_start(&claim) {
+            self.claims().end(context.task_id());
+            self.complete(PendingUpdate::new(self.index, claim, disposition));
+            return Err(TaskError::cancelled());
+        }
+        claim.start();
+        let task = TaskContext { claim: &claim, context, signals: &self.signals, task_result: RefCell::default() };
+        (self.kind.handler)(&task)?;
+        Ok(task.task_result.take())
+    }
+
+    /// Callback of the pool: queues the outcome of a placeholder's task.
+    pub(crate) fn on_outcome(&self, outcome: Outcome<Option<String>>) {
+        let id = outcome.task.id;
+        let mut claims = self.claims();
+        if matches!(&outcome.result, Err(failure) if matches!(failure.error.cause(), Cause::BreakerOpen)) {
+            // The open breaker rejected the placeholder before it took a task.
+            claims.next(id);
+        }
+        let Some(claim) = claims.end(id) else { return };
+        drop(claims);
+        let now = || self.signals.store.now();
+        let disposition = match outcome.result {
+            Ok(task_result) => Disposition::Completed(task_result),
+            // An error after cancellation does not count as an attempt.
+            Err(_) if claim.cancel_token.is_cancelled() => Disposition::Released,
+            Err(failure) => match failure.error.cause() {
+                Cause::BreakerOpen if self.signals.is_stopping() => Disposition::Released,
+                Cause::BreakerOpen => {
+                    let delay = failure.error.retry_after().unwrap_or_default().max(MIN_BREAKER_DELAY);
+                    Disposition::Postponed(now().plus(delay))
+                }
+                _ => self.kind.classify(&claim.task, &failure.error, now()),
+            },
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        // A cancelled run does not show how long handlers take.
+        let is_complete = claim.started().is_some() && disposition != Disposition::Released;
+        let run_time = is_complete.then_some(outcome.duration);
+        self.complete(PendingUpdate { run_time, ..PendingUpdate::new(self.index, claim, disposition) });
+    }
+
+    fn complete(&self, pending: PendingUpdate) {
+        if self.ended.put(pending) {
+            self.signals.wake();
+        }
+    }
+
+    /// The disposition of a task that must not be started. Checks the claim in the store if the lease is more than half
+    /// over, because this process may have been suspended. Writes the start to the start log if it must be known before
+    /// the handler runs.
+    fn refuse_start(&self, claim: &InFlight) -> Option<Disposition> {
+        if self.signals.is_stopping() || claim.cancel_token.is_cancelled() {
+            return Some(Disposition::Released);
+        }
+        let store = &self.signals.store;
+        let ClaimedTask { id, token, .. } = &claim.task;
+        let now = (Instant::now(), store.now());
+        let logs = self.kind.logs_starts || claim.may_have_crashed();
+        let is_fresh = claim.lease_age(now) < self.lease / 2;
+        if is_fresh && (!logs || self.start_log.write(*id, token).is_ok()) {
+            return None;
+        }
+        match store.tasks().start(*id, token) {
+            Ok(true) => {
+                claim.set_recorded();
+                None
+            }
+            // The claim is lost: the store refuses this outcome, and the task is counted as lost then.
+            Ok(false) => Some(Disposition::Released),
+            Err(error) => {
+                tracing::warn!(task = id, %error, "cannot record the start of a task; retrying in 1 s");
+                Some(Disposition::Postponed(now.1.plus(Duration::from_secs(1))))
+            }
+        }
     }
 }

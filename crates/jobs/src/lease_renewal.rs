@@ -6,42 +6,56 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gristmill_pool::CancelToken;
 use gristmill_store::lease::{HeartbeatResult, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
 use crate::in_flight::InFlight;
 use crate::kind_runner::KindRunner;
-use crate::source::LeaseRenewer;
 
-pub(crate) struct TaskLeaseRenewer {
-    store: Store,
-    runner: Arc<KindRunner>,
+/// Renews the leases of one source, or the row of the worker in `workers`, on the thread `jobs-heartbeat`.
+pub(crate) struct LeaseRenewer {
     interval: Duration,
     due: Instant,
+    renew: Box<dyn FnMut() -> Result<(), Error> + Send>,
 }
 
-impl TaskLeaseRenewer {
-    pub(crate) fn new(store: Store, runner: Arc<KindRunner>) -> Self {
-        let interval = runner.lease / 10;
-        TaskLeaseRenewer { store, runner, interval, due: Instant::now() + interval }
+impl LeaseRenewer {
+    /// `renew`: renews leases of this duration in the store, and cancels the handlers whose lease is lost.
+    pub(crate) fn new(lease: Duration, renew: impl FnMut() -> Result<(), Error> + Send + 'static) -> Self {
+        let interval = lease / 10;
+        LeaseRenewer { interval, due: Instant::now() + interval, renew: Box::new(renew) }
+    }
+
+    fn renew(&mut self) {
+        let now = Instant::now();
+        self.due = now + self.interval;
+        if let Err(error) = (self.renew)() {
+            // Early, because the leases have not been renewed.
+            self.due = now + self.interval / 4;
+            tracing::warn!(%error, "cannot renew leases; retrying");
+        }
     }
 }
 
-impl LeaseRenewer for TaskLeaseRenewer {
-    fn due(&self) -> Instant {
-        self.due
+/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that
+/// never yields nor a dispatcher that waits for the disk can delay it.
+pub(crate) fn renew_until_stopped(mut renewers: Vec<LeaseRenewer>, stop: &CancelToken) {
+    while let Some(next) = renewers.iter().map(|renewer| renewer.due).min()
+        && !stop.wait_deadline(next)
+    {
+        let now = Instant::now();
+        renewers.iter_mut().filter(|renewer| renewer.due <= now).for_each(LeaseRenewer::renew);
     }
+}
 
-    fn renew(&mut self) -> Result<(), Error> {
-        let now = (Instant::now(), self.store.now());
-        self.due = now.0 + self.interval;
-        // A lease that began less than half an interval ago need not be renewed.
-        let old = |claim: &InFlight| claim.lease_age(now) >= self.interval / 2;
-        renew_leases(&self.store, &self.runner, old).inspect_err(|_| {
-            // Retry early: the leases have not been renewed.
-            self.due = now.0 + self.interval / 4;
-        })
-    }
+/// Renews the leases of a kind's tasks, except those that began less than half an interval ago.
+pub(crate) fn task_lease_renewer(store: Store, runner: Arc<KindRunner>) -> LeaseRenewer {
+    let min_age = runner.lease / 20;
+    LeaseRenewer::new(runner.lease, move || {
+        let now = (Instant::now(), store.now());
+        renew_leases(&store, &runner, |claim| claim.lease_age(now) >= min_age)
+    })
 }
 
 /// Renews the leases of a kind's tasks that `select` chooses, and cancels the handlers whose lease is lost.
@@ -79,7 +93,6 @@ pub(crate) struct Presence {
     worker: WorkerId,
     /// The shortest lease: a worker without a heartbeat for longer than this counts as dead.
     lease: Duration,
-    interval: Duration,
     renewed: Mutex<Option<Instant>>,
     busy: AtomicBool,
 }
@@ -88,7 +101,7 @@ impl Presence {
     pub(crate) fn new(store: Store, worker: WorkerId, leases: &[Duration]) -> Self {
         let lease = leases.iter().min().copied().unwrap_or_default();
         let (renewed, busy) = (Mutex::default(), AtomicBool::new(false));
-        Presence { store, worker, lease, interval: lease / 10, renewed, busy }
+        Presence { store, worker, lease, renewed, busy }
     }
 
     /// Writes the first heartbeat, before the worker claims anything.
@@ -97,11 +110,11 @@ impl Presence {
         if registered { Ok(()) } else { self.renew() }
     }
 
-    /// Writes a heartbeat, unless the last one is less than half an interval old.
+    /// Writes a heartbeat, unless the last one is less than half an interval of heartbeats old.
     pub(crate) fn renew(&self) -> Result<(), Error> {
         let now = Instant::now();
         let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-        if renewed.is_some_and(|last| now.duration_since(last) < self.interval / 2) {
+        if renewed.is_some_and(|last| now.duration_since(last) < self.lease / 20) {
             return Ok(());
         }
         self.store.workers().heartbeat(&self.worker, self.lease)?;
@@ -115,38 +128,16 @@ impl Presence {
         if busy { self.renew() } else { Ok(()) }
     }
 
+    /// Writes the heartbeats of a worker while it holds a claim.
+    pub(crate) fn renewer(self: Arc<Self>) -> LeaseRenewer {
+        LeaseRenewer::new(self.lease, move || if self.busy.load(Ordering::SeqCst) { self.renew() } else { Ok(()) })
+    }
+
     /// Removes the worker's row, when the worker has ended and holds nothing.
     pub(crate) fn remove(&self) {
         if let Err(error) = self.store.workers().remove(&self.worker) {
             // Harmless: the row of a worker without leases is removed once its process has ended.
             tracing::debug!(%error, "cannot remove the row of this worker");
         }
-    }
-}
-
-/// Writes the heartbeat of a worker that holds a claim.
-pub(crate) struct PresenceRenewer {
-    presence: Arc<Presence>,
-    due: Instant,
-}
-
-impl PresenceRenewer {
-    pub(crate) fn new(presence: Arc<Presence>) -> Self {
-        PresenceRenewer { due: Instant::now() + presence.interval, presence }
-    }
-}
-
-impl LeaseRenewer for PresenceRenewer {
-    fn due(&self) -> Instant {
-        self.due
-    }
-
-    fn renew(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
-        self.due = now + self.presence.interval;
-        if !self.presence.busy.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        self.presence.renew().inspect_err(|_| self.due = now + self.presence.interval / 4)
     }
 }

@@ -4,16 +4,17 @@
 //! is claimed and finished by its own transaction. The parts that differ by table are in `shared_tables`.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::error::{Cause, catch_panic};
-use gristmill_pool::{CancelToken, Pool, Task, TaskResult};
+use gristmill_pool::task::TaskId;
+use gristmill_pool::{CancelToken, Failure, Outcome, Pool, TaskError, TaskResult};
 use gristmill_store::lease::{HeartbeatResult, HeldLeases, LEASE, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
+use crate::lease_renewal::LeaseRenewer;
 use crate::signals::DispatcherSignals;
-use crate::source::{LeaseRenewer, PollMode, PollResult, WorkSource};
+use crate::source::{EndedQueue, PollMode, PollResult, WorkSource};
 
 /// A table without claimable rows is polled no more often than this while other sources are busy.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -26,7 +27,6 @@ const UNREADABLE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// A long handler must call [`is_cancelled`](Self::is_cancelled) regularly, and return
 /// [`TaskError::cancelled`](gristmill_pool::TaskError::cancelled) if it is.
 pub struct RowContext<'a, R> {
-    row: &'a R,
     claim: &'a RowClaim<R>,
     store: &'a Store,
 }
@@ -34,10 +34,16 @@ pub struct RowContext<'a, R> {
 impl<R> RowContext<'_, R> {
     /// The row as it was claimed.
     pub fn row(&self) -> &R {
-        self.row
+        &self.claim.row
     }
 
-    /// Whether the handler should return: the lease is lost, the row was cancelled, or the worker stops.
+    /// Token that is cancelled when the handler should return: the lease is lost, the row was cancelled, or the worker
+    /// stops.
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.claim.cancel_token
+    }
+
+    /// Whether the handler should return.
     pub fn is_cancelled(&self) -> bool {
         self.claim.cancel_token.is_cancelled()
     }
@@ -66,7 +72,7 @@ impl<R> RowContext<'_, R> {
 
 impl<R: fmt::Debug> fmt::Debug for RowContext<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RowContext").field("row", self.row).finish_non_exhaustive()
+        f.debug_struct("RowContext").field("row", self.row()).finish_non_exhaustive()
     }
 }
 
@@ -76,6 +82,8 @@ pub(crate) struct RowClaim<R> {
     pub(crate) token: Token,
     cancel_token: CancelToken,
     progress: Mutex<(u64, f64)>,
+    /// The pool's task that runs the row, once it is started.
+    task: OnceLock<TaskId>,
 }
 
 impl<R> RowClaim<R> {
@@ -84,161 +92,154 @@ impl<R> RowClaim<R> {
     }
 }
 
-pub(crate) trait LeasedRows: Send + Sync + 'static {
-    type Row: Send + Sync + 'static;
-    type Output: Send + 'static;
+pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
 
+/// What differs by table: how its rows are claimed, renewed, run and finished.
+pub(crate) struct Table<R, M> {
+    pub(crate) name: &'static str,
     /// Maximum number of rows that run at a time in this process.
-    fn workers(&self) -> usize;
-    fn name(&self) -> &'static str;
-    /// Whether the protocol has heartbeats for its rows. If not, leases are at least 300 seconds long.
-    fn has_heartbeat(&self) -> bool {
-        true
-    }
-    fn id(row: &Self::Row) -> String;
-    fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error>;
-    fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
-    fn heartbeat(&self, store: &Store, claim: &RowClaim<Self::Row>, lease: Duration) -> Result<HeartbeatResult, Error>;
+    pub(crate) workers: usize,
+    pub(crate) id: fn(&R) -> String,
+    pub(crate) recover: fn(&Store, HeldLeases) -> Result<usize, Error>,
+    pub(crate) claim: Box<dyn Fn(&Store, &Token, Duration) -> Result<Option<R>, Error> + Send + Sync>,
+    /// `None` if the protocol has no heartbeat for the rows. Leases are at least 300 seconds long then.
+    pub(crate) heartbeat: Option<fn(&Store, &RowClaim<R>, Duration) -> Result<HeartbeatResult, Error>>,
     /// Whether the claim still holds the row. It does not if the row was cancelled.
-    fn is_held(&self, _: &Store, _: &RowClaim<Self::Row>) -> Result<bool, Error> {
-        Ok(true)
-    }
-    fn run(&self, context: &RowContext<'_, Self::Row>, token: &Token) -> TaskResult<Self::Output>;
-    fn finish(
-        &self,
-        store: &Store,
-        claim: &RowClaim<Self::Row>,
-        result: &TaskResult<Self::Output>,
-    ) -> Result<(), Error>;
-    fn release(&self, store: &Store, claim: &RowClaim<Self::Row>) -> Result<(), Error>;
+    pub(crate) is_held: fn(&Store, &RowClaim<R>) -> Result<bool, Error>,
+    pub(crate) handler: Handler<R, M>,
+    pub(crate) finish: fn(&Store, &RowClaim<R>, Result<&M, &TaskError>) -> Result<(), Error>,
+    pub(crate) release: fn(&Store, &RowClaim<R>) -> Result<(), Error>,
 }
 
 type InFlightRows<R> = Mutex<Vec<Arc<RowClaim<R>>>>;
 
-/// A row and the result of its handler; `None` if the handler was not started.
-type EndedRow<T> = (Arc<RowClaim<<T as LeasedRows>::Row>>, Option<TaskResult<<T as LeasedRows>::Output>>);
+/// A row and the result of its handler.
+type EndedRow<R, M> = (Arc<RowClaim<R>>, Result<M, Failure>);
 
-pub(crate) struct LeasedTable<T: LeasedRows> {
+pub(crate) struct LeasedTable<R, M: Send + 'static> {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
-    table: Arc<T>,
+    table: Arc<Table<R, M>>,
     lease: Duration,
-    pool: Pool<()>,
-    in_flight: Arc<InFlightRows<T::Row>>,
-    ended: Arc<Mutex<Vec<EndedRow<T>>>>,
+    pool: Pool<M>,
+    in_flight: Arc<InFlightRows<R>>,
+    ended: Arc<EndedQueue<EndedRow<R, M>>>,
     next_poll: Instant,
     /// A claim was requested and has been deferred.
     deferred: bool,
 }
 
-impl<T: LeasedRows> LeasedTable<T> {
+impl<R: Send + Sync + 'static, M: Send + Sync + 'static> LeasedTable<R, M> {
     pub(crate) fn new(
         signals: Arc<DispatcherSignals>,
         worker: WorkerId,
-        table: T,
+        table: Table<R, M>,
         lease: Duration,
     ) -> Result<Self, crate::Error> {
-        let lease = if table.has_heartbeat() { lease } else { lease.max(LEASE) };
-        let pool = Pool::builder().name(table.name()).workers(table.workers()).keep_failures(0).build()?;
-        Ok(LeasedTable {
-            signals,
-            worker,
-            table: Arc::new(table),
-            lease,
-            pool,
-            in_flight: Arc::default(),
-            ended: Arc::default(),
-            next_poll: Instant::now(),
-            deferred: false,
-        })
+        let lease = if table.heartbeat.is_some() { lease } else { lease.max(LEASE) };
+        let in_flight: Arc<InFlightRows<R>> = Arc::default();
+        let ended: Arc<EndedQueue<EndedRow<R, M>>> = Arc::default();
+        let on_outcome = {
+            let (signals, in_flight, ended) = (signals.clone(), in_flight.clone(), ended.clone());
+            move |outcome: Outcome<M>| {
+                let claim = lock(&in_flight).iter().find(|claim| claim.task.get() == Some(&outcome.task.id)).cloned();
+                // A row whose claim was released when the runner stopped is not in flight.
+                if claim.is_some_and(|claim| ended.put((claim, outcome.result))) {
+                    signals.wake();
+                }
+            }
+        };
+        let builder = Pool::builder().name(table.name).workers(table.workers).keep_failures(0);
+        let pool = builder.build_with_callback(on_outcome)?;
+        let (table, next_poll) = (Arc::new(table), Instant::now());
+        Ok(LeasedTable { signals, worker, table, lease, pool, in_flight, ended, next_poll, deferred: false })
     }
 
-    pub(crate) fn lease_renewer(&self) -> Box<dyn LeaseRenewer> {
-        let interval = self.lease / 10;
-        Box::new(RowLeaseRenewer {
-            store: self.signals.store.clone(),
-            table: self.table.clone(),
-            in_flight: self.in_flight.clone(),
-            lease: self.lease,
-            due: Instant::now() + interval,
-        })
+    pub(crate) fn lease_renewer(&self) -> Option<LeaseRenewer> {
+        let (table, store, lease) = (self.table.clone(), self.signals.store.clone(), self.lease);
+        let (in_flight, heartbeat) = (self.in_flight.clone(), table.heartbeat?);
+        Some(LeaseRenewer::new(lease, move || {
+            let held: Vec<_> = lock(&in_flight).clone();
+            for claim in held {
+                let result = match heartbeat(&store, &claim, lease) {
+                    Err(Error::NotFound(_)) => HeartbeatResult::Lost,
+                    result => result?,
+                };
+                if result != HeartbeatResult::Kept {
+                    tracing::warn!(table = table.name, ?result, "the lease is lost; the handler is cancelled");
+                    claim.cancel_token.cancel();
+                }
+            }
+            Ok(())
+        }))
     }
 
     /// Stores the results of handlers that have ended.
     fn settle(&mut self) -> Result<usize, Error> {
-        let mut settled = 0;
-        loop {
-            let Some((claim, result)) = lock(&self.ended).pop() else { return Ok(settled) };
+        let mut ended = self.ended.take();
+        let count = ended.len();
+        while let Some((claim, result)) = ended.pop() {
             let store = &self.signals.store;
             let written = match &result {
                 // An error after cancellation does not count as an attempt.
-                Some(Err(_)) | None if claim.cancel_token.is_cancelled() || result.is_none() => {
-                    self.table.release(store, &claim)
-                }
-                Some(result) => self.table.finish(store, &claim, result),
-                None => Ok(()),
+                Err(_) if claim.cancel_token.is_cancelled() => (self.table.release)(store, &claim),
+                result => (self.table.finish)(store, &claim, result.as_ref().map_err(|failure| &*failure.error)),
             };
             match written {
                 Ok(()) => {}
                 // Another worker has claimed the row, or it was cancelled.
                 Err(Error::Conflict(reason) | Error::NotFound(reason)) => {
-                    tracing::warn!(table = self.table.name(), reason, "the result was refused");
+                    tracing::warn!(table = self.table.name, reason, "the result was refused");
                 }
                 Err(error) => {
-                    lock(&self.ended).push((claim, result));
+                    ended.push((claim, result));
+                    self.ended.put_back(ended);
                     return Err(error);
                 }
             }
             lock(&self.in_flight).retain(|other| !Arc::ptr_eq(other, &claim));
-            settled += 1;
         }
+        Ok(count)
     }
 
     /// Claims rows until every worker has one.
     fn claim(&mut self) -> Result<usize, Error> {
         let mut claimed = 0;
-        while lock(&self.in_flight).len() < self.table.workers() {
+        while self.in_flight() < self.table.workers {
             let token = self.worker.token();
-            let Some(row) = self.table.claim(&self.signals.store, &token, self.lease)? else { break };
+            let Some(row) = (self.table.claim)(&self.signals.store, &token, self.lease)? else { break };
             self.dispatch(row, token);
             claimed += 1;
         }
         Ok(claimed)
     }
 
-    fn dispatch(&self, row: T::Row, token: Token) {
-        let cancel_token = CancelToken::default();
-        let claim = Arc::new(RowClaim { row, token, cancel_token, progress: Mutex::default() });
+    fn dispatch(&self, row: R, token: Token) {
+        let (cancel_token, progress, task) = (CancelToken::new(), Mutex::default(), OnceLock::new());
+        let claim = Arc::new(RowClaim { row, token, cancel_token, progress, task });
         lock(&self.in_flight).push(claim.clone());
-        let (signals, table, ended) = (self.signals.clone(), self.table.clone(), self.ended.clone());
-        let task = Task::new(move |_| {
-            let _inside = signals.enter();
-            let result = (!signals.is_stopping()).then(|| {
-                let context = RowContext { row: &claim.row, claim: &claim, store: &signals.store };
-                // A panic fails this row only.
-                catch_panic(|| table.run(&context, &claim.token)).inspect_err(|error| {
-                    if let Cause::Panic { message, backtrace } = error.cause() {
-                        tracing::error!(table = table.name(), message, %backtrace, "a handler panicked");
-                    }
-                })
-            });
-            lock(&ended).push((claim, result));
-            signals.wake();
-            Ok(())
-        });
+        let (signals, table) = (self.signals.clone(), self.table.clone());
         // Fails only if the pool is closed, after the runner has ended.
-        drop(self.pool.submit_task(task));
+        drop(self.pool.submit(move |context| {
+            let _inside = signals.enter();
+            claim.task.get_or_init(|| context.task_id());
+            if signals.is_stopping() {
+                claim.cancel_token.cancel();
+                return Err(TaskError::cancelled());
+            }
+            (table.handler)(&RowContext { claim: &claim, store: &signals.store })
+        }));
     }
 }
 
-impl<T: LeasedRows> WorkSource for LeasedTable<T> {
+impl<R: Send + Sync + 'static, M: Send + Sync + 'static> WorkSource for LeasedTable<R, M> {
     fn recover(&mut self) -> Result<(), Error> {
         // Only the dispatcher claims and settles, so the held rows do not change during recovery.
         let held: Vec<_> = lock(&self.in_flight).clone();
-        let held = HeldLeases::new(&self.worker, held.iter().map(|claim| (T::id(&claim.row), &claim.token)));
-        let recovered = self.table.recover(&self.signals.store, held)?;
+        let held = HeldLeases::new(&self.worker, held.iter().map(|claim| ((self.table.id)(&claim.row), &claim.token)));
+        let recovered = (self.table.recover)(&self.signals.store, held)?;
         if recovered > 0 {
-            let table = self.table.name();
+            let table = self.table.name;
             tracing::warn!(table, recovered, "released rows of workers that died or did not renew leases");
         }
         Ok(())
@@ -256,7 +257,7 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
         let claimed = match self.claim() {
             // A row that another program wrote and that cannot be read pauses this table, and no other source.
             Err(error @ Error::Malformed(_)) => {
-                tracing::error!(table = self.table.name(), %error, "cannot read a claimable row; retrying in 30 s");
+                tracing::error!(table = self.table.name, %error, "cannot read a claimable row; retrying in 30 s");
                 self.deferred = false;
                 self.next_poll = now + UNREADABLE_RETRY_INTERVAL;
                 return Ok(PollResult { settled, claimed: 0, polled: true });
@@ -275,16 +276,16 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     }
 
     fn running(&self) -> usize {
-        self.in_flight().saturating_sub(lock(&self.ended).len())
+        self.in_flight().saturating_sub(self.ended.len())
     }
 
     fn apply_cancellations(&mut self) -> Result<(), Error> {
         let mut running = lock(&self.in_flight).clone();
         running.retain(|claim| !claim.cancel_token.is_cancelled());
         for claim in running {
-            if !self.table.is_held(&self.signals.store, &claim)? {
+            if !(self.table.is_held)(&self.signals.store, &claim)? {
                 tracing::info!(
-                    table = self.table.name(),
+                    table = self.table.name,
                     "the row was cancelled or its claim is lost; the handler is cancelled"
                 );
                 claim.cancel_token.cancel();
@@ -294,7 +295,7 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     }
 
     fn flush_after(&self) -> Option<Duration> {
-        if !lock(&self.ended).is_empty() {
+        if self.ended.len() > 0 {
             return Some(Duration::ZERO);
         }
         self.deferred.then(|| self.next_poll.saturating_duration_since(Instant::now()))
@@ -306,11 +307,9 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
 
     fn release_all(&mut self) -> Result<(), Error> {
         self.cancel_all();
-        let settled = self.settle();
-        let left = std::mem::take(&mut *lock(&self.in_flight));
-        let mut result = settled.map(drop);
-        for claim in left {
-            match self.table.release(&self.signals.store, &claim) {
+        let mut result = self.settle().map(drop);
+        for claim in std::mem::take(&mut *lock(&self.in_flight)) {
+            match (self.table.release)(&self.signals.store, &claim) {
                 Ok(()) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
                 Err(error) => result = Err(error),
             }
@@ -320,39 +319,6 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
 
     fn lease(&self) -> Duration {
         self.lease
-    }
-}
-
-struct RowLeaseRenewer<T: LeasedRows> {
-    store: Store,
-    table: Arc<T>,
-    in_flight: Arc<InFlightRows<T::Row>>,
-    lease: Duration,
-    due: Instant,
-}
-
-impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
-    fn due(&self) -> Instant {
-        self.due
-    }
-
-    fn renew(&mut self) -> Result<(), Error> {
-        let interval = self.lease / 10;
-        // Retry early if this fails, because the leases have not been renewed.
-        self.due = Instant::now() + interval / 4;
-        let held: Vec<_> = lock(&self.in_flight).clone();
-        for claim in held {
-            let result = match self.table.heartbeat(&self.store, &claim, self.lease) {
-                Err(Error::NotFound(_)) => HeartbeatResult::Lost,
-                result => result?,
-            };
-            if result != HeartbeatResult::Kept {
-                tracing::warn!(table = self.table.name(), ?result, "the lease is lost; the handler is cancelled");
-                claim.cancel_token.cancel();
-            }
-        }
-        self.due = Instant::now() + interval;
-        Ok(())
     }
 }
 

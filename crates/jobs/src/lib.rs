@@ -46,7 +46,6 @@ pub mod dead_letters;
 mod dispatcher;
 mod error;
 pub mod exec;
-mod execution;
 mod in_flight;
 mod kind;
 mod kind_runner;

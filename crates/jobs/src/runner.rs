@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_pool::clock::Clock;
-use gristmill_pool::{CancelToken, TaskResult};
+use gristmill_pool::{CancelToken, Pool, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::cleanup::CleanupRow;
 use gristmill_store::jobs::JobRow;
@@ -22,16 +22,13 @@ use crate::dispatcher::Dispatcher;
 use crate::error::Error;
 use crate::kind::TaskKind;
 use crate::kind_runner::KindRunner;
-use crate::lease_renewal::{Presence, PresenceRenewer};
-use crate::leased_table::{LeasedRows, LeasedTable, RowContext};
-use crate::shared_tables::{self, Handler, ThumbnailInfo};
+use crate::lease_renewal::{LeaseRenewer, Presence, renew_until_stopped};
+use crate::leased_table::{Handler, LeasedTable, RowContext, Table};
+use crate::shared_tables::{self, ThumbnailInfo};
 use crate::signals::{DispatcherSignals, WaitFor};
-use crate::source::{LeaseRenewer, WorkSource};
-use crate::stats::{RunSummary, RunnerStats};
+use crate::source::WorkSource;
+use crate::stats::{RunSummary, RunnerStats, TaskKindStats};
 use crate::task_source::{RunnerSettings, TaskSource};
-
-/// The heartbeat thread wakes this often if there are no leases to renew.
-const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long a stop waits for the threads of pools whose tasks have been released.
 const THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(50);
@@ -201,30 +198,30 @@ impl RunnerBuilder {
             renewers: vec![],
         };
         if let Some(handler) = jobs {
-            sources.add(shared_tables::Jobs(handler))?;
+            sources.add(shared_tables::jobs(handler))?;
         }
         if let Some((limits, handler)) = thumbnails {
-            sources.add(shared_tables::Thumbnails { handler, limits })?;
+            sources.add(shared_tables::thumbnails(limits, handler))?;
         }
         if let Some(handler) = cleanups {
-            sources.add(shared_tables::Cleanups(handler))?;
+            sources.add(shared_tables::cleanups(handler))?;
         }
-        sources.add(shared_tables::WalCheckpoints)?;
+        sources.add(shared_tables::wal_checkpoints())?;
         let Sources { mut sources, mut renewers, .. } = sources;
         let tasks = TaskSource::new(signals.clone(), worker.clone(), settings, kinds)?;
-        let runners = tasks.runners().to_vec();
+        let kinds = tasks.kinds();
         renewers.extend(tasks.lease_renewers());
         sources.push(Box::new(tasks));
 
         let leases: Vec<Duration> = sources.iter().map(|source| source.lease()).collect();
         let presence = Arc::new(Presence::new(store, worker.clone(), &leases));
-        renewers.push(Box::new(PresenceRenewer::new(presence.clone())));
+        renewers.push(presence.clone().renewer());
         let heartbeat_stop = CancelToken::new();
         let heartbeat = spawn("jobs-heartbeat", {
             let (signals, heartbeat_stop) = (signals.clone(), heartbeat_stop.clone());
             move || {
                 let _inside = signals.enter();
-                renew_leases_until_stopped(renewers, &heartbeat_stop);
+                renew_until_stopped(renewers, &heartbeat_stop);
             }
         })?;
         let recovery_interval = sources.iter().map(|source| source.lease()).min().unwrap_or(LEASE) / 4;
@@ -243,7 +240,7 @@ impl RunnerBuilder {
         });
         let dispatcher = dispatcher.inspect_err(|_| signals.stop(Duration::ZERO))?;
         let threads = Mutex::new(vec![dispatcher, heartbeat]);
-        Ok(RunnerHandle { signals, worker, runners, threads })
+        Ok(RunnerHandle { signals, worker, kinds, threads })
     }
 }
 
@@ -261,13 +258,13 @@ struct Sources {
     worker: WorkerId,
     lease: Duration,
     sources: Vec<Box<dyn WorkSource>>,
-    renewers: Vec<Box<dyn LeaseRenewer>>,
+    renewers: Vec<LeaseRenewer>,
 }
 
 impl Sources {
-    fn add(&mut self, table: impl LeasedRows) -> Result<(), Error> {
+    fn add<R: Send + Sync + 'static, M: Send + Sync + 'static>(&mut self, table: Table<R, M>) -> Result<(), Error> {
         let source = LeasedTable::new(self.signals.clone(), self.worker.clone(), table, self.lease)?;
-        self.renewers.push(source.lease_renewer());
+        self.renewers.extend(source.lease_renewer());
         self.sources.push(Box::new(source));
         Ok(())
     }
@@ -286,7 +283,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 pub struct RunnerHandle {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
-    runners: Vec<Arc<KindRunner>>,
+    /// The kinds of tasks, each with its pool.
+    kinds: Vec<(Arc<KindRunner>, Pool<Option<String>>)>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -333,16 +331,18 @@ impl RunnerHandle {
         // deadline, for threads that are about to end.
         let exit_deadline = Instant::now() + THREAD_EXIT_TIMEOUT;
         let end = end.map_or(exit_deadline, |end| end.min(exit_deadline));
-        self.runners.iter().for_each(|runner| runner.pool.cancel());
-        for runner in &self.runners {
-            runner.pool.shutdown(end.saturating_duration_since(Instant::now()));
+        self.kinds.iter().for_each(|(_, pool)| pool.cancel());
+        for (_, pool) in &self.kinds {
+            pool.shutdown(end.saturating_duration_since(Instant::now()));
         }
-        ended.map(|()| RunSummary::of(&self.runners))
+        let summaries = self.kinds.iter().map(|(runner, _)| RunSummary::of(runner));
+        ended.map(|()| summaries.fold(RunSummary::default(), RunSummary::plus))
     }
 
     /// Returns the counters of the tasks and pools, by kind.
     pub fn stats(&self) -> RunnerStats {
-        RunnerStats::of(self.worker(), &self.runners)
+        let kinds = self.kinds.iter().map(|(runner, pool)| TaskKindStats::of(runner, pool));
+        RunnerStats { worker: self.worker().to_owned(), kinds: kinds.collect() }
     }
 }
 
@@ -362,22 +362,5 @@ impl Drop for RunnerHandle {
 impl fmt::Debug for RunnerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunnerHandle").field("worker", &self.worker()).finish_non_exhaustive()
-    }
-}
-
-/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that
-/// never yields nor a dispatcher that waits for the disk can delay it.
-fn renew_leases_until_stopped(mut renewers: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
-    loop {
-        let next = renewers.iter().map(|renewer| renewer.due()).min().unwrap_or_else(|| Instant::now() + IDLE_INTERVAL);
-        if heartbeat_stop.wait_deadline(next) {
-            return;
-        }
-        let now = Instant::now();
-        for renewer in renewers.iter_mut().filter(|renewer| renewer.due() <= now) {
-            if let Err(error) = renewer.renew() {
-                tracing::warn!(%error, "cannot renew leases; retrying");
-            }
-        }
     }
 }

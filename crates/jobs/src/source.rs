@@ -1,9 +1,11 @@
-//! The interface of a source of work, as the dispatcher uses it.
+//! The interface of a source of work, as the dispatcher uses it, and the queue of work that has ended.
 //!
 //! Sources are polled in the order of the protocol: scan and hash jobs, thumbnails, thumbnail clean-up, WAL
 //! checkpoints, then tasks.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gristmill_store::{Error, UtcTime};
 
@@ -72,11 +74,51 @@ pub(crate) struct PollResult {
     pub(crate) polled: bool,
 }
 
-/// Renews the leases of one source, or the row of the worker in `workers`, on the thread `jobs-heartbeat`.
-pub(crate) trait LeaseRenewer: Send {
-    /// When [`renew`](Self::renew) must be called next.
-    fn due(&self) -> Instant;
+/// Work that has ended on its pool, which the dispatcher has yet to settle.
+pub(crate) struct EndedQueue<E> {
+    ended: Mutex<Vec<E>>,
+    /// At this length the dispatcher is woken and settles without waiting for more.
+    threshold: AtomicUsize,
+}
 
-    /// Renews the leases in the store and cancels the handlers whose lease is lost.
-    fn renew(&mut self) -> Result<(), Error>;
+impl<E> Default for EndedQueue<E> {
+    fn default() -> Self {
+        EndedQueue { ended: Mutex::default(), threshold: AtomicUsize::new(1) }
+    }
+}
+
+impl<E> EndedQueue<E> {
+    fn lock(&self) -> MutexGuard<'_, Vec<E>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(crate) fn set_threshold(&self, length: usize) {
+        self.threshold.store(length, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_due(&self, length: usize) -> bool {
+        length >= self.threshold.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn take(&self) -> Vec<E> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    pub(crate) fn put_back(&self, mut ended: Vec<E>) {
+        let mut lock = self.lock();
+        ended.append(&mut lock);
+        *lock = ended;
+    }
+
+    /// Adds an entry. Returns whether the dispatcher must be woken.
+    pub(crate) fn put(&self, ended: E) -> bool {
+        let mut lock = self.lock();
+        lock.push(ended);
+        let length = lock.len();
+        length == 1 || self.is_due(length)
+    }
 }

@@ -1,9 +1,7 @@
 //! Counters of a runner and its kinds.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use gristmill_pool::PoolStats;
+use gristmill_pool::{Pool, PoolStats};
+use gristmill_store::tasks::{Disposition, UpdateResult};
 use serde::Serialize;
 
 use crate::kind_runner::KindRunner;
@@ -28,30 +26,31 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    pub(crate) fn of(runners: &[Arc<KindRunner>]) -> Self {
-        let mut sum = RunSummary::default();
-        for one in runners.iter().map(|runner| RunSummary::of_one(runner)) {
-            sum.completed += one.completed;
-            sum.retried += one.retried;
-            sum.dead_lettered += one.dead_lettered;
-            sum.released += one.released;
-            sum.cancelled += one.cancelled;
-            sum.lost += one.lost;
-            sum.unfinished += one.unfinished;
-        }
-        sum
+    /// Counts a settled task.
+    pub(crate) fn count(&mut self, disposition: &Disposition, result: UpdateResult) {
+        *match (result, disposition) {
+            (UpdateResult::Lost, _) => &mut self.lost,
+            (UpdateResult::Cancelled, _) => &mut self.cancelled,
+            (UpdateResult::DeadLettered(_), _) | (_, Disposition::DeadLettered(_)) => &mut self.dead_lettered,
+            (_, Disposition::Completed(_)) => &mut self.completed,
+            (_, Disposition::Retry(..)) => &mut self.retried,
+            (_, Disposition::Released | Disposition::Postponed(_)) => &mut self.released,
+        } += 1;
     }
 
-    fn of_one(runner: &KindRunner) -> Self {
-        let counts = &runner.counts;
+    pub(crate) fn of(runner: &KindRunner) -> Self {
+        RunSummary { unfinished: runner.in_flight() as u64, ..*runner.summary() }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
         RunSummary {
-            completed: counts.completed.load(Ordering::Relaxed),
-            retried: counts.retried.load(Ordering::Relaxed),
-            dead_lettered: counts.dead_lettered.load(Ordering::Relaxed),
-            released: counts.released.load(Ordering::Relaxed),
-            cancelled: counts.cancelled.load(Ordering::Relaxed),
-            lost: counts.lost.load(Ordering::Relaxed),
-            unfinished: runner.in_flight() as u64,
+            completed: self.completed + other.completed,
+            retried: self.retried + other.retried,
+            dead_lettered: self.dead_lettered + other.dead_lettered,
+            released: self.released + other.released,
+            cancelled: self.cancelled + other.cancelled,
+            lost: self.lost + other.lost,
+            unfinished: self.unfinished + other.unfinished,
         }
     }
 }
@@ -76,24 +75,15 @@ pub struct TaskKindStats {
     pub pool: PoolStats,
 }
 
-impl RunnerStats {
-    pub(crate) fn of(worker: &str, runners: &[Arc<KindRunner>]) -> Self {
-        let kinds = runners.iter().map(|runner| TaskKindStats {
-            kind: runner.kind.name().to_owned(),
-            tasks: RunSummary::of_one(runner),
-            pool: pool_stats(runner),
-        });
-        RunnerStats { worker: worker.to_owned(), kinds: kinds.collect() }
+impl TaskKindStats {
+    pub(crate) fn of(runner: &KindRunner, pool: &Pool<Option<String>>) -> Self {
+        let claims = runner.claims();
+        let (unused, queued_unused) = claims.unused_placeholders();
+        let mut stats = pool.stats();
+        drop(claims);
+        stats.submitted = stats.submitted.saturating_sub(unused + queued_unused);
+        stats.failed = stats.failed.saturating_sub(unused);
+        stats.queued = stats.queued.saturating_sub(queued_unused as usize);
+        TaskKindStats { kind: runner.kind.name().to_owned(), tasks: RunSummary::of(runner), pool: stats }
     }
-}
-
-fn pool_stats(runner: &KindRunner) -> PoolStats {
-    let claims = runner.claims();
-    let (unused, queued_unused) = claims.unused_placeholders();
-    let mut stats = runner.pool.stats();
-    drop(claims);
-    stats.submitted = stats.submitted.saturating_sub(unused + queued_unused);
-    stats.completed = stats.completed.saturating_sub(unused);
-    stats.queued = stats.queued.saturating_sub(queued_unused as usize);
-    stats
 }

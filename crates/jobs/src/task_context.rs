@@ -3,7 +3,7 @@
 //! Owns access to the payload, the attempt, cancellation, checkpoints and the result. The handler's return value
 //! decides the outcome.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,9 @@ use crate::signals::DispatcherSignals;
 /// lease is lost, its timeout has expired, or the worker stops.
 pub struct TaskContext<'a> {
     pub(crate) claim: &'a InFlight,
-    pub(crate) context: &'a Context,
+    pub(crate) context: &'a Context<Option<String>>,
     pub(crate) signals: &'a DispatcherSignals,
-    pub(crate) store: &'a Store,
     pub(crate) task_result: RefCell<Option<String>>,
-    pub(crate) checkpointed: Cell<bool>,
 }
 
 impl TaskContext<'_> {
@@ -128,11 +126,13 @@ impl TaskContext<'_> {
     pub fn checkpoint<T: DeserializeOwned>(&self, step: &str) -> TaskResult<Option<T>> {
         // Checks the claim too: after the next owner has completed the task, it has no checkpoints, as if it were new.
         let saved = self
-            .store
+            .store()
             .checkpoints()
             .list_for_claim(self.id(), &self.task().token)
             .map_err(|error| self.checkpoint_error(error))?;
-        self.checkpointed.set(self.checkpointed.get() || !saved.is_empty());
+        if !saved.is_empty() {
+            self.claim.set_checkpointed();
+        }
         let Some(found) = saved.into_iter().find(|checkpoint| checkpoint.step == step) else {
             return Ok(None);
         };
@@ -145,8 +145,8 @@ impl TaskContext<'_> {
     /// there.
     pub fn save_checkpoint<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
         let data = serde_json::to_string(data)?;
-        self.checkpointed.set(true);
-        let saved = self.store.checkpoints().save(self.id(), &self.task().token, step, &data);
+        self.claim.set_checkpointed();
+        let saved = self.store().checkpoints().save(self.id(), &self.task().token, step, &data);
         saved.map_err(|error| self.checkpoint_error(error))
     }
 
@@ -171,7 +171,7 @@ impl TaskContext<'_> {
 
     /// The store that the task was claimed from, for example to enqueue further tasks.
     pub fn store(&self) -> &Store {
-        self.store
+        &self.signals.store
     }
 }
 

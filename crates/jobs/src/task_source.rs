@@ -4,14 +4,13 @@
 //! fit, so a task costs a fraction of a commit. The start of a handler is recorded by such a transaction too, once it
 //! has run for 100 ms: most tasks have ended by then, and their outcome implies that they were started.
 
-use std::cmp::Reverse;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+mod claiming;
+
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::breaker::{Breaker, BreakerState};
-use gristmill_pool::{Pool, Task};
-use gristmill_store::lease::{HeldLeases, Token, WorkerId};
+use gristmill_pool::Pool;
+use gristmill_store::lease::{HeldLeases, WorkerId};
 use gristmill_store::start_log::StartLog;
 use gristmill_store::tasks::{
     ClaimBatch, ClaimRequest, ClaimedTask, Disposition, ReplacementClaim, TaskFailure, UpdateResult, WorkerBatch,
@@ -19,16 +18,14 @@ use gristmill_store::tasks::{
 use gristmill_store::{Error, UtcTime};
 
 use crate::claim_ahead::ClaimAhead;
-use crate::claims::CrashCounts;
 use crate::cleanup::CleanupPool;
-use crate::execution::{CompletionQueue, Execution, PendingUpdate};
 use crate::in_flight::InFlight;
 use crate::kind::TaskKind;
-use crate::kind_runner::KindRunner;
-use crate::lease_renewal::{TaskLeaseRenewer, renew_leases};
+use crate::kind_runner::{KindRunner, PendingUpdate};
+use crate::lease_renewal::{LeaseRenewer, renew_leases, task_lease_renewer};
 use crate::process_groups::ProcessGroups;
 use crate::signals::DispatcherSignals;
-use crate::source::{LeaseRenewer, PollMode, PollResult, WorkSource};
+use crate::source::{EndedQueue, PollMode, PollResult, WorkSource};
 
 /// Outcomes wait up to 5 ms while other tasks are in flight, so that one transaction settles several.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
@@ -45,9 +42,6 @@ const ORPHAN_CHECKPOINT_RETENTION: Duration = Duration::from_secs(86_400);
 /// Maximum number of old tasks deleted in one transaction.
 const PRUNE_BATCH_SIZE: usize = 1_000;
 
-/// Interval between two checks whether an open breaker has closed.
-const BREAKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
-
 #[derive(Clone, Debug)]
 pub(crate) struct RunnerSettings {
     pub(crate) queues: Vec<String>,
@@ -63,8 +57,10 @@ pub(crate) struct TaskSource {
     worker: WorkerId,
     settings: RunnerSettings,
     runners: Vec<Arc<KindRunner>>,
+    /// The pool of each kind.
+    pools: Vec<Pool<Option<String>>>,
     estimates: Vec<ClaimAhead>,
-    completions: Arc<CompletionQueue>,
+    ended: Arc<EndedQueue<PendingUpdate>>,
     cleanup: CleanupPool,
     next_due: Option<UtcTime>,
 }
@@ -77,54 +73,41 @@ impl TaskSource {
         kinds: Vec<TaskKind>,
     ) -> Result<Self, crate::Error> {
         let start_log = Arc::new(StartLog::new(&signals.store, &worker));
-        let mut runners = Vec::with_capacity(kinds.len());
-        let mut estimates = Vec::with_capacity(kinds.len());
-        for kind in kinds {
+        let ended: Arc<EndedQueue<PendingUpdate>> = Arc::default();
+        let (mut runners, mut pools, mut estimates) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, kind) in kinds.into_iter().enumerate() {
             // A task claimed ahead counts towards a limit across processes and would keep others from reaching it.
             let estimate = ClaimAhead::new(kind.workers, kind.max_running.is_none());
-            let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
-            let pool = builder.queue_capacity(estimate.max_claimed()).clock(settings.clock.clone()).build()?;
-            let lease = kind.lease.unwrap_or(settings.lease);
-            runners.push(Arc::new(KindRunner::new(kind, pool, lease, start_log.clone())));
+            let mut builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
+            builder = builder.queue_capacity(estimate.max_claimed()).clock(settings.clock.clone());
+            builder = kind.timeout.into_iter().fold(builder, gristmill_pool::PoolBuilder::timeout);
+            builder = kind.breaker.clone().into_iter().fold(builder, gristmill_pool::PoolBuilder::breaker);
+            let runner = Arc::new(KindRunner {
+                index,
+                lease: kind.lease.unwrap_or(settings.lease),
+                kind: Arc::new(kind),
+                signals: signals.clone(),
+                ended: ended.clone(),
+                start_log: start_log.clone(),
+                claims: Mutex::default(),
+                summary: Mutex::default(),
+            });
+            let shared = runner.clone();
+            pools.push(builder.build_with_callback(move |outcome| shared.on_outcome(outcome))?);
+            runners.push(runner);
             estimates.push(estimate);
         }
-        let completions = Arc::new(CompletionQueue::default());
         let cleanup = CleanupPool::new(signals.clone())?;
-        Ok(TaskSource { signals, worker, settings, runners, estimates, completions, cleanup, next_due: None })
+        Ok(TaskSource { signals, worker, settings, runners, pools, estimates, ended, cleanup, next_due: None })
     }
 
-    pub(crate) fn runners(&self) -> &[Arc<KindRunner>] {
-        &self.runners
+    /// The kinds, each with its pool.
+    pub(crate) fn kinds(&self) -> Vec<(Arc<KindRunner>, Pool<Option<String>>)> {
+        self.runners.iter().cloned().zip(self.pools.iter().cloned()).collect()
     }
 
-    pub(crate) fn lease_renewers(&self) -> Vec<Box<dyn LeaseRenewer>> {
-        let renewer = |runner: &Arc<KindRunner>| -> Box<dyn LeaseRenewer> {
-            Box::new(TaskLeaseRenewer::new(self.signals.store.clone(), runner.clone()))
-        };
-        self.runners.iter().map(renewer).collect()
-    }
-
-    /// Releases tasks that wait for a worker: all of them when the runner stops, otherwise those above the capacity.
-    /// Appends them to `pending`.
-    fn release_excess(&self, pending: &mut Vec<PendingUpdate>) {
-        for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
-            let mut claims = runner.claims();
-            if claims.waiting() == 0 {
-                continue;
-            }
-            let count = if self.signals.is_stopping() {
-                claims.waiting()
-            } else {
-                let settled = pending.iter().filter(|pending| pending.runner == index).count();
-                let in_flight = claims.all().len().saturating_sub(settled);
-                let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
-                // Only if a task has waited: the estimate changes with each slow run, and most tasks start soon.
-                let is_over = in_flight > estimate.release_above(capacity);
-                if is_over && claims.has_waited(WAITING_CHECK_INTERVAL) { in_flight - capacity } else { 0 }
-            };
-            let released = claims.take_least_urgent(count);
-            pending.extend(released.into_iter().map(|claim| PendingUpdate::released(index, claim)));
-        }
+    pub(crate) fn lease_renewers(&self) -> impl Iterator<Item = LeaseRenewer> {
+        self.runners.iter().map(|runner| task_lease_renewer(self.signals.store.clone(), runner.clone()))
     }
 
     /// Starts to record: of handlers that have run for `time`, and of those that were started and are released.
@@ -155,107 +138,12 @@ impl TaskSource {
             self.signals.store.tasks().apply(WorkerBatch { started, updates, claims: requests, replacements })?;
         for (claim, is_held) in starts.iter().zip(&batch.started) {
             claim.set_recorded();
-            if !is_held && !claim.has_ended() {
+            if !is_held && self.runners.iter().any(|runner| runner.claims().is_running(claim)) {
                 tracing::warn!(task = claim.task.id, "the claim is lost; the handler is cancelled");
                 claim.cancel_token.cancel();
             }
         }
         Ok(batch)
-    }
-
-    /// Number of claimed tasks of a kind, and of those whose worker crashed before. Tasks in `pending` do not count:
-    /// they are settled by the next transaction.
-    fn unsettled(&self, index: usize, pending: &[PendingUpdate]) -> (usize, CrashCounts) {
-        let claims = self.runners[index].claims();
-        let (mut in_flight, mut crashes) = (claims.all().len(), claims.crash_counts());
-        for PendingUpdate { claim, .. } in pending.iter().filter(|pending| pending.runner == index) {
-            let held = claims.all().get(&claim.task.id);
-            if held.is_some_and(|held| Arc::ptr_eq(held, claim)) {
-                in_flight -= 1;
-                crashes.remove(claim);
-            }
-        }
-        (in_flight, crashes)
-    }
-
-    /// Requests for as many tasks as fit, and for more urgent tasks that replace waiting ones. Sets `next_due` for
-    /// kinds that must wait for their breaker.
-    fn claim_requests(&mut self, pending: &[PendingUpdate]) -> (Vec<ClaimRequest>, Vec<ReplacementClaim>) {
-        let (mut requests, mut replacements) = (Vec::new(), Vec::new());
-        self.next_due = None;
-        let unsettled: Vec<(usize, CrashCounts)> =
-            (0..self.runners.len()).map(|index| self.unsettled(index, pending)).collect();
-        // One at a time in the whole process: if two ran together, it would be unknown which of them crashed it.
-        let crashed_often: usize = unsettled.iter().map(|(_, crashes)| crashes.crashed_often).sum();
-        for ((runner, estimate), (in_flight, crashes)) in self.runners.iter().zip(&self.estimates).zip(unsettled) {
-            let claims = runner.claims();
-            let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
-            // Tasks that free workers are about to start are not replaced.
-            let replaceable = claims.waiting().min(in_flight.saturating_sub(runner.kind.workers));
-            let (waiting, least_urgent) = (claims.waiting(), claims.least_urgent());
-            drop(claims);
-            let mut limit = capacity.saturating_sub(in_flight);
-            let mut may_replace = true;
-            match runner.kind.breaker.as_ref().map(|breaker| breaker.stats().state) {
-                // Claimed tasks would only be postponed.
-                Some(BreakerState::Open) => {
-                    (limit, may_replace) = (0, false);
-                    self.next_due = Some(self.signals.store.now().plus(BREAKER_POLL_INTERVAL));
-                }
-                // Claims one task, which becomes the probe.
-                Some(BreakerState::HalfOpen) => {
-                    let is_probe_wanted =
-                        waiting == 0 && runner.kind.breaker.as_ref().is_some_and(Breaker::would_permit);
-                    (limit, may_replace) = (limit.min(usize::from(is_probe_wanted)), false);
-                    if !is_probe_wanted {
-                        self.next_due = Some(self.signals.store.now().plus(BREAKER_POLL_INTERVAL));
-                    }
-                }
-                Some(BreakerState::Closed) | None => {}
-            }
-            let request = |queue: &String, limit: usize, token: &Token| ClaimRequest {
-                queue: queue.clone(),
-                kind: runner.kind.name.as_ref().to_owned(),
-                limit,
-                max_running: runner.kind.max_running,
-                max_crashed_once: runner.kind.workers.saturating_sub(crashes.crashed_once),
-                max_crashed_often: 1usize.saturating_sub(crashed_often),
-                lease: runner.lease,
-                token: token.clone(),
-            };
-            if limit > 0 {
-                // One token for all queues: they share the limit.
-                let token = self.worker.token();
-                requests.extend(self.settings.queues.iter().map(|queue| request(queue, limit, &token)));
-            }
-            let extra = replaceable.min(estimate.max_claimed().saturating_sub(in_flight + limit));
-            if let Some((rank, Reverse(priority), _)) = least_urgent.filter(|_| may_replace && extra > 0) {
-                let token = self.worker.token();
-                replacements.extend(self.settings.queues.iter().take(rank + 1).enumerate().map(|(nth, queue)| {
-                    ReplacementClaim {
-                        claim: request(queue, extra, &token),
-                        above_priority: (nth == rank).then_some(priority),
-                    }
-                }));
-            }
-        }
-        (requests, replacements)
-    }
-
-    /// Releases the least urgent waiting tasks, one for each replacement that was claimed, where more tasks are claimed
-    /// than fit. `replaced`: the kind of each replacement.
-    fn release_replaced(&self, replaced: &[Arc<str>]) {
-        let mut released = Vec::new();
-        for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
-            let replaced = replaced.iter().filter(|kind| **kind == runner.kind.name).count();
-            let mut claims = runner.claims();
-            let (in_flight, capacity) = (claims.all().len(), estimate.capacity(claims.busy_for(runner.kind.workers)));
-            if in_flight > estimate.release_above(capacity) {
-                let held = claims.take_least_urgent(replaced.min(in_flight - capacity));
-                released.extend(held.into_iter().map(|claim| PendingUpdate::released(index, claim)));
-            }
-        }
-        self.completions.put_back(released);
     }
 
     /// Removes settled tasks from the claims, counts their outcomes, and submits clean-ups of dead letters.
@@ -271,7 +159,7 @@ impl TaskSource {
                 // A task that is released for another one is not counted as released by this runner.
                 let was_not_started = update.disposition == Disposition::Released && claim.started().is_none();
                 if !was_not_started || self.signals.is_stopping() || *settled != UpdateResult::Done {
-                    runner.counts.count(&update.disposition, *settled);
+                    runner.summary().count(&update.disposition, *settled);
                 }
                 if let UpdateResult::DeadLettered(id) = *settled
                     && runner.kind.cleanup.is_some()
@@ -304,7 +192,7 @@ impl TaskSource {
             match batch {
                 Ok(batch) => self.on_settled(&[one], &batch),
                 Err(error) if is_fatal(&error) || error.is_transient() => {
-                    self.completions.put_back(std::iter::once(one).chain(rest).collect());
+                    self.ended.put_back(std::iter::once(one).chain(rest).collect());
                     return Err(error);
                 }
                 // The dead letter cannot be stored either: recovery releases the task when its lease has expired.
@@ -331,19 +219,10 @@ impl TaskSource {
             let missing = claims.missing_placeholders();
             drop(claims);
             for _ in 0..missing {
-                let (signals, completions, runner) = (self.signals.clone(), self.completions.clone(), runner.clone());
-                let timeout = runner.kind.timeout;
-                let pool = runner.clone();
-                let mut task = Task::new(move |context| {
-                    let Some(claim) = runner.claims().next() else { return Ok(()) };
-                    Execution { signals, completions, runner, index, claim }.run(context)
-                });
-                if let Some(limit) = timeout {
-                    task = task.timeout(limit);
-                }
+                let runner = runner.clone();
                 // Fails only if the pool is closed, after the runner has ended. It is never full, because no more tasks
                 // are claimed than fit.
-                drop(pool.pool.submit_task(task));
+                drop(self.pools[index].submit(move |context| runner.run_next(context)));
             }
         }
     }
@@ -362,7 +241,7 @@ impl TaskSource {
     /// Sets the number of outcomes that are stored without waiting for more: half of the tasks in flight.
     fn set_threshold(&self) {
         let in_flight: usize = self.runners.iter().map(|runner| runner.in_flight()).sum();
-        self.completions.threshold.store((in_flight / 2).max(1), Ordering::SeqCst);
+        self.ended.set_threshold((in_flight / 2).max(1));
     }
 }
 
@@ -385,7 +264,7 @@ impl WorkSource for TaskSource {
 
     fn poll(&mut self, mode: PollMode) -> Result<PollResult, Error> {
         let claims = mode != PollMode::SettleOnly;
-        let mut pending = self.completions.take();
+        let mut pending = self.ended.take();
         self.release_excess(&mut pending);
         let requests = if claims { self.claim_requests(&pending) } else { Default::default() };
         let starts = self.unrecorded_starts(&pending, RECORD_START_AFTER);
@@ -398,7 +277,7 @@ impl WorkSource for TaskSource {
             Ok(batch) => batch,
             // Nothing was written: the outcomes are stored later, and the leases are renewed until then.
             Err(error) if is_fatal(&error) || error.is_transient() || pending.is_empty() => {
-                self.completions.put_back(pending);
+                self.ended.put_back(pending);
                 return Err(error);
             }
             Err(error) => {
@@ -447,7 +326,7 @@ impl WorkSource for TaskSource {
 
     fn running(&self) -> usize {
         let waiting: usize = self.runners.iter().map(|runner| runner.claims().waiting()).sum();
-        self.in_flight().saturating_sub(self.completions.len() + waiting)
+        self.in_flight().saturating_sub(self.ended.len() + waiting)
     }
 
     fn apply_cancellations(&mut self) -> Result<(), Error> {
@@ -466,15 +345,15 @@ impl WorkSource for TaskSource {
                 }
             }
         }
-        self.completions.put_back(released);
+        self.ended.put_back(released);
         Ok(())
     }
 
     fn flush_after(&self) -> Option<Duration> {
         let now = Instant::now();
-        let mut flush_after = match self.completions.len() {
+        let mut flush_after = match self.ended.len() {
             0 => None,
-            len if len >= self.completions.threshold.load(Ordering::SeqCst) => return Some(Duration::ZERO),
+            len if self.ended.is_due(len) => return Some(Duration::ZERO),
             _ => Some(FLUSH_INTERVAL),
         };
         let mut shorten = |time: Duration| flush_after = Some(flush_after.map_or(time, |sooner| sooner.min(time)));
@@ -498,7 +377,7 @@ impl WorkSource for TaskSource {
 
     fn release_all(&mut self) -> Result<(), Error> {
         self.cancel_all();
-        let mut pending = self.completions.take();
+        let mut pending = self.ended.take();
         for (index, runner) in self.runners.iter().enumerate() {
             let claims = runner.claims();
             let left =
