@@ -58,41 +58,12 @@ impl<'a> CommandRun<'a> {
     /// SIGTERM and, after the time that `grace` returns for that end, SIGKILL. The command is recorded in `groups` under
     /// the name `work` while it runs.
     pub async fn run(
-        self,
-        groups: &ProcessGroups,
-        work: &str,
-        cancelled: impl Future<Output = ()>,
-        grace: impl Fn(CommandEnd) -> Duration,
-    ) -> Result<CommandOutput, CommandError> {
-        // The tasks that read outputs which are still open are detached.
-        Ok(self.run_with_outputs(groups, work, cancelled, grace).await?.0)
-    }
-
-    /// Runs the command as [`run`](Self::run) does, on this thread.
-    pub(super) fn run_blocking(
-        self,
-        groups: &ProcessGroups,
-        work: &str,
-        cancelled: impl Future<Output = ()>,
-        grace: impl Fn(CommandEnd) -> Duration,
-    ) -> Result<CommandOutput, CommandError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (output, mut outputs) = runtime.block_on(self.run_with_outputs(groups, work, cancelled, grace))?;
-        if !outputs.iter().all(|output| output.reader.is_finished()) {
-            // Children of the command write to its outputs, and would be killed by SIGPIPE if these were closed.
-            let read = move || runtime.block_on(read_to_end(&mut outputs));
-            drop(std::thread::Builder::new().name("exec-output".to_owned()).spawn(read));
-        }
-        Ok(output)
-    }
-
-    async fn run_with_outputs(
         mut self,
         groups: &ProcessGroups,
         work: &str,
         cancelled: impl Future<Output = ()>,
         grace: impl Fn(CommandEnd) -> Duration,
-    ) -> Result<(CommandOutput, [Output; 2]), CommandError> {
+    ) -> Result<CommandOutput, CommandError> {
         let stdin = match self.stdin {
             Some(contents) => stdin_file(contents).map_err(CommandError::Stdin)?,
             None => Stdio::null(),
@@ -106,13 +77,12 @@ impl<'a> CommandRun<'a> {
         let mut child = spawned.map_err(CommandError::Start)?;
         let mut group = ProcessGroup(child.id());
         child.id().into_iter().for_each(|leader| record.started(leader));
-        let mut outputs = [
-            Output::read(child.stdout.take(), self.output_limit),
-            Output::read(child.stderr.take(), self.output_limit),
-        ];
+        let (stdout, stdout_reader) = read_output(child.stdout.take(), self.output_limit);
+        let (stderr, stderr_reader) = read_output(child.stderr.take(), self.output_limit);
+        let mut readers = vec![stdout_reader, stderr_reader];
         let end = tokio::select! {
             biased;
-            status = child.wait() => CommandEnd::Exited(status?),
+            status = child.wait() => CommandEnd::Exited(status.map_err(CommandError::Wait)?),
             () = sleep(self.timeout) => CommandEnd::TimedOut,
             () = cancelled => CommandEnd::Cancelled,
         };
@@ -123,10 +93,30 @@ impl<'a> CommandRun<'a> {
         }
         if end != CommandEnd::Cancelled {
             // A child of the command may keep the outputs open for longer.
-            let _ = tokio::time::timeout(OUTPUT_TIMEOUT, read_to_end(&mut outputs)).await;
+            let _ = tokio::time::timeout(OUTPUT_TIMEOUT, join(&mut readers)).await;
         }
-        let [stdout, stderr] = outputs.each_ref().map(Output::text);
-        Ok((CommandOutput { end, stdout, stderr }, outputs))
+        let [stdout, stderr] = [stdout, stderr].map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).text());
+        Ok(CommandOutput { end, stdout, stderr, readers })
+    }
+
+    /// Runs the command as [`run`](Self::run) does, on this thread.
+    pub fn run_blocking(
+        self,
+        groups: &ProcessGroups,
+        work: &str,
+        cancelled: impl Future<Output = ()>,
+        grace: impl Fn(CommandEnd) -> Duration,
+    ) -> Result<CommandOutput, CommandError> {
+        // Takes about 12 µs to create, of 1 ms to run a command.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Wait)?;
+        let mut output = runtime.block_on(self.run(groups, work, cancelled, grace))?;
+        let mut readers = std::mem::take(&mut output.readers);
+        if !readers.iter().all(JoinHandle::is_finished) {
+            // Children of the command write to its outputs, and would be killed by SIGPIPE if these were closed.
+            let read = move || runtime.block_on(join(&mut readers));
+            drop(std::thread::Builder::new().name("exec-output".to_owned()).spawn(read));
+        }
+        Ok(output)
     }
 }
 
@@ -149,7 +139,7 @@ pub enum CommandEnd {
 }
 
 /// The end of a command, with the part of its output that was kept.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CommandOutput {
     /// How the command ended.
     pub end: CommandEnd,
@@ -157,6 +147,8 @@ pub struct CommandOutput {
     pub stdout: String,
     /// The kept part of the standard error.
     pub stderr: String,
+    /// The tasks that read the outputs, which children of the command may hold open.
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl CommandOutput {
@@ -175,12 +167,6 @@ pub enum CommandError {
     Start(io::Error),
     /// It could not be waited for, or the runtime for that could not be created.
     Wait(io::Error),
-}
-
-impl From<io::Error> for CommandError {
-    fn from(error: io::Error) -> Self {
-        CommandError::Wait(error)
-    }
 }
 
 /// What an exit status says about the work of a command, unless the caller knows better.
@@ -240,36 +226,28 @@ impl fmt::Display for CommandFailure {
 
 impl Error for CommandFailure {}
 
-/// One output of a command, and the task that reads it to its end. The output ends when the last process that can write
-/// to it ends, possibly long after the command.
-struct Output {
-    kept: Arc<Mutex<BoundedOutput>>,
-    reader: JoinHandle<()>,
-}
-
-impl Output {
-    fn read(pipe: Option<impl AsyncRead + Unpin + Send + 'static>, limit: OutputLimit) -> Self {
-        let kept = Arc::new(Mutex::new(BoundedOutput::new(limit)));
-        let shared = kept.clone();
-        let reader = tokio::spawn(async move {
-            let Some(mut pipe) = pipe else { return };
-            let mut buffer = vec![0; 16 << 10];
-            while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-                shared.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
-            }
-        });
-        Output { kept, reader }
-    }
-
-    fn text(&self) -> String {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).text()
-    }
+/// Starts a task that reads an output to its end. The output ends when the last process that can write to it ends,
+/// possibly long after the command.
+fn read_output(
+    pipe: Option<impl AsyncRead + Unpin + Send + 'static>,
+    limit: OutputLimit,
+) -> (Arc<Mutex<BoundedOutput>>, JoinHandle<()>) {
+    let kept = Arc::new(Mutex::new(BoundedOutput::new(limit)));
+    let shared = kept.clone();
+    let reader = tokio::spawn(async move {
+        let Some(mut pipe) = pipe else { return };
+        let mut buffer = vec![0; 16 << 10];
+        while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
+        }
+    });
+    (kept, reader)
 }
 
 /// Waits until the outputs have been read to their ends.
-async fn read_to_end(outputs: &mut [Output]) {
-    for output in outputs {
-        let _ = (&mut output.reader).await;
+async fn join(readers: &mut [JoinHandle<()>]) {
+    for reader in readers.iter_mut().filter(|reader| !reader.is_finished()) {
+        let _ = reader.await;
     }
 }
 
@@ -326,122 +304,5 @@ impl ProcessGroup {
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(true);
-    }
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use std::future::{pending, ready};
-    use std::os::unix::process::ExitStatusExt;
-    use std::path::Path;
-
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(600);
-
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    fn run_of(script: &str) -> CommandRun<'static> {
-        CommandRun::new(shell(script), OutputLimit::last(100))
-    }
-
-    fn groups(folder: &Path) -> ProcessGroups {
-        ProcessGroups::for_database(&folder.join("work.db"))
-    }
-
-    fn make_fifo(folder: &Path) -> String {
-        let fifo = folder.join("fifo").to_str().unwrap().to_owned();
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        fifo
-    }
-
-    #[derive(Clone, Copy, PartialEq)]
-    enum Event {
-        None,
-        Timeout,
-        Cancel,
-    }
-
-    fn end_of(script: &str, event: Event, limit: Duration, grace: Duration) -> CommandOutput {
-        let folder = tempfile::tempdir().unwrap();
-        let cancelled = async move { if event == Event::Cancel { ready(()).await } else { pending().await } };
-        let run = run_of(script).stdin(Some(b"input")).timeout((event == Event::Timeout).then_some(limit));
-        let output = run.run_blocking(&groups(folder.path()), "a test", cancelled, |_| grace).unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the record is deleted");
-        output
-    }
-
-    #[test]
-    fn end_and_output_follow_from_the_state_of_the_command_and_the_event() {
-        use Event::{Cancel, None, Timeout};
-        let exited = |raw: i32| CommandEnd::Exited(ExitStatus::from_raw(raw));
-        let ignores_term = "trap '' TERM; echo a; while :; do sleep 600; done";
-        // After SIGTERM it writes more than a pipe holds.
-        let writes_after_term = "trap 'head -c 1000000 /dev/zero; echo b; exit' TERM; while :; do sleep 0.1; done";
-        let long_line = format!("…{}", "x".repeat(100));
-        for (script, event, grace, end, stdout) in [
-            ("echo a; exit 3", None, LONG, exited(3 << 8), "a\n"),
-            ("kill -9 $$", None, LONG, exited(9), ""),
-            ("cat", None, LONG, exited(0), "input"),
-            ("printf '\\377'", None, LONG, exited(0), "\u{fffd}"),
-            ("head -c 1000000 /dev/zero | tr '\\0' x", None, LONG, exited(0), &long_line),
-            ("echo a; exec sleep 600", Timeout, LONG, CommandEnd::TimedOut, "a\n"),
-            (writes_after_term, Timeout, LONG, CommandEnd::TimedOut, "b\n"),
-            (ignores_term, Timeout, Duration::ZERO, CommandEnd::TimedOut, "a\n"),
-            ("exec sleep 600", Cancel, LONG, CommandEnd::Cancelled, ""),
-            (ignores_term, Cancel, Duration::ZERO, CommandEnd::Cancelled, ""),
-        ] {
-            // A slow machine needs a longer timeout to reach the state.
-            let limits = [Duration::from_millis(100), Duration::from_secs(2), Duration::from_secs(60)];
-            let outputs = limits.map(|limit| move || end_of(script, event, limit, grace));
-            let is_expected = |output: &CommandOutput| (output.end, output.stdout.ends_with(stdout)) == (end, true);
-            assert!(outputs.iter().any(|output| is_expected(&output())), "{script}");
-        }
-    }
-
-    #[test]
-    fn children_left_by_the_command_can_write_to_its_output() {
-        let folder = tempfile::tempdir().unwrap();
-        let fifo = make_fifo(folder.path());
-        // The child waits until the command has ended, writes to its output, and reports the exit status of that.
-        let script = format!("(trap '' PIPE; cat {fifo}; echo late; echo $? > {fifo}) & exit 0");
-        let run = || run_of(&script).run_blocking(&groups(folder.path()), "a test", pending(), |_| LONG);
-        assert!(run().is_ok());
-        std::fs::write(&fifo, "").unwrap();
-        assert_eq!(std::fs::read_to_string(&fifo).unwrap(), "0\n");
-    }
-
-    #[test]
-    fn dropped_run_kills_the_command_and_its_children() {
-        let folder = tempfile::tempdir().unwrap();
-        let fifo = make_fifo(folder.path());
-        let script = format!("sleep 600 > {fifo} & exec sleep 600");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let groups = groups(folder.path());
-        runtime.block_on(async {
-            let started = async {
-                let opened = tokio::task::spawn_blocking(|| File::open(fifo));
-                opened.await.unwrap().unwrap()
-            };
-            let mut opened = tokio::select! {
-                _ = run_of(&script).run(&groups, "a test", pending(), |_| LONG) => panic!("the command ended"),
-                opened = started => opened,
-            };
-            // The end is read when the last process that can write to it has ended.
-            assert_eq!(io::copy(&mut opened, &mut io::sink()).unwrap(), 0);
-        });
-    }
-
-    #[test]
-    fn failed_start_is_an_error_and_leaves_no_record() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = CommandRun::new(Command::new("/no/such/program"), OutputLimit::last(10));
-        let error = run.run_blocking(&groups(folder.path()), "a test", pending(), |_| LONG).unwrap_err();
-        assert!(matches!(&error, CommandError::Start(error) if error.kind() == io::ErrorKind::NotFound), "{error:?}");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }
