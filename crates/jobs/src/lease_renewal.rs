@@ -91,17 +91,15 @@ pub(crate) fn renew_leases(
 pub(crate) struct Presence {
     store: Store,
     worker: WorkerId,
-    /// The shortest lease: a worker without a heartbeat for longer than this counts as dead.
     lease: Duration,
     renewed: Mutex<Option<Instant>>,
     busy: AtomicBool,
 }
 
 impl Presence {
-    pub(crate) fn new(store: Store, worker: WorkerId, leases: &[Duration]) -> Self {
-        let lease = leases.iter().min().copied().unwrap_or_default();
-        let (renewed, busy) = (Mutex::default(), AtomicBool::new(false));
-        Presence { store, worker, lease, renewed, busy }
+    /// `lease`: the shortest lease. A worker without a heartbeat for longer than this counts as dead.
+    pub(crate) fn new(store: Store, worker: WorkerId, lease: Duration) -> Self {
+        Presence { store, worker, lease, renewed: Mutex::default(), busy: AtomicBool::new(false) }
     }
 
     /// Writes the first heartbeat, before the worker claims anything.

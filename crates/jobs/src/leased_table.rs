@@ -130,12 +130,12 @@ pub(crate) struct LeasedTable<R, M: Send + 'static> {
 }
 
 impl<R: Send + Sync + 'static, M: Send + Sync + 'static> LeasedTable<R, M> {
-    pub(crate) fn new(
-        signals: Arc<DispatcherSignals>,
-        worker: WorkerId,
+    pub(crate) fn boxed(
+        signals: &Arc<DispatcherSignals>,
+        worker: &WorkerId,
         table: Table<R, M>,
         lease: Duration,
-    ) -> Result<Self, crate::Error> {
+    ) -> Result<Box<dyn WorkSource>, crate::Error> {
         let lease = if table.heartbeat.is_some() { lease } else { lease.max(LEASE) };
         let in_flight: Arc<InFlightRows<R>> = Arc::default();
         let ended: Arc<EndedQueue<EndedRow<R, M>>> = Arc::default();
@@ -151,27 +151,9 @@ impl<R: Send + Sync + 'static, M: Send + Sync + 'static> LeasedTable<R, M> {
         };
         let builder = Pool::builder().name(table.name).workers(table.workers).keep_failures(0);
         let pool = builder.build_with_callback(on_outcome)?;
-        let (table, next_poll) = (Arc::new(table), Instant::now());
-        Ok(LeasedTable { signals, worker, table, lease, pool, in_flight, ended, next_poll, deferred: false })
-    }
-
-    pub(crate) fn lease_renewer(&self) -> Option<LeaseRenewer> {
-        let (table, store, lease) = (self.table.clone(), self.signals.store.clone(), self.lease);
-        let (in_flight, heartbeat) = (self.in_flight.clone(), table.heartbeat?);
-        Some(LeaseRenewer::new(lease, move || {
-            let held: Vec<_> = lock(&in_flight).clone();
-            for claim in held {
-                let result = match heartbeat(&store, &claim, lease) {
-                    Err(Error::NotFound(_)) => HeartbeatResult::Lost,
-                    result => result?,
-                };
-                if result != HeartbeatResult::Kept {
-                    tracing::warn!(table = table.name, ?result, "the lease is lost; the handler is cancelled");
-                    claim.cancel_token.cancel();
-                }
-            }
-            Ok(())
-        }))
+        let (signals, worker, table) = (signals.clone(), worker.clone(), Arc::new(table));
+        let next_poll = Instant::now();
+        Ok(Box::new(LeasedTable { signals, worker, table, lease, pool, in_flight, ended, next_poll, deferred: false }))
     }
 
     /// Stores the results of handlers that have ended.
@@ -319,6 +301,26 @@ impl<R: Send + Sync + 'static, M: Send + Sync + 'static> WorkSource for LeasedTa
 
     fn lease(&self) -> Duration {
         self.lease
+    }
+
+    fn lease_renewers(&self) -> Vec<LeaseRenewer> {
+        let Some(heartbeat) = self.table.heartbeat else { return Vec::new() };
+        let (table, store, in_flight) = (self.table.name, self.signals.store.clone(), self.in_flight.clone());
+        let lease = self.lease;
+        vec![LeaseRenewer::new(lease, move || {
+            let held: Vec<_> = lock(&in_flight).clone();
+            for claim in held {
+                let result = match heartbeat(&store, &claim, lease) {
+                    Err(Error::NotFound(_)) => HeartbeatResult::Lost,
+                    result => result?,
+                };
+                if result != HeartbeatResult::Kept {
+                    tracing::warn!(table, ?result, "the lease is lost; the handler is cancelled");
+                    claim.cancel_token.cancel();
+                }
+            }
+            Ok(())
+        })]
     }
 }
 

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::kind::TaskKind;
 use crate::kind_runner::KindRunner;
 use crate::lease_renewal::{LeaseRenewer, Presence, renew_until_stopped};
-use crate::leased_table::{Handler, LeasedTable, RowContext, Table};
+use crate::leased_table::{Handler, LeasedTable, RowContext};
 use crate::shared_tables::{self, ThumbnailInfo};
 use crate::signals::{DispatcherSignals, WaitFor};
 use crate::source::WorkSource;
@@ -189,33 +189,27 @@ impl RunnerBuilder {
         let signals = Arc::new(DispatcherSignals::new(store.clone()));
         let worker = WorkerId::new(&name);
         let watcher = store.watch()?;
+        let lease = settings.lease;
         // In the order of the protocol, which is the order in which sources are polled.
-        let mut sources = Sources {
-            signals: signals.clone(),
-            worker: worker.clone(),
-            lease: settings.lease,
-            sources: vec![],
-            renewers: vec![],
-        };
+        let mut sources: Vec<Box<dyn WorkSource>> = Vec::new();
         if let Some(handler) = jobs {
-            sources.add(shared_tables::jobs(handler))?;
+            sources.push(LeasedTable::boxed(&signals, &worker, shared_tables::jobs(handler), lease)?);
         }
         if let Some((limits, handler)) = thumbnails {
-            sources.add(shared_tables::thumbnails(limits, handler))?;
+            sources.push(LeasedTable::boxed(&signals, &worker, shared_tables::thumbnails(limits, handler), lease)?);
         }
         if let Some(handler) = cleanups {
-            sources.add(shared_tables::cleanups(handler))?;
+            sources.push(LeasedTable::boxed(&signals, &worker, shared_tables::cleanups(handler), lease)?);
         }
-        sources.add(shared_tables::wal_checkpoints())?;
-        let Sources { mut sources, mut renewers, .. } = sources;
+        sources.push(LeasedTable::boxed(&signals, &worker, shared_tables::wal_checkpoints(), lease)?);
         let tasks = TaskSource::new(signals.clone(), worker.clone(), settings, kinds)?;
         let kinds = tasks.kinds();
-        renewers.extend(tasks.lease_renewers());
         sources.push(Box::new(tasks));
 
-        let leases: Vec<Duration> = sources.iter().map(|source| source.lease()).collect();
-        let presence = Arc::new(Presence::new(store, worker.clone(), &leases));
-        renewers.push(presence.clone().renewer());
+        let shortest = sources.iter().map(|source| source.lease()).min().unwrap_or(LEASE);
+        let presence = Arc::new(Presence::new(store, worker.clone(), shortest));
+        let renewers = sources.iter().flat_map(|source| source.lease_renewers());
+        let renewers: Vec<LeaseRenewer> = renewers.chain([presence.clone().renewer()]).collect();
         let heartbeat_stop = CancelToken::new();
         let heartbeat = spawn("jobs-heartbeat", {
             let (signals, heartbeat_stop) = (signals.clone(), heartbeat_stop.clone());
@@ -224,8 +218,7 @@ impl RunnerBuilder {
                 renew_until_stopped(renewers, &heartbeat_stop);
             }
         })?;
-        let recovery_interval = sources.iter().map(|source| source.lease()).min().unwrap_or(LEASE) / 4;
-        let recovery_interval = recovery_interval.clamp(Duration::from_millis(50), Duration::from_secs(30));
+        let recovery_interval = (shortest / 4).clamp(Duration::from_millis(50), Duration::from_secs(30));
         let dispatcher = spawn("jobs-dispatcher", {
             let signals = signals.clone();
             move || {
@@ -250,23 +243,6 @@ impl fmt::Debug for RunnerBuilder {
             .field("settings", &self.settings)
             .field("kinds", &self.kinds)
             .finish_non_exhaustive()
-    }
-}
-
-struct Sources {
-    signals: Arc<DispatcherSignals>,
-    worker: WorkerId,
-    lease: Duration,
-    sources: Vec<Box<dyn WorkSource>>,
-    renewers: Vec<LeaseRenewer>,
-}
-
-impl Sources {
-    fn add<R: Send + Sync + 'static, M: Send + Sync + 'static>(&mut self, table: Table<R, M>) -> Result<(), Error> {
-        let source = LeasedTable::new(self.signals.clone(), self.worker.clone(), table, self.lease)?;
-        self.renewers.extend(source.lease_renewer());
-        self.sources.push(Box::new(source));
-        Ok(())
     }
 }
 
@@ -311,7 +287,7 @@ impl RunnerHandle {
     /// Waits up to `limit` until the runner has ended; `None` if it has not. Without a stop it ends only when the store
     /// fails permanently.
     pub fn wait_ended(&self, limit: Duration) -> Option<Result<(), Error>> {
-        self.signals.wait_ended(Some(limit))
+        self.signals.wait_ended(limit)
     }
 
     /// Stops the runner: nothing more is claimed, running handlers finish, and the call returns within the deadline. In
@@ -321,7 +297,7 @@ impl RunnerHandle {
         let end = Instant::now().checked_add(deadline);
         self.signals.stop(deadline);
         self.signals.check_outside_handler("stop")?;
-        let ended = self.signals.wait_ended(None).unwrap_or(Ok(()));
+        let ended = self.signals.wait_ended(Duration::MAX).unwrap_or(Ok(()));
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic has been logged already.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gristmill_pool::CancelToken;
 use gristmill_store::{ChangeWatcher, Store};
 
 use crate::error::Error;
@@ -21,9 +22,11 @@ pub(crate) struct DispatcherSignals {
     pub(crate) store: Store,
     /// The dispatcher sleeps, or is about to.
     asleep: AtomicBool,
-    stopping: AtomicBool,
+    stopping: CancelToken,
     state: Mutex<State>,
     changed: Condvar,
+    /// Cancelled when the dispatcher has ended.
+    ended: CancelToken,
 }
 
 #[derive(Default)]
@@ -37,7 +40,7 @@ struct State {
     /// Number of callers that wait for [`WaitFor::Idle`].
     await_idle: usize,
     deadlines: Option<Deadlines>,
-    ended: Option<Result<(), Error>>,
+    result: Option<Result<(), Error>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,8 @@ impl DispatcherSignals {
         DispatcherSignals {
             store,
             asleep: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
+            stopping: CancelToken::new(),
+            ended: CancelToken::new(),
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -98,7 +102,7 @@ impl DispatcherSignals {
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst)
+        self.stopping.is_cancelled()
     }
 
     pub(crate) fn deadlines(&self) -> Option<Deadlines> {
@@ -116,7 +120,7 @@ impl DispatcherSignals {
         let mut state = self.state();
         state.deadlines = Some(state.deadlines.filter(|old| old.release <= new.release).unwrap_or(new));
         drop(state);
-        self.stopping.store(true, Ordering::SeqCst);
+        self.stopping.cancel();
         self.asleep.store(false, Ordering::SeqCst);
         self.changed.notify_all();
         ChangeWatcher::wake(&self.store);
@@ -168,11 +172,11 @@ impl DispatcherSignals {
             WaitFor::NoDueTasks => state.no_due_tasks >= request,
             WaitFor::Idle => state.idle >= request,
         };
-        while !acked(&state) && state.ended.is_none() {
+        while !acked(&state) && state.result.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.await_idle -= usize::from(wait == WaitFor::Idle);
-        state.ended.clone().unwrap_or(Ok(()))
+        state.result.clone().unwrap_or(Ok(()))
     }
 
     fn address(&self) -> usize {
@@ -190,21 +194,14 @@ impl DispatcherSignals {
 
     /// Stores the dispatcher's result and wakes the waiting callers.
     pub(crate) fn set_ended(&self, result: Result<(), Error>) {
-        self.state().ended = Some(result);
+        self.state().result = Some(result);
         self.changed.notify_all();
+        self.ended.cancel();
     }
 
     /// Waits up to `limit` until the dispatcher has ended. Returns `None` if it has not.
-    pub(crate) fn wait_ended(&self, limit: Option<Duration>) -> Option<Result<(), Error>> {
-        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut state = self.state();
-        while state.ended.is_none() {
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                break;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state.ended.clone()
+    pub(crate) fn wait_ended(&self, limit: Duration) -> Option<Result<(), Error>> {
+        self.ended.wait_timeout(limit);
+        self.state().result.clone()
     }
 }

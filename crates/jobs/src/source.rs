@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use gristmill_store::{Error, UtcTime};
 
+use crate::lease_renewal::LeaseRenewer;
+
 /// Claims rows, runs them on its pools, and settles them.
 pub(crate) trait WorkSource: Send {
     /// Releases rows whose worker has died or has not renewed its lease.
@@ -54,6 +56,9 @@ pub(crate) trait WorkSource: Send {
 
     /// Duration of its shortest lease.
     fn lease(&self) -> Duration;
+
+    /// Renews its leases. Called once, when the runner starts.
+    fn lease_renewers(&self) -> Vec<LeaseRenewer>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -106,10 +106,6 @@ impl TaskSource {
         self.runners.iter().cloned().zip(self.pools.iter().cloned()).collect()
     }
 
-    pub(crate) fn lease_renewers(&self) -> impl Iterator<Item = LeaseRenewer> {
-        self.runners.iter().map(|runner| task_lease_renewer(self.signals.store.clone(), runner.clone()))
-    }
-
     /// Starts to record: of handlers that have run for `time`, and of those that were started and are released.
     fn unrecorded_starts(&self, pending: &[PendingUpdate], time: Duration) -> Vec<Arc<InFlight>> {
         let mut starts: Vec<Arc<InFlight>> = Vec::new();
@@ -394,6 +390,10 @@ impl WorkSource for TaskSource {
 
     fn next_due(&self) -> Option<UtcTime> {
         self.next_due
+    }
+
+    fn lease_renewers(&self) -> Vec<LeaseRenewer> {
+        self.runners.iter().map(|runner| task_lease_renewer(self.signals.store.clone(), runner.clone())).collect()
     }
 
     fn lease(&self) -> Duration {
