@@ -15,11 +15,11 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::Serialize;
 
 pub use self::file::export_to_file;
-use crate::error::{Error, Result};
+use crate::database::read_only;
+use crate::error::{Error, Failure, Result};
 use crate::import::handle::{ImportHandle, add};
-use crate::import::names::quoted;
-use crate::import::output_db::read_only;
 use crate::lexer::Cursor;
+use crate::sql::{Sql, quoted, quoted_names, values};
 use crate::types::Type;
 
 /// Result of an export.
@@ -63,41 +63,18 @@ pub fn export(
     handle: &Arc<ImportHandle>,
 ) -> Result<ExportSummary> {
     let started = Instant::now();
-    let failed = |error: rusqlite::Error| Error::sqlite(database, &error);
-    let mut conn = read_only(database)?;
-    let watched = handle.clone();
-    conn.progress_handler(CANCEL_CHECK_STEPS, Some(move || watched.is_cancelled())).map_err(failed)?;
-    let transaction = conn.unchecked_transaction().map_err(failed)?;
-    let table = ExportTable::read(&transaction, table).map_err(failed)?;
-    let table = table.map_err(|why| Error::Invalid(format!("{}: {why}", database.display())))?;
+    let conn = read_only(database, handle.cancel_token())?;
     let mut writer = RowWriter { output, line: Vec::new(), rows: 0, bytes: 0 };
-    writer.write(&transaction, &table, handle).map_err(|error| match error {
-        ExportError::Sqlite(error) => failed(error),
-        ExportError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Cancelled,
-        ExportError::Output(error) => Error::System(format!("cannot write the rows: {error}")),
-        ExportError::Value(why) => Error::Invalid(format!("the table {:?}: {why}", table.table)),
-        ExportError::Cancelled => Error::Cancelled,
-    })?;
+    let mut export = || {
+        let transaction = conn.unchecked_transaction()?;
+        let table = ExportTable::read(&transaction, database, table)?;
+        writer.write(&transaction, &table, handle)?;
+        Ok(table)
+    };
+    let table = export().map_err(|failure: Failure| failure.at(database))?;
     let (rows, bytes) = (writer.rows, writer.bytes);
     let columns = table.columns.len() as u64;
     Ok(ExportSummary { table: table.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
-}
-
-/// SQLite checks for cancellation after this many of its virtual machine steps: every few milliseconds.
-const CANCEL_CHECK_STEPS: i32 = 100_000;
-
-enum ExportError {
-    Sqlite(rusqlite::Error),
-    Output(io::Error),
-    /// JSON cannot represent a value.
-    Value(String),
-    Cancelled,
-}
-
-impl From<rusqlite::Error> for ExportError {
-    fn from(error: rusqlite::Error) -> Self {
-        ExportError::Sqlite(error)
-    }
 }
 
 struct ExportTable {
@@ -119,16 +96,17 @@ struct Column {
 
 impl ExportTable {
     /// Reads the definition of the table. The inner error says why it cannot be exported.
-    fn read(conn: &Connection, name: &str) -> rusqlite::Result<Result<Self, String>> {
+    fn read(conn: &Connection, database: &Path, name: &str) -> Result<Self, Failure> {
+        let refused = |why: String| Err(Error::table(name, format!("{}: {why}", database.display())).into());
         let sql = "SELECT name, type, wr FROM pragma_table_list
             WHERE schema = 'main' AND lower(name) = lower(?1) AND type <> 'shadow'";
         let found = conn.query_row(sql, [name], |row| {
             Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
         });
         let (table, has_rowid) = match found.optional()? {
-            None => return Ok(Err(missing(conn, name)?)),
+            None => return refused(missing(conn, name)?),
             Some((table, kind, _)) if kind == "view" => {
-                return Ok(Err(format!("{table:?} is a view, which has no row order; export a table")));
+                return refused(format!("{table:?} is a view, which has no row order; export a table"));
             }
             Some((table, _, without_rowid)) => (table, !without_rowid),
         };
@@ -136,7 +114,7 @@ impl ExportTable {
         let found = statement.query_map([&table], |row| {
             Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
         })?;
-        let found: Vec<(String, String, i64)> = found.collect::<rusqlite::Result<_>>()?;
+        let found: Vec<(String, String, i64)> = found.collect::<Sql<_>>()?;
         let mut keys: Vec<(i64, &str)> =
             found.iter().filter(|(_, _, key)| *key > 0).map(|(name, _, key)| (*key, name.as_str())).collect();
         keys.sort_unstable();
@@ -145,7 +123,7 @@ impl ExportTable {
             let is_free = |name: &&str| !found.iter().any(|(column, _, _)| column.eq_ignore_ascii_case(name));
             ["rowid", "_rowid_", "oid"].iter().find(|name| is_free(name)).map(|name| (*name).to_owned())
         } else {
-            Some(keys.iter().map(|(_, name)| quoted(name)).collect::<Vec<_>>().join(", "))
+            Some(quoted_names(keys.iter().map(|(_, name)| *name)))
         };
         let order = order.map(|order| format!(" ORDER BY {order}")).unwrap_or_default();
         let columns = found.iter().map(|(name, kind, key)| {
@@ -156,11 +134,11 @@ impl ExportTable {
         });
         let mut table = ExportTable { table, columns: columns.collect(), order };
         table.find_json(conn)?;
-        Ok(Ok(table))
+        Ok(table)
     }
 
     /// Finds the columns whose texts are all JSON. Stops reading when no candidate is left.
-    fn find_json(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+    fn find_json(&mut self, conn: &Connection) -> Sql<()> {
         let mut candidates: Vec<usize> = (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
         let mut statement = conn.prepare(&self.select())?;
         let mut rows = statement.query([])?;
@@ -187,16 +165,15 @@ impl ExportTable {
     }
 
     fn select(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(|column| quoted(&column.name)).collect();
-        format!("SELECT {} FROM {}{}", names.join(", "), quoted(&self.table), self.order)
+        let names = quoted_names(self.columns.iter().map(|column| column.name.as_str()));
+        format!("SELECT {names} FROM {}{}", quoted(&self.table), self.order)
     }
 }
 
-fn missing(conn: &Connection, name: &str) -> rusqlite::Result<String> {
-    let mut statement = conn.prepare(
-        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
-    )?;
-    let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+fn missing(conn: &Connection, name: &str) -> Sql<String> {
+    let sql =
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name";
+    let names: Vec<String> = values(conn, sql, [])?;
     let more = if names.len() > 10 { ", …" } else { "" };
     let listed: Vec<&str> = names.iter().take(10).map(String::as_str).collect();
     Ok(match listed.is_empty() {
@@ -223,33 +200,33 @@ struct RowWriter<'a> {
 }
 
 impl RowWriter<'_> {
-    fn write(&mut self, conn: &Connection, table: &ExportTable, handle: &ImportHandle) -> Result<(), ExportError> {
+    fn write(&mut self, conn: &Connection, table: &ExportTable, handle: &ImportHandle) -> Result<(), Failure> {
         let mut statement = conn.prepare(&table.select())?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             if handle.is_cancelled() {
-                return Err(ExportError::Cancelled);
+                return Err(Error::Cancelled.into());
             }
             self.line.clear();
             for (index, column) in table.columns.iter().enumerate() {
                 self.line.push(if index == 0 { b'{' } else { b',' });
                 self.line.extend_from_slice(&column.key);
-                self.value(column, row.get_ref(index)?)?;
+                self.value(table, column, row.get_ref(index)?)?;
             }
             self.line.extend_from_slice(b"}\n");
-            self.output.write_all(&self.line).map_err(ExportError::Output)?;
+            self.output.write_all(&self.line).map_err(output_failed)?;
             self.rows += 1;
             self.bytes += self.line.len() as u64;
             add(&handle.rows, 1);
             add(&handle.bytes_read, self.line.len() as u64);
         }
-        self.output.flush().map_err(ExportError::Output)
+        Ok(self.output.flush().map_err(output_failed)?)
     }
 
-    fn value(&mut self, column: &Column, value: ValueRef<'_>) -> Result<(), ExportError> {
-        let unsupported = |what: &str| {
-            let (name, row) = (&column.name, self.rows + 1);
-            ExportError::Value(format!("the column {name:?} of row {row} holds {what}, which JSON lacks"))
+    fn value(&mut self, table: &ExportTable, column: &Column, value: ValueRef<'_>) -> Result<()> {
+        let unsupported = |found: &'static str| {
+            let (table, column) = (table.table.clone(), column.name.clone());
+            Error::Value { table, column, row: self.rows + 1, found }
         };
         match value {
             ValueRef::Null => self.line.extend_from_slice(b"null"),
@@ -258,11 +235,13 @@ impl RowWriter<'_> {
             }
             ValueRef::Integer(value) => self.line.extend_from_slice(value.to_string().as_bytes()),
             ValueRef::Real(value) if !value.is_finite() => return Err(unsupported("an infinite number")),
-            ValueRef::Real(value) => serde_json::to_writer(&mut self.line, &value).map_err(io_error)?,
+            ValueRef::Real(value) => {
+                serde_json::to_writer(&mut self.line, &value).map_err(|error| output_failed(error.into()))?
+            }
             ValueRef::Text(text) if column.is_json => self.line.extend_from_slice(text),
             ValueRef::Text(text) => {
                 let text = std::str::from_utf8(text).map_err(|_| unsupported("text that is not UTF-8"))?;
-                serde_json::to_writer(&mut self.line, text).map_err(io_error)?;
+                serde_json::to_writer(&mut self.line, text).map_err(|error| output_failed(error.into()))?;
             }
             ValueRef::Blob(_) => return Err(unsupported("a BLOB")),
         }
@@ -270,6 +249,10 @@ impl RowWriter<'_> {
     }
 }
 
-fn io_error(error: serde_json::Error) -> ExportError {
-    ExportError::Output(error.into())
+/// The reader of a pipe, such as `head`, may have read enough.
+fn output_failed(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Error::Cancelled,
+        _ => Error::Output(Arc::new(error)),
+    }
 }

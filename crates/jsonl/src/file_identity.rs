@@ -44,18 +44,14 @@ impl FileIdentity {
         }
     }
 
-    /// Fails with [`Error::Replaced`] if the path no longer leads to the opened file. Makes one system call.
+    /// Fails with [`Error::Deleted`] or [`Error::Replaced`] if the path no longer leads to the opened file. Makes one
+    /// system call.
     pub fn check(&self) -> Result<()> {
-        let what = match self.state() {
-            State::InPlace => return Ok(()),
-            State::Deleted => "deleted or moved away",
-            State::Replaced => "replaced by another file",
-        };
-        Err(Error::Replaced(format!(
-            "{} was {what} while it was in use; nothing was written after this was detected. Restore the file and \
-             start again",
-            self.path.display()
-        )))
+        match self.state() {
+            State::InPlace => Ok(()),
+            State::Deleted => Err(Error::Deleted(self.path.clone())),
+            State::Replaced => Err(Error::Replaced(self.path.clone())),
+        }
     }
 
     fn state(&self) -> State {

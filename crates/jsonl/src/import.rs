@@ -34,7 +34,6 @@ mod writer;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,12 +43,13 @@ use self::handle::{ImportHandle, ImportPhase, add};
 use self::options::{ImportOptions, MAX_LINE_BYTES, MAX_WORKERS, Target};
 use self::output_db::OutputDb;
 use self::path_text::path_text;
-use self::pipeline::{Demand, FileJob};
+use self::pipeline::{FileJob, ReadStop};
 use self::preflight::Preflight;
 use self::rejects::owner_only;
 use self::summary::{FileOutcome, FileSummary, ImportSummary};
 use self::transaction::ImportTx;
 use self::writer::{Finished, Writer, quoted_list};
+use crate::database::read_only;
 use crate::error::{Error, Result};
 use crate::source;
 
@@ -78,31 +78,29 @@ pub fn import(
     if let Some(output_db) = &output_db {
         check_not_an_input(output_db, &discovered, options.rejects.as_deref())?;
     }
-    let conn = output_db.as_ref().map(|output_db| output_db.connect(handle)).transpose()?;
+    let db = output_db.as_ref().map(|output_db| output_db.connect(handle.cancel_token())).transpose()?;
     let mut files: Vec<FileSummary> =
         discovered.sources.iter().zip(&names).map(|(source, name)| file(source, name)).collect();
     let stems = discovered.sources.iter().map(|source| source.table.clone()).collect();
     let preview = match target {
         Target::Preview(path) if std::fs::metadata(path).is_ok_and(|found| found.len() > 0 || !found.is_file()) => {
-            Some(output_db::read_only(path)?)
+            Some(read_only(path, handle.cancel_token())?)
         }
         _ => None,
     };
-    let is_draft = output_db.as_ref().is_some_and(OutputDb::is_new);
-    let tables = match (conn.as_ref().or(preview.as_ref()), target) {
+    let is_new = output_db.as_ref().is_some_and(OutputDb::is_new);
+    let tables = match (db.as_ref().map(|db| &db.conn).or(preview.as_ref()), target) {
         (Some(conn), Target::Database(path) | Target::Preview(path)) => {
             let target = output_db.as_ref().map_or(path.as_path(), OutputDb::target);
-            let sqlite = |error: rusqlite::Error| Error::sqlite(target, &error);
-            let (names, leaders, files) = (&names[..], &leaders[..], &mut files[..]);
+            let (names, first_files, files) = (&names[..], &leaders[..], &mut files[..]);
             let mut preflight =
-                Preflight { conn, target, is_draft, handle, options, names, first_files: leaders, files };
-            preflight.inspect(&discovered.sources).map_err(sqlite)??
+                Preflight { conn, target, is_draft: is_new, handle, options, names, first_files, files };
+            preflight.inspect(&discovered.sources).map_err(|failure| failure.at(target))?
         }
         _ => HashMap::new(),
     };
     add(&handle.files, files.iter().filter(|file| file.outcome == FileOutcome::Waiting).count() as u64);
-    let is_new = output_db.as_ref().is_some_and(OutputDb::is_new);
-    let tx = conn.zip(output_db.as_ref()).map(|(conn, output_db)| ImportTx::new(conn, output_db, handle));
+    let tx = db.map(|db| ImportTx::new(db, is_new));
     let mut writer = Writer::new(options, handle, target, tx, (files, stems, leaders))?;
     writer.tables = tables;
     handle.enter(ImportPhase::Loading);
@@ -110,12 +108,13 @@ pub fn import(
     let loaded = run_passes(&mut writer, &discovered.sources, options, handle, target, folder.as_deref());
     let interrupted = handle.is_cancelled();
     if let Err(error) = loaded
-        && !(interrupted && error == Error::Cancelled)
+        && !(interrupted && matches!(error, Error::Cancelled))
     {
         // Complete files stay. The first error is the one to report.
         let _ = writer.finish(true);
         // Does not open another file that has replaced the database.
-        if let Some(output_db) = output_db.as_ref().filter(|_| !matches!(error, Error::Replaced(_))) {
+        if let Some(output_db) = output_db.as_ref().filter(|_| !matches!(error, Error::Deleted(_) | Error::Replaced(_)))
+        {
             output_db.recover();
         }
         return Err(error);
@@ -167,16 +166,16 @@ fn check(options: &ImportOptions) -> Result<()> {
     for key in of_schema.chain([&options.primary_key]) {
         let is_duplicate = |(at, name): &(usize, &String)| key[..*at].contains(name);
         if let Some((_, name)) = key.iter().enumerate().find(is_duplicate) {
-            return Err(Error::Invalid(format!("the primary key has the column {name:?} twice; name it once")));
+            return Err(Error::Options(format!("the primary key has the column {name:?} twice; name it once")));
         }
     }
     selection::check(options)?;
     if options.workers > MAX_WORKERS {
         let text = format!("{} workers are too many; expected: 0 (one per core) to {MAX_WORKERS}", options.workers);
-        return Err(Error::Invalid(text));
+        return Err(Error::Options(text));
     }
     if options.block == 0 || options.max_line == 0 || options.max_line > MAX_LINE_BYTES {
-        return Err(Error::Invalid(format!("--max-line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes")));
+        return Err(Error::Options(format!("--max-line is out of range; expected: 1 to {MAX_LINE_BYTES} bytes")));
     }
     Ok(())
 }
@@ -186,7 +185,7 @@ fn check_keys(options: &ImportOptions, sources: &[Source]) -> Result<()> {
     let requested = &options.primary_key;
     let is_other = |source: &Source| options.key_of(&source.table) != requested;
     match sources.first() {
-        Some(first) if !requested.is_empty() && sources.iter().all(is_other) => Err(Error::Invalid(format!(
+        Some(first) if !requested.is_empty() && sources.iter().all(is_other) => Err(Error::Options(format!(
             "the schema gives the table {:?} the primary key {}, but --primary-key is {}; leave out one of them",
             first.table,
             quoted_list(options.key_of(&first.table)),
@@ -201,14 +200,11 @@ fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Op
     let target = canonical(output_db.target());
     let absolute = |path: &Path| std::path::absolute(path).ok();
     if rejects.is_some_and(|rejects| absolute(rejects) == absolute(output_db.target())) {
-        return Err(Error::Invalid("--rejects names the database; name another file".to_owned()));
+        return Err(Error::Options("--rejects names the database; name another file".to_owned()));
     }
-    match discovered
-        .sources
-        .iter()
-        .find(|source| target.is_some() && source.path.as_deref().and_then(canonical) == target)
-    {
-        Some(source) => Err(Error::Invalid(format!("{} cannot be both an input and the database", source.display()))),
+    let mut inputs = discovered.sources.iter().filter_map(|source| source.path.as_deref());
+    match inputs.find(|path| target.is_some() && canonical(path) == target) {
+        Some(path) => Err(Error::path(path, "cannot be both an input and the database")),
         None => Ok(()),
     }
 }
@@ -261,40 +257,33 @@ fn run_passes(
         copies.insert(*index, Arc::new(unnamed_file(folder)?));
     }
     while !todo.is_empty() && !handle.is_cancelled() {
-        let mut demand_of_table: HashMap<usize, Arc<Demand>> = HashMap::new();
+        let mut stop_of_table: HashMap<usize, ReadStop> = HashMap::new();
         let jobs: Vec<FileJob> = todo
             .iter()
             .map(|&index| {
                 let source = sources[index].clone();
                 let leader = writer.add_to_pass(index);
                 add(&handle.bytes, source.bytes);
-                let layout = writer.tables.get(&leader).map(|state| state.layout.clone()).unwrap_or_default();
+                let layout = writer.tables.get(&leader).map(|state| state.shape.layout.clone()).unwrap_or_default();
                 let schema = options.schema.tables.get(&source.table);
                 let mut parse_options = layout.parse_options(options, schema);
                 selection::apply(&mut parse_options, options, schema, &source.display());
                 let copy = copies.get(&index).cloned();
-                let demand = demand_of_table.entry(leader).or_default().clone();
-                FileJob { index, source, parse_options: Arc::new(parse_options), demand, copy }
+                let stop = stop_of_table.entry(leader).or_insert_with(|| ReadStop::new(handle)).clone();
+                FileJob { index, source, parse_options: Arc::new(parse_options), stop, copy }
             })
             .collect();
-        let demands: HashMap<usize, Arc<Demand>> = jobs.iter().map(|job| (job.index, job.demand.clone())).collect();
-        let (pool, results) = pipeline::start(jobs, options, handle, &writer.buffers)?;
-        for outcome in results {
-            let item = outcome.result.map_err(|failure| Error::System(failure.to_string()))?;
+        let stops: HashMap<usize, ReadStop> = jobs.iter().map(|job| (job.index, job.stop.clone())).collect();
+        let mut pass = pipeline::start(jobs, options, handle, &writer.buffers)?;
+        for outcome in pass.results.by_ref() {
+            let item = outcome.result.map_err(|failure| Error::Worker(Arc::new(failure)))?;
             if handle.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let next = demands.get(&item.index).map(|demand| writer.on_event(item.index, item.event, demand));
-            match next {
-                Some(Ok(ControlFlow::Continue(()))) | None => {}
-                Some(Ok(ControlFlow::Break(()))) => {
-                    pool.cancel();
-                    return Ok(());
-                }
-                Some(Err(error)) => {
-                    pool.cancel();
-                    return Err(error);
-                }
+            let written = writer.on_event(item.index, item.event, &stops[&item.index]);
+            if written.is_err() || writer.stopped_by.is_some() {
+                pass.pool.cancel();
+                return written;
             }
         }
         todo = std::mem::take(&mut writer.reload);
@@ -306,7 +295,7 @@ fn run_passes(
 fn unnamed_file(folder: Option<&Path>) -> Result<File> {
     let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
     let path = folder.join(format!(".gristmill-import-input-{}", std::process::id()));
-    let failed = |error: std::io::Error| Error::io("write", &path, &error);
+    let failed = |error: std::io::Error| Error::io("write", &path, error);
     let file = owner_only().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
     std::fs::remove_file(&path).map_err(failed)?;
     Ok(file)

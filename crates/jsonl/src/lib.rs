@@ -24,6 +24,7 @@
 #[doc(hidden)]
 pub mod __fuzz;
 mod block;
+mod database;
 mod document;
 mod error;
 pub mod export;
@@ -40,6 +41,7 @@ mod publish;
 mod reader;
 mod sink;
 mod source;
+mod sql;
 mod text;
 mod types;
 

@@ -183,6 +183,17 @@ impl ParsedBlock {
         }
     }
 
+    /// Returns the rows with their values, in order.
+    #[inline]
+    pub(crate) fn each_row(&self) -> impl Iterator<Item = (Line, &[(u32, Cell)])> {
+        let mut begin = 0;
+        self.rows.iter().map(move |row| {
+            let cells = &self.cells[begin..row.end as usize];
+            begin = row.end as usize;
+            (row.line, cells)
+        })
+    }
+
     pub(crate) fn line(&self, line: Line) -> &[u8] {
         line.span.of(self.original.as_ref().unwrap_or(&self.text))
     }

@@ -336,7 +336,7 @@ fn sink_refuses_folders_other_files_and_foreign_databases() {
     let fixture = Fixture::new();
     let refused = |path: &Path, words: &str| {
         let error = Sink::open(path, "t").unwrap_err();
-        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
+        assert!(error.is_user_error() && !error.is_transient() && error.to_string().contains(words), "{error}");
     };
     refused(fixture.folder.path(), "is a folder");
     refused(&fixture.folder.path().join("no/such.db"), "cannot be opened");
@@ -488,7 +488,9 @@ fn sink_refuses_batches_when_its_database_was_deleted_or_replaced() {
             std::fs::remove_file(&path).unwrap();
         }
         let error = sink.append(&[b"{\"n\":2}"]).unwrap_err();
-        assert!(matches!(&error, gristmill_jsonl::Error::Replaced(text) if text.contains("start again")), "{error}");
+        let (is_deleted, is_replaced) = (matches!(error, Error::Deleted(_)), matches!(error, Error::Replaced(_)));
+        assert_eq!((is_deleted, is_replaced), (!replaced, replaced), "{error}");
+        assert!(error.to_string().contains("start again"), "{error}");
         assert!(!error.is_transient() && !error.is_user_error());
     }
 }

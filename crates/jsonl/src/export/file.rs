@@ -22,7 +22,7 @@ pub fn export_to_file(
     handle: &Arc<ImportHandle>,
 ) -> Result<ExportSummary> {
     let target = checked(database, target, force)?;
-    let failed = |error: io::Error| Error::io("write", &target, &error);
+    let failed = |error: io::Error| Error::io("write", &target, error);
     let draft = Draft::new(&target);
     let file = OpenOptions::new().write(true).create_new(true).open(&draft.path).map_err(failed)?;
     let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -39,8 +39,8 @@ pub fn export_to_file(
 /// Checks the target and returns its path, with links followed.
 fn checked(database: &Path, target: &Path, force: bool) -> Result<PathBuf> {
     let Ok(found) = fs::metadata(target) else { return Ok(target.to_owned()) };
-    let refused = |why: &str| Err(Error::Invalid(format!("{} {why}", target.display())));
-    let followed = fs::canonicalize(target).map_err(|error| Error::io("write", target, &error))?;
+    let refused = |problem: &str| Err(Error::path(target, problem));
+    let followed = fs::canonicalize(target).map_err(|error| Error::io("write", target, error))?;
     match () {
         () if found.is_dir() => refused("is a folder; name a file in it"),
         () if !found.is_file() => refused("is not a regular file; - writes to standard output"),
@@ -53,7 +53,7 @@ fn checked(database: &Path, target: &Path, force: bool) -> Result<PathBuf> {
 }
 
 fn exists(target: &Path) -> Error {
-    Error::Invalid(format!("{} exists; --force replaces it", target.display()))
+    Error::Exists(target.to_owned(), "exists; --force replaces it")
 }
 
 /// A hidden file that is removed when it is dropped.

@@ -47,7 +47,7 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
     for path in given {
         if path.as_os_str() == STANDARD_INPUT {
             if options.table.is_none() {
-                return Err(Error::Invalid("standard input has no name; name its table with --table NAME".to_owned()));
+                return Err(Error::Options("standard input has no name; name its table with --table NAME".to_owned()));
             }
             let source =
                 Source { path: None, table: String::new(), compression: Compression::Plain, bytes: 0, is_file: false };
@@ -57,7 +57,7 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
         let is_dir = match std::fs::metadata(path) {
             Ok(metadata) => metadata.is_dir(),
             Err(_) if pattern::is_pattern(path) => false,
-            Err(error) => return Err(Error::io("read", path, &error)),
+            Err(error) => return Err(Error::io("read", path, error)),
         };
         let entries = match is_dir {
             true => walk(path),
@@ -72,10 +72,7 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
                 if is_dir {
                     continue;
                 }
-                return Err(Error::Invalid(format!(
-                    "{} cannot be both an input and the file for rejects",
-                    file.display()
-                )));
+                return Err(Error::path(&file, "cannot be both an input and the file for rejects"));
             }
             if known.insert(canonical) {
                 discovered.sources.push(source(&file));
@@ -100,12 +97,13 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
 pub(crate) fn validate_table_name(name: &str) -> Result<String> {
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || name.contains('\0') || reserved || names::is_reserved(name) {
-        return Err(Error::Invalid(format!(
+        let message = format!(
             "{name:?} cannot be a table name; expected: any name except {}, {}, the empty name and names that begin \
              with sqlite_",
             names::IMPORT_LOG,
             names::PROCESSED_IDS
-        )));
+        );
+        return Err(Error::table(name, message));
     }
     Ok(name.to_owned())
 }
@@ -119,12 +117,12 @@ impl Discovered {
             let found: Vec<&str> = self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
             let text =
                 format!("the schema names the table {name:?}, but no file has that name; tables: {}", found.join(", "));
-            return Err(Error::Invalid(text));
+            return Err(Error::Options(text));
         }
         let before = self.sources.len();
         self.sources.retain(|source| tables.get(&source.table).is_none_or(|table| !table.skip));
         if self.sources.is_empty() && before > 0 {
-            return Err(Error::Invalid("the schema skips all files".to_owned()));
+            return Err(Error::Options("the schema skips all files".to_owned()));
         }
         Ok(())
     }
@@ -173,7 +171,7 @@ fn walk(folder: &Path) -> Entries {
 fn no_files_error(given: &[PathBuf], errors: &[(PathBuf, String)]) -> Error {
     let paths: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
     let why = errors.first().map(|(path, why)| format!(" ({}: {why})", path_text(path))).unwrap_or_default();
-    Error::Invalid(format!(
+    Error::NoInput(format!(
         "no file to load in {}{why}; of a folder, only files that end in .jsonl or .ndjson are loaded, with or without \
          .gz or .zst, except hidden ones. To load a file with another name, name the file itself",
         paths.join(", ")
@@ -196,7 +194,7 @@ fn check_unique_names(sources: &[Source]) -> Result<()> {
     if conflicts.is_empty() {
         return Ok(());
     }
-    Err(Error::Invalid(format!("{}; --table NAME loads all files into one table, or rename one", conflicts.join("; "))))
+    Err(Error::Options(format!("{}; --table NAME loads all files into one table, or rename one", conflicts.join("; "))))
 }
 
 /// Returns the first source of each source's table. Sources of one table are loaded as if they were one file.
@@ -209,7 +207,7 @@ pub(crate) fn first_files_of_tables(sources: &[Source], names: &[String]) -> Res
         let leader = *known.entry(names::folded(name)).or_insert(index);
         if sources[leader].table != sources[index].table {
             let other = &names[leader];
-            return Err(Error::Invalid(format!(
+            return Err(Error::Options(format!(
                 "two tables would be named {other:?} and {name:?}; rename one in the schema"
             )));
         }

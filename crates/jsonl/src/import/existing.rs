@@ -8,42 +8,31 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::ExistingColumn;
-use super::key::Required;
+use super::key::{KeyPlan, Required};
 use super::layout::Layout;
 use super::{import_log, names, retype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, Result};
 use crate::keys::ColumnRule;
+use crate::sql::{Sql, column_names};
 use crate::types::Type;
 
-type Sql<T> = rusqlite::Result<T>;
-
-/// Returns why no rows may be written to a database, if so.
-pub(crate) fn refusal(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
+/// Fails if no rows may be written to a database.
+pub(crate) fn check(conn: &Connection, target: &Path) -> Result<(), Failure> {
     let own_tables = "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
     if conn.prepare(own_tables)?.exists([])? {
-        return Ok(Some(Error::Invalid(format!(
-            "{} is Gristmill's own database; name another file for the tables",
-            target.display()
-        ))));
+        let problem = "is Gristmill's own database; name another file for the tables";
+        return Err(Error::path(target, problem).into());
     }
-    foreign_import_log(conn, target)
-}
-
-/// Returns an error if the database has a table `_imports` that no import created.
-fn foreign_import_log(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
-    let columns: Vec<String> = {
-        let mut statement = conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
-        let names = statement.query_map([names::IMPORT_LOG], |row| row.get(0))?;
-        names.collect::<Sql<_>>()?
-    };
-    let is_import_log = columns.is_empty()
-        || ["blake3", "renamed", "options"].iter().all(|name| columns.iter().any(|column| column == name));
-    Ok((!is_import_log).then(|| {
-        let (target, import_log) = (target.display(), names::IMPORT_LOG);
-        Error::Invalid(format!(
-            "{target} has a table {import_log} that no import created; rename it, because imports need this name"
-        ))
-    }))
+    let columns = column_names(conn, names::IMPORT_LOG)?;
+    let has = |name: &&str| columns.iter().any(|column| column == name);
+    if !columns.is_empty() && !["blake3", "renamed", "options"].iter().all(has) {
+        let problem = format!(
+            "has a table {} that no import created; rename it, because imports need this name",
+            names::IMPORT_LOG
+        );
+        return Err(Error::path(target, problem).into());
+    }
+    Ok(())
 }
 
 pub(crate) struct ExistingObject {
@@ -58,8 +47,7 @@ impl ExistingObject {
     pub(crate) fn as_table(&self, target: &Path) -> Result<&ExistingObject> {
         if self.is_view {
             let (name, target) = (&self.name, target.display());
-            let text = format!("{name:?} is a view in {target}; give the table another name");
-            return Err(Error::Invalid(text));
+            return Err(Error::table(name, format!("{name:?} is a view in {target}; give the table another name")));
         }
         Ok(self)
     }
@@ -90,13 +78,16 @@ pub(crate) enum Widening {
     Refused,
 }
 
+/// What is known about a table before rows are written to it.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TableShape {
     pub(crate) layout: Layout,
-    /// Columns of its primary key, in order.
-    pub(crate) keys: Vec<usize>,
-    /// Columns of its key that rows may not leave out.
+    pub(crate) plan: KeyPlan,
+    /// Whether the table exists and gets more rows.
+    pub(crate) is_old: bool,
+    /// Columns of its key that rows may not leave out, because SQLite would assign a value or leave null.
     pub(crate) required: Vec<Required>,
-    /// Its definition may have an `ON CONFLICT` clause for rows that violate a constraint.
+    /// Its definition may have an `ON CONFLICT` clause, which is overridden, because it could discard rows.
     pub(crate) has_conflict_clause: bool,
 }
 
@@ -160,7 +151,8 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     let required = keys.iter().filter(|_| !is_numbered);
     let required = required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
     let has_conflict_clause = definition.contains("CONFLICT");
-    Ok(TableShape { layout, required: required.collect(), keys, has_conflict_clause })
+    let required = required.collect();
+    Ok(TableShape { layout, plan: KeyPlan::Existing(keys), is_old: true, required, has_conflict_clause })
 }
 
 fn is_strict(conn: &Connection, table: &str) -> Sql<bool> {

@@ -1,15 +1,13 @@
 //! State of the table and the file that the writer loads.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 
-use super::key::{KeyPlan, Required};
+use super::existing::TableShape;
+use super::key::KeyPlan;
 use super::key_check::KeyCheck;
-use super::layout::Layout;
-use super::pipeline::Demand;
+use super::pipeline::ReadStop;
 use super::rejects::Mark;
 use super::table::Table;
 use crate::parsed_block::ParsedBlock;
@@ -18,13 +16,7 @@ use crate::source::Fingerprint;
 /// State of a table, kept between passes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableState {
-    pub(crate) layout: Layout,
-    pub(crate) plan: KeyPlan,
-    /// Whether the table exists and gets more rows.
-    pub(crate) is_old: bool,
-    pub(crate) required: Vec<Required>,
-    /// Whether its definition may have an `ON CONFLICT` clause.
-    pub(crate) has_conflict_clause: bool,
+    pub(crate) shape: TableShape,
     /// Recorded minimum number of rows after the last import.
     pub(crate) table_rows: Option<u64>,
     /// Whether the table exists and is replaced.
@@ -93,7 +85,7 @@ pub(crate) struct FileLoad {
     pub(crate) first_block_seen: bool,
     pub(crate) rejects_mark: Mark,
     pub(crate) started: Timestamp,
-    pub(crate) demand: Arc<Demand>,
+    pub(crate) stop: ReadStop,
     pub(crate) is_replaced: bool,
     /// Note for the summary about the replaced table.
     pub(crate) note: Option<String>,
@@ -126,12 +118,12 @@ impl FileLoad {
     }
 
     pub(crate) fn has_reached_limit(&self) -> bool {
-        self.demand.full.load(Ordering::Relaxed)
+        self.limit_reached_by.is_some()
     }
 
     /// Stops reading, because the limit of rows is reached.
     pub(crate) fn fill(&mut self) {
-        self.demand.full.store(true, Ordering::Relaxed);
+        self.stop.limit_reached.cancel();
         self.limit_reached_by = Some(self.index);
     }
 
@@ -154,7 +146,7 @@ impl FileLoad {
     /// Ignores the rest of the table's files.
     pub(crate) fn abandon(&mut self) {
         self.state = LoadState::Abandoned;
-        self.demand.abandoned.store(true, Ordering::Relaxed);
+        self.stop.abandoned.cancel();
     }
 
     pub(crate) fn fail_table(&mut self, why: String) {

@@ -2,9 +2,10 @@
 //!
 //! Owns the counters. They can be read while the import runs; a snapshot is not atomic across counters.
 
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use gristmill_pool::CancelToken;
 
 /// Phase of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,9 +25,9 @@ const PHASES: [ImportPhase; 4] =
     [ImportPhase::Starting, ImportPhase::Loading, ImportPhase::Indexing, ImportPhase::Finishing];
 
 /// Handle of a running import. The import updates the counters; any thread may read them or cancel the import.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct ImportHandle {
-    cancelled: AtomicBool,
+    stop: CancelToken,
     phase: AtomicU8,
     pub(crate) files: AtomicU64,
     pub(crate) files_done: AtomicU64,
@@ -34,11 +35,7 @@ pub struct ImportHandle {
     pub(crate) bytes_read: Arc<AtomicU64>,
     pub(crate) rows: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// Callback that unblocks the pipeline on cancellation.
-    on_cancel: Mutex<Option<CancelCallback>>,
 }
-
-type CancelCallback = Box<dyn Fn() + Send>;
 
 /// Snapshot of the counters of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,15 +59,17 @@ pub struct ImportProgress {
 impl ImportHandle {
     /// Cancels the import: files that are not complete are rolled back.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::SeqCst);
-        if let Some(on_cancel) = &*self.on_cancel.lock().unwrap_or_else(PoisonError::into_inner) {
-            on_cancel();
-        }
+        self.stop.cancel();
+    }
+
+    /// The token that [`cancel`](Self::cancel) cancels.
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.stop
     }
 
     /// Whether the import was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
+        self.stop.is_cancelled()
     }
 
     /// Returns the current values of the counters.
@@ -89,20 +88,6 @@ impl ImportHandle {
 
     pub(crate) fn enter(&self, phase: ImportPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
-    }
-
-    /// Sets the callback for cancellation. Calls it at once if the import is already cancelled.
-    pub(crate) fn on_cancel(&self, on_cancel: impl Fn() + Send + 'static) {
-        *self.on_cancel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(on_cancel));
-        if self.is_cancelled() {
-            self.cancel();
-        }
-    }
-}
-
-impl fmt::Debug for ImportHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportHandle").field("cancelled", &self.is_cancelled()).finish_non_exhaustive()
     }
 }
 

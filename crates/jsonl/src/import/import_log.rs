@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::layout::Path;
 use super::names::IMPORT_LOG;
 use super::summary::{FileOutcome, FileSummary};
 use crate::source::Fingerprint;
+use crate::sql::{Sql, values};
 
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
   "id" INTEGER PRIMARY KEY,
@@ -72,15 +74,15 @@ pub(crate) struct Record<'a> {
     pub(crate) started: jiff::Timestamp,
 }
 
-pub(crate) fn exists(conn: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn exists(conn: &Connection) -> Sql<bool> {
     conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1)")?.exists([IMPORT_LOG])
 }
 
-fn has_column(conn: &Connection, name: &str) -> rusqlite::Result<bool> {
+fn has_column(conn: &Connection, name: &str) -> Sql<bool> {
     conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?.exists([IMPORT_LOG, name])
 }
 
-pub(crate) fn create(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn create(conn: &Connection) -> Sql<()> {
     conn.execute_batch(CREATE)?;
     for (name, kind) in ADDED_COLUMNS {
         if !has_column(conn, name)? {
@@ -90,7 +92,7 @@ pub(crate) fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(INDEX)
 }
 
-pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<()> {
+pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> Sql<()> {
     let columns = record.columns.as_ref().map(|columns| serde_json::to_string(columns).unwrap_or_default());
     let error = match &record.file.outcome {
         FileOutcome::Failed(why) => Some(why.as_str()),
@@ -128,7 +130,7 @@ pub(crate) fn record_columns(
     table: &str,
     keys: &[(Vec<String>, String)],
     whole_numbers: &[&str],
-) -> rusqlite::Result<()> {
+) -> Sql<()> {
     create(conn)?;
     let now = jiff::Timestamp::now().to_string();
     let keys = serde_json::to_string(keys).unwrap_or_default();
@@ -139,7 +141,7 @@ pub(crate) fn record_columns(
 }
 
 /// Returns the last successful load of this file into this table.
-pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlite::Result<Option<LogEntry>> {
+pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> Sql<Option<LogEntry>> {
     if !exists(conn)? {
         return Ok(None);
     }
@@ -166,67 +168,56 @@ pub(crate) fn last_load(conn: &Connection, table: &str, source: &str) -> rusqlit
 }
 
 /// Whether an import created the table.
-pub(crate) fn is_imported(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
-    let sql = r#"SELECT 1 FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace')
-        AND "error" IS NULL LIMIT 1"#;
-    Ok(exists(conn)? && conn.prepare_cached(sql)?.exists([table])?)
+pub(crate) fn is_imported(conn: &Connection, table: &str) -> Sql<bool> {
+    Ok(exists(conn)? && creation_id(conn, table)?.is_some())
 }
 
 /// Id of the record of the import that created the table, if one did.
-pub(crate) fn creation_id(conn: &Connection, table: &str) -> rusqlite::Result<Option<i64>> {
+pub(crate) fn creation_id(conn: &Connection, table: &str) -> Sql<Option<i64>> {
     let sql = r#"SELECT max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE
         AND "mode" IN ('create', 'replace') AND "error" IS NULL"#;
     conn.prepare_cached(sql)?.query_row([table], |row| row.get(0))
 }
 
 /// Whether an import created the table, and since then rows were added only from these sources, once from each.
-pub(crate) fn consists_of(conn: &Connection, table: &str, sources: &HashSet<&str>) -> rusqlite::Result<bool> {
+pub(crate) fn consists_of(conn: &Connection, table: &str, sources: &HashSet<&str>) -> Sql<bool> {
     let Some(creation_id) = creation_id(conn, table)? else { return Ok(false) };
     let sql = r#"SELECT "source" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2
         AND "error" IS NULL AND "rows" > 0"#;
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query((table, creation_id))?;
-    let mut seen: HashSet<String> = HashSet::new();
-    while let Some(row) = rows.next()? {
-        let source: String = row.get(0)?;
-        if !sources.contains(source.as_str()) || !seen.insert(source) {
-            return Ok(false);
-        }
+    let found: Vec<String> = values(conn, sql, (table, creation_id))?;
+    let mut seen = HashSet::new();
+    Ok(found.iter().all(|source| sources.contains(source.as_str()) && seen.insert(source)))
+}
+
+/// Returns a value of the last successful record of a table in which the column `recorded` is set; `None` if there is
+/// none, or if an earlier version created the log.
+fn latest<T: FromSql>(conn: &Connection, table: &str, column: &str, recorded: &str) -> Sql<Option<T>> {
+    if !has_column(conn, column)? {
+        return Ok(None);
     }
-    Ok(true)
+    let sql = format!(
+        r#"SELECT "{column}" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "{recorded}" IS NOT NULL
+           AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#
+    );
+    let found = conn.prepare_cached(&sql)?.query_row([table], |row| row.get::<_, Option<T>>(0)).optional()?;
+    Ok(found.flatten())
 }
 
 /// Returns the columns of a table and the keys for which they were created, as recorded by the last import or sink.
-pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<HashMap<String, Path>>> {
-    if !exists(conn)? {
-        return Ok(None);
-    }
-    let sql = r#"SELECT "renamed" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "renamed" IS NOT NULL
-        AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
-    let text: Option<String> = conn.prepare_cached(sql)?.query_row([table], |row| row.get(0)).optional()?;
+pub(crate) fn columns(conn: &Connection, table: &str) -> Sql<Option<HashMap<String, Path>>> {
+    let text: Option<String> = latest(conn, table, "renamed", "renamed")?;
     let pairs: Option<Vec<(Vec<String>, String)>> = text.and_then(|text| serde_json::from_str(&text).ok());
     let path = |keys: Vec<String>| keys.into_iter().map(|key| key.into_bytes().into()).collect();
     Ok(pairs.map(|pairs| pairs.into_iter().map(|(keys, column)| (column, path(keys))).collect()))
 }
 
 /// Returns the columns of doubles that have numbers written without a fraction, as recorded by the last import or sink.
-pub(crate) fn columns_with_whole_numbers(conn: &Connection, table: &str) -> rusqlite::Result<Option<HashSet<String>>> {
-    if !has_column(conn, "whole_numbers")? {
-        return Ok(None);
-    }
-    let sql = r#"SELECT "whole_numbers" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "renamed" IS NOT NULL
-        AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
-    let text = conn.prepare_cached(sql)?.query_row([table], |row| row.get::<_, Option<String>>(0)).optional()?;
-    Ok(text.flatten().and_then(|text| serde_json::from_str(&text).ok()))
+pub(crate) fn columns_with_whole_numbers(conn: &Connection, table: &str) -> Sql<Option<HashSet<String>>> {
+    let text: Option<String> = latest(conn, table, "whole_numbers", "renamed")?;
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 /// Returns the recorded minimum number of rows of a table after the last import into it.
-pub(crate) fn table_rows(conn: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
-    if !has_column(conn, "table_rows")? {
-        return Ok(None);
-    }
-    let sql = r#"SELECT "table_rows" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "table_rows" IS NOT NULL
-        AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
-    let rows: Option<i64> = conn.prepare_cached(sql)?.query_row([table], |row| row.get(0)).optional()?;
-    Ok(rows.map(i64::unsigned_abs))
+pub(crate) fn table_rows(conn: &Connection, table: &str) -> Sql<Option<u64>> {
+    Ok(latest(conn, table, "table_rows", "table_rows")?.map(i64::unsigned_abs))
 }

@@ -5,12 +5,10 @@
 use rusqlite::Connection;
 
 use super::key::cell_of;
-use super::names::quoted;
 use super::table::{BoundCell, Table};
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, ParsedBlock};
-
-type Sql<T> = rusqlite::Result<T>;
+use crate::sql::{Sql, all_equal, marks, quoted, quoted_names};
 
 /// Temporary table with the keys of the lines so far.
 const KEYS: &str = "temp.gristmill_import_keys";
@@ -30,28 +28,26 @@ impl KeyCheck {
     /// be read-only.
     pub(crate) fn new(conn: Connection, table: &Table) -> Sql<Self> {
         let columns = table.plan.columns().to_vec();
-        let of_key: Vec<&str> = columns.iter().map(|index| table.layout.columns[*index].name.as_str()).collect();
-        let name = quoted(&table.name);
-        let names: Vec<String> = of_key.iter().map(|name| quoted(name)).collect();
-        let (list, marks) = (names.join(","), vec!["?"; names.len()].join(","));
+        let names = || table.layout.names(&columns);
+        let (name, list, marks) = (quoted(&table.name), quoted_names(names()), marks(columns.len()));
         let definition = if table.is_old {
             format!("CREATE TABLE {KEYS} AS SELECT {list} FROM main.{name} LIMIT 0")
         } else {
-            let types = columns.iter().map(|index| table.layout.columns[*index].column_type().sql());
-            let typed: Vec<String> = names.iter().zip(types).map(|(name, kind)| format!("{name} {kind}")).collect();
-            format!("CREATE TABLE {KEYS} ({})", typed.join(","))
+            let of_key = columns.iter().map(|index| &table.layout.columns[*index]);
+            let typed = of_key.map(|column| format!("{} {}", quoted(&column.name), column.column_type().sql()));
+            format!("CREATE TABLE {KEYS} ({})", typed.collect::<Vec<_>>().join(","))
         };
         let index = "CREATE UNIQUE INDEX temp.gristmill_import_key ON gristmill_import_keys";
         conn.execute_batch(&format!("{definition}; {index} ({list})"))?;
-        let equal: Vec<String> = names.iter().map(|name| format!("{name}=?")).collect();
-        let find = format!("SELECT 1 FROM main.{name} WHERE {}", equal.join(" AND "));
-        let full: Vec<String> = of_key.iter().map(|column| format!("{}.{column}", table.name)).collect();
+        let find = format!("SELECT 1 FROM main.{name} WHERE {}", all_equal(names()));
+        let full: Vec<String> = names().map(|column| format!("{}.{column}", table.name)).collect();
+        let duplicate = ParseErrorKind::key_exists(&format!("UNIQUE constraint failed: {}", full.join(", ")));
         Ok(KeyCheck {
             conn,
-            columns,
             find: table.is_old.then_some(find),
             add: format!("INSERT OR IGNORE INTO {KEYS} VALUES ({marks})"),
-            duplicate: ParseErrorKind::key_exists(&format!("UNIQUE constraint failed: {}", full.join(", "))),
+            duplicate,
+            columns,
         })
     }
 

@@ -134,6 +134,11 @@ impl Layout {
         Ok(any)
     }
 
+    /// Returns the names of these columns.
+    pub(crate) fn names(&self, columns: &[usize]) -> impl Iterator<Item = &str> {
+        columns.iter().map(|index| self.columns[*index].name.as_str())
+    }
+
     pub(crate) fn overflow_column(&self) -> Option<usize> {
         self.overflow
     }

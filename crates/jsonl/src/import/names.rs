@@ -28,10 +28,6 @@ pub(crate) fn folded(name: &str) -> String {
     name.to_ascii_lowercase()
 }
 
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// Names of the rowid. No column with one of these names can be added to a table.
 const ROWID_NAMES: [&str; 3] = ["rowid", "oid", "_rowid_"];
 
@@ -86,6 +82,5 @@ mod tests {
         let columns: Vec<_> =
             ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"].iter().map(|name| names.reserve(name)).collect();
         assert_eq!(columns, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b", "rowid_2", "OID_2"]);
-        assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
     }
 }

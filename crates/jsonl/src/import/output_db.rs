@@ -8,14 +8,13 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
+use gristmill_pool::CancelToken;
 use rusqlite::{Connection, OpenFlags};
 
-use super::handle::ImportHandle;
+use crate::database::{Database, check_format, connect};
 use crate::error::{Error, Result};
-use crate::file_identity::{FileIdentity, with_ending};
+use crate::file_identity::with_ending;
 use crate::publish::{PublishError, folder_of, publish};
 
 /// Page size of a new database. Rows of JSONL are wide: with SQLite's default of 4 KiB many of them need overflow
@@ -24,12 +23,6 @@ const PAGE_BYTES: u32 = 16 * 1024;
 
 /// Size of SQLite's page cache, in KiB.
 const CACHE_KIB: i64 = 16 * 1024;
-
-/// Maximum wait for another program that has locked the database.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// SQLite checks for cancellation after this many of its virtual machine steps: every few milliseconds.
-const CANCEL_CHECK_STEPS: i32 = 100_000;
 
 #[derive(Debug)]
 pub(crate) struct OutputDb {
@@ -46,14 +39,14 @@ impl OutputDb {
         // Writes to the target of a link and keeps the link.
         let followed = match fs::symlink_metadata(target) {
             Ok(found) if found.is_symlink() => {
-                fs::canonicalize(target).map_err(|error| Error::io("follow the link", target, &error))?
+                fs::canonicalize(target).map_err(|error| Error::io("follow the link", target, error))?
             }
             _ => target.to_owned(),
         };
         let target = followed.as_path();
         let name = target.file_name();
         let Some(name) = name.filter(|_| !target.is_dir()) else {
-            return Err(Error::Invalid(format!("{} is a folder; name a file for the database", target.display())));
+            return Err(Error::path(target, "is a folder; name a file for the database"));
         };
         let hidden = |ending: &str| {
             let mut file = OsString::from(".");
@@ -62,16 +55,13 @@ impl OutputDb {
             folder_of(target).join(file)
         };
         if fs::metadata(target).is_ok_and(|found| !found.is_file()) {
-            return Err(Error::Invalid(format!(
-                "{} is not a regular file; name a file for the database",
-                target.display()
-            )));
+            return Err(Error::path(target, "is not a regular file; name a file for the database"));
         }
         let lock = Lock::acquire(&hidden(".import-lock"), target)?;
         let is_new = match fs::metadata(target) {
             Ok(metadata) => metadata.len() == 0 && metadata.is_file(),
             Err(error) if error.kind() == ErrorKind::NotFound => true,
-            Err(error) => return Err(Error::io("open", target, &error)),
+            Err(error) => return Err(Error::io("open", target, error)),
         };
         if !is_new {
             // An import that was killed after it published the database may have left its draft.
@@ -84,10 +74,8 @@ impl OutputDb {
             for ending in ["-journal", "-wal"] {
                 let log = with_ending(target, ending);
                 if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
-                    return Err(Error::Invalid(format!(
-                        "{} is left from a database that was deleted; move it away, or name another file",
-                        log.display()
-                    )));
+                    let problem = "is left from a database that was deleted; move it away, or name another file";
+                    return Err(Error::path(&log, problem));
                 }
             }
             if !resume {
@@ -110,35 +98,25 @@ impl OutputDb {
         folder_of(&self.target)
     }
 
-    pub(crate) fn connect(&self, handle: &Arc<ImportHandle>) -> Result<Connection> {
-        let failed = |error: rusqlite::Error| Error::sqlite(&self.target, &error);
-        let path = self.draft.as_ref().unwrap_or(&self.target);
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let create = if self.is_new() { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
-        let mut conn = Connection::open_with_flags(path, flags | create).map_err(failed)?;
-        conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-        conn.set_prepared_statement_cache_capacity(64);
-        if self.is_new() {
-            conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(failed)?;
-            conn.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
-            let mode = conn.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()));
-            mode.map_err(failed)?;
-            conn.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
-        } else {
-            conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-        }
-        conn.pragma_update(None, "cache_size", -CACHE_KIB).map_err(failed)?;
-        conn.pragma_update(None, "foreign_keys", false).map_err(failed)?;
-        let handle = handle.clone();
-        conn.progress_handler(CANCEL_CHECK_STEPS, Some(move || handle.is_cancelled())).map_err(failed)?;
-        // Fails if it is not a database.
-        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
-        Ok(conn)
-    }
-
-    /// Identity of the file that [`OutputDb::connect`] opens.
-    pub(crate) fn identity(&self) -> FileIdentity {
-        FileIdentity::of(self.draft.as_ref().unwrap_or(&self.target))
+    pub(crate) fn connect(&self, stop: &CancelToken) -> Result<Database> {
+        let file = self.draft.as_ref().unwrap_or(&self.target);
+        let open = || {
+            let create = if self.is_new() { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+            let conn = connect(file, OpenFlags::SQLITE_OPEN_READ_WRITE | create, stop)?;
+            if self.is_new() {
+                conn.pragma_update(None, "page_size", PAGE_BYTES)?;
+                conn.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+                conn.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()))?;
+                conn.pragma_update(None, "synchronous", "NORMAL")?;
+            } else {
+                conn.pragma_update(None, "synchronous", "FULL")?;
+            }
+            conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+            conn.pragma_update(None, "foreign_keys", false)?;
+            check_format(&conn).map(|()| conn)
+        };
+        let conn = open().map_err(|error| Error::sqlite(&self.target, error))?;
+        Ok(Database::new(conn, &self.target, file, stop))
     }
 
     /// Opens an existing database again. After some errors SQLite leaves the rollback to the next connection.
@@ -147,24 +125,22 @@ impl OutputDb {
             && let Ok(conn) = Connection::open_with_flags(&self.target, OpenFlags::SQLITE_OPEN_READ_WRITE)
         {
             // If this fails too, the next program that opens the database rolls back.
-            let _ = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+            let _ = check_format(&conn);
         }
     }
 
     /// Renames a new database to its final name, with an fsync before and after.
     pub(crate) fn publish(mut self, conn: Connection) -> Result<()> {
-        conn.close().map_err(|(_, error)| Error::sqlite(&self.target, &error))?;
+        conn.close().map_err(|(_, error)| Error::sqlite(&self.target, error))?;
         let Some(draft) = self.draft.clone() else { return Ok(()) };
         // An empty file, such as one made by mktemp, is a valid SQLite database and is replaced.
         match publish(&draft, &self.target, |found| found.len() == 0) {
             Ok(()) => {}
             Err(PublishError::Exists) => {
-                let target = self.target.display();
-                return Err(Error::Invalid(format!(
-                    "{target} was created by another program during the import; it was kept"
-                )));
+                let problem = "was created by another program during the import; it was kept";
+                return Err(Error::Exists(self.target.clone(), problem));
             }
-            Err(PublishError::Io(error)) => return Err(Error::io("write", &self.target, &error)),
+            Err(PublishError::Io(error)) => return Err(Error::io("write", &self.target, error)),
         }
         self.keep_draft = false;
         Ok(())
@@ -180,20 +156,6 @@ impl Drop for OutputDb {
     }
 }
 
-pub(crate) fn read_only(path: &Path) -> Result<Connection> {
-    let found = fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-    if !found.is_file() {
-        return Err(Error::Invalid(format!("{} is not a regular file; name a database", path.display())));
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
-    let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
-    conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-    // Fails if it is not a database.
-    conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
-    Ok(conn)
-}
-
 /// A lock file that one import holds.
 #[derive(Debug)]
 struct Lock {
@@ -204,21 +166,14 @@ struct Lock {
 impl Lock {
     fn acquire(path: &Path, target: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| match error.kind() {
-            ErrorKind::NotFound => {
-                Error::Invalid(format!("there is no folder {} for the database", folder_of(target).display()))
-            }
-            _ => Error::io("write next to", target, &error),
+            ErrorKind::NotFound => Error::NoFolder(folder_of(target).to_owned()),
+            _ => Error::io("write next to", target, error),
         };
         loop {
             let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    return Err(Error::Invalid(format!(
-                        "another import into {} is running; try again when it is done",
-                        target.display()
-                    )));
-                }
+                Err(TryLockError::WouldBlock) => return Err(Error::ImportRunning(target.to_owned())),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
             // The previous holder may have removed the file between the open and the lock.

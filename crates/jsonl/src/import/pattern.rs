@@ -28,7 +28,7 @@ pub(crate) fn expand(path: &Path) -> Result<Entries> {
         let mut builder = OverrideBuilder::new(&folder);
         // The leading slash anchors the pattern at the folder.
         let built = builder.add(&format!("/{}", pattern.display())).and_then(|builder| builder.build());
-        built.map_err(|error| Error::Invalid(format!("{} is not a valid pattern: {error}", path.display())))
+        built.map_err(|error| Error::path(path, format!("is not a valid pattern: {error}")))
     };
     let is_fixed = |part: &Component<'_>| part.as_os_str().to_str().is_none_or(|part| !part.contains("**"));
     let fixed: Vec<Component<'_>> = pattern.components().take_while(is_fixed).collect();
@@ -64,7 +64,7 @@ pub(crate) fn expand(path: &Path) -> Result<Entries> {
     if entries.files.is_empty() && entries.unreadable.is_empty() {
         let why = entries.unlisted.first();
         let why = why.map(|(folder, why)| format!(" ({}: {why})", path_text(folder))).unwrap_or_default();
-        return Err(Error::Invalid(format!("no file matches {}{why}", path.display())));
+        return Err(Error::NoInput(format!("no file matches {}{why}", path.display())));
     }
     Ok(entries)
 }

@@ -6,11 +6,11 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use gristmill_pool::worker::lower_priority;
-use gristmill_pool::{Pool, ResultOrder, Results};
+use gristmill_pool::{CancelCallback, CancelToken, Pool, ResultOrder, Results};
 
 use super::discover::Source;
 use super::handle::ImportHandle;
@@ -28,19 +28,26 @@ pub(crate) struct FileJob {
     pub(crate) index: usize,
     pub(crate) source: Source,
     pub(crate) parse_options: Arc<ParseOptions>,
-    /// Shared by all files of the table.
-    pub(crate) demand: Arc<Demand>,
+    /// Ends reading; shared by all files of the table.
+    pub(crate) stop: ReadStop,
     /// Copy of an input that can be read only once, for later passes.
     pub(crate) copy: Option<Arc<File>>,
 }
 
-/// Tells the reader whether the writer needs the rest of a table's files.
-#[derive(Debug, Default)]
-pub(crate) struct Demand {
-    /// The files will be read again, or cannot be loaded.
-    pub(crate) abandoned: AtomicBool,
-    /// The table has reached the limit of rows.
-    pub(crate) full: AtomicBool,
+/// Tells the reader that the writer does not need the rest of a table's files.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadStop {
+    /// Cancelled when the table has reached the limit of rows.
+    pub(crate) limit_reached: CancelToken,
+    /// Cancelled also when the files will be read again, or cannot be loaded.
+    pub(crate) abandoned: CancelToken,
+}
+
+impl ReadStop {
+    pub(crate) fn new(handle: &ImportHandle) -> Self {
+        let limit_reached = handle.cancel_token().child();
+        ReadStop { abandoned: limit_reached.child(), limit_reached }
+    }
 }
 
 pub(crate) struct PipelineItem {
@@ -57,20 +64,28 @@ pub(crate) enum PipelineEvent {
 /// Minimum size of the memory budget, in blocks.
 const BUDGET_BLOCKS: usize = 24;
 
-/// Starts the reader thread and the workers. The returned pool can be cancelled.
+/// A running pass over files. It is cancelled with the import.
+pub(crate) struct Pipeline {
+    pub(crate) pool: Pool<PipelineItem>,
+    pub(crate) results: Results<PipelineItem>,
+    _on_cancel: CancelCallback,
+}
+
+/// Starts the reader thread and the workers.
 pub(crate) fn start(
     jobs: Vec<FileJob>,
     options: &ImportOptions,
     handle: &Arc<ImportHandle>,
     buffers: &Arc<BufferPool>,
-) -> Result<(Pool<PipelineItem>, Results<PipelineItem>)> {
+) -> Result<Pipeline> {
     let workers = options.worker_count();
     let builder =
         Pool::builder().name("parse").workers(workers).queue_capacity(workers * 2).result_capacity(workers * 2);
     let built = builder.build_with_results(ResultOrder::AsSubmitted);
-    let (pool, results) = built.map_err(|error| Error::System(error.to_string()))?;
+    let (pool, results) = built.map_err(|error| Error::Worker(Arc::new(error)))?;
     let budget = Arc::new(MemoryBudget::new(options.block.saturating_mul(BUDGET_BLOCKS.max(workers * 4))));
-    handle.on_cancel({
+    // A reader that waits for standard input ends with its next bytes, but the results end now.
+    let on_cancel = handle.cancel_token().on_cancel({
         let (pool, budget) = (pool.clone(), budget.clone());
         move || {
             pool.cancel();
@@ -81,7 +96,7 @@ pub(crate) fn start(
         buffers: buffers.clone(),
         pool: pool.clone(),
         budget,
-        handle: handle.clone(),
+        bytes_read: handle.bytes_read.clone(),
         options: options.clone(),
     };
     let thread = std::thread::Builder::new().name("read".to_owned());
@@ -90,8 +105,9 @@ pub(crate) fn start(
         let _ = jobs.into_iter().try_for_each(|job| reader.file(&job));
         reader.pool.close();
     });
-    spawned.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
-    Ok((pool, results))
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot start a thread: {error}"));
+    spawned.map_err(|error| Error::Worker(Arc::new(failed(error))))?;
+    Ok(Pipeline { pool, results, _on_cancel: on_cancel })
 }
 
 /// Buffers and parsed blocks for reuse. Fresh memory has to be cleared and causes page faults, which take about 7 % of
@@ -129,7 +145,7 @@ struct FileReader {
     buffers: Arc<BufferPool>,
     pool: Pool<PipelineItem>,
     budget: Arc<MemoryBudget>,
-    handle: Arc<ImportHandle>,
+    bytes_read: Arc<AtomicU64>,
     options: ImportOptions,
 }
 
@@ -139,11 +155,7 @@ struct PoolClosed;
 impl FileReader {
     fn file(&self, job: &FileJob) -> std::result::Result<(), PoolClosed> {
         let index = job.index;
-        let end = match self.blocks(job) {
-            Ok(Ok(fingerprint)) => Ok(fingerprint),
-            Ok(Err(error)) => Err(error),
-            Err(closed) => return Err(closed),
-        };
+        let end = self.blocks(job)?;
         self.pool
             .submit(move |_| Ok(PipelineItem { index, event: PipelineEvent::End(end) }))
             .map_err(|_| PoolClosed)?;
@@ -151,20 +163,16 @@ impl FileReader {
     }
 
     fn blocks(&self, job: &FileJob) -> std::result::Result<io::Result<Fingerprint>, PoolClosed> {
-        let opened = match open(job, &self.handle.bytes_read) {
+        let opened = match open(job, &self.bytes_read) {
             Ok(opened) => opened,
             Err(error) => return Ok(Err(error)),
         };
         let mut blocks = Blocks::new(opened, self.options.block, self.options.max_line);
         let mut is_first = true;
         // An input that can be read only once is read to its end, because the next pass reads the copy.
-        let is_read_once = job.copy.is_some();
+        let stop = if job.copy.is_some() { &job.stop.limit_reached } else { &job.stop.abandoned };
         loop {
-            if self.handle.is_cancelled() {
-                return Err(PoolClosed);
-            }
-            let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-            if is_set(&job.demand.full) || (is_set(&job.demand.abandoned) && !is_read_once) {
+            if stop.is_cancelled() {
                 return Ok(Err(io::Error::other("abandoned")));
             }
             let block = match blocks.next(pop(&self.buffers.bytes)) {

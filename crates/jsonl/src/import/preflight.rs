@@ -17,8 +17,9 @@ use super::options::{ExistingTable, ImportOptions};
 use super::summary::{FileOutcome, FileSummary};
 use super::writer::quoted_list;
 use super::{import_log, names};
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, Result};
 use crate::source;
+use crate::sql::{Sql, column_names, count_rows, quoted, values};
 
 pub(crate) struct Preflight<'a> {
     pub(crate) conn: &'a Connection,
@@ -33,13 +34,9 @@ pub(crate) struct Preflight<'a> {
     pub(crate) files: &'a mut [FileSummary],
 }
 
-type Sql<T> = rusqlite::Result<T>;
-
 impl Preflight<'_> {
-    pub(crate) fn inspect(&mut self, sources: &[Source]) -> Sql<Result<HashMap<usize, TableState>>> {
-        if let Some(error) = existing::refusal(self.conn, self.target)? {
-            return Ok(Err(error));
-        }
+    pub(crate) fn inspect(&mut self, sources: &[Source]) -> Result<HashMap<usize, TableState>, Failure> {
+        existing::check(self.conn, self.target)?;
         self.drop_unrequested_tables()?;
         let tables = existing::all_objects(self.conn)?;
         let mut all = HashMap::new();
@@ -50,15 +47,9 @@ impl Preflight<'_> {
         }
         for (leader, group) in groups {
             let name = &self.names[leader];
-            let object = tables.get(&names::folded(name)).map(|object| object.as_table(self.target));
-            let object = match object.transpose() {
-                Ok(object) => object,
-                Err(error) => return Ok(Err(error)),
-            };
-            if self.options.resume
-                && let Some(error) = self.skip_unchanged(&group, sources, object)?
-            {
-                return Ok(Err(error));
+            let object = tables.get(&names::folded(name)).map(|object| object.as_table(self.target)).transpose()?;
+            if self.options.resume {
+                self.skip_unchanged(&group, sources, object)?;
             }
             let changed = |file: &FileSummary| file.outcome != FileOutcome::Unchanged;
             let changed: Vec<usize> = group.iter().copied().filter(|index| changed(&self.files[*index])).collect();
@@ -69,10 +60,7 @@ impl Preflight<'_> {
                 ExistingTable::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
                 ExistingTable::Replace => table_state.is_replaced = true,
                 ExistingTable::Append | ExistingTable::Upsert => {
-                    match self.existing_table(object, &sources[leader].table)? {
-                        Ok(old) => table_state = old,
-                        Err(error) => return Ok(Err(error)),
-                    }
+                    table_state = self.existing_table(object, &sources[leader].table)?;
                 }
             }
             if table_state.is_replaced {
@@ -84,7 +72,7 @@ impl Preflight<'_> {
             }
             all.insert(leader, table_state);
         }
-        Ok(if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused)) })
+        if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused).into()) }
     }
 
     /// Drops the tables in the draft of a cancelled import whose files are not part of this import.
@@ -92,17 +80,13 @@ impl Preflight<'_> {
         if !self.is_draft {
             return Ok(());
         }
-        let tables: Vec<String> = {
-            let mut statement =
-                self.conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> ?1")?;
-            let names = statement.query_map([names::IMPORT_LOG], |row| row.get(0))?;
-            names.collect::<Sql<_>>()?
-        };
+        let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> ?1";
+        let tables: Vec<String> = values(self.conn, tables, [names::IMPORT_LOG])?;
         let requested: HashSet<&String> = self.names.iter().collect();
         // A table and its records are deleted together.
         let transaction = self.conn.unchecked_transaction()?;
         for table in tables.iter().filter(|table| !requested.contains(table)) {
-            transaction.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
+            transaction.execute_batch(&format!("DROP TABLE {}", quoted(table)))?;
             transaction.execute(r#"DELETE FROM "_imports" WHERE "table" = ?1"#, [table])?;
         }
         transaction.commit()
@@ -113,7 +97,7 @@ impl Preflight<'_> {
         let more = if tables.len() > listed.len() { ", …" } else { "" };
         let noun = if tables.len() == 1 { "table" } else { "tables" };
         let has = format!("{} has the {noun} {}{more} already", self.target.display(), listed.join(", "));
-        Error::Invalid(match (self.options.resume, tables.first()) {
+        let message = match (self.options.resume, tables.first()) {
             (true, Some((_, file))) => format!(
                 "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; use \
                  --replace, --upsert, or --append, which adds all rows of the file again"
@@ -122,7 +106,8 @@ impl Preflight<'_> {
                 "{has}; use --replace, --append or --upsert, or --resume to skip files that were loaded before and \
                  have not changed"
             ),
-        })
+        };
+        Error::table(listed.first().copied().unwrap_or_default(), message)
     }
 
     /// Skips files of a table that were loaded before and have not changed, if the table still has their rows.
@@ -131,7 +116,7 @@ impl Preflight<'_> {
         group: &[usize],
         sources: &[Source],
         object: Option<&ExistingObject>,
-    ) -> Sql<Option<Error>> {
+    ) -> Result<(), Failure> {
         let mut loaded = Vec::new();
         for index in group {
             if let Some(entry) = self.unchanged_entry(*index, &sources[*index])? {
@@ -142,31 +127,31 @@ impl Preflight<'_> {
             // If the table does not exist, only an empty file counts as loaded.
             loaded.retain(|(_, entry)| entry.fingerprint.bytes == 0);
             self.mark_unchanged(loaded);
-            return Ok(None);
+            return Ok(());
         };
         if loaded.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         if let Some(why) = missing_data(self.conn, &object.name)? {
             // Appending again would duplicate the rows that the table still has.
             let can_reload =
                 self.is_draft || matches!(self.options.existing, ExistingTable::Replace | ExistingTable::Upsert);
+            if can_reload {
+                return Ok(());
+            }
             let target = self.target.display();
-            return Ok((!can_reload).then(|| {
-                Error::Invalid(format!(
-                    "{target}: {why}; use --replace to load it again, or --upsert to update its rows"
-                ))
-            }));
+            let message = format!("{target}: {why}; use --replace to load it again, or --upsert to update its rows");
+            return Err(Error::table(&object.name, message).into());
         }
         // A replaced table has only rows of the named files.
         if self.is_draft || self.options.existing == ExistingTable::Replace {
             let sources = loaded.iter().map(|(index, _)| self.files[*index].source.as_str()).collect();
             if !import_log::consists_of(self.conn, &object.name, &sources)? {
-                return Ok(None);
+                return Ok(());
             }
         }
         self.mark_unchanged(loaded);
-        Ok(None)
+        Ok(())
     }
 
     fn mark_unchanged(&mut self, loaded: Vec<(usize, import_log::LogEntry)>) {
@@ -196,71 +181,55 @@ impl Preflight<'_> {
     }
 
     /// Returns the state of an existing table that gets more rows.
-    fn existing_table(&self, object: &ExistingObject, stem: &str) -> Sql<Result<TableState>> {
+    fn existing_table(&self, object: &ExistingObject, stem: &str) -> Result<TableState, Failure> {
         let name = &object.name;
-        let existing::TableShape { mut layout, mut keys, required, has_conflict_clause } =
-            existing::table_shape(self.conn, object, Widening::Allowed)?;
+        let mut shape = existing::table_shape(self.conn, object, Widening::Allowed)?;
         if let Some(schema) = self.options.schema.tables.get(stem) {
-            layout.apply_schema(schema, self.options);
+            shape.layout.apply_schema(schema, self.options);
         }
         let requested = self.options.key_of(stem);
         // With several tables, --primary-key applies to those that have the columns.
         let is_only_table = self.first_files.iter().all(|leader| *leader == self.first_files[0]);
         let key_applies = is_only_table || self.options.primary_key.is_empty();
-        let found: Option<Vec<usize>> = requested.iter().map(|name| layout.find_column(name)).collect();
-        let has = |keys: &[usize], requested: &[usize]| {
-            keys.len() == requested.len() && requested.iter().all(|index| keys.contains(index))
-        };
-        let names =
-            |keys: &[usize]| -> Vec<String> { keys.iter().map(|index| layout.columns[*index].name.clone()).collect() };
+        let found: Option<Vec<usize>> = requested.iter().map(|name| shape.layout.find_column(name)).collect();
+        let keys = shape.plan.columns();
+        let is_key = |found: &[usize]| found.len() == keys.len() && found.iter().all(|index| keys.contains(index));
+        let names = |keys: &[usize]| -> Vec<String> { shape.layout.names(keys).map(str::to_owned).collect() };
+        let refused = |message: String| Err(Error::table(name, message).into());
         match found {
-            Some(found) if found.is_empty() || has(&keys, &found) => {}
-            Some(found) if self.is_unique(name, &names(&found))? => keys = found,
+            Some(found) if found.is_empty() || is_key(&found) => {}
+            Some(found) if self.is_unique(name, &names(&found))? => shape.plan = KeyPlan::Existing(found),
             None if !key_applies => {}
             _ if keys.is_empty() => {
-                return Ok(Err(Error::Invalid(format!(
+                return refused(format!(
                     "the table {name:?} has no primary key, and no unique index of {}; use --replace, or create such \
                      an index",
                     quoted_list(requested)
-                ))));
+                ));
             }
             _ => {
-                return Ok(Err(Error::Invalid(format!(
+                return refused(format!(
                     "the primary key of the table {name:?} is {}, not {}; leave out --primary-key, or use --replace",
-                    quoted_list(&names(&keys)),
+                    quoted_list(&names(keys)),
                     quoted_list(requested)
-                ))));
+                ));
             }
         }
-        if self.options.existing == ExistingTable::Upsert && keys.is_empty() {
-            let text = format!(
+        if self.options.existing == ExistingTable::Upsert && shape.plan.columns().is_empty() {
+            return refused(format!(
                 "the table {name:?} has no primary key, so --upsert cannot know which rows are the same; \
                  name columns with a unique index as --primary-key, or use --append or --replace"
-            );
-            return Ok(Err(Error::Invalid(text)));
+            ));
         }
         let table_rows = import_log::table_rows(self.conn, name)?;
-        let plan = KeyPlan::Existing(keys);
-        Ok(Ok(TableState {
-            layout,
-            plan,
-            is_old: true,
-            required,
-            has_conflict_clause,
-            table_rows,
-            ..TableState::default()
-        }))
+        Ok(TableState { shape, table_rows, ..TableState::default() })
     }
 
     /// Whether the table has a unique index on these columns.
     fn is_unique(&self, table: &str, columns: &[String]) -> Sql<bool> {
         let unique = "SELECT name FROM pragma_index_list(?1) WHERE \"unique\" AND NOT partial";
-        let mut statement = self.conn.prepare_cached(unique)?;
-        let indexes = statement.query_map([table], |row| row.get::<_, String>(0))?;
-        let mut of_index = self.conn.prepare_cached("SELECT name FROM pragma_index_info(?1)")?;
-        for index in indexes {
-            let of_index = of_index.query_map([index?], |row| row.get::<_, Option<String>>(0))?;
-            let of_index: Vec<Option<String>> = of_index.collect::<Sql<_>>()?;
+        for index in values::<String>(self.conn, unique, [table])? {
+            let of_index: Vec<Option<String>> = values(self.conn, "SELECT name FROM pragma_index_info(?1)", [index])?;
             let is_in = |name: &Option<String>| name.as_ref().is_some_and(|name| columns.contains(name));
             if of_index.len() == columns.len() && of_index.iter().all(is_in) {
                 return Ok(true);
@@ -272,17 +241,14 @@ impl Preflight<'_> {
 
 /// Describes a column or rows that a table has lost since the last import into it.
 fn missing_data(conn: &Connection, table: &str) -> Sql<Option<String>> {
-    let mut statement = conn.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
-    let columns = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
+    let columns = column_names(conn, table)?;
     let mut recorded: Vec<String> = import_log::columns(conn, table)?.unwrap_or_default().into_keys().collect();
     recorded.sort_unstable();
     if let Some(column) = recorded.iter().find(|column| !columns.contains(*column)) {
         return Ok(Some(format!("the table {table:?} has lost the column {column:?} since its last import")));
     }
     let Some(recorded) = import_log::table_rows(conn, table)? else { return Ok(None) };
-    let count = format!("SELECT count(*) FROM {}", names::quoted(table));
-    let rows: i64 = conn.query_row(&count, [], |row| row.get(0))?;
-    let rows = rows.unsigned_abs();
+    let rows = count_rows(conn, table)?;
     Ok((rows < recorded)
         .then(|| format!("the table {table:?} has {rows} rows, fewer than the {recorded} that imports loaded")))
 }

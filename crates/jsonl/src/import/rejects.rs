@@ -67,7 +67,7 @@ impl Rejects {
     /// Opens the file for appending. Fails if it exists and is not a file of rejects.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Rejects::default()) };
-        let failed = |error: io::Error| Error::io("write the rejects to", path, &error);
+        let failed = |error: io::Error| Error::io("write the rejects to", path, error);
         // Rejected lines are user data, so only the owner may read a new file.
         let file = owner_only().read(true).append(true).create(true).open(path);
         let mut file = match file {
@@ -82,21 +82,13 @@ impl Rejects {
         if is_regular {
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let path = path.display();
-                    let text = format!("another import is writing its rejects to {path}; name another file");
-                    return Err(Error::Invalid(text));
-                }
+                Err(TryLockError::WouldBlock) => return Err(Error::RejectsInUse(path.to_owned())),
                 // Some file systems have no locks.
                 Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            start = append_to(&mut file).map_err(failed)?.ok_or_else(|| {
-                Error::Invalid(format!(
-                    "{} exists and is not a file of rejects; name another with --rejects",
-                    path.display()
-                ))
-            })?;
+            let problem = "exists and is not a file of rejects; name another with --rejects";
+            start = append_to(&mut file).map_err(failed)?.ok_or_else(|| Error::path(path, problem))?;
         }
         let output = Output { path: path.to_owned(), file: BufWriter::new(file), is_regular };
         Ok(Rejects { file: Some(output), start, ..Rejects::default() })
@@ -111,7 +103,7 @@ impl Rejects {
             let written =
                 serde_json::to_vec(&RejectRecord { rejected: &rejected, raw, raw_hex, truncated }).unwrap_or_default();
             let done = output.file.write_all(&written).and_then(|()| output.file.write_all(b"\n"));
-            done.map_err(|error| output.failed(&error))?;
+            done.map_err(|error| output.failed(error))?;
         }
         if self.examples.len() < MAX_EXAMPLES {
             self.examples.push(rejected);
@@ -121,9 +113,7 @@ impl Rejects {
 
     pub(crate) fn mark(&mut self) -> Result<Mark> {
         let bytes = match &mut self.file {
-            Some(output) if output.is_regular => {
-                output.file.stream_position().map_err(|error| output.failed(&error))?
-            }
+            Some(output) if output.is_regular => output.file.stream_position().map_err(|error| output.failed(error))?,
             _ => 0,
         };
         Ok(Mark { bytes, examples: self.examples.len(), count: self.count })
@@ -145,7 +135,7 @@ impl Rejects {
         match &mut self.file {
             Some(output) if output.is_regular => {
                 let cut = output.file.seek(SeekFrom::Start(bytes));
-                cut.and_then(|_| output.file.get_ref().set_len(bytes)).map_err(|error| output.failed(&error))
+                cut.and_then(|_| output.file.get_ref().set_len(bytes)).map_err(|error| output.failed(error))
             }
             _ => Ok(()),
         }
@@ -154,14 +144,14 @@ impl Rejects {
     /// Flushes the buffer. An input is committed only after its rejects are written.
     pub(crate) fn flush(&mut self) -> Result<()> {
         match &mut self.file {
-            Some(output) => output.file.flush().map_err(|error| output.failed(&error)),
+            Some(output) => output.file.flush().map_err(|error| output.failed(error)),
             None => Ok(()),
         }
     }
 }
 
 impl Output {
-    fn failed(&self, error: &io::Error) -> Error {
+    fn failed(&self, error: io::Error) -> Error {
         Error::io("write the rejects to", &self.path, error)
     }
 }

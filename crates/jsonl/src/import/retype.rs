@@ -9,12 +9,10 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 
 use super::column::{Column, Holds};
-use super::names::quoted;
 use super::table::dependents;
 use crate::number::MAX_EXACT_INT;
+use crate::sql::{Sql, increase_schema_version, quoted, reload_schema, replace_definition};
 use crate::types::Type;
-
-type Sql<T> = rusqlite::Result<T>;
 
 /// Name of the old table while its rows are copied.
 const OLD_TABLE: &str = "gristmill_import_old";
@@ -65,9 +63,8 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
     if columns.iter().all(|column| column.current_type == column.widened_type) {
         return Ok(());
     }
-    let of_table = "type = 'table' AND lower(name) = lower(?1)";
-    let sql = format!("SELECT sql FROM sqlite_schema WHERE {of_table}");
-    let mut sql: String = conn.query_row(&sql, [table], |row| row.get(0))?;
+    let definition = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND lower(name) = lower(?1)";
+    let mut sql: String = conn.query_row(definition, [table], |row| row.get(0))?;
     let mut only_sql = true;
     for column in columns.iter() {
         if let (Some(before), Some(after)) = (column.current_type, column.widened_type)
@@ -79,12 +76,9 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
         }
     }
     if only_sql {
-        let version: i64 = conn.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
-        conn.pragma_update(None, "writable_schema", true)?;
-        conn.execute(&format!("UPDATE sqlite_schema SET sql = ?2 WHERE {of_table}"), (table, sql))?;
-        conn.pragma_update(None, "writable_schema", "RESET")?;
-        // Makes other connections read the schema again.
-        conn.pragma_update(None, "schema_version", version + 1)?;
+        replace_definition(conn, table, &sql)?;
+        reload_schema(conn)?;
+        increase_schema_version(conn)?;
     } else {
         copy(conn, table, &sql, columns)?;
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 
@@ -105,12 +106,9 @@ pub struct ColumnSchema {
 impl Schema {
     /// Reads a schema file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::io("read the schema", path, &error))?;
-        let parsed: std::result::Result<Schema, _> = toml::from_str(&text);
-        let mut schema = parsed.map_err(|error| {
-            let why = error.to_string();
-            Error::Invalid(format!("the schema {} is not valid: {}", path.display(), why.trim_end()))
-        })?;
+        let text = std::fs::read_to_string(path).map_err(|error| Error::io("read the schema", path, error))?;
+        let parsed: Result<Schema, _> = toml::from_str(&text);
+        let mut schema = parsed.map_err(|error| Error::Schema(path.to_owned(), Arc::new(error)))?;
         schema.fingerprint = Some(blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect());
         Ok(schema)
     }

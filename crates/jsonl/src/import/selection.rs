@@ -16,7 +16,7 @@ pub(crate) fn check(options: &ImportOptions) -> Result<()> {
     let selected: Vec<&String> = options.columns.iter().chain(&options.filename_column).collect();
     let missing = |name: &&String| !selected.iter().any(|selected| selected.eq_ignore_ascii_case(name));
     match options.primary_key.iter().chain(&options.indexes).find(missing) {
-        Some(name) => Err(Error::Invalid(format!(
+        Some(name) => Err(Error::Options(format!(
             "{name:?} is named as a key or for an index, but not in --columns; add it to --columns"
         ))),
         None => Ok(()),

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use gristmill_pool::CancelToken;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use serde::Serialize;
 
 pub use super::dates::DateKind;
 use super::import_log;
-use super::names::{IMPORT_LOG, quoted};
-use super::output_db::read_only;
+use super::names::IMPORT_LOG;
+use crate::database::read_only;
 use crate::error::{Error, Result};
+use crate::sql::{Sql, count_rows, quoted};
 
 /// Statistics of a database, read in one transaction.
 #[derive(Clone, Debug, Serialize)]
@@ -59,14 +61,13 @@ pub struct DateColumn {
 
 /// Reads the statistics of a database.
 pub fn stats(path: &Path) -> Result<DatabaseStats> {
-    let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-    let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
-    let conn = read_only(path)?;
-    let tables = tables(&conn).map_err(failed)?;
+    let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, error))?;
+    let conn = read_only(path, &CancelToken::new())?;
+    let tables = tables(&conn).map_err(|error| Error::sqlite(path, error))?;
     Ok(DatabaseStats { bytes: metadata.len(), tables })
 }
 
-fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
+fn tables(conn: &Connection) -> Sql<Vec<TableStats>> {
     let transaction = conn.unchecked_transaction()?;
     let has_import_log = import_log::exists(&transaction)?;
     let (sizes, index_sizes) = sizes(&transaction)?;
@@ -89,10 +90,9 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
             dates: Vec::new(),
         })
     })?;
-    let mut tables: Vec<TableStats> = rows.collect::<rusqlite::Result<_>>()?;
+    let mut tables: Vec<TableStats> = rows.collect::<Sql<_>>()?;
     for table in &mut tables {
-        let count = format!("SELECT count(*) FROM {}", quoted(&table.table));
-        table.rows = transaction.query_row(&count, [], |row| number(row, 0))?;
+        table.rows = count_rows(&transaction, &table.table)?;
         if has_import_log {
             table.add_log(&transaction)?;
         }
@@ -103,7 +103,7 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
 
 impl TableStats {
     /// Adds the data of the import log about the files that were loaded into the table since it was created.
-    fn add_log(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+    fn add_log(&mut self, conn: &Connection) -> Sql<()> {
         let creation_id = import_log::creation_id(conn, &self.table)?.unwrap_or(0);
         // SQLite takes the other columns of a query with max() from the row that has the maximum.
         let mut statement = conn.prepare_cached(
@@ -121,7 +121,7 @@ impl TableStats {
 }
 
 /// Finds the columns whose texts are all dates or times. Stops reading when no candidate is left.
-fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
+fn dates(conn: &Connection, table: &str) -> Sql<Vec<DateColumn>> {
     let mut statement = conn.prepare(&format!("SELECT * FROM {}", quoted(table)))?;
     let mut found: Vec<(usize, DateColumn)> = Vec::new();
     let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
@@ -164,10 +164,10 @@ fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
 type Sizes = HashMap<String, u64>;
 
 /// Returns the sizes of tables, and of the indexes by table. Reads all at once: a query for one takes as long.
-fn sizes(conn: &Connection) -> rusqlite::Result<(Sizes, Sizes)> {
+fn sizes(conn: &Connection) -> Sql<(Sizes, Sizes)> {
     let mut statement = conn.prepare("SELECT name, pgsize FROM dbstat WHERE aggregate = 1")?;
     let sizes = statement.query_map([], |row| Ok((row.get(0)?, number(row, 1)?)))?;
-    let sizes: Sizes = sizes.collect::<rusqlite::Result<_>>()?;
+    let sizes: Sizes = sizes.collect::<Sql<_>>()?;
     let mut statement = conn.prepare("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index'")?;
     let mut index_sizes = Sizes::new();
     for index in statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))? {
@@ -177,6 +177,6 @@ fn sizes(conn: &Connection) -> rusqlite::Result<(Sizes, Sizes)> {
     Ok((sizes, index_sizes))
 }
 
-fn number(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
+fn number(row: &rusqlite::Row<'_>, index: usize) -> Sql<u64> {
     row.get::<_, i64>(index).map(i64::unsigned_abs)
 }

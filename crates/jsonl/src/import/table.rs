@@ -10,13 +10,14 @@ use rusqlite::{Connection, ErrorCode};
 pub(crate) use self::insert::BoundCell;
 use self::insert::has_duplicates;
 use super::column::Column;
+use super::existing::TableShape;
 use super::key::{KeyPlan, KeyTracker, Required, cell_of};
 use super::layout::Layout;
-use super::names::quoted;
 use super::overflow_merge;
 use super::retype;
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
+use crate::sql::{Sql, quoted, quoted_names, reload_schema, replace_definition, values};
 use crate::types::Type;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +70,9 @@ impl From<rusqlite::Error> for FinishError {
     }
 }
 
-type Sql<T> = rusqlite::Result<T>;
-
 impl Table {
-    pub(crate) fn new(name: String, layout: Layout, plan: KeyPlan, tracker: KeyTracker, is_old: bool) -> Self {
+    pub(crate) fn new(name: String, shape: TableShape, tracker: KeyTracker) -> Self {
+        let TableShape { layout, plan, is_old, required, has_conflict_clause } = shape;
         let is_update = tracker.upserts && matches!(plan, KeyPlan::IndexFromStart(_) | KeyPlan::Existing(_));
         let mode = if is_update { WriteMode::Upsert } else { WriteMode::Insert };
         Table {
@@ -81,8 +81,8 @@ impl Table {
             plan,
             tracker,
             mode,
-            required: Vec::new(),
-            has_conflict_clause: false,
+            required,
+            has_conflict_clause,
             is_whole: false,
             is_old,
             is_typed: is_old,
@@ -93,10 +93,7 @@ impl Table {
 
     /// Observes the keys of a block, after its first `seen` rows, without writing it.
     pub(crate) fn observe_keys(&mut self, block: &ParsedBlock, map: &[u32], seen: usize) {
-        let mut begin = seen.checked_sub(1).and_then(|last| block.rows.get(last)).map_or(0, |row| row.end as usize);
-        for row in &block.rows[seen..] {
-            let cells = &block.cells[begin..row.end as usize];
-            begin = row.end as usize;
+        for (_, cells) in block.each_row().skip(seen) {
             self.tracker.observe(cells, map, &self.layout);
         }
     }
@@ -115,9 +112,8 @@ impl Table {
     }
 
     fn plan_from_first_row(&mut self, block: &ParsedBlock, map: &[u32]) {
-        let Some(first) = block.rows.first() else { return };
+        let Some((_, cells)) = block.each_row().next() else { return };
         let mut tracker = self.tracker.clone();
-        let cells = &block.cells[..first.end as usize];
         tracker.observe(cells, map, &self.layout);
         let is_rowid = |index: usize| {
             matches!(cell_of(cells, map, index), Some(Cell::Int(_)))
@@ -185,8 +181,7 @@ impl Table {
         if let [_, _, ..] = self.plan.columns()
             && (typed || !is_after)
         {
-            let keys = self.plan.columns().iter().map(|index| quoted(&self.layout.columns[*index].name));
-            columns.push(format!("  PRIMARY KEY ({})", keys.collect::<Vec<_>>().join(", ")));
+            columns.push(format!("  PRIMARY KEY ({})", quoted_names(self.layout.names(self.plan.columns()))));
         }
         format!("CREATE TABLE {} (\n{}\n)", quoted(&self.name), columns.join(",\n"))
     }
@@ -239,8 +234,7 @@ impl Table {
         }
         let KeyPlan::IndexAtEnd(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
         let first = keys[0];
-        let columns: Vec<String> = keys.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
-        let (table, columns) = (quoted(&self.name), columns.join(","));
+        let (table, columns) = (quoted(&self.name), quoted_names(self.layout.names(keys)));
         let made = conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY_INDEX} ON {table} ({columns})"));
         match made {
             Ok(()) => Ok(self.declare(conn, true)?),
@@ -257,24 +251,19 @@ impl Table {
     /// Declares the types of the columns. The stored rows do not change, so only the schema is written. The index of
     /// the key gets the name that SQLite would have given it.
     fn declare(&self, conn: &Connection, has_index: bool) -> Sql<()> {
-        conn.pragma_update(None, "writable_schema", true)?;
-        conn.execute(
-            "UPDATE sqlite_schema SET sql = ?1 WHERE type = 'table' AND name = ?2",
-            (self.sql(true), &self.name),
-        )?;
+        replace_definition(conn, &self.name, &self.sql(true))?;
         if has_index {
             conn.execute(
                 "UPDATE sqlite_schema SET sql = NULL, name = ?1 WHERE type = 'index' AND name = ?2",
                 (format!("sqlite_autoindex_{}_1", self.name), KEY_INDEX),
             )?;
         }
-        conn.pragma_update(None, "writable_schema", "RESET")
+        reload_schema(conn)
     }
 
     /// Columns of the key, for the summary.
     pub(crate) fn key(&self) -> Option<String> {
-        let names: Vec<&str> =
-            self.plan.columns().iter().map(|index| self.layout.columns[*index].name.as_str()).collect();
+        let names: Vec<&str> = self.layout.names(self.plan.columns()).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 }
@@ -300,12 +289,9 @@ pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()
 
 /// Returns the SQL of the indexes and triggers that are dropped with a table, to create them again.
 pub(crate) fn dependents(conn: &Connection, table: &str) -> Sql<Vec<String>> {
-    let mut statement = conn.prepare(
-        "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
-         AND sql IS NOT NULL ORDER BY rowid",
-    )?;
-    let sql = statement.query_map([table], |row| row.get(0))?;
-    sql.collect()
+    let sql = "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
+        AND sql IS NOT NULL ORDER BY rowid";
+    values(conn, sql, [table])
 }
 
 /// Name of the key's index while it is created.

@@ -4,28 +4,17 @@
 //! that was deleted or replaced is an error. SQLite itself rolls back a transaction after some errors; then nothing
 //! more is written, because each statement would be committed on its own.
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use rusqlite::Connection;
 
-use rusqlite::{Connection, ErrorCode};
-
-use super::handle::ImportHandle;
 use super::import_log::{self, Record};
-use super::output_db::OutputDb;
+use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::file_identity::FileIdentity;
 
 /// In a new database, files share a transaction up to this many bytes, because each commit needs two fsyncs.
 const MAX_GROUP_BYTES: u64 = 64 << 20;
 
-/// Maximum wait for another program that has locked the database.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-
-pub(crate) struct ImportTx<'a> {
-    pub(crate) conn: Connection,
-    path: PathBuf,
-    identity: FileIdentity,
-    handle: &'a ImportHandle,
+pub(crate) struct ImportTx {
+    pub(crate) db: Database,
     pub(crate) is_new: bool,
     /// Whether this type has begun a transaction and not ended it.
     has_begun: bool,
@@ -34,43 +23,28 @@ pub(crate) struct ImportTx<'a> {
     uncommitted: u64,
 }
 
-impl<'a> ImportTx<'a> {
-    pub(crate) fn new(conn: Connection, output: &OutputDb, handle: &'a ImportHandle) -> Self {
-        let (path, identity, is_new) = (output.target().to_owned(), output.identity(), output.is_new());
-        ImportTx { conn, path, identity, handle, is_new, has_begun: false, in_file: false, uncommitted: 0 }
-    }
-
-    /// Fails if the database file was deleted or replaced. Makes one system call.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.identity.check()
-    }
-
-    pub(crate) fn failed(&self, error: &rusqlite::Error) -> Error {
-        Error::sqlite(&self.path, error)
-    }
-
-    pub(crate) fn execute(&self, sql: &str) -> Result<()> {
-        self.conn.execute_batch(sql).map_err(|error| self.failed(&error))
+impl ImportTx {
+    pub(crate) fn new(db: Database, is_new: bool) -> Self {
+        ImportTx { db, is_new, has_begun: false, in_file: false, uncommitted: 0 }
     }
 
     /// Fails if the transaction is no longer open.
     fn check_transaction(&self) -> Result<()> {
-        if self.has_begun && !self.conn.is_autocommit() {
-            return Ok(());
+        match self.has_begun && self.db.is_in_transaction() {
+            true => Ok(()),
+            false => Err(Error::RolledBack(self.db.path().to_owned())),
         }
-        let path = self.path.display();
-        Err(Error::System(format!("{path}: SQLite rolled back the transaction; none of its rows were kept")))
     }
 
     pub(crate) fn begin_file(&mut self) -> Result<()> {
-        self.check()?;
+        self.db.check()?;
         if !self.has_begun {
-            self.retry_while_busy("BEGIN IMMEDIATE")?;
+            self.db.begin()?;
             self.has_begun = true;
-            import_log::create(&self.conn).map_err(|error| self.failed(&error))?;
+            self.db.with(import_log::create)?;
         }
         self.check_transaction()?;
-        self.execute("SAVEPOINT file")?;
+        self.db.execute("SAVEPOINT file")?;
         self.in_file = true;
         Ok(())
     }
@@ -78,19 +52,19 @@ impl<'a> ImportTx<'a> {
     /// Writes the record of a file, in the transaction that has its rows.
     pub(crate) fn write_record(&self, record: &Record<'_>) -> Result<()> {
         self.check_transaction()?;
-        import_log::write(&self.conn, record).map_err(|error| self.failed(&error))
+        self.db.with(|conn| import_log::write(conn, record))
     }
 
     pub(crate) fn rollback_file(&mut self) -> Result<()> {
         self.check_transaction()?;
         self.in_file = false;
-        self.execute("ROLLBACK TO file; RELEASE file")
+        self.db.execute("ROLLBACK TO file; RELEASE file")
     }
 
     /// Ends a complete file. In an existing database each file is its own transaction.
     pub(crate) fn commit_file(&mut self, bytes: u64) -> Result<()> {
         self.check_transaction()?;
-        self.execute("RELEASE file")?;
+        self.db.execute("RELEASE file")?;
         self.in_file = false;
         self.uncommitted += bytes;
         if !self.is_new || self.uncommitted >= MAX_GROUP_BYTES { self.commit() } else { Ok(()) }
@@ -98,75 +72,55 @@ impl<'a> ImportTx<'a> {
 
     pub(crate) fn commit(&mut self) -> Result<()> {
         self.uncommitted = 0;
-        if self.has_begun {
-            self.check_transaction()?;
-            self.check()?;
-            self.retry_while_busy("COMMIT")?;
-            self.has_begun = false;
+        if !self.has_begun {
+            return self.db.check();
         }
-        // The database file may have been deleted during the commit.
-        self.check()
+        self.check_transaction()?;
+        self.db.commit()?;
+        self.has_begun = false;
+        Ok(())
     }
 
-    /// Rolls back the transaction, unless SQLite has done it already.
     fn rollback(&mut self) -> Result<()> {
         (self.has_begun, self.in_file) = (false, false);
-        if self.conn.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
+        self.db.rollback()
     }
 
     /// Ends the transaction: complete files are kept, an incomplete one is rolled back.
     pub(crate) fn end(mut self, failed: bool) -> Result<Connection> {
         let none: Option<fn() -> bool> = None;
         // The rest is short and must not be cancelled.
-        let _ = self.conn.progress_handler(0, none);
+        let _ = self.db.conn.progress_handler(0, none);
         let ended = self.finish(failed);
         if ended.is_err() {
             // The first error is the one to report.
             let _ = self.rollback();
         }
-        self.identity.before_close(&self.conn);
-        ended.map(|()| self.conn)
+        self.db.before_close();
+        ended.map(|()| self.db.conn)
     }
 
     fn finish(&mut self, failed: bool) -> Result<()> {
-        if failed && (!self.is_new || self.conn.is_autocommit()) {
+        if failed && (!self.is_new || !self.db.is_in_transaction()) {
             self.rollback()?;
         } else if self.in_file {
             self.rollback_file()?;
         }
         self.commit()
     }
-
-    /// Retries while the database is locked, up to `BUSY_TIMEOUT` or until the import is cancelled.
-    fn retry_while_busy(&self, sql: &str) -> Result<()> {
-        let is_busy = |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
-        let timeout = |time: Duration| self.conn.busy_timeout(time).map_err(|error| self.failed(&error));
-        let started = Instant::now();
-        timeout(Duration::from_millis(100))?;
-        let done = loop {
-            match self.conn.execute_batch(sql) {
-                Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => {
-                    if self.handle.is_cancelled() {
-                        return Err(Error::Cancelled);
-                    }
-                }
-                done => break done,
-            }
-        };
-        timeout(BUSY_TIMEOUT)?;
-        done.map_err(|error| self.failed(&error))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
+
+    use gristmill_pool::CancelToken;
 
     use super::super::failed_file;
+    use super::super::output_db::OutputDb;
     use super::*;
 
-    fn write_record(tx: &mut ImportTx<'_>) -> Result<()> {
+    fn write_record(tx: &mut ImportTx) -> Result<()> {
         tx.write_record(&Record {
             file: &failed_file(Path::new("t.jsonl"), "why"),
             fingerprint: None,
@@ -180,23 +134,22 @@ mod tests {
     }
 
     /// Number of tables after an event that follows a rollback by SQLite, during or after a file that created a table.
-    fn tables_after(is_new: bool, during_file: bool, event: impl FnOnce(ImportTx<'_>)) -> i64 {
+    fn tables_after(is_new: bool, during_file: bool, event: impl FnOnce(ImportTx)) -> i64 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         if !is_new {
             Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (a); DROP TABLE t").unwrap();
         }
-        let handle = Arc::new(ImportHandle::default());
         let output = OutputDb::open(&path, false).unwrap();
-        let mut tx = ImportTx::new(output.connect(&handle).unwrap(), &output, &handle);
+        let mut tx = ImportTx::new(output.connect(&CancelToken::new()).unwrap(), is_new);
         tx.begin_file().unwrap();
-        tx.execute("CREATE TABLE t (a)").unwrap();
+        tx.db.execute("CREATE TABLE t (a)").unwrap();
         match (during_file, is_new) {
             (true, _) => {}
             (false, true) => tx.commit_file(1).unwrap(),
             (false, false) => tx.rollback_file().unwrap(),
         }
-        tx.execute("ROLLBACK").unwrap();
+        tx.db.execute("ROLLBACK").unwrap();
         event(tx);
         let file = if is_new { folder.path().join(".x.db.import") } else { path };
         let conn = Connection::open(file).unwrap();
@@ -205,7 +158,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_after_sqlite_has_rolled_back_the_transaction() {
-        type Event = fn(&mut ImportTx<'_>) -> Result<()>;
+        type Event = fn(&mut ImportTx) -> Result<()>;
         let events: [(&str, Event); 5] = [
             ("begin_file", |tx| tx.begin_file()),
             ("write_record", write_record),

@@ -10,7 +10,6 @@ mod requirements;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,9 +21,8 @@ use super::handle::{ImportHandle, add};
 use super::import_log;
 use super::key::{KeyPlan, KeyTracker};
 use super::layout::{LayoutConflict, MAX_COLUMNS};
-use super::names::quoted;
 use super::options::{ExistingTable, ImportOptions, OnError, Target};
-use super::pipeline::{BufferPool, Demand, PipelineEvent};
+use super::pipeline::{BufferPool, PipelineEvent, ReadStop};
 use super::rejects::Rejects;
 use super::retype;
 use super::schema::TableSchema;
@@ -35,6 +33,7 @@ use crate::error::{Error, Result, is_table_mismatch};
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Line, ParsedBlock};
 use crate::source::{self, Fingerprint};
+use crate::sql::quoted;
 
 pub(crate) struct Finished {
     pub(crate) conn: Option<Connection>,
@@ -47,7 +46,7 @@ pub(crate) struct Writer<'a> {
     options: &'a ImportOptions,
     handle: &'a ImportHandle,
     target: &'a Target,
-    tx: Option<ImportTx<'a>>,
+    tx: Option<ImportTx>,
     rejects: Rejects,
     pub(crate) files: Vec<FileSummary>,
     /// Table name of each file, derived from its file name. A schema uses these names.
@@ -72,7 +71,7 @@ impl<'a> Writer<'a> {
         options: &'a ImportOptions,
         handle: &'a ImportHandle,
         target: &'a Target,
-        tx: Option<ImportTx<'a>>,
+        tx: Option<ImportTx>,
         (files, stems, leaders): (Vec<FileSummary>, Vec<String>, Vec<usize>),
     ) -> Result<Self> {
         Ok(Writer {
@@ -115,15 +114,10 @@ impl<'a> Writer<'a> {
         self.tables.entry(self.first_files[index]).or_default()
     }
 
-    /// Handles the next block or the end of a file.
-    pub(crate) fn on_event(
-        &mut self,
-        index: usize,
-        event: PipelineEvent,
-        demand: &Arc<Demand>,
-    ) -> Result<ControlFlow<()>> {
+    /// Handles the next block or the end of a file. Sets `stopped_by` if there are too many bad lines.
+    pub(crate) fn on_event(&mut self, index: usize, event: PipelineEvent, stop: &ReadStop) -> Result<()> {
         match &mut self.load {
-            None => self.begin(index, demand)?,
+            None => self.begin(index, stop)?,
             Some(load) if load.index != index => load.next_file(index),
             Some(_) => {}
         }
@@ -135,31 +129,29 @@ impl<'a> Writer<'a> {
                     // A large next block may need the whole memory budget.
                     drop(budget);
                     load.held = Some(block);
-                    return Ok(ControlFlow::Continue(()));
+                    return Ok(());
                 }
-                if self.write_held_block(false)? == ControlFlow::Break(()) {
-                    return Ok(ControlFlow::Break(()));
-                }
-                let next = self.write_block(block);
+                self.write_held_block(false)?;
+                let written = self.write_block(block);
                 drop(budget);
-                next
+                written
             }
-            PipelineEvent::End(end) => match self.write_held_block(end.is_ok())? {
-                ControlFlow::Continue(()) => self.end_file(end),
-                ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
-            },
+            PipelineEvent::End(end) => {
+                self.write_held_block(end.is_ok())?;
+                if self.stopped_by.is_none() { self.end_file(end) } else { Ok(()) }
+            }
         }
     }
 
     /// Writes the first block once it is known whether it is the only one.
-    fn write_held_block(&mut self, is_whole: bool) -> Result<ControlFlow<()>> {
-        let Some(load) = &mut self.load else { return Ok(ControlFlow::Continue(())) };
-        let Some(block) = load.held.take() else { return Ok(ControlFlow::Continue(())) };
+    fn write_held_block(&mut self, is_whole: bool) -> Result<()> {
+        let Some(load) = &mut self.load else { return Ok(()) };
+        let Some(block) = load.held.take() else { return Ok(()) };
         load.table.is_whole = is_whole;
         self.write_block(block)
     }
 
-    fn begin(&mut self, index: usize, demand: &Arc<Demand>) -> Result<()> {
+    fn begin(&mut self, index: usize, stop: &ReadStop) -> Result<()> {
         let is_one_of_many = self.group(index).len() > 1;
         let table_state = self.table_state(index);
         if is_one_of_many && table_state.initial.is_none() {
@@ -172,18 +164,16 @@ impl<'a> Writer<'a> {
         if let Some(tx) = &mut self.tx {
             tx.begin_file()?;
             if table_state.is_replaced {
-                dependents = table::dependents(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
-                let is_imported = import_log::is_imported(&tx.conn, &name).map_err(|error| tx.failed(&error))?;
+                dependents = tx.db.with(|conn| table::dependents(conn, &name))?;
+                let is_imported = tx.db.with(|conn| import_log::is_imported(conn, &name))?;
                 note = (!is_imported)
                     .then(|| "the old table was not created by an import; its constraints are lost".to_owned());
-                tx.execute(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
+                tx.db.execute(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
         }
         let requested = self.options.key_of(&self.stems[index]).to_vec();
         let tracker = KeyTracker::new(requested, self.options.existing == ExistingTable::Upsert);
-        let mut table = Table::new(name, table_state.layout, table_state.plan, tracker, table_state.is_old);
-        table.required = table_state.required;
-        table.has_conflict_clause = table_state.has_conflict_clause;
+        let table = Table::new(name, table_state.shape, tracker);
         self.load = Some(FileLoad {
             index,
             read: Vec::new(),
@@ -204,7 +194,7 @@ impl<'a> Writer<'a> {
             first_block_seen: is_one_of_many,
             rejects_mark: self.rejects.mark()?,
             started: Timestamp::now(),
-            demand: demand.clone(),
+            stop: stop.clone(),
             is_replaced: table_state.is_replaced && self.tx.as_ref().is_none_or(|tx| !tx.is_new),
             note,
             failure: None,
@@ -213,31 +203,31 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn write_block(&mut self, mut block: Box<ParsedBlock>) -> Result<ControlFlow<()>> {
-        let Some(mut load) = self.load.take() else { return Ok(ControlFlow::Continue(())) };
-        let next = self.process_block(&mut load, &mut block);
+    fn write_block(&mut self, mut block: Box<ParsedBlock>) -> Result<()> {
+        let Some(mut load) = self.load.take() else { return Ok(()) };
+        let written = self.process_block(&mut load, &mut block);
         self.load = Some(load);
         self.buffers.recycle(*block, self.options.block);
-        next
+        written
     }
 
-    fn process_block(&mut self, load: &mut FileLoad, block: &mut ParsedBlock) -> Result<ControlFlow<()>> {
+    fn process_block(&mut self, load: &mut FileLoad, block: &mut ParsedBlock) -> Result<()> {
         if let Some(tx) = &self.tx {
-            tx.check()?;
+            tx.db.check()?;
         }
-        if load.state == LoadState::Abandoned || load.has_reached_limit() {
-            return Ok(ControlFlow::Continue(()));
+        if load.state == LoadState::Abandoned || load.has_reached_limit() || self.stopped_by.is_some() {
+            return Ok(());
         }
-        let next = match self.options.limit {
+        match self.options.limit {
             Some(limit) => self.write_rows_up_to_limit(load, block, limit)?,
             None => self.write_rows(load, block)?,
-        };
+        }
         load.blank += u64::from(block.blank);
         load.lines += u64::from(block.lines);
-        Ok(next)
+        Ok(())
     }
 
-    fn write_rows(&mut self, load: &mut FileLoad, block: &mut ParsedBlock) -> Result<ControlFlow<()>> {
+    fn write_rows(&mut self, load: &mut FileLoad, block: &mut ParsedBlock) -> Result<()> {
         load.has_objects |= !block.rows.is_empty();
         let mut bad: Vec<(Line, usize, ParseErrorKind)> =
             std::mem::take(&mut block.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
@@ -256,20 +246,21 @@ impl<'a> Writer<'a> {
                             if table.is_whole && !table.is_old && self.options.columns.is_empty() {
                                 table.layout.add_schema_columns(self.options, self.schema(load.index));
                             }
-                            let result = match table.write(&tx.conn, block, &map) {
+                            let result = match table.write(&tx.db.conn, block, &map) {
                                 Ok(result) => result,
                                 Err(error) if is_table_mismatch(&error) => {
                                     load.fail_table(format!("its table rejects its rows: {error}"));
-                                    return Ok(ControlFlow::Continue(()));
+                                    return Ok(());
                                 }
-                                Err(error) => return Err(tx.failed(&error)),
+                                Err(error) => return Err(tx.db.failed(error)),
                             };
-                            if tx.conn.is_autocommit() {
-                                return Err(Error::Invalid(format!(
+                            if !tx.db.is_in_transaction() {
+                                let message = format!(
                                     "the table {:?} has a trigger that rolls back transactions; nothing was loaded \
                                      into it",
                                     table.name
-                                )));
+                                );
+                                return Err(Error::table(&table.name, message));
                             }
                             written = result.rows;
                             let refused = result.refused.len() as u64;
@@ -284,7 +275,7 @@ impl<'a> Writer<'a> {
                         (None, _) if table.is_old || matches!(table.plan, KeyPlan::IndexFromStart(_)) => {
                             table.observe_keys(block, &map, 0);
                             let refused = table.refused(block, &map, load.keys.as_ref());
-                            let refused = refused.map_err(|error| self.failed_check(&error))?;
+                            let refused = refused.map_err(|error| self.failed_check(error))?;
                             written -= refused.len() as u64;
                             bad.extend(refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                         }
@@ -297,13 +288,13 @@ impl<'a> Writer<'a> {
                         load.table.plan = KeyPlan::Undecided;
                     }
                     load.abandon();
-                    return Ok(ControlFlow::Continue(()));
+                    return Ok(());
                 }
                 Err(LayoutConflict::NoRoom(key)) => {
                     load.fail_table(format!(
                         "its table has no room for a column {key:?}: SQLite has at most {MAX_COLUMNS} columns"
                     ));
-                    return Ok(ControlFlow::Continue(()));
+                    return Ok(());
                 }
                 Err(LayoutConflict::NeedsConversion) => {
                     load.state = LoadState::Inspecting;
@@ -322,7 +313,7 @@ impl<'a> Writer<'a> {
         load: &mut FileLoad,
         block: &ParsedBlock,
         bad: Vec<(Line, usize, ParseErrorKind)>,
-    ) -> Result<ControlFlow<()>> {
+    ) -> Result<()> {
         for (line, at, reason) in bad {
             load.rejected += 1;
             add(&self.handle.rejected, 1);
@@ -343,14 +334,14 @@ impl<'a> Writer<'a> {
             };
             if self.rejects.count > max_errors {
                 self.stopped_by = Some(rejected);
-                return Ok(ControlFlow::Break(()));
+                return Ok(());
             }
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
-    fn end_file(&mut self, end: io::Result<Fingerprint>) -> Result<ControlFlow<()>> {
-        let Some(mut load) = self.load.take() else { return Ok(ControlFlow::Continue(())) };
+    fn end_file(&mut self, end: io::Result<Fingerprint>) -> Result<()> {
+        let Some(mut load) = self.load.take() else { return Ok(()) };
         let index = load.index;
         match end {
             _ if load.state == LoadState::Abandoned => load.end_file(None),
@@ -369,11 +360,11 @@ impl<'a> Writer<'a> {
         }
         if self.group(index).last().is_some_and(|last| *last != index) {
             self.load = Some(load);
-            return Ok(ControlFlow::Continue(()));
+            return Ok(());
         }
         self.end_table(load)?;
         self.files_in_pass.remove(&self.first_files[index]);
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
     /// Ends the current file and the transaction.
@@ -412,10 +403,10 @@ impl<'a> Writer<'a> {
 }
 
 /// Widens existing columns. Returns whether any was widened.
-fn widen_columns(table: &mut Table, tx: Option<&ImportTx<'_>>) -> Result<bool> {
+fn widen_columns(table: &mut Table, tx: Option<&ImportTx>) -> Result<bool> {
     let name = &table.name;
     table.layout.widen(|column, values| match tx {
-        Some(tx) => retype::holds(&tx.conn, name, column, values).map_err(|error| tx.failed(&error)),
+        Some(tx) => tx.db.with(|conn| retype::holds(conn, name, column, values)),
         None => Ok(false),
     })
 }

@@ -5,11 +5,13 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
-use super::{BatchError, CachedTable, RejectedObject, Sink};
+use super::cached_table::CachedTable;
+use super::{BatchError, Results, Sink};
 use crate::error::Result;
 use crate::import::names::PROCESSED_IDS;
+use crate::sql::Sql;
 
 /// Maximum number of expired ids that are deleted per appended object.
 const PRUNED_PER_ID: usize = 2;
@@ -48,27 +50,16 @@ impl Sink {
         self
     }
 
-    /// Like [`append`](Self::append), but skips objects whose id became a row within the time of
-    /// [`dedup_window`](Self::dedup_window). The id of a rejected object is not remembered.
-    pub fn append_deduplicated(&mut self, objects: &[WithId<'_>]) -> Result<Vec<Result<AppendResult, RejectedObject>>> {
-        let Some(dedup) = self.dedup.clone() else {
-            let plain: Vec<&[u8]> = objects.iter().map(|one| one.object).collect();
-            let results = self.append(&plain)?;
-            return Ok(results.into_iter().map(|result| result.map(|()| AppendResult::Inserted)).collect());
-        };
-        self.append_with(objects, |one| one.object, |sink, cached, objects| sink.write_new(cached, &dedup, objects))
-    }
-
     /// Writes the new objects and records their ids. Of several objects with one id, the first valid one is written.
-    fn write_new(
+    pub(super) fn write_new(
         &mut self,
         cached: &mut CachedTable,
         dedup: &DedupWindow,
         objects: &[WithId<'_>],
-    ) -> Result<Vec<Result<AppendResult, RejectedObject>>, BatchError> {
+    ) -> Result<Results, BatchError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let horizon = milliseconds(now.saturating_sub(dedup.window));
-        let mut results: Vec<Option<Result<AppendResult, RejectedObject>>> = objects.iter().map(|_| None).collect();
+        let mut results: Vec<Option<_>> = objects.iter().map(|_| None).collect();
         let mut rest: Vec<usize> = (0..objects.len()).collect();
         while !rest.is_empty() {
             // Further objects with an id of this round wait until the first one is written or rejected.
@@ -87,10 +78,10 @@ impl Sink {
             let bodies: Vec<&[u8]> = new.iter().map(|index| objects[*index].object).collect();
             let written = self.write_all(cached, &bodies)?;
             for (index, result) in new.into_iter().zip(written) {
-                if let (Ok(()), Some(id)) = (&result, objects[index].id) {
+                if let (Ok(_), Some(id)) = (&result, objects[index].id) {
                     self.record_processed(dedup, id, milliseconds(now))?;
                 }
-                results[index] = Some(result.map(|()| AppendResult::Inserted));
+                results[index] = Some(result);
             }
             rest = later;
         }
@@ -103,44 +94,34 @@ impl Sink {
         if self.dedup.is_none() {
             return Ok(());
         }
-        let table = format!(
+        self.db.execute(&format!(
             "CREATE TABLE IF NOT EXISTS {PROCESSED_IDS} (scope TEXT NOT NULL, id TEXT NOT NULL,
-             processed_at INTEGER NOT NULL, PRIMARY KEY (scope, id)) WITHOUT ROWID"
-        );
-        let index = format!(
-            "CREATE INDEX IF NOT EXISTS ix{PROCESSED_IDS}_processed_at ON {PROCESSED_IDS} (scope, processed_at)"
-        );
-        self.run(&table)?;
-        self.run(&index)
+             processed_at INTEGER NOT NULL, PRIMARY KEY (scope, id)) WITHOUT ROWID;
+             CREATE INDEX IF NOT EXISTS ix{PROCESSED_IDS}_processed_at ON {PROCESSED_IDS} (scope, processed_at)"
+        ))
     }
 
-    fn is_processed(&self, dedup: &DedupWindow, id: &str, horizon: i64) -> Result<bool> {
+    fn is_processed(&self, dedup: &DedupWindow, id: &str, horizon: i64) -> Sql<bool> {
         let sql = format!("SELECT 1 FROM {PROCESSED_IDS} WHERE scope = ?1 AND id = ?2 AND processed_at > ?3");
-        let read = || -> rusqlite::Result<_> {
-            let mut statement = self.conn.prepare_cached(&sql)?;
-            statement.query_row(params![dedup.scope, id, horizon], |_| Ok(())).optional()
-        };
-        read().map(|found| found.is_some()).map_err(|error| self.failed(&error))
+        self.db.conn.prepare_cached(&sql)?.exists(params![dedup.scope, id, horizon])
     }
 
     /// Records an id. If the clock was set back, the id keeps its later time.
-    fn record_processed(&self, dedup: &DedupWindow, id: &str, now: i64) -> Result<()> {
+    fn record_processed(&self, dedup: &DedupWindow, id: &str, now: i64) -> Sql<usize> {
         let sql = format!(
             "INSERT INTO {PROCESSED_IDS} (scope, id, processed_at) VALUES (?1, ?2, ?3)
              ON CONFLICT (scope, id) DO UPDATE SET processed_at = max(processed_at, excluded.processed_at)"
         );
-        let write = || self.conn.prepare_cached(&sql)?.execute(params![dedup.scope, id, now]);
-        write().map(drop).map_err(|error| self.failed(&error))
+        self.db.conn.prepare_cached(&sql)?.execute(params![dedup.scope, id, now])
     }
 
-    fn prune_processed(&self, dedup: &DedupWindow, horizon: i64, limit: usize) -> Result<()> {
+    fn prune_processed(&self, dedup: &DedupWindow, horizon: i64, limit: usize) -> Sql<usize> {
         let sql = format!(
             "DELETE FROM {PROCESSED_IDS} WHERE scope = ?1 AND id IN (SELECT id FROM {PROCESSED_IDS}
              WHERE scope = ?1 AND processed_at <= ?2 ORDER BY processed_at LIMIT ?3)"
         );
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let delete = || self.conn.prepare_cached(&sql)?.execute(params![dedup.scope, horizon, limit]);
-        delete().map(drop).map_err(|error| self.failed(&error))
+        self.db.conn.prepare_cached(&sql)?.execute(params![dedup.scope, horizon, limit])
     }
 }
 

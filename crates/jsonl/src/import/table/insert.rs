@@ -10,23 +10,22 @@ use rusqlite::{CachedStatement, Connection, ErrorCode};
 use super::super::key::{KeyPlan, cell_of};
 use super::super::key_check::KeyCheck;
 use super::super::layout::NO_COLUMN;
-use super::super::names::quoted;
 use super::super::overflow_merge::{MERGE_FUNCTION, NOT_AN_OBJECT};
-use super::{Sql, Table, WriteMode, Written};
+use super::{Table, WriteMode, Written};
 use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Cell, Line, ParsedBlock};
+use crate::sql::{Sql, all_equal, marks, quoted, quoted_names};
 
 impl Table {
     pub(super) fn insert_sql(&self, columns: &[usize]) -> String {
-        let names: Vec<String> = columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
         // OR ABORT overrides conflict clauses of the definition. It is omitted if there are none, because it also
         // overrides those of statements in triggers.
         let insert = if self.has_conflict_clause { "INSERT OR ABORT" } else { "INSERT" };
         if columns.is_empty() {
             return format!("{insert} INTO {} DEFAULT VALUES", quoted(&self.name));
         }
-        let marks = vec!["?"; columns.len()].join(",");
-        format!("{insert} INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
+        let (names, marks) = (quoted_names(self.layout.names(columns)), marks(columns.len()));
+        format!("{insert} INTO {} ({names}) VALUES ({marks})", quoted(&self.name))
     }
 
     /// Inserts rows with all columns; missing values are null.
@@ -41,10 +40,7 @@ impl Table {
         // Bindings persist, so only values of the previous row that this row lacks are set to null.
         let mut bound = vec![0_u32; self.layout.columns.len()];
         let mut last: Vec<u32> = Vec::new();
-        let mut begin = 0;
-        for (row, number) in block.rows.iter().zip(1_u32..) {
-            let cells = &block.cells[begin..row.end as usize];
-            begin = row.end as usize;
+        for ((line, cells), number) in block.each_row().zip(1_u32..) {
             self.tracker.observe(cells, map, &self.layout);
             match &self.plan {
                 KeyPlan::Rowid(_) if !self.tracker.is_ascending => {
@@ -53,7 +49,7 @@ impl Table {
                 }
                 KeyPlan::IndexFromStart(keys) => {
                     if let Some(missing) = keys.iter().find(|key| is_missing(cells, map, **key)) {
-                        result.refused.push((row.line, self.missing_key_error(*missing)));
+                        result.refused.push((line, self.missing_key_error(*missing)));
                         continue;
                     }
                 }
@@ -72,7 +68,7 @@ impl Table {
             last.extend(cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NO_COLUMN));
             match statement.raw_execute() {
                 Ok(count) => result.rows += count.min(1) as u64,
-                Err(error) => result.refused.push((row.line, refusal(error)?)),
+                Err(error) => result.refused.push((line, refusal(error)?)),
             }
         }
         Ok(result)
@@ -82,13 +78,10 @@ impl Table {
     pub(super) fn add(&mut self, conn: &Connection, block: &ParsedBlock, map: &[u32]) -> Sql<Written> {
         let mut result = Written::default();
         let keys = if self.mode == WriteMode::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
-        let mut begin = 0;
         let mut statements: HashMap<Vec<u32>, CachedStatement<'_>> = HashMap::new();
-        for row in &block.rows {
-            let cells = &block.cells[begin..row.end as usize];
-            begin = row.end as usize;
+        for (line, cells) in block.each_row() {
             if let Some(reason) = self.missing_key(cells, map) {
-                result.refused.push((row.line, reason));
+                result.refused.push((line, reason));
                 continue;
             }
             let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
@@ -110,10 +103,10 @@ impl Table {
                 // An update counts even if it changes nothing, but DO NOTHING for a row with only the key returns 0.
                 Ok(0) if !self.has_row_of_key(conn, block, cells, map, &keys)? => {
                     let why = "a trigger of the table ignores it".to_owned();
-                    result.refused.push((row.line, ParseErrorKind::Refused(why)));
+                    result.refused.push((line, ParseErrorKind::Refused(why)));
                 }
                 Ok(_) => result.rows += 1,
-                Err(error) => result.refused.push((row.line, refusal(error)?)),
+                Err(error) => result.refused.push((line, refusal(error)?)),
             }
             if conn.is_autocommit() {
                 break;
@@ -135,9 +128,7 @@ impl Table {
         if keys.is_empty() || cells.len() > keys.len() {
             return Ok(false);
         }
-        let equal = keys.iter().map(|key| format!("{}=?", quoted(&self.layout.columns[*key].name)));
-        let equal: Vec<String> = equal.collect();
-        let sql = format!("SELECT 1 FROM {} WHERE {}", quoted(&self.name), equal.join(" AND "));
+        let sql = format!("SELECT 1 FROM {} WHERE {}", quoted(&self.name), all_equal(self.layout.names(keys)));
         let values = keys.iter().filter_map(|key| Some(BoundCell(block, cell_of(cells, map, *key)?)));
         conn.prepare_cached(&sql)?.exists(rusqlite::params_from_iter(values))
     }
@@ -165,16 +156,13 @@ impl Table {
         map: &[u32],
         keys: Option<&KeyCheck>,
     ) -> Sql<Vec<(Line, ParseErrorKind)>> {
-        let mut begin = 0;
         let mut refused = Vec::new();
-        for row in &block.rows {
-            let cells = &block.cells[begin..row.end as usize];
-            begin = row.end as usize;
+        for (line, cells) in block.each_row() {
             let reason = match (self.missing_key(cells, map), keys) {
                 (None, Some(keys)) => keys.add(block, cells, map)?,
                 (missing, _) => missing,
             };
-            refused.extend(reason.map(|reason| (row.line, reason)));
+            refused.extend(reason.map(|reason| (line, reason)));
         }
         Ok(refused)
     }
@@ -196,8 +184,7 @@ impl Table {
             })
             .collect();
         let then = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(",")) };
-        let keys: Vec<String> = keys.iter().map(name).collect();
-        format!("{} ON CONFLICT ({}) DO {then}", self.insert_sql(columns), keys.join(","))
+        format!("{} ON CONFLICT ({}) DO {then}", self.insert_sql(columns), quoted_names(self.layout.names(keys)))
     }
 }
 
@@ -208,21 +195,16 @@ fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
 /// Whether rows of the block have duplicate values in a column of whole numbers or text.
 pub(super) fn has_duplicates(block: &ParsedBlock, map: &[u32], column: usize) -> bool {
     let (mut numbers, mut texts) = (HashSet::new(), HashSet::<Cow<'_, [u8]>>::new());
-    let mut begin = 0;
-    block.rows.iter().any(|row| {
-        let cells = &block.cells[begin..row.end as usize];
-        begin = row.end as usize;
-        match cell_of(cells, map, column) {
-            // In a text column the number 5 and the text "5" are equal. Numbers beyond 64 bits make a column text.
-            Some(Cell::Int(value)) => {
-                let is_duplicate = !numbers.insert(value);
-                is_duplicate || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
-            }
-            Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
-            Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(block.bytes(span, false))),
-            Some(Cell::Text { span, scratch, .. }) => !texts.insert(Cow::Borrowed(block.bytes(span, scratch))),
-            _ => false,
+    block.each_row().any(|(_, cells)| match cell_of(cells, map, column) {
+        // In a text column the number 5 and the text "5" are equal. Numbers beyond 64 bits make a column text.
+        Some(Cell::Int(value)) => {
+            let is_duplicate = !numbers.insert(value);
+            is_duplicate || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
         }
+        Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
+        Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(block.bytes(span, false))),
+        Some(Cell::Text { span, scratch, .. }) => !texts.insert(Cow::Borrowed(block.bytes(span, scratch))),
+        _ => false,
     })
 }
 

@@ -1,14 +1,16 @@
 //! Checks keys in a dry run.
 
+use std::sync::Arc;
+
 use rusqlite::Connection;
 
 use super::super::file_load::FileLoad;
 use super::super::key::KeyPlan;
 use super::super::key_check::KeyCheck;
 use super::super::options::{ExistingTable, Target};
-use super::super::output_db::read_only;
 use super::super::table::Table;
 use super::Writer;
+use crate::database::read_only;
 use crate::error::{Error, Result};
 
 impl Writer<'_> {
@@ -23,11 +25,11 @@ impl Writer<'_> {
             return Ok(None);
         }
         let conn = match self.target {
-            Target::Preview(path) if table.is_old => read_only(path)?,
+            Target::Preview(path) if table.is_old => read_only(path, self.handle.cancel_token())?,
             // SQLite's temporary database, in memory or in a temporary file.
-            _ => Connection::open("").map_err(|error| self.failed_check(&error))?,
+            _ => Connection::open("").map_err(|error| self.failed_check(error))?,
         };
-        KeyCheck::new(conn, table).map(Some).map_err(|error| self.failed_check(&error))
+        KeyCheck::new(conn, table).map(Some).map_err(|error| self.failed_check(error))
     }
 
     /// Whether lines of a new table may be rejected because of its key, and this has not been checked yet.
@@ -46,10 +48,10 @@ impl Writer<'_> {
             && !matches!(table.plan, KeyPlan::IndexFromStart(_))
     }
 
-    pub(super) fn failed_check(&self, error: &rusqlite::Error) -> Error {
+    pub(super) fn failed_check(&self, error: rusqlite::Error) -> Error {
         match self.target {
             Target::Preview(path) => Error::sqlite(path, error),
-            _ => Error::System(format!("cannot check the keys: {error}")),
+            _ => Error::KeyCheck(Arc::new(error)),
         }
     }
 }

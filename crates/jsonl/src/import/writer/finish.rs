@@ -11,7 +11,6 @@ use super::super::handle::{ImportPhase, add};
 use super::super::import_log::Record;
 use super::super::key::KeyPlan;
 use super::super::layout::Layout;
-use super::super::names::quoted;
 use super::super::options::{ExistingTable, Target};
 use super::super::selection;
 use super::super::summary::FileOutcome;
@@ -21,6 +20,7 @@ use super::Writer;
 use super::requirements::{no_columns_message, no_key_message, no_valid_line_message};
 use crate::error::{Error, Result, is_table_mismatch};
 use crate::source::Fingerprint;
+use crate::sql::count_rows;
 use crate::types::Type;
 
 /// Note about what a dry run into an existing table does not check.
@@ -109,7 +109,7 @@ impl Writer<'_> {
             Err(FinishError::Sqlite(error)) if is_table_mismatch(&error) => {
                 self.fail_table(&load, &format!("its table cannot be finished: {error}"))
             }
-            Err(FinishError::Sqlite(error)) => Err(self.tx.as_ref().map_or(Error::Cancelled, |tx| tx.failed(&error))),
+            Err(FinishError::Sqlite(error)) => Err(self.tx.as_ref().map_or(Error::Cancelled, |tx| tx.db.failed(error))),
         }
     }
 
@@ -143,8 +143,8 @@ impl Writer<'_> {
         table_state
             .fingerprints
             .extend(load.read.iter().filter_map(|file| Some((file.index, file.fingerprint.clone()?))));
-        table_state.layout = std::mem::take(&mut load.table.layout);
-        table_state.plan = load.table.plan.clone();
+        table_state.shape.layout = std::mem::take(&mut load.table.layout);
+        table_state.shape.plan = load.table.plan.clone();
         self.requeue_files(&load)
     }
 
@@ -200,7 +200,7 @@ impl Writer<'_> {
 
     /// Adds types, key and indexes of a table after its rows.
     fn finish_schema(&mut self, load: &mut FileLoad) -> std::result::Result<(), FinishError> {
-        let Some(ImportTx { conn, .. }) = &self.tx else {
+        let Some(conn) = self.tx.as_ref().map(|tx| &tx.db.conn) else {
             let table = &mut load.table;
             if table.is_old {
                 table.layout.notes.extend(changes(&table.layout));
@@ -353,18 +353,14 @@ impl Writer<'_> {
     }
 
     /// Minimum number of rows of the table, if known without counting the rows of an existing table.
-    fn table_rows(&self, load: &FileLoad, tx: &ImportTx<'_>) -> Result<Option<u64>> {
+    fn table_rows(&self, load: &FileLoad, tx: &ImportTx) -> Result<Option<u64>> {
         let table = &load.table;
         let table_state = self.tables.get(&self.first_files[load.index]);
         let before = table_state.and_then(|table_state| table_state.table_rows);
         Ok(match (table.mode, table.is_old) {
             (WriteMode::Insert, _) => Some(before.unwrap_or(0) + load.all_rows()),
             (WriteMode::Upsert, true) => before,
-            (WriteMode::Upsert, false) => {
-                let count = format!("SELECT count(*) FROM {}", quoted(&table.name));
-                let count = tx.conn.query_row(&count, [], |row| row.get::<_, i64>(0));
-                Some(count.map_err(|error| tx.failed(&error))?.unsigned_abs())
-            }
+            (WriteMode::Upsert, false) => Some(tx.db.with(|conn| count_rows(conn, &table.name))?),
         })
     }
 }

@@ -1,7 +1,5 @@
 //! Applies the limit on the rows of a table.
 
-use std::ops::ControlFlow;
-
 use super::super::file_load::{FileLoad, LoadState};
 use super::Writer;
 use crate::error::Result;
@@ -15,13 +13,13 @@ impl Writer<'_> {
         load: &mut FileLoad,
         block: &mut ParsedBlock,
         limit: u64,
-    ) -> Result<ControlFlow<()>> {
+    ) -> Result<()> {
         let mut left = limit.saturating_sub(load.counted);
         if (block.rows.len() as u64) < left {
             let before = load.rows;
-            let next = self.write_rows(load, block)?;
+            self.write_rows(load, block)?;
             load.counted += load.rows - before;
-            return Ok(next);
+            return Ok(());
         }
         // Later rows may change the types inferred from the first ones.
         load.table.is_whole = false;
@@ -29,8 +27,9 @@ impl Writer<'_> {
         loop {
             block.restore_rows(&mut detached, usize::try_from(left).unwrap_or(usize::MAX));
             let before = load.rows;
-            if self.write_rows(load, block)? == ControlFlow::Break(()) {
-                return Ok(ControlFlow::Break(()));
+            self.write_rows(load, block)?;
+            if self.stopped_by.is_some() {
+                return Ok(());
             }
             load.counted += load.rows - before;
             left = limit.saturating_sub(load.counted);
@@ -38,7 +37,7 @@ impl Writer<'_> {
                 load.fill();
             }
             if left == 0 || load.state == LoadState::Abandoned || !detached.has_more() {
-                return Ok(ControlFlow::Continue(()));
+                return Ok(());
             }
         }
     }
