@@ -1,5 +1,6 @@
 //! Tables with triggers and conflict clauses: each line is in the table, or is rejected.
 
+#[macro_use]
 mod common;
 
 use common::{Fixture, lines};
@@ -12,7 +13,7 @@ use gristmill_jsonl::import::summary::ImportSummary;
 fn load(fixture: &Fixture, sql: &str, text: &[&str], existing: ExistingTable) -> ImportSummary {
     fixture.open().execute_batch(sql).unwrap();
     fixture.write("t.jsonl", lines(text).as_bytes());
-    fixture.load(&ImportOptions { existing, ..ImportOptions::default() })
+    fixture.load(&options! { existing, ..ImportOptions::default() })
 }
 
 const IGNORES_SIX: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, a);

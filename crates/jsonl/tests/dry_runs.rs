@@ -1,5 +1,6 @@
 //! Dry runs: the rows, rejected lines and keys are those of the import.
 
+#[macro_use]
 mod common;
 
 use common::{Fixture, lines};
@@ -21,7 +22,7 @@ fn dry_run(fixture: &Fixture, target: &Target, options: &ImportOptions) -> Impor
 
 fn keyed(existing: ExistingTable, keys: &[&str], block: usize) -> ImportOptions {
     let primary_key = keys.iter().map(|key| (*key).to_owned()).collect();
-    ImportOptions { existing, primary_key, block, ..ImportOptions::default() }
+    options! { existing, primary_key, block, ..ImportOptions::default() }
 }
 
 #[test]
@@ -55,7 +56,7 @@ fn types_come_from_rows_that_replace_rejected_ones_within_a_limit() {
     let text = [r#"{"id":1,"v":1}"#, r#"{"id":1,"v":2}"#, r#"{"id":2,"v":"x","w":1}"#, r#"{"id":3,"v":4}"#];
     for block in [8, 1 << 16] {
         let fixture = Fixture::with(&[("t.jsonl", &lines(&text))]);
-        let options = ImportOptions { limit: Some(2), ..keyed(ExistingTable::Refuse, &["id"], block) };
+        let options = options! { limit: Some(2), ..keyed(ExistingTable::Refuse, &["id"], block) };
         let found = dry_run(&fixture, &Target::Schema, &options);
         let loaded = fixture.load(&options);
         assert_eq!(fixture.all("SELECT id, v, typeof(v), w FROM t"), "1|1|text|∅\n2|x|text|1");

@@ -1,5 +1,6 @@
 //! Imports into existing tables: keys, columns and types, and which files a resumed import skips.
 
+#[macro_use]
 mod common;
 
 use common::{Fixture, lines};
@@ -9,11 +10,11 @@ use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
 fn existing(existing: ExistingTable) -> ImportOptions {
-    ImportOptions { existing, ..ImportOptions::default() }
+    options! { existing, ..ImportOptions::default() }
 }
 
 fn keyed(existing: ExistingTable, key: &str) -> ImportOptions {
-    ImportOptions { existing, primary_key: vec![key.to_owned()], ..ImportOptions::default() }
+    options! { existing, primary_key: vec![key.to_owned()], ..ImportOptions::default() }
 }
 
 /// Writes the lines as the file of table `t` and imports them.
@@ -39,7 +40,7 @@ fn upsert_into_a_new_table_keeps_the_last_line_of_a_key_and_rejects_keyless_line
     for options in [existing(ExistingTable::Upsert), keyed(ExistingTable::Upsert, "id")] {
         for block in [8, 1 << 16] {
             let fixture = Fixture::new();
-            let summary = load(&fixture, &text, &ImportOptions { block, ..options.clone() });
+            let summary = load(&fixture, &text, &options! { block, ..options.clone() });
             assert_eq!((summary.rows, summary.rejected), (3, 2), "{:?}", summary.examples);
             assert_eq!(summary.examples[0].line, 3);
             assert_eq!(summary.examples[0].reason, "the primary key \"id\" is missing or null");
@@ -161,7 +162,7 @@ fn key_in_another_case_gets_its_own_column() {
 
 #[test]
 fn second_import_with_flattened_objects_has_the_columns_of_one_import() {
-    let options = ImportOptions { flatten: 32, ..existing(ExistingTable::Append) };
+    let options = options! { flatten: 32, ..existing(ExistingTable::Append) };
     let steps = [
         r#"{"p":{"x":1},"p_x":2}"#,
         r#"{"p_x":2}"#,
@@ -184,7 +185,7 @@ fn second_import_with_flattened_objects_has_the_columns_of_one_import() {
 #[test]
 fn exact_column_name_wins_in_an_imported_table() {
     for block in [8, 1 << 16] {
-        let append = ImportOptions { block, ..existing(ExistingTable::Append) };
+        let append = options! { block, ..existing(ExistingTable::Append) };
         let fixture = Fixture::new();
         for step in [r#"{"A":1}"#, r#"{"a":2}"#, r#"{"A":"x","a_2":"y"}"#] {
             assert_eq!(load(&fixture, &[step], &append).rejected, 0);
@@ -200,7 +201,7 @@ fn exact_column_name_wins_in_an_imported_table() {
 fn column_has_no_other_key_when_its_own_key_is_in_the_file() {
     for order in [[r#"{"a_2":[]}"#, r#"{"a":3}"#], [r#"{"a":3}"#, r#"{"a_2":[]}"#]] {
         for block in [8, 1 << 16] {
-            let append = ImportOptions { block, ..existing(ExistingTable::Append) };
+            let append = options! { block, ..existing(ExistingTable::Append) };
             let fixture = Fixture::new();
             load(&fixture, &[r#"{"A":1,"a":2}"#], &append);
             load(&fixture, &order, &append);
@@ -226,7 +227,7 @@ fn exact_column_name_wins_with_a_schema_that_skips_other_keys() {
         std::fs::write(&path, format!("[tables.t]\nothers = \"{others}\"\ncolumns.a.type = \"integer\"")).unwrap();
         let schema = Schema::read(&path).unwrap();
         let text = [r#"{"a_2":3}"#, r#"{"a_2":"x"}"#];
-        let summary = load(&fixture, &text, &ImportOptions { schema, ..existing(ExistingTable::Append) });
+        let summary = load(&fixture, &text, &options! { schema, ..existing(ExistingTable::Append) });
         assert_eq!((summary.rows, summary.rejected), (1, 1), "the type of the schema applies");
     }
     assert_eq!(fixture.all("SELECT a_2 FROM t"), "2\n3\n3");
@@ -251,7 +252,7 @@ fn exact_column_name_wins_in_a_user_table() {
         for block in [8, 1 << 16] {
             let fixture = Fixture::new();
             fixture.open().execute_batch("CREATE TABLE t (name TEXT)").unwrap();
-            load(&fixture, &order, &ImportOptions { block, ..existing(ExistingTable::Append) });
+            load(&fixture, &order, &options! { block, ..existing(ExistingTable::Append) });
             assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "name\nName_2");
             assert_eq!(fixture.all("SELECT name, Name_2 FROM t ORDER BY name IS NULL"), "c|∅\n∅|b");
             load(&fixture, &[r#"{"Name":"d"}"#], &existing(ExistingTable::Append));
@@ -297,7 +298,7 @@ fn exact_column_name_wins_in_a_sink() {
 fn primary_key_and_index_use_the_column_of_the_exact_key() {
     let fixture = Fixture::new();
     let text = [r#"{"ID":7,"id":1}"#, r#"{"ID":7,"id":2}"#];
-    let options = ImportOptions { indexes: vec!["id".to_owned()], ..keyed(ExistingTable::Refuse, "id") };
+    let options = options! { indexes: vec!["id".to_owned()], ..keyed(ExistingTable::Refuse, "id") };
     let summary = load(&fixture, &text, &options);
     assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
     assert_eq!(summary.files[0].primary_key.as_deref(), Some("id_2"));
@@ -488,7 +489,7 @@ fn line_is_rejected_when_a_user_table_does_not_accept_it() {
 fn resume_loads_a_dropped_table_again() {
     let fixture = Fixture::new();
     load(&fixture, &[r#"{"a":1}"#, r#"{"a":2}"#], &ImportOptions::default());
-    let resume = ImportOptions { resume: true, ..ImportOptions::default() };
+    let resume = options! { resume: true, ..ImportOptions::default() };
     assert_eq!(fixture.load(&resume).files[0].outcome, FileOutcome::Unchanged);
     fixture.open().execute_batch("DROP TABLE t").unwrap();
     assert_eq!(fixture.load(&resume).files[0].outcome, FileOutcome::Loaded);
@@ -503,11 +504,11 @@ fn resume_fails_for_a_table_that_lost_rows_or_columns() {
         load(&fixture, &[r#"{"a":1,"b":1}"#, r#"{"a":2,"b":2}"#], &ImportOptions::default());
         fixture.open().execute_batch(change).unwrap();
         for mode in [ExistingTable::Refuse, ExistingTable::Append] {
-            let resume = ImportOptions { resume: true, ..existing(mode) };
+            let resume = options! { resume: true, ..existing(mode) };
             let error = fixture.import(&resume).unwrap_err();
             assert!(error.is_user_error() && error.to_string().contains("--replace"), "{change}: {error}");
         }
-        let resume = ImportOptions { resume: true, ..existing(ExistingTable::Replace) };
+        let resume = options! { resume: true, ..existing(ExistingTable::Replace) };
         assert_eq!(fixture.load(&resume).files[0].outcome, FileOutcome::Loaded, "{change}");
         assert_eq!(fixture.all("SELECT a, b FROM t"), "1|1\n2|2");
     }
@@ -515,7 +516,7 @@ fn resume_fails_for_a_table_that_lost_rows_or_columns() {
     let fixture = Fixture::new();
     load(&fixture, &[r#"{"a":1}"#], &ImportOptions::default());
     fixture.open().execute_batch("INSERT INTO t VALUES (5); ALTER TABLE t ADD COLUMN c").unwrap();
-    let resume = ImportOptions { resume: true, ..ImportOptions::default() };
+    let resume = options! { resume: true, ..ImportOptions::default() };
     assert_eq!(fixture.load(&resume).files[0].outcome, FileOutcome::Unchanged);
 }
 
@@ -528,7 +529,7 @@ fn resume_reads_a_file_again_that_may_have_changed_within_the_same_tick() {
     // Other contents of the same size, written so soon that the file has the same time.
     fixture.write("t.jsonl", b"{\"a\":2}\n");
     std::fs::File::options().append(true).open(&path).unwrap().set_modified(modified).unwrap();
-    let resume = ImportOptions { resume: true, existing: ExistingTable::Replace, ..ImportOptions::default() };
+    let resume = options! { resume: true, existing: ExistingTable::Replace, ..ImportOptions::default() };
     assert_eq!(fixture.load(&resume).files[0].outcome, FileOutcome::Loaded);
     assert_eq!(fixture.all("SELECT a FROM t"), "2");
     assert_eq!(fixture.load(&resume).files[0].outcome, FileOutcome::Unchanged);
@@ -568,7 +569,7 @@ fn import_fails_when_the_table_has_another_primary_key() {
 // Keys of several columns.
 
 fn composite(existing: ExistingTable) -> ImportOptions {
-    ImportOptions { existing, primary_key: vec!["year".to_owned(), "n".to_owned()], ..ImportOptions::default() }
+    options! { existing, primary_key: vec!["year".to_owned(), "n".to_owned()], ..ImportOptions::default() }
 }
 
 #[test]
@@ -583,7 +584,7 @@ fn composite_key_is_the_tables_primary_key() {
     ];
     for block in [8, 1 << 16] {
         let fixture = Fixture::new();
-        let summary = load(&fixture, &text[..3], &ImportOptions { block, ..composite(ExistingTable::Refuse) });
+        let summary = load(&fixture, &text[..3], &options! { block, ..composite(ExistingTable::Refuse) });
         assert_eq!((summary.rows, summary.rejected), (3, 0));
         assert_eq!(summary.files[0].primary_key.as_deref(), Some("year, n"));
         assert_eq!(
@@ -593,7 +594,7 @@ fn composite_key_is_the_tables_primary_key() {
         assert!(fixture.open().execute("INSERT INTO t VALUES (2025, 1, 9)", []).is_err());
         // Lines without a complete key, and lines with an existing key.
         let fixture = Fixture::new();
-        let summary = load(&fixture, &text, &ImportOptions { block, ..composite(ExistingTable::Refuse) });
+        let summary = load(&fixture, &text, &options! { block, ..composite(ExistingTable::Refuse) });
         assert_eq!((summary.rows, summary.rejected), (3, 3));
         let reasons: Vec<&str> = summary.examples.iter().map(|bad| bad.reason.as_str()).collect();
         assert!(reasons[0].contains("UNIQUE constraint failed: t.year, t.n"), "{reasons:?}");
@@ -635,7 +636,7 @@ fn schema_sets_a_composite_key() {
     };
     let options = |key: &str| {
         let text = format!("[tables.t]\nprimary_key = {key}\n[tables.t.columns]\nn = {{ name = \"number\" }}\n");
-        ImportOptions { schema: schema(&text).unwrap(), ..existing(ExistingTable::Upsert) }
+        options! { schema: schema(&text).unwrap(), ..existing(ExistingTable::Upsert) }
     };
     let fixture = Fixture::new();
     let text = [r#"{"year":1,"n":1,"a":1}"#, r#"{"year":1,"n":2,"a":1}"#, r#"{"year":1,"n":1,"a":2}"#];
@@ -656,7 +657,7 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "[tables.t.columns]\ngroupID = { type = \"integer\", name = \"group_id\" }\n";
     std::fs::write(file.path(), text).unwrap();
-    let options = ImportOptions { schema: Schema::read(file.path()).unwrap(), ..existing(ExistingTable::Append) };
+    let options = options! { schema: Schema::read(file.path()).unwrap(), ..existing(ExistingTable::Append) };
     let text = [r#"{"groupID":"x"}"#, r#"{"groupID":1}"#, r#"{"groupID":"y"}"#];
     let fixture = Fixture::new();
     // A new table and an existing one.
@@ -671,7 +672,7 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     // An inferred type is never the reason, because it is inferred from the valid lines.
     let text = "[tables.t.columns]\na = { type = \"integer\" }\n";
     std::fs::write(file.path(), text).unwrap();
-    let options = ImportOptions { schema: Schema::read(file.path()).unwrap(), ..ImportOptions::default() };
+    let options = options! { schema: Schema::read(file.path()).unwrap(), ..ImportOptions::default() };
     let fixture = Fixture::new();
     let text = [r#"{"b":1,"a":1}"#, r#"{"b":"x","a":"y"}"#, r#"{"c":1}"#, r#"{"c":"z"}"#];
     let summary = load(&fixture, &text, &options);
@@ -692,6 +693,6 @@ fn appended_key_named_like_the_rowid_gets_another_column_name() {
     fixture.write("t.jsonl", b"{\"a\":1}\n");
     fixture.load(&ImportOptions::default());
     fixture.write("t.jsonl", b"{\"a\":2,\"rowid\":7,\"OID\":\"x\"}\n");
-    fixture.load(&ImportOptions { existing: ExistingTable::Append, ..ImportOptions::default() });
+    fixture.load(&options! { existing: ExistingTable::Append, ..ImportOptions::default() });
     assert_eq!(fixture.all("SELECT a, rowid_2, OID_2 FROM t"), "1|∅|∅\n2|7|x");
 }

@@ -1,5 +1,6 @@
 //! Exports a table as JSONL; an import of the export creates the same table.
 
+#[macro_use]
 mod common;
 
 use std::path::Path;
@@ -55,7 +56,7 @@ fn json_text_with_line_ends_is_exported_as_text() {
 
 #[test]
 fn export_can_be_appended_to_its_own_table() {
-    let append = ImportOptions { existing: ExistingTable::Append, ..small_blocks() };
+    let append = options! { existing: ExistingTable::Append, ..small_blocks() };
     let fixture = Fixture::new();
     for text in ["{\"A\":1}\n", "{\"a\":2}\n"] {
         fixture.write("t.jsonl", text.as_bytes());

@@ -1,5 +1,6 @@
 //! Discovery of files: names that are not UTF-8, and entries that are not regular files.
 
+#[macro_use]
 mod common;
 
 use std::ffi::OsStr;
@@ -11,11 +12,11 @@ use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
 use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
 fn into_one() -> ImportOptions {
-    ImportOptions { table: Some("t".to_owned()), ..ImportOptions::default() }
+    options! { table: Some("t".to_owned()), ..ImportOptions::default() }
 }
 
 fn resume() -> ImportOptions {
-    ImportOptions { resume: true, existing: ExistingTable::Append, ..into_one() }
+    options! { resume: true, existing: ExistingTable::Append, ..into_one() }
 }
 
 /// Writes a file and returns its path.
@@ -52,7 +53,7 @@ fn filename_column_distinguishes_files_whose_names_are_not_utf8() {
     let fixture = Fixture::new();
     write(&fixture, b"\xff.jsonl", "{\"a\":1}\n");
     write(&fixture, b"\xfe.jsonl", "{\"a\":2}\n");
-    fixture.load(&ImportOptions { filename_column: Some("file".to_owned()), ..into_one() });
+    fixture.load(&options! { filename_column: Some("file".to_owned()), ..into_one() });
     let path_of = |name: &str| fixture.data().join(name).display().to_string();
     assert_eq!(
         fixture.all("SELECT file, a FROM t"),

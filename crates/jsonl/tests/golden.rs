@@ -2,6 +2,7 @@
 //!
 //! `GRISTMILL_BLESS=1` overwrites the golden files; review the difference before you commit it.
 
+#[macro_use]
 mod common;
 
 use std::path::Path;
@@ -42,5 +43,5 @@ fn tables_match_the_golden_file_without_flattening() {
 #[test]
 fn tables_match_the_golden_file_flattened_with_two_languages() {
     let languages = vec!["en".to_owned(), "de".to_owned()];
-    check("flattened.txt", &ImportOptions { flatten: 32, languages, ..ImportOptions::default() });
+    check("flattened.txt", &options! { flatten: 32, languages, ..ImportOptions::default() });
 }

@@ -1,5 +1,6 @@
 //! Formats of inputs: lines, arrays, objects over several lines; plain or compressed.
 
+#[macro_use]
 mod common;
 
 use std::io::Write;
@@ -17,7 +18,7 @@ fn load(name: &str, text: &[u8], select: &str, expected: &str) -> ImportSummary 
     for block in [1, 7, 64, 1 << 16] {
         let fixture = Fixture::new();
         fixture.write(name, text);
-        let summary = fixture.load(&ImportOptions { block, ..ImportOptions::default() });
+        let summary = fixture.load(&options! { block, ..ImportOptions::default() });
         assert_eq!(fixture.all(select), expected, "block {block}: {summary:?}");
         last = Some(summary);
     }
@@ -105,7 +106,7 @@ fn array_that_is_not_json_fails_its_file() {
         ("{\n\"a\":1\n},\n{\n\"a\":1\n}", "line 3, column 2: a value is expected here"),
     ] {
         for block in [1, 64, 1 << 16] {
-            let why = failure(text.as_bytes(), &ImportOptions { block, ..ImportOptions::default() });
+            let why = failure(text.as_bytes(), &options! { block, ..ImportOptions::default() });
             assert!(why.contains(expected), "{text:?}: {why}");
         }
     }
@@ -116,7 +117,7 @@ fn only_the_element_longer_than_the_limit_is_rejected() {
     let long = "x\n".repeat(500);
     let text = format!("[{{\"a\":1}},\n{{\"a\":[\"{long}\"]}},\n{{\"a\":2}}, 3]");
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    let summary = fixture.load(&ImportOptions { max_line: 100, ..small_blocks() });
+    let summary = fixture.load(&options! { max_line: 100, ..small_blocks() });
     assert_eq!(fixture.all("SELECT a FROM t"), "1\n2");
     let found: Vec<_> = summary.examples.iter().map(|bad| (bad.line, bad.reason.contains("100 bytes"))).collect();
     assert_eq!(found, [(2, true), (503, false)], "{:?}", summary.examples);
@@ -126,7 +127,7 @@ fn only_the_element_longer_than_the_limit_is_rejected() {
 fn array_with_languages_and_flattened_objects_is_loaded() {
     let text = "[\n{\"n\":\n{\"de\":\"a\",\n\"en\":\"b\"}},\n{\"n\":{\"en\":\"c\"}}, 5\n]";
     let fixture = Fixture::with(&[("t.jsonl", text)]);
-    let summary = fixture.load(&ImportOptions { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
+    let summary = fixture.load(&options! { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
     assert_eq!(fixture.all("SELECT * FROM t"), "b\nc");
     assert_eq!((summary.examples[0].line, summary.examples[0].column), (5, 19));
 }
@@ -135,7 +136,7 @@ fn array_with_languages_and_flattened_objects_is_loaded() {
 fn rejected_element_is_written_completely_to_the_rejects() {
     let fixture = Fixture::with(&[("t.jsonl", "[{\"a\":1},\n{\"a\":\n1,,}]")]);
     let rejects = fixture.data().join("bad.txt");
-    fixture.load(&ImportOptions { rejects: Some(rejects.clone()), ..ImportOptions::default() });
+    fixture.load(&options! { rejects: Some(rejects.clone()), ..ImportOptions::default() });
     let written: serde_json::Value = serde_json::from_str(std::fs::read_to_string(rejects).unwrap().trim()).unwrap();
     assert_eq!((&written["line"], &written["raw"]), (&3.into(), &"{\"a\":\n1,,}".into()));
 }

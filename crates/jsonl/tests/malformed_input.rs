@@ -1,5 +1,6 @@
 //! Malformed and unusual input.
 
+#[macro_use]
 mod common;
 
 use common::{Fixture, lines, small_blocks};
@@ -15,7 +16,7 @@ fn rejected(line: &[u8], column: u64, reason: &str) {
     text.extend_from_slice(b"\n{\"a\":2}\n");
     let file = fixture.write("t.jsonl", &text);
     for block in [1, 16, 1 << 16] {
-        let options = ImportOptions { block, ..ImportOptions::default() };
+        let options = options! { block, ..ImportOptions::default() };
         let _ = std::fs::remove_file(fixture.database());
         let summary = fixture.load(&options);
         assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", String::from_utf8_lossy(line));
@@ -89,7 +90,7 @@ fn lines_with_duplicate_keys_are_rejected() {
     assert_eq!(fixture.all("SELECT a FROM t"), r#"{"b":1,"b":2}"#);
     // In a flattened object they are rejected.
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":{\"b\":1,\"b\":2}}\n{\"c\":1}\n")]);
-    let summary = fixture.load(&ImportOptions { flatten: 1, ..ImportOptions::default() });
+    let summary = fixture.load(&options! { flatten: 1, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.examples[0].column), (1, 13));
 }
 
@@ -131,7 +132,7 @@ fn lines_nested_deeper_than_the_limit_are_rejected() {
         Fixture::with(&[("t.jsonl", &(deep(999) + &deep(1000) + &deep(1_000_000) + &"{\"a\":".repeat(500_000)))]);
     for flatten in [0, 32] {
         let _ = std::fs::remove_file(fixture.database());
-        let summary = fixture.load(&ImportOptions { flatten, ..ImportOptions::default() });
+        let summary = fixture.load(&options! { flatten, ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected), (1, 3));
         assert!(summary.examples[0].reason.contains("deeper than 1000 levels"), "{}", summary.examples[0].reason);
         // SQLite's JSON functions accept the same depth.
@@ -144,7 +145,7 @@ fn byte_order_mark_crlf_blank_lines_and_missing_last_line_end_are_accepted() {
     let text = "\u{feff}{\"a\":1}\r\n\r\n   \t\n\n  {\"a\" : 2 } \r\n{\"a\":3}";
     for block in [1, 7, 1 << 16] {
         let fixture = Fixture::with(&[("t.jsonl", text)]);
-        let summary = fixture.load(&ImportOptions { block, ..ImportOptions::default() });
+        let summary = fixture.load(&options! { block, ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected, summary.files[0].blank), (3, 0, 3), "{block}");
         assert_eq!(fixture.all("SELECT a FROM t"), "1\n2\n3");
     }
@@ -166,7 +167,7 @@ fn file_without_rows_makes_no_table() {
 #[test]
 fn file_whose_lines_have_no_key_fails() {
     for block in [1, 1 << 16] {
-        let options = ImportOptions { block, ..ImportOptions::default() };
+        let options = options! { block, ..ImportOptions::default() };
         for text in ["{}\n", "{}\n{}\n"] {
             let fixture = Fixture::with(&[("t.jsonl", text), ("u.jsonl", "{\"a\":1}\n")]);
             let summary = fixture.load(&options);
@@ -183,7 +184,7 @@ fn file_whose_lines_have_no_key_fails() {
 fn upsert_fails_when_no_line_has_a_key() {
     for block in [1, 1 << 16] {
         let fixture = Fixture::with(&[("t.jsonl", "{}\n")]);
-        let options = ImportOptions { block, existing: ExistingTable::Upsert, ..ImportOptions::default() };
+        let options = options! { block, existing: ExistingTable::Upsert, ..ImportOptions::default() };
         let summary = fixture.import(&options).unwrap();
         let FileOutcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
         assert!(why.contains("--primary-key"), "{why}");
@@ -193,9 +194,7 @@ fn upsert_fails_when_no_line_has_a_key() {
 #[test]
 fn rows_without_keys_are_loaded_with_others() {
     for text in ["{}\n{}\n{\"a\":1}\n{}\n", "{\"a\":1}\n{}\n{}\n{}\n"] {
-        for options in
-            [small_blocks(), ImportOptions { block: 3, ..ImportOptions::default() }, ImportOptions::default()]
-        {
+        for options in [small_blocks(), options! { block: 3, ..ImportOptions::default() }, ImportOptions::default()] {
             let fixture = Fixture::with(&[("t.jsonl", text)]);
             assert_eq!(fixture.load(&options).rows, 4);
             assert_eq!(fixture.all("SELECT count(*), count(a) FROM t"), "4|1");
@@ -211,7 +210,7 @@ fn numbers_that_64_bits_cannot_hold_are_kept_as_text() {
         r#"{"big":9007199254740993,"huge":2.50,"fine":-0.0,"pi":true,"far":null}"#,
     ]);
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    fixture.load(&ImportOptions { exact_numbers: true, ..ImportOptions::default() });
+    fixture.load(&options! { exact_numbers: true, ..ImportOptions::default() });
     assert_eq!(
         fixture.schema("t"),
         "CREATE TABLE \"t\" (\n  \"big\" INTEGER,\n  \"huge\" TEXT,\n  \"fine\" REAL,\n  \"pi\" TEXT,\n  \"far\" TEXT\n)"
@@ -243,7 +242,7 @@ fn line_of_a_hundred_megabytes_is_loaded() {
     assert_eq!(fixture.all("SELECT length(a) FROM t"), "1\n100000000\n1");
     // A line beyond the limit is rejected.
     std::fs::remove_file(fixture.database()).unwrap();
-    let summary = fixture.load(&ImportOptions { max_line: 50_000_000, ..ImportOptions::default() });
+    let summary = fixture.load(&options! { max_line: 50_000_000, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (2, 1));
     let bad = &summary.examples[0];
     assert_eq!(bad.line, 2);
@@ -294,7 +293,7 @@ fn unsupported_compression_is_named_in_the_error() {
         for block in [8, 1 << 16] {
             let fixture = Fixture::new();
             fixture.write("t.jsonl", &[head, line].concat());
-            let summary = fixture.import(&ImportOptions { block, ..ImportOptions::default() }).unwrap();
+            let summary = fixture.import(&options! { block, ..ImportOptions::default() }).unwrap();
             let expected = format!("it is compressed with {name}, which is not supported; decompress it first: ");
             assert!(
                 matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.starts_with(&expected)),
@@ -315,7 +314,7 @@ fn truncated_line_is_marked_in_the_rejects() {
         let _ = std::fs::remove_file(fixture.database());
         let rejects = fixture.folder.path().join("data/rejects");
         let _ = std::fs::remove_file(&rejects);
-        fixture.load(&ImportOptions { block, max_line, rejects: Some(rejects.clone()), ..ImportOptions::default() });
+        fixture.load(&options! { block, max_line, rejects: Some(rejects.clone()), ..ImportOptions::default() });
         let written = std::fs::read_to_string(&rejects).unwrap();
         let written: Vec<serde_json::Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(written[0].get("truncated"), None);
@@ -337,7 +336,7 @@ fn each_rejected_line_is_written_once_to_the_rejects() {
     for _ in 0..2 {
         let _ = std::fs::remove_file(fixture.database());
         let _ = std::fs::remove_file(&rejects);
-        let options = ImportOptions { rejects: Some(rejects.clone()), ..small_blocks() };
+        let options = options! { rejects: Some(rejects.clone()), ..small_blocks() };
         let summary = fixture.load(&options);
         assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 102, 3));
         assert_eq!(summary.examples.len(), 3);
@@ -353,7 +352,7 @@ fn each_rejected_line_is_written_once_to_the_rejects() {
     // Another file of the user is not overwritten.
     std::fs::remove_file(fixture.database()).unwrap();
     let own = fixture.write("own.txt", b"{\"a\":1}\n");
-    let options = ImportOptions { rejects: Some(own.clone()), ..ImportOptions::default() };
+    let options = options! { rejects: Some(own.clone()), ..ImportOptions::default() };
     let error = fixture.import(&options).unwrap_err().to_string();
     assert!(error.contains("is not a file of rejects"), "{error}");
     assert_eq!(std::fs::read(own).unwrap(), b"{\"a\":1}\n");
@@ -364,12 +363,12 @@ fn import_stops_at_the_maximum_of_bad_lines() {
     let fixture =
         Fixture::with(&[("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\nworse\nworst\n"), ("u.jsonl", "{\"a\":1}\n")]);
     for (on_error, line) in [(OnError::Fail, 2), (OnError::FailAfter(1), 4), (OnError::FailAfter(2), 5)] {
-        let summary = fixture.import(&ImportOptions { on_error, ..ImportOptions::default() }).unwrap();
+        let summary = fixture.import(&options! { on_error, ..ImportOptions::default() }).unwrap();
         assert_eq!(summary.stopped_by.as_ref().map(|bad| bad.line), Some(line));
         assert!(!summary.is_published);
         assert!(!fixture.database().exists(), "an incomplete database is visible");
         assert_eq!(fixture.leftovers(), Vec::<String>::new());
     }
-    let summary = fixture.load(&ImportOptions { on_error: OnError::FailAfter(3), ..ImportOptions::default() });
+    let summary = fixture.load(&options! { on_error: OnError::FailAfter(3), ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (3, 3));
 }

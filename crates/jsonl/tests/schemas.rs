@@ -1,5 +1,6 @@
 //! Schemas in several imports, and rows without any column.
 
+#[macro_use]
 mod common;
 
 use common::{Fixture, lines};
@@ -24,8 +25,7 @@ fn rows_without_any_column_are_kept_if_the_schema_has_one() {
     ] {
         for block in [1, 24, 1 << 16] {
             let fixture = Fixture::with(&[("t.jsonl", &lines(text))]);
-            let summary =
-                fixture.load(&ImportOptions { block, schema: schema(schema_text), ..ImportOptions::default() });
+            let summary = fixture.load(&options! { block, schema: schema(schema_text), ..ImportOptions::default() });
             let rows = text.len() as u64 - rejected;
             assert_eq!((summary.rows, summary.rejected), (rows, rejected), "{text:?}, block {block}");
             assert_eq!(fixture.all("SELECT count(*), count(n) FROM t"), format!("{rows}|0"), "{text:?}");
@@ -43,8 +43,7 @@ fn type_of_a_schema_stays_in_a_second_import() {
         ("integer", "\"n\" INTEGER", "{}", "{\"n\":7}"),
     ] {
         let text = format!("[tables.t.columns]\nn = {{ type = \"{kind}\" }}\n");
-        let options =
-            ImportOptions { schema: schema(&text), existing: ExistingTable::Append, ..ImportOptions::default() };
+        let options = options! { schema: schema(&text), existing: ExistingTable::Append, ..ImportOptions::default() };
         let fixture = Fixture::with(&[("t.jsonl", &lines(&[first]))]);
         fixture.load(&options);
         fixture.write("t.jsonl", lines(&[second]).as_bytes());
@@ -57,10 +56,12 @@ fn type_of_a_schema_stays_in_a_second_import() {
 #[test]
 fn primary_key_that_a_schema_contradicts_is_refused() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1,\"a\":5}\n"), ("u.jsonl", "{\"a\":1}\n")]);
-    let options = |key: &str, text: &str| ImportOptions {
-        primary_key: vec![key.to_owned()],
-        schema: schema(text),
-        ..ImportOptions::default()
+    let options = |key: &str, text: &str| {
+        options! {
+            primary_key: vec![key.to_owned()],
+            schema: schema(text),
+            ..ImportOptions::default()
+        }
     };
     let of_t = "[tables.t]\nprimary_key = \"id\"\n";
     let t = [fixture.data().join("t.jsonl")];
@@ -82,7 +83,7 @@ fn primary_key_that_a_schema_contradicts_is_refused() {
 fn index_of_a_schema_whose_column_is_missing_is_unmatched() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1}\n"), ("u.jsonl", "{\"nope\":1}\n")]);
     let text = "[tables.t]\nindexes = [\"id\", \"nope\"]\n";
-    let summary = fixture.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
+    let summary = fixture.load(&options! { schema: schema(text), ..ImportOptions::default() });
     assert_eq!(summary.files[0].unmatched, ["nope"], "another table has such a column, but not this one");
     assert!(summary.files[1].unmatched.is_empty() && summary.rows == 2);
 }

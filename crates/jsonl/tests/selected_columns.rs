@@ -1,5 +1,6 @@
 //! `--columns` with existing tables: a name that no line has is reported and adds no empty rows.
 
+#[macro_use]
 mod common;
 
 use common::{Fixture, lines};
@@ -8,7 +9,7 @@ use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
 fn selecting(existing: ExistingTable, columns: &[&str]) -> ImportOptions {
     let columns = columns.iter().map(|name| (*name).to_owned()).collect();
-    ImportOptions { existing, columns, ..ImportOptions::default() }
+    options! { existing, columns, ..ImportOptions::default() }
 }
 
 #[track_caller]
@@ -26,7 +27,7 @@ fn selected_columns_that_no_line_has_load_no_rows() {
             let fixture = Fixture::with(&[("t.jsonl", &lines(&[r#"{"name":"x"}"#, r#"{"name":"y"}"#]))]);
             fixture.load(&ImportOptions::default());
             for existing in [ExistingTable::Append, ExistingTable::Replace] {
-                let options = ImportOptions { block, ..selecting(existing, names) };
+                let options = options! { block, ..selecting(existing, names) };
                 let why = failure(&fixture.load(&options));
                 assert!(why.contains("no line has a key that --columns names"), "{why}");
                 assert!(why.contains(&format!("{:?}", names[0])), "{why}");
@@ -66,7 +67,7 @@ fn selected_column_in_another_case_is_unmatched() {
 fn file_without_a_selected_column_has_no_rows() {
     for block in [1, 1 << 16] {
         let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n{\"b\":2}\n")]);
-        let summary = fixture.load(&ImportOptions { block, ..selecting(ExistingTable::Refuse, &["a"]) });
+        let summary = fixture.load(&options! { block, ..selecting(ExistingTable::Refuse, &["a"]) });
         let rows: Vec<u64> = summary.files.iter().map(|file| file.rows).collect();
         assert_eq!(
             (rows, summary.rows, summary.unmatched.len()),

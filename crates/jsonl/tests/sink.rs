@@ -1,5 +1,6 @@
 //! Sinks: values of appended objects, rejected objects, and existing tables.
 
+#[macro_use]
 mod common;
 
 use std::path::Path;
@@ -203,7 +204,7 @@ fn sink_appends_to_an_imported_table_and_keeps_its_types() {
     drop(sink);
     // An import into the table of a sink.
     fixture.write("t.jsonl", b"{\"_key\":4,\"new\":2,\"newer\":1}\n");
-    fixture.load(&ImportOptions { existing: ExistingTable::Append, ..ImportOptions::default() });
+    fixture.load(&options! { existing: ExistingTable::Append, ..ImportOptions::default() });
     append_all(&mut open(&fixture), &["{\"_key\":5,\"newer\":2,\"new\":3,\"r\":9007199254740993}"]);
     assert_eq!(
         fixture.all("SELECT new, newer, r FROM t WHERE rowid > 3"),

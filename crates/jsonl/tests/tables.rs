@@ -1,5 +1,6 @@
 //! Tables: columns, keys, names, and imports into existing tables.
 
+#[macro_use]
 mod common;
 
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use gristmill_jsonl::import::stats::stats;
 use gristmill_jsonl::import::summary::FileOutcome;
 
 fn existing(existing: ExistingTable) -> ImportOptions {
-    ImportOptions { existing, ..ImportOptions::default() }
+    options! { existing, ..ImportOptions::default() }
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn primary_key_is_chosen_by_rule() {
     ] {
         for block in [8, 1 << 16] {
             let fixture = Fixture::with(&[("t.jsonl", &lines(text))]);
-            let summary = fixture.load(&ImportOptions { block, ..ImportOptions::default() });
+            let summary = fixture.load(&options! { block, ..ImportOptions::default() });
             assert_eq!(summary.rows, text.len() as u64, "{text:?}");
             assert_eq!(summary.files[0].primary_key.as_deref(), key, "{text:?}");
             let found = fixture.schema("t");
@@ -183,7 +184,7 @@ fn requested_primary_key_is_used() {
         "{\"user\":\"b\",\"n\":4}",
         "{\"user\":null,\"n\":5}",
     ]);
-    let options = ImportOptions { primary_key: vec!["user".to_owned()], ..ImportOptions::default() };
+    let options = options! { primary_key: vec!["user".to_owned()], ..ImportOptions::default() };
     let fixture = Fixture::with(&[("t.jsonl", &text), ("other.jsonl", "{\"x\":1}\n")]);
     let summary = fixture.load(&options);
     assert_eq!((summary.rows, summary.rejected), (3, 3));
@@ -211,7 +212,7 @@ fn objects_are_flattened_into_columns() {
         r#"{"_key":3,"name":null,"pos":{"deep":"flat"}}"#,
     ]);
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    fixture.load(&ImportOptions { flatten: 32, ..ImportOptions::default() });
+    fixture.load(&options! { flatten: 32, ..ImportOptions::default() });
     assert_eq!(
         fixture.all("SELECT name || ' ' || type FROM pragma_table_info('t')"),
         "_key INTEGER\nname_en TEXT\nname_de TEXT\npos_x INTEGER\npos_deep_y INTEGER\nlist TEXT\nname TEXT\n\
@@ -222,7 +223,7 @@ fn objects_are_flattened_into_columns() {
         "1|Ore|Erz|1|2|[{\"a\":1}]|∅|∅|∅|∅\n2|∅|∅|∅|∅|∅|{}|7|taken|∅\n3|∅|∅|∅|∅|∅|∅|∅|∅|flat"
     );
     std::fs::remove_file(fixture.database()).unwrap();
-    fixture.load(&ImportOptions { flatten: 1, ..ImportOptions::default() });
+    fixture.load(&options! { flatten: 1, ..ImportOptions::default() });
     assert_eq!(fixture.one("SELECT pos_deep FROM t"), "{\"y\":2}");
 }
 
@@ -234,7 +235,7 @@ fn flattened_object_with_too_many_keys_stays_json() {
         text.push_str(&format!("{{\"_key\":{line},\"name\":{{\"en\":\"x\"}},\"by_id\":{{{}}}}}\n", members.join(",")));
     }
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    let summary = fixture.load(&ImportOptions { flatten: 32, block: 4_096, ..ImportOptions::default() });
+    let summary = fixture.load(&options! { flatten: 32, block: 4_096, ..ImportOptions::default() });
     assert_eq!(summary.rows, 300);
     assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "_key\nname_en\nby_id");
     assert!(summary.files[0].notes[0].contains("\"by_id\" have too many keys"), "{:?}", summary.files[0].notes);
@@ -249,7 +250,7 @@ fn keys_beyond_the_column_limit_go_to_the_overflow_column() {
         text.push_str(&format!("{{\"_key\":{line},{}}}\n", members.join(",")));
     }
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    let summary = fixture.load(&ImportOptions { block: 4_096, ..ImportOptions::default() });
+    let summary = fixture.load(&options! { block: 4_096, ..ImportOptions::default() });
     assert_eq!(summary.rows, 300);
     assert_eq!(fixture.all("SELECT count(*) FROM pragma_table_info('t')"), "2000");
     assert!(summary.files[0].notes[0].contains("the others are in \"_more\""), "{:?}", summary.files[0].notes);
@@ -266,9 +267,9 @@ fn only_selected_languages_are_kept() {
         r#"{"_key":3,"name":{"de":"Erz","en":"cut"#,
     ]);
     let fixture = Fixture::with(&[("t.jsonl", &text)]);
-    let options = ImportOptions { languages: vec!["en".to_owned(), "de".to_owned()], ..ImportOptions::default() };
+    let options = options! { languages: vec!["en".to_owned(), "de".to_owned()], ..ImportOptions::default() };
     let rejects = fixture.folder.path().join("data/rejects.txt");
-    let summary = fixture.load(&ImportOptions { rejects: Some(rejects.clone()), ..options.clone() });
+    let summary = fixture.load(&options! { rejects: Some(rejects.clone()), ..options.clone() });
     assert_eq!(summary.rejected, 1);
     assert_eq!(fixture.one("SELECT name, size, en FROM t"), "{\"de\":\"Erz\",\"en\":\"Ore\"}|{\"x\":1,\"y\":2}|stays");
     assert_eq!(fixture.one("SELECT name FROM t WHERE _key = 2"), "{\"fr\":\"Seul\"}");
@@ -278,7 +279,7 @@ fn only_selected_languages_are_kept() {
             .contains(r#""raw":"{\"_key\":3,\"name\":{\"de\":\"Erz\",\"en\":\"cut""#)
     );
     std::fs::remove_file(fixture.database()).unwrap();
-    fixture.load(&ImportOptions { flatten: 1, ..options });
+    fixture.load(&options! { flatten: 1, ..options });
     assert_eq!(
         fixture.all("SELECT name FROM pragma_table_info('t')"),
         "_key\nname_de\nname_en\nsize_x\nsize_y\nen\nname_fr"
@@ -302,7 +303,7 @@ fn schema_sets_types_names_and_keys() {
     ]);
     let text = "[tables.t]\nname = \"things\"\nindexes = [\"beta\"]\n[tables.t.columns]\na = { type = \"real\" }\n\
                 b = { name = \"beta\" }\nc = { skip = true }\nnever = { type = \"integer\" }\n[tables.left]\nskip = true\n";
-    let summary = fixture.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
+    let summary = fixture.load(&options! { schema: schema(text), ..ImportOptions::default() });
     assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 2, 1));
     let expected = "the column \"a\" is REAL (numbers in the range of a double); found text: ";
     assert!(summary.examples[0].reason.starts_with(expected), "{}", summary.examples[0].reason);
@@ -319,12 +320,12 @@ fn schema_sets_types_names_and_keys() {
     for (others, rows, rejected) in [("skip", 3, 0), ("reject", 1, 2)] {
         let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":2}\n{\"b\":1}\n")]);
         let text = format!("[tables.t]\nothers = \"{others}\"\n[tables.t.columns.a]\ntype = \"integer\"\n");
-        let summary = fixture.load(&ImportOptions { schema: schema(&text), ..ImportOptions::default() });
+        let summary = fixture.load(&options! { schema: schema(&text), ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected), (rows, rejected));
         assert_eq!(fixture.all("SELECT name FROM pragma_table_info('t')"), "a");
     }
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    let wrong = ImportOptions { schema: schema("[tables.typo]\n"), ..ImportOptions::default() };
+    let wrong = options! { schema: schema("[tables.typo]\n"), ..ImportOptions::default() };
     assert!(fixture.import(&wrong).unwrap_err().to_string().contains("\"typo\", but no file has that name"));
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[tables.t.columns.a]\ntype = \"int\"\n").unwrap();
@@ -398,7 +399,7 @@ fn append_adds_rows_and_columns() {
 
 #[test]
 fn append_keeps_the_columns_of_flattened_objects() {
-    let options = ImportOptions { flatten: 32, ..existing(ExistingTable::Append) };
+    let options = options! { flatten: 32, ..existing(ExistingTable::Append) };
     let fixture = Fixture::with(&[("t.jsonl", "{\"p\":{\"x\":1,\"y\":2.5}}\n")]);
     fixture.load(&options);
     fixture.write("t.jsonl", b"{\"p\":{\"x\":3,\"y\":4}}\n{\"p\":{\"x\":\"no\"}}\n");
@@ -424,7 +425,7 @@ fn upsert_updates_rows_by_key() {
     let error = fixture.import(&existing(ExistingTable::Upsert)).unwrap_err().to_string();
     assert!(error.contains("has no primary key"), "{error}");
     fixture.open().execute_batch("CREATE UNIQUE INDEX u ON t (a)").unwrap();
-    let named = ImportOptions { primary_key: vec!["a".to_owned()], ..existing(ExistingTable::Upsert) };
+    let named = options! { primary_key: vec!["a".to_owned()], ..existing(ExistingTable::Upsert) };
     assert_eq!(fixture.load(&named).rows, 1);
     assert_eq!(fixture.all("SELECT a FROM t"), "1");
 }
@@ -438,15 +439,15 @@ fn resume_skips_unchanged_files() {
     std::fs::File::options().append(true).open(fixture.data().join("b.jsonl")).unwrap().set_modified(touched).unwrap();
     fixture.write("c.jsonl", b"{\"x\":2}\n");
     fixture.write("d.jsonl", b"{\"x\":4}\n");
-    let error = fixture.import(&ImportOptions { resume: true, ..ImportOptions::default() }).unwrap_err().to_string();
+    let error = fixture.import(&options! { resume: true, ..ImportOptions::default() }).unwrap_err().to_string();
     assert!(error.contains("has the table c already") && error.contains("changed since"), "{error}");
-    let summary = fixture.load(&ImportOptions { resume: true, ..existing(ExistingTable::Append) });
+    let summary = fixture.load(&options! { resume: true, ..existing(ExistingTable::Append) });
     let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
     assert_eq!(outcomes, [FileOutcome::Unchanged, FileOutcome::Unchanged, FileOutcome::Loaded, FileOutcome::Loaded]);
     assert_eq!(fixture.all("SELECT x FROM c"), "1\n2");
     assert_eq!(fixture.all("SELECT x FROM d"), "4");
     // With other options the file is loaded again.
-    let other = ImportOptions { resume: true, flatten: 1, ..existing(ExistingTable::Replace) };
+    let other = options! { resume: true, flatten: 1, ..existing(ExistingTable::Replace) };
     assert!(fixture.load(&other).files.iter().all(|file| file.outcome == FileOutcome::Loaded));
 }
 
@@ -496,7 +497,7 @@ fn dry_run_writes_nothing() {
 #[test]
 fn stats_count_tables_rows_and_bytes() {
     let fixture = Fixture::with(&[("a.jsonl", "{\"_key\":\"x\"}\nbad\n"), ("b.jsonl", "{\"y\":1,\"z\":2}\n")]);
-    fixture.load(&ImportOptions { indexes: vec!["y".to_owned()], ..ImportOptions::default() });
+    fixture.load(&options! { indexes: vec!["y".to_owned()], ..ImportOptions::default() });
     let stats = stats(&fixture.database()).unwrap();
     let tables: Vec<_> =
         stats.tables.iter().map(|table| (table.table.as_str(), table.rows, table.columns, table.errors)).collect();
@@ -509,7 +510,7 @@ fn stats_count_tables_rows_and_bytes() {
 #[test]
 fn cancelled_import_is_resumed() {
     let fixture = Fixture::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "bad\n")]);
-    let options = ImportOptions { resume: true, on_error: OnError::Fail, ..ImportOptions::default() };
+    let options = options! { resume: true, on_error: OnError::Fail, ..ImportOptions::default() };
     let summary = fixture.import(&options).unwrap();
     assert!(summary.stopped_by.is_some() && !fixture.database().exists());
     assert_eq!(fixture.leftovers(), [".out.db.import", ".out.db.import-journal"]);
@@ -529,7 +530,7 @@ fn cancelled_import_is_resumed() {
 fn resume_recognises_a_renamed_table() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"x\":1}\n")]);
     let renamed = schema("[tables.t]\nname = \"other\"\n");
-    let options = ImportOptions { schema: renamed, resume: true, ..ImportOptions::default() };
+    let options = options! { schema: renamed, resume: true, ..ImportOptions::default() };
     fixture.load(&options);
     assert_eq!(fixture.load(&options).files[0].outcome, FileOutcome::Unchanged);
     assert_eq!(stats(&fixture.database()).unwrap().tables[0].errors, Some(0));
@@ -626,11 +627,11 @@ fn replace_keeps_the_table_when_the_file_has_no_valid_rows() {
 fn requested_columns_that_no_table_has_are_unmatched() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n")]);
     let indexes = ["a", "nope"].map(str::to_owned).to_vec();
-    let options = ImportOptions { indexes, primary_key: vec!["b".to_owned()], ..ImportOptions::default() };
+    let options = options! { indexes, primary_key: vec!["b".to_owned()], ..ImportOptions::default() };
     assert_eq!(fixture.load(&options).unmatched, ["nope"]);
     // The table of a file that was not loaded may have the column.
     fixture.write("u.jsonl", b"{\"b\":2}\n");
-    let again = ImportOptions { resume: true, existing: ExistingTable::Replace, ..options };
+    let again = options! { resume: true, existing: ExistingTable::Replace, ..options };
     assert_eq!(fixture.load(&again).unmatched, [""; 0]);
     assert_eq!(
         fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = 't'"),
@@ -640,7 +641,7 @@ fn requested_columns_that_no_table_has_are_unmatched() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1,\"b\":2,\"c\":3}\n")]);
     let text = "[tables.gone]\nskip = true\n[tables.t]\nprimary_key = \"c\"\nindexes = [\"a\"]\nothers = \"skip\"\n\
                 [tables.t.columns]\na = { name = \"alpha\" }\n";
-    let summary = fixture.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
+    let summary = fixture.load(&options! { schema: schema(text), ..ImportOptions::default() });
     assert_eq!(summary.files[0].primary_key.as_deref(), Some("c"));
     assert_eq!(fixture.all("SELECT * FROM t"), "1|3");
     assert_eq!(fixture.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND name LIKE 'idx%'"), "idx_t_alpha");
@@ -649,7 +650,7 @@ fn requested_columns_that_no_table_has_are_unmatched() {
 #[test]
 fn short_line_limits_are_enforced() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":1000000}\n")]);
-    let summary = fixture.load(&ImportOptions { max_line: 10, ..ImportOptions::default() });
+    let summary = fixture.load(&options! { max_line: 10, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (1, 1));
 }
 
@@ -658,7 +659,7 @@ fn short_line_limits_are_enforced() {
 fn file_fails_when_its_table_cannot_be_finished() {
     let fixture = Fixture::with(&[("t.jsonl", "{\"id\":1,\"a\":1}\n"), ("u.jsonl", "{\"a\":1}\n")]);
     fixture.open().execute_batch("CREATE VIRTUAL TABLE t USING fts5(id, a)").unwrap();
-    let options = ImportOptions { indexes: vec!["a".to_owned()], ..existing(ExistingTable::Append) };
+    let options = options! { indexes: vec!["a".to_owned()], ..existing(ExistingTable::Append) };
     for _ in 0..2 {
         let summary = fixture.load(&options);
         let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != FileOutcome::Loaded).collect();
@@ -714,7 +715,7 @@ fn upsert_into_a_new_table_updates_earlier_lines() {
         let text = format!("{{\"{key}\":\"a\",\"n\":1}}\n{{\"{key}\":\"b\",\"n\":2}}\n{{\"{key}\":\"a\",\"n\":3}}\n");
         let fixture = Fixture::with(&[("t.jsonl", &text)]);
         let options =
-            ImportOptions { primary_key: primary_key.clone().into_iter().collect(), ..existing(ExistingTable::Upsert) };
+            options! { primary_key: primary_key.clone().into_iter().collect(), ..existing(ExistingTable::Upsert) };
         for _ in 0..2 {
             assert_eq!(fixture.load(&options).rejected, 0);
             assert_eq!(fixture.all(&format!("SELECT {key}, n FROM t ORDER BY 1")), "a|3\nb|2");
@@ -729,7 +730,7 @@ fn resume_skips_only_files_whose_rows_are_in_the_table() {
         |folder: &str, options: &ImportOptions| fixture.import_of(&[fixture.data().join(folder)], options).unwrap();
     import_of("a", &ImportOptions::default());
     import_of("b", &existing(ExistingTable::Replace));
-    let again = ImportOptions { resume: true, ..existing(ExistingTable::Replace) };
+    let again = options! { resume: true, ..existing(ExistingTable::Replace) };
     assert_eq!(import_of("a", &again).files[0].outcome, FileOutcome::Loaded);
     assert_eq!(fixture.all("SELECT x FROM t"), "1");
     // The path may be written in any form.
@@ -752,7 +753,7 @@ fn too_many_columns_are_reduced_for_every_kind_of_key() {
     ] {
         let fixture = Fixture::with(&[("t.jsonl", &text)]);
         let rows = text.lines().count() as u64;
-        let options = ImportOptions { flatten: 32, block: 4_096, ..ImportOptions::default() };
+        let options = options! { flatten: 32, block: 4_096, ..ImportOptions::default() };
         let summary = fixture.load(&options);
         assert_eq!(
             (summary.rows, summary.rejected),
@@ -772,7 +773,7 @@ fn too_many_columns_are_reduced_for_every_kind_of_key() {
             texts.chunks(50).map(|chunk| fixture.all(&format!("SELECT {} FROM t", chunk.join("||'|'||")))).collect();
         assert!(all.contains("2099"), "{}", &all[..200]);
         // More rows can be appended.
-        let again = ImportOptions { existing: ExistingTable::Append, ..options };
+        let again = options! { existing: ExistingTable::Append, ..options };
         let summary = fixture.load(&again);
         assert_eq!(
             summary.rows,

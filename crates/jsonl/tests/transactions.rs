@@ -1,5 +1,6 @@
 //! Imports that are cancelled or fail within a transaction: a table and its record in `_imports` change together.
 
+#[macro_use]
 mod common;
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ fn replace_cancelled_during_an_index_rolls_back_table_and_record() {
         }
         shared.cancel();
     });
-    let options = ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() };
+    let options = options! { existing: ExistingTable::Replace, ..ImportOptions::default() };
     let summary = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &handle);
     canceller.join().unwrap();
     let first = fixture.one("SELECT min(a) FROM t");
@@ -37,7 +38,7 @@ fn replace_cancelled_during_an_index_rolls_back_table_and_record() {
     assert_eq!(records, expected, "the least value is {first}: {summary:?}");
     assert!(summary.is_ok(), "{summary:?}");
     // The next import loads the file if this one did not.
-    fixture.load(&ImportOptions { resume: true, ..options });
+    fixture.load(&options! { resume: true, ..options });
     assert_eq!(fixture.one("SELECT min(a) FROM t"), "100000");
 }
 
@@ -47,7 +48,7 @@ fn replaced(sql: &str, lines: &str) -> (Fixture, Result<ImportSummary>) {
     fixture.load(&ImportOptions::default());
     fixture.open().execute_batch(sql).unwrap();
     fixture.write("t.jsonl", lines.as_bytes());
-    let summary = fixture.import(&ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() });
+    let summary = fixture.import(&options! { existing: ExistingTable::Replace, ..ImportOptions::default() });
     (fixture, summary)
 }
 
@@ -84,7 +85,7 @@ fn failed_drop_of_a_draft_table_keeps_table_and_record() {
     let draft = || Connection::open(fixture.folder.path().join(".out.db.import")).unwrap();
     let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON _imports BEGIN SELECT RAISE(ABORT, 'refused'); END";
     draft().execute_batch(refuse).unwrap();
-    let resume = ImportOptions { resume: true, ..ImportOptions::default() };
+    let resume = options! { resume: true, ..ImportOptions::default() };
     assert!(fixture.import(&resume).is_err());
     draft().execute_batch("DROP TRIGGER refuse").unwrap();
     fixture.load(&resume);

@@ -1,5 +1,6 @@
 //! Random rows are imported, and SQL returns the same values.
 
+#[macro_use]
 mod common;
 
 use std::collections::BTreeMap;
@@ -70,7 +71,7 @@ proptest! {
     #[test]
     fn imported_values_are_equal_to_the_input(rows in prop::collection::vec(row(), 1..30), block in 1_usize..2_000, workers in 1_usize..4) {
         let fixture = Fixture::with(&[("t.jsonl", &text(&rows))]);
-        let summary = fixture.load(&ImportOptions { block, workers, ..ImportOptions::default() });
+        let summary = fixture.load(&options! { block, workers, ..ImportOptions::default() });
         let columns = &summary.files[0].columns;
         if columns.is_empty() {
             prop_assert!(rows.iter().all(BTreeMap::is_empty));

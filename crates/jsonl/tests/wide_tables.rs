@@ -1,5 +1,6 @@
 //! Lines with more keys than SQLite allows columns: the overflow column `_more`.
 
+#[macro_use]
 mod common;
 
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
@@ -19,7 +20,7 @@ fn load(fixture: &Fixture, text: &str, options: &ImportOptions) -> ImportSummary
 }
 
 fn upsert() -> ImportOptions {
-    ImportOptions { existing: ExistingTable::Upsert, ..ImportOptions::default() }
+    options! { existing: ExistingTable::Upsert, ..ImportOptions::default() }
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn line_is_rejected_when_the_overflow_column_is_not_an_object() {
 #[test]
 fn key_and_index_columns_never_overflow() {
     for block in [64, 512 << 10] {
-        let options = ImportOptions { block, ..ImportOptions::default() };
+        let options = options! { block, ..ImportOptions::default() };
         // The key is chosen by rule, named, named in an upsert where a later line has it, or set by a schema.
         let fixture = Fixture::new();
         let summary = load(&fixture, &wide("", ",\"id\":1"), &options);
@@ -74,7 +75,7 @@ fn key_and_index_columns_never_overflow() {
         assert_eq!(fixture.all("SELECT id, _more ->> 'c1998', _more ->> 'id' FROM t"), "1|1998|∅");
 
         let fixture = Fixture::new();
-        let named = ImportOptions {
+        let named = options! {
             primary_key: vec!["k".to_owned()],
             indexes: vec!["i".to_owned(), "late".to_owned()],
             ..options.clone()
@@ -89,7 +90,7 @@ fn key_and_index_columns_never_overflow() {
 
         let fixture = Fixture::new();
         let text = wide("", "") + "{\"id\":7,\"c2099\":0}\n{\"id\":7,\"c2098\":1}\n";
-        let summary = load(&fixture, &text, &ImportOptions { existing: ExistingTable::Upsert, ..options.clone() });
+        let summary = load(&fixture, &text, &options! { existing: ExistingTable::Upsert, ..options.clone() });
         assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", summary.files[0]);
         assert_eq!(fixture.all("SELECT id, _more FROM t"), "7|{\"c2099\":0,\"c2098\":1}");
     }
@@ -103,7 +104,7 @@ fn schema_columns_never_overflow() {
     let path = fixture.write("schema.toml", schema.as_bytes());
     let schema = gristmill_jsonl::import::schema::Schema::read(&path).unwrap();
     let text = wide("", ",\"x\":1,\"r\":2,\"i\":3,\"id\":4");
-    let summary = load(&fixture, &text, &ImportOptions { schema, ..ImportOptions::default() });
+    let summary = load(&fixture, &text, &options! { schema, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (1, 0), "{:?}", summary.files[0]);
     assert_eq!(fixture.all("SELECT y, r, i, id FROM t"), "1|2.0r|3|4");
     assert_eq!(fixture.all("SELECT count(*) FROM t, json_each(_more)"), "105");

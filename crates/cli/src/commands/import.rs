@@ -296,35 +296,34 @@ fn options(args: &Args, context: &Context) -> Result<ImportOptions, Error> {
             "--languages {wrong:?} is not allowed; expected: tags such as en, de or pt-BR, separated by commas"
         )));
     }
-    let (defaults, settings) = (ImportOptions::default(), context.settings()?);
-    Ok(ImportOptions {
-        workers: settings.import_workers,
-        exact_numbers: args.exact_numbers || settings.import_exact_numbers,
-        existing: match (args.replace, args.append, args.upsert) {
-            (true, _, _) => ExistingTable::Replace,
-            (_, true, _) => ExistingTable::Append,
-            (_, _, true) => ExistingTable::Upsert,
-            _ => ExistingTable::Refuse,
-        },
-        on_error: match (args.on_error.as_deref(), args.max_errors) {
-            (Some("fail"), _) => OnError::Fail,
-            (_, Some(max)) => OnError::FailAfter(max),
-            _ => OnError::Skip,
-        },
-        flatten: args.flatten.map_or(0, usize::from),
-        languages: args.languages.clone(),
-        primary_key: args.primary_key.clone(),
-        indexes: args.index.clone(),
-        schema: args.schema.as_deref().map(Schema::read).transpose()?.unwrap_or_default(),
-        table: args.table.clone(),
-        filename_column: args.filename_column.clone(),
-        columns: args.columns.clone(),
-        limit: args.limit,
-        resume: args.resume,
-        rejects: args.rejects.clone(),
-        max_line: max_line.transpose()?.unwrap_or(defaults.max_line),
-        ..defaults
-    })
+    let settings = context.settings()?;
+    let mut options = ImportOptions::default();
+    options.workers = settings.import_workers;
+    options.exact_numbers = args.exact_numbers || settings.import_exact_numbers;
+    options.existing = match (args.replace, args.append, args.upsert) {
+        (true, _, _) => ExistingTable::Replace,
+        (_, true, _) => ExistingTable::Append,
+        (_, _, true) => ExistingTable::Upsert,
+        _ => ExistingTable::Refuse,
+    };
+    options.on_error = match (args.on_error.as_deref(), args.max_errors) {
+        (Some("fail"), _) => OnError::Fail,
+        (_, Some(max)) => OnError::FailAfter(max),
+        _ => OnError::Skip,
+    };
+    options.flatten = args.flatten.map_or(0, usize::from);
+    options.languages = args.languages.clone();
+    options.primary_key = args.primary_key.clone();
+    options.indexes = args.index.clone();
+    options.schema = args.schema.as_deref().map(Schema::read).transpose()?.unwrap_or_default();
+    options.table = args.table.clone();
+    options.filename_column = args.filename_column.clone();
+    options.columns = args.columns.clone();
+    options.limit = args.limit;
+    options.resume = args.resume;
+    options.rejects = args.rejects.clone();
+    options.max_line = max_line.transpose()?.unwrap_or(options.max_line);
+    Ok(options)
 }
 
 fn is_tag(tag: &str) -> bool {

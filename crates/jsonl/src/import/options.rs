@@ -54,8 +54,9 @@ pub enum Target {
     ValidateOnly,
 }
 
-/// Options of an import.
+/// Options of an import. Start with the default and set the fields that differ.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ImportOptions {
     /// Number of worker threads that parse; 0 for the number of cores.
     pub workers: usize,

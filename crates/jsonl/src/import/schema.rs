@@ -26,6 +26,7 @@ use crate::types::Type;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Schema {
     /// Tables by the name derived from the file name.
     #[serde(default)]
@@ -37,6 +38,7 @@ pub struct Schema {
 /// Settings of one table in a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the settings of a table: write [tables.NAME]")]
+#[non_exhaustive]
 pub struct TableSchema {
     /// Name of the table in the database.
     pub name: Option<String>,
@@ -92,6 +94,7 @@ pub enum OtherKeys {
 /// Settings of one column in a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the settings of a column: write { type = \"integer\" }")]
+#[non_exhaustive]
 pub struct ColumnSchema {
     /// Type of the column. Lines with a value that does not match are rejected.
     #[serde(rename = "type")]

@@ -13,6 +13,17 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 
+/// Changes some options: `options! { block: 64, resume, ..ImportOptions::default() }`.
+macro_rules! options {
+    ($($field:ident $(: $value:expr)?,)* ..$base:expr $(,)?) => {{
+        let mut options = $base;
+        $(options.$field = options!(@value $field $($value)?);)*
+        options
+    }};
+    (@value $field:ident $value:expr) => { $value };
+    (@value $field:ident) => { $field };
+}
+
 pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
 }
@@ -134,5 +145,5 @@ pub(crate) fn lines(lines: &[&str]) -> String {
 }
 
 pub(crate) fn small_blocks() -> ImportOptions {
-    ImportOptions { block: 64, ..ImportOptions::default() }
+    options! { block: 64, ..ImportOptions::default() }
 }

@@ -81,25 +81,23 @@ impl Workspace {
         let paths: Vec<PathBuf> = import_case.files.iter().map(|file| self.write(file)).collect();
         let rejects = self.path(&import_case.rejects_path());
         let before = fs::read_to_string(&rejects).unwrap_or_default();
-        let options = ImportOptions {
-            workers: 2,
-            existing: match import_case.mode {
-                Mode::Create => ExistingTable::Refuse,
-                Mode::Append => ExistingTable::Append,
-                Mode::Upsert => ExistingTable::Upsert,
-                Mode::Replace => ExistingTable::Replace,
-            },
-            on_error: import_case.max_errors.map_or(OnError::Skip, OnError::FailAfter),
-            flatten: import_case.flatten,
-            primary_key: import_case.primary_key.iter().map(|&key| key.to_owned()).collect(),
-            exact_numbers: import_case.exact,
-            schema: self.schema(import_case),
-            table: import_case.table.map(str::to_owned),
-            resume: import_case.resume,
-            rejects: Some(rejects.clone()),
-            block: import_case.block,
-            ..ImportOptions::default()
+        let mut options = ImportOptions::default();
+        options.workers = 2;
+        options.existing = match import_case.mode {
+            Mode::Create => ExistingTable::Refuse,
+            Mode::Append => ExistingTable::Append,
+            Mode::Upsert => ExistingTable::Upsert,
+            Mode::Replace => ExistingTable::Replace,
         };
+        options.on_error = import_case.max_errors.map_or(OnError::Skip, OnError::FailAfter);
+        options.flatten = import_case.flatten;
+        options.primary_key = import_case.primary_key.iter().map(|&key| key.to_owned()).collect();
+        options.exact_numbers = import_case.exact;
+        options.schema = self.schema(import_case);
+        options.table = import_case.table.map(str::to_owned);
+        options.resume = import_case.resume;
+        options.rejects = Some(rejects.clone());
+        options.block = import_case.block;
         let target = Target::Database(self.database());
         let result = import(&paths, &target, &options, &ImportHandle::default().into());
         let after = fs::read_to_string(&rejects).unwrap_or_default();
