@@ -4,7 +4,8 @@
 //! integration test that calls [`run`]. `cargo test` runs a few rounds with fixed seeds; `cargo xtask check NAME` sets
 //! the number of rounds and the first seed through the environment.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::time::Duration;
 
 /// Environment variable with the number of rounds, which `cargo xtask check` sets.
 pub const ROUNDS_VARIABLE: &str = "GRISTMILL_CHECK_ROUNDS";
@@ -44,30 +45,24 @@ fn variable(name: &str) -> Option<u64> {
     }
 }
 
-/// A random number generator with a seed (SplitMix64), which does not depend on the version of a library.
+/// A random number generator with a seed: [`fastrand::Rng`] with a few more methods.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(fastrand::Rng);
 
 impl Rng {
     /// Creates a generator whose numbers follow from `seed`.
     pub fn new(seed: u64) -> Self {
-        // Mixed, because consecutive seeds would give sequences that are shifted by one.
-        let mut mixed = Rng(seed);
-        Rng(mixed.number())
-    }
-
-    /// Returns a random 64-bit number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        Rng(fastrand::Rng::with_seed(seed))
     }
 
     /// Returns a number in `range`, which must not be empty.
     pub fn within(&mut self, range: Range<usize>) -> usize {
-        let count = (range.end - range.start) as u64;
-        range.start + usize::try_from(self.number() % count).unwrap_or(0)
+        self.0.usize(range)
+    }
+
+    /// Returns a time of this many milliseconds.
+    pub fn millis(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.0.u64(range))
     }
 
     /// Returns true with a probability of `percent` out of 100.
@@ -83,6 +78,25 @@ impl Rng {
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.within(0..items.len())]
     }
+}
+
+impl Deref for Rng {
+    type Target = fastrand::Rng;
+
+    fn deref(&self) -> &fastrand::Rng {
+        &self.0
+    }
+}
+
+impl DerefMut for Rng {
+    fn deref_mut(&mut self) -> &mut fastrand::Rng {
+        &mut self.0
+    }
+}
+
+/// Returns a random seed that is short enough to be typed.
+pub fn random_seed() -> u64 {
+    fastrand::u64(..1_000_000_000)
 }
 
 /// Removes items while `fails` is true of the rest, and returns those that cannot be reduced further.

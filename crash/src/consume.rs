@@ -18,6 +18,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use gristmill_broker::{Broker, Error as BrokerError};
+use gristmill_check::Rng;
 
 use self::broker_client::BrokerClient;
 use self::consumers::ConsumerSpawner;
@@ -27,7 +28,6 @@ use self::round::ConsumeRound;
 use crate::args::ProgramSettings;
 use crate::cli_process::{self, Cli};
 use crate::disk::Strace;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 const MAX_SHOWN: usize = 12;
@@ -47,7 +47,7 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let mut folder = folder.context("cannot create a folder for the run")?;
     let readable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
-    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
+    let seed = settings.seed.unwrap_or_else(gristmill_check::random_seed);
     println!("crash consume: {} rounds, seed {seed}", settings.rounds);
     let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
     let cli = Cli::new(&program, folder.path())?;

@@ -7,8 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use gristmill_check::Rng;
+
 use crate::paths::RunPaths;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 /// Enough for the database, its WAL (16 MiB between two checkpoints) and a reserve.
@@ -102,7 +103,7 @@ impl Strace {
             command.arg("-P").arg(path);
         }
         let mut inject = |calls: &str, first: u64, step: u64| {
-            let (first, step) = (rng.in_range(first..first * 4), rng.in_range(step..step * 4));
+            let (first, step) = (rng.u64(first..first * 4), rng.u64(step..step * 4));
             command.args(["-e", &format!("inject={calls}:error=EIO:when={first}+{step}")]);
         };
         inject("fsync,fdatasync", 5, 15);
@@ -110,7 +111,7 @@ impl Strace {
         inject("ftruncate", 2, 5);
         // Not for all processes: opening the database after a crash reads its whole WAL and would rarely succeed.
         if rng.percent(30) {
-            let first = rng.in_range(20..600);
+            let first = rng.u64(20..600);
             command.args(["-e", &format!("inject=pread64:error=EIO:when={first}+{first}")]);
         }
         command.arg(program);

@@ -15,7 +15,6 @@ use crate::history;
 use crate::paths::RunPaths;
 use crate::processes::Processes;
 use crate::record::{HandlerEvent, RunRecord};
-use crate::rng::Rng;
 use crate::round::JobRounds;
 use crate::{Error, ErrorContext};
 
@@ -26,7 +25,7 @@ const MAX_SHOWN: usize = 20;
 pub(crate) fn run(settings: &Settings) -> Result<bool, Error> {
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
     let mut folder = folder.context("cannot create a folder for the run")?;
-    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
+    let seed = settings.seed.unwrap_or_else(gristmill_check::random_seed);
     println!(
         "crash run: {} rounds, seed {seed}, fault {:?}, leases of {} ms",
         settings.rounds, settings.fault, settings.lease_ms

@@ -14,13 +14,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gristmill_check::Rng;
+
 use self::fixture::{Fixture, ImportMode, Scenario, Workdir};
 use self::round::{ImportEnd, ImportRound};
 use self::trials::Trial;
 use crate::args::ProgramSettings;
 use crate::cli_process::{self, Cli, CliExit, Fault, INTERRUPTED};
 use crate::disk::Strace;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 /// Rounds with one set of files: each import mode twice, and each trial.
@@ -45,7 +46,7 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let mut folder = folder.context("cannot create a folder for the run")?;
     let readable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
-    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
+    let seed = settings.seed.unwrap_or_else(gristmill_check::random_seed);
     println!("crash import: {} rounds, seed {seed}", settings.rounds);
     let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
     let cli = Cli::new(&program, folder.path())?;
@@ -142,10 +143,10 @@ impl ImportRounds<'_> {
         let mut events = Vec::new();
         let mut resume = self.rng.percent(30);
         let mut done = false;
-        for _ in 0..self.rng.in_range(1..4) {
+        for _ in 0..self.rng.u64(1..4) {
             let fault = self.choose_fault(scenario);
             let mut args = scenario.args(&workdir.database(), resume);
-            args.extend(["--workers".into(), self.rng.in_range(1..4).to_string().into()]);
+            args.extend(["--workers".into(), self.rng.u64(1..4).to_string().into()]);
             match self.cli.run_with_fault(&workdir.own_db(), &args, fault)? {
                 CliExit::Killed => {
                     round.inspect(ImportEnd::Killed)?;
@@ -229,19 +230,19 @@ impl ImportRounds<'_> {
         if self.strace && self.rng.percent(50) {
             // A new database gets its name in few calls, so these are chosen more often.
             let naming = scenario.mode == ImportMode::New && self.rng.percent(30);
-            let (name, first) = if naming { CALLS[0] } else { CALLS[self.rng.index(CALLS.len())] };
+            let (name, first) = if naming { CALLS[0] } else { CALLS[self.rng.usize(..CALLS.len())] };
             let max = *self.calls.entry((scenario.mode, name)).or_insert(first);
-            let number = self.rng.in_range(1..max + 1);
+            let number = self.rng.u64(1..max + 1);
             // An import cannot handle a file that cannot be removed, so these calls do not fail.
             let fails = name != CALLS[0].0 && self.rng.percent(30);
             return if fails { Fault::FailCall(name, number) } else { Fault::KillAtCall(name, number) };
         }
         let duration = *self.times.entry(scenario.mode).or_insert(scenario.duration);
         // Early and late moments are more frequent.
-        let tenths = [3, 10, 12][self.rng.index(3)];
+        let tenths = [3, 10, 12][self.rng.usize(..3)];
         let max = u64::try_from(duration.as_micros()).unwrap_or(0) * tenths / 10 + 1;
         let min = if tenths == 12 { max * 3 / 4 } else { 0 };
-        let time = Duration::from_micros(self.rng.in_range(min..max));
+        let time = Duration::from_micros(self.rng.u64(min..max));
         if self.rng.percent(40) { Fault::InterruptAfter(time) } else { Fault::KillAfter(time) }
     }
 

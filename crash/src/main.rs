@@ -18,7 +18,6 @@ mod paths;
 mod processes;
 mod producer;
 mod record;
-mod rng;
 mod round;
 mod scan;
 mod task_kinds;

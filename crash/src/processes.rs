@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use gristmill_check::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::disk::Strace;
 use crate::history;
 use crate::paths::RunPaths;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ impl Processes {
     /// Returns the index of a random process of a role.
     fn pick(&mut self, role: Role) -> Option<usize> {
         let of_role: Vec<usize> = (0..self.running.len()).filter(|index| self.running[*index].role == role).collect();
-        if of_role.is_empty() { None } else { Some(of_role[self.rng.index(of_role.len())]) }
+        if of_role.is_empty() { None } else { Some(of_role[self.rng.usize(..of_role.len())]) }
     }
 
     fn start(&mut self, role: Role) -> Result<String, Error> {
@@ -197,7 +197,7 @@ impl Processes {
             None => Command::new(&self.program),
         };
         command.arg(role.name()).arg(self.paths.root()).arg(&name);
-        command.args([self.rng.next_u64().to_string(), self.lease.as_millis().to_string()]);
+        command.args([self.rng.u64(..).to_string(), self.lease.as_millis().to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr);
         let child = command.spawn().context(format!("cannot start a {}", role.name()))?;
         self.running.push(Process { name: name.clone(), role, child });

@@ -4,13 +4,13 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
+use gristmill_check::Rng;
 use gristmill_store::Store;
 use gristmill_store::tasks::{Enqueued, NewTask};
 
 use crate::args::ProcessArgs;
 use crate::effects::Log;
 use crate::paths::RunPaths;
-use crate::rng::Rng;
 use crate::task_kinds::{Payload, TestKind};
 use crate::worker::{die_with_harness, end_of_input, log_to_stderr, write_ready_flag};
 use crate::{Error, ErrorContext};
@@ -90,7 +90,7 @@ impl<'a> Caller<'a> {
 
     /// Enqueues one task, several in one call, or the same one twice.
     fn enqueue_next(&mut self) -> Result<(), Error> {
-        match self.rng.in_range(0..10) {
+        match self.rng.u64(0..10) {
             0..6 => {
                 let (kind, task, key) = self.task();
                 self.enqueue(kind, task, &key)
@@ -113,7 +113,7 @@ impl<'a> Caller<'a> {
     }
 
     fn enqueue_many(&mut self) -> Result<(), Error> {
-        let count = self.rng.in_range(2..20);
+        let count = self.rng.u64(2..20);
         let many: Vec<(TestKind, NewTask, String)> = (0..count).map(|_| self.task()).collect();
         let tasks = many.iter().map(|(_, task, _)| task.clone()).collect();
         match self.store.tasks().enqueue_many(tasks) {
@@ -138,10 +138,10 @@ impl<'a> Caller<'a> {
         self.created += 1;
         let kind = self.draw_kind();
         let key = format!("{}-{}", self.prefix, self.created);
-        let padding = "x".repeat(self.rng.index(1_500));
-        let millis = self.rng.in_range(self.lease_ms / 2..self.lease_ms * 3 / 2);
+        let padding = "x".repeat(self.rng.usize(..1_500));
+        let millis = self.rng.u64(self.lease_ms / 2..self.lease_ms * 3 / 2);
         let mut task = new_task(kind, &Payload { key: key.clone(), millis, padding });
-        task.priority = i32::try_from(self.rng.in_range(0..3)).unwrap_or(0);
+        task.priority = i32::try_from(self.rng.u64(0..3)).unwrap_or(0);
         if self.rng.percent(10) {
             task.run_after = Some(self.store.now().plus(self.rng.millis(0..300)));
         }
@@ -152,7 +152,7 @@ impl<'a> Caller<'a> {
     }
 
     fn draw_kind(&mut self) -> TestKind {
-        let mut drawn = self.rng.in_range(0..100);
+        let mut drawn = self.rng.u64(0..100);
         for (share, kind) in MIX {
             if drawn < share {
                 return kind;

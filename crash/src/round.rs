@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gristmill_check::Rng;
 use gristmill_store::Store;
 
 use crate::args::{DiskFault, Settings};
@@ -15,7 +16,6 @@ use crate::history::{self, HistoryReader, Recovery};
 use crate::paths::RunPaths;
 use crate::processes::{FailedProcess, Processes, Role, pause};
 use crate::producer::new_task;
-use crate::rng::Rng;
 use crate::task_kinds::{Payload, TestKind};
 use crate::{Error, ErrorContext};
 
@@ -65,7 +65,7 @@ impl<'a> JobRounds<'a> {
             if can_suspend && round % POISON_INTERVAL == POISON_INTERVAL / 2 {
                 self.enqueue_poison(round)?;
             }
-            match self.rng.in_range(0..10) {
+            match self.rng.u64(0..10) {
                 0..5 => self.kill(round, WORKERS)?,
                 5..8 => self.kill(round, 1)?,
                 _ if can_suspend => self.suspend_one(round)?,

@@ -13,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gristmill_check::Rng;
 use serde_json::Value;
 
 use self::catalog_diff::{CatalogPair, Phase, RemainingWork};
@@ -21,7 +22,6 @@ use crate::args::ProgramSettings;
 use crate::cli_process::{self, Cli, CliExit, Fault};
 use crate::database::copy;
 use crate::disk::Strace;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 /// Rounds with one tree.
@@ -55,7 +55,7 @@ pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
     let mut folder = folder.context("cannot create a folder for the run")?;
     let readable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
-    let seed = settings.seed.unwrap_or_else(Rng::random_seed);
+    let seed = settings.seed.unwrap_or_else(gristmill_check::random_seed);
     println!("crash scan: {} rounds, seed {seed}", settings.rounds);
     let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
     let cli = Cli::new(&program, folder.path())?;
@@ -133,7 +133,7 @@ impl<'a> ScanRounds<'a> {
         reset_database(self.cli, scenario.before.as_deref(), &database)?;
         let mut round = ScanRound { cli: self.cli, fixture, violations: Vec::new(), remaining: None };
         round.inspect(&database)?;
-        let max_kills = self.rng.in_range(1..5);
+        let max_kills = self.rng.u64(1..5);
         let mut events = Vec::new();
         let mut done = false;
         for _ in 0..max_kills {
@@ -186,12 +186,12 @@ impl<'a> ScanRounds<'a> {
     fn choose_fault(&mut self, scenario: &Scenario) -> (Vec<OsString>, Fault) {
         let mut args = scenario.args.clone();
         if self.rng.percent(30) {
-            args.extend(["--workers".into(), self.rng.in_range(1..4).to_string().into()]);
+            args.extend(["--workers".into(), self.rng.u64(1..4).to_string().into()]);
         }
         if self.strace && self.rng.percent(25) {
             let name = if self.rng.percent(70) { SYNC } else { WRITE };
             let max = *self.calls.entry(call(scenario, name)).or_insert(if name == SYNC { 20 } else { 900 });
-            return (args, Fault::KillAtCall(name, self.rng.in_range(1..max + 1)));
+            return (args, Fault::KillAtCall(name, self.rng.u64(1..max + 1)));
         }
         let mut time = scenario.duration;
         let bytes = scenario.summary["read_bytes"].as_u64().unwrap_or(0);
@@ -204,7 +204,7 @@ impl<'a> ScanRounds<'a> {
         // Early moments are more frequent, because the walk is short.
         let part = if self.rng.percent(40) { 5 } else { 12 };
         let max = u64::try_from(time.as_micros()).unwrap_or(0) * part / 10 + 1;
-        (args, Fault::KillAfter(Duration::from_micros(self.rng.in_range(0..max))))
+        (args, Fault::KillAfter(Duration::from_micros(self.rng.u64(0..max))))
     }
 
     /// Adjusts the estimated number of calls after a kill that came too late.

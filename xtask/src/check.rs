@@ -3,10 +3,9 @@
 //! Owns the list of checkers and how rounds and seed are passed to them. A checker is an integration test that defines
 //! the operations and the rules: `cargo test` runs a few rounds with fixed seeds, and this command runs many.
 
-use std::hash::{BuildHasher, RandomState};
 use std::process::{Command, ExitCode};
 
-use gristmill_check::{ROUNDS_VARIABLE, SEED_VARIABLE};
+use gristmill_check::{ROUNDS_VARIABLE, SEED_VARIABLE, random_seed};
 
 use crate::args::CheckOptions;
 use crate::error::Error;
@@ -51,10 +50,6 @@ fn check(workspace: &Workspace, options: CheckOptions, seed: u64) -> Result<Outc
 fn command(workspace: &Workspace, checker: &Checker) -> Command {
     let Checker { package, test, .. } = checker;
     workspace.cargo(["test", "--quiet", "-p", package, "--test", test, "--", "--nocapture"])
-}
-
-fn random_seed() -> u64 {
-    RandomState::new().hash_one(std::process::id()) % 1_000_000_000
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@
 
 use std::io;
 
+use fastrand::Rng;
+
 use super::{
     expected::Recipe,
     tree::{TreeSpec, TreeWriter},
 };
-use crate::random::Random;
+use crate::random;
 
 const MIB: usize = 1 << 20;
 
@@ -42,7 +44,7 @@ impl Profile {
     pub(super) fn write(self, spec: &TreeSpec, writer: &mut TreeWriter) -> io::Result<()> {
         let contents = Contents { seed: spec.seed };
         // The streams of contents are numbered from 0 upwards, those of choices from the maximum downwards.
-        let choices = Random::new(spec.seed, u64::MAX - self as u64);
+        let choices = random::stream(spec.seed, u64::MAX - self as u64);
         match self {
             Profile::Small => small(&contents, choices, spec.scale, writer),
             Profile::Big => big(&contents, choices, spec.scale, writer),
@@ -61,7 +63,7 @@ impl Contents {
     /// Returns `size` bytes that are unique to this kind and number.
     fn bytes(&self, kind: u8, number: u64, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
-        Random::new(self.seed, u64::from(kind) << 48 | number).fill(&mut bytes);
+        random::stream(self.seed, u64::from(kind) << 48 | number).fill(&mut bytes);
         bytes
     }
 }
@@ -81,12 +83,12 @@ fn scaled(number: f64, scale: f64) -> usize {
 
 /// Creates nested folders, at most nine levels deep. The parent of each is one of the `reach` newest folders, or any
 /// folder if that parent is on the ninth level.
-fn nested(count: usize, reach: usize, choices: &mut Random, writer: &TreeWriter) -> io::Result<Vec<String>> {
+fn nested(count: usize, reach: usize, choices: &mut Rng, writer: &TreeWriter) -> io::Result<Vec<String>> {
     let mut folders = vec![(String::new(), 0)];
     for number in 0..count {
-        let mut nth = choices.between(folders.len().saturating_sub(reach), folders.len());
+        let mut nth = choices.usize(folders.len().saturating_sub(reach)..folders.len());
         while folders[nth].1 == 9 {
-            nth = choices.below(folders.len());
+            nth = choices.usize(..folders.len());
         }
         let (parent, depth) = &folders[nth];
         let folder = (format!("{parent}d{number:05}/"), depth + 1);
@@ -108,7 +110,7 @@ const POPULAR_SIZES: [usize; 27] = [
 
 const EXTENSIONS: [&str; 10] = ["txt", "c", "h", "json", "xml", "png", "js", "md", "o", "html"];
 
-fn small(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn small(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(200_000.0, scale);
     let folders = nested(scaled(10_000.0, scale), 3_000, &mut choices, writer)?;
     let families: Vec<Vec<u8>> = (0..FAMILY_SIZES.len() * FAMILIES)
@@ -120,10 +122,10 @@ fn small(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tree
         let has_copies = number < files * 3 / 10 && !bytes.is_empty();
         let copies = if has_copies { small_copies(&mut choices) } else { 1 }.min(files - number);
         // In half of the groups all files have the same name, as in copied folders.
-        let same_name = choices.unit() < 0.5;
+        let same_name = choices.f64() < 0.5;
         let mut used = Vec::new();
         for nth in number..number + copies {
-            let folder = choices.below(folders.len());
+            let folder = choices.usize(..folders.len());
             let named_after = if same_name && !used.contains(&folder) { number } else { nth };
             used.push(folder);
             let (folder, extension) = (&folders[folder], EXTENSIONS[named_after % EXTENSIONS.len()]);
@@ -134,21 +136,21 @@ fn small(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tree
     Ok(())
 }
 
-fn small_content(contents: &Contents, choices: &mut Random, families: &[Vec<u8>], number: u64) -> (Vec<u8>, Recipe) {
+fn small_content(contents: &Contents, choices: &mut Rng, families: &[Vec<u8>], number: u64) -> (Vec<u8>, Recipe) {
     let own = |size| (contents.bytes(OWN, number, size), Recipe("own", [number, 0, 0]));
-    let kind = choices.unit();
+    let kind = choices.f64();
     if kind < 0.005 {
         return own(0);
     }
     if kind < 0.22 {
-        let family = choices.below(families.len());
+        let family = choices.usize(..families.len());
         let mut bytes = families[family].clone();
         let size = bytes.len();
         if kind < 0.12 {
             // One byte is changed. Some of these files are equal by chance; they then have equal recipes.
-            let anywhere = choices.below(size);
-            let at = choices.pick(&[0, size / 2, size - 1, anywhere]);
-            let change = choices.between(1, 256);
+            let anywhere = choices.usize(..size);
+            let at = [0, size / 2, size - 1, anywhere][choices.usize(..4)];
+            let change = choices.usize(1..256);
             bytes[at] ^= change as u8;
             return (bytes, Recipe("near", [family as u64, at as u64, change as u64]));
         }
@@ -157,27 +159,27 @@ fn small_content(contents: &Contents, choices: &mut Random, families: &[Vec<u8>]
         return (bytes, Recipe("head", [number, 0, 0]));
     }
     if kind < 0.42 {
-        return own(choices.pick(&POPULAR_SIZES));
+        return own(POPULAR_SIZES[choices.usize(..POPULAR_SIZES.len())]);
     }
-    own(1 + (16_384.0 * choices.unit().powf(1.7)) as usize % 16_384)
+    own(1 + (16_384.0 * choices.f64().powf(1.7)) as usize % 16_384)
 }
 
-fn small_copies(choices: &mut Random) -> usize {
-    match choices.unit() {
+fn small_copies(choices: &mut Rng) -> usize {
+    match choices.f64() {
         ..0.60 => 2,
         ..0.75 => 3,
-        ..0.90 => choices.between(4, 9),
-        ..0.985 => choices.between(9, 51),
-        _ => choices.between(51, 401),
+        ..0.90 => choices.usize(4..9),
+        ..0.985 => choices.usize(9..51),
+        _ => choices.usize(51..401),
     }
 }
 
 /// Below scale 1 the files are smaller; above it there are more of them.
-fn big(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn big(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let shrunk = |bytes: usize| (bytes as f64 * scale.min(1.0)) as usize;
     let mut size = || {
-        let mib = 20.0 + 90.0 * choices.unit().powf(2.2);
-        shrunk((mib * MIB as f64) as usize + choices.below(4_096))
+        let mib = 20.0 + 90.0 * choices.f64().powf(2.2);
+        shrunk((mib * MIB as f64) as usize + choices.usize(..4_096))
     };
     for folder in ["video", "iso", "backup/video", "backup/old", "near"] {
         writer.folder(folder)?;
@@ -225,7 +227,7 @@ fn big(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWr
 const JPEG: &[u8] = b"\xff\xd8\xff\xe1\x1c\x45Exif\0\0MM\0*\0\0\0\x08";
 const CAMERAS: u64 = 5;
 
-fn photos(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn photos(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(20_000.0, scale);
     let heads: Vec<Vec<u8>> =
         (0..CAMERAS).map(|camera| [JPEG, &contents.bytes(HEAD, camera, 1_200)].concat()).collect();
@@ -240,16 +242,17 @@ fn photos(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tre
     folders.iter().try_for_each(|folder| writer.folder(folder))?;
     let mut number = 0;
     while number < files {
-        let mut size = (330_000.0 * (0.75 * choices.normal()).exp()).clamp(50.0 * 1_024.0, 4.0 * MIB as f64) as usize;
-        if choices.unit() < 0.04 {
-            size = 65_536 * choices.between(1, 17);
+        let mut size =
+            (330_000.0 * (0.75 * random::normal(&mut choices)).exp()).clamp(50.0 * 1_024.0, 4.0 * MIB as f64) as usize;
+        if choices.f64() < 0.04 {
+            size = 65_536 * choices.usize(1..17);
         }
         let mut bytes = contents.bytes(OWN, number as u64, size);
-        let head = &heads[choices.below(heads.len())];
+        let head = &heads[choices.usize(..heads.len())];
         bytes[..head.len()].copy_from_slice(head);
         let copies = if number >= files / 5 { 1 } else { photo_copies(&mut choices) };
         for nth in (number..files).take(copies) {
-            let folder = &folders[choices.below(folders.len())];
+            let folder = &folders[choices.usize(..folders.len())];
             let recipe = Recipe("photo", [number as u64, 0, 0]);
             writer.file(format!("{folder}/IMG_{nth:05}.JPG"), &bytes, recipe, nth as u64 * 37)?;
         }
@@ -258,24 +261,24 @@ fn photos(contents: &Contents, mut choices: Random, scale: f64, writer: &mut Tre
     Ok(())
 }
 
-fn photo_copies(choices: &mut Random) -> usize {
-    match choices.unit() {
+fn photo_copies(choices: &mut Rng) -> usize {
+    match choices.f64() {
         ..0.75 => 2,
         ..0.92 => 3,
-        _ => choices.between(4, 9),
+        _ => choices.usize(4..9),
     }
 }
 
-fn million(contents: &Contents, mut choices: Random, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn million(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(1_000_000.0, scale);
     let folders = nested(scaled(40_000.0, scale), 3_000, &mut choices, writer)?;
     let mut number = 0;
     while number < files {
-        let bytes = contents.bytes(OWN, number as u64, choices.below(601));
+        let bytes = contents.bytes(OWN, number as u64, choices.usize(..601));
         // Duplicates are spread evenly at every scale: one content in ten has two or three files.
-        let copies = if choices.unit() < 0.1 { choices.between(2, 4) } else { 1 };
+        let copies = if choices.f64() < 0.1 { choices.usize(2..4) } else { 1 };
         for nth in (number..files).take(copies) {
-            let folder = &folders[choices.below(folders.len())];
+            let folder = &folders[choices.usize(..folders.len())];
             writer.file(format!("{folder}m{nth:07}"), &bytes, Recipe("own", [number as u64, 0, 0]), nth as u64)?;
         }
         number += copies;

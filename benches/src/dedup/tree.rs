@@ -18,8 +18,11 @@ use crate::cache;
 /// Modification time of the first file, in seconds since 1970; later files are slightly newer.
 const FIRST_MODIFIED: u64 = 1_600_000_000;
 
-/// Start of a metadata file. The number changes when the same settings generate another tree.
-const SIGNATURE: &str = "gristmill-bench tree 1";
+/// Start of a metadata file.
+const SIGNATURE: &str = "gristmill-bench tree";
+
+/// Changes when the same settings generate another tree.
+const VERSION: u32 = 2;
 
 /// Describes a tree to generate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +41,7 @@ impl TreeSpec {
     }
 
     fn title(&self) -> String {
-        format!("{SIGNATURE}: {}, scale {}, seed {}", self.profile.name(), self.scale, self.seed)
+        format!("{SIGNATURE} {VERSION}: {}, scale {}, seed {}", self.profile.name(), self.scale, self.seed)
     }
 }
 

@@ -5,8 +5,9 @@
 
 use std::io::Write;
 
+use fastrand::Rng;
+
 use super::phrases::{ENGLISH, LANGUAGES, PhrasePools};
-use crate::random::Random;
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl Field {
 /// Writes one line, with random numbers from the stream of its file.
 pub(super) struct Line<'a> {
     pub(super) out: &'a mut Vec<u8>,
-    pub(super) random: &'a mut Random,
+    pub(super) random: &'a mut Rng,
     pub(super) pools: &'a PhrasePools,
 }
 
@@ -98,23 +99,23 @@ pub(super) use put;
 
 impl Line<'_> {
     pub(super) fn number(&mut self, start: usize, end: usize) -> usize {
-        self.random.between(start, end)
+        self.random.usize(start..end)
     }
 
     /// Returns true with this probability.
     pub(super) fn chance(&mut self, probability: f64) -> bool {
-        self.random.unit() < probability
+        self.random.f64() < probability
     }
 
     /// Returns a real number as text: with two or with all digits after the point; a few have an exponent, a few are a
     /// negative zero.
     pub(super) fn real(&mut self, magnitude: usize) -> String {
-        let kind = self.random.unit();
+        let kind = self.random.f64();
         if kind < 0.02 {
             return "-0.0".into();
         }
-        let power = self.random.below(magnitude) as i32;
-        let value = (self.random.unit() - 0.5) * 10f64.powi(power);
+        let power = self.random.usize(..magnitude) as i32;
+        let value = (self.random.f64() - 0.5) * 10f64.powi(power);
         match kind {
             ..0.5 => format!("{:?}", (value * 100.0).round() / 100.0),
             ..0.99 => format!("{value:?}"),
@@ -134,7 +135,7 @@ impl Line<'_> {
     }
 
     pub(super) fn description(&mut self) {
-        let sentences = 1 + (self.random.unit() * self.random.unit() * 3.4) as usize;
+        let sentences = 1 + (self.random.f64() * self.random.f64() * 3.4) as usize;
         self.translated(|line, language| {
             for _ in 0..sentences {
                 let sentence = line.pools.sentence(language, line.random);
@@ -179,7 +180,7 @@ impl Line<'_> {
     /// Writes a comma, the name and a value of the field's kind. An optional field is sometimes null or missing.
     pub(super) fn field(&mut self, field: &Field) {
         if field.optional {
-            let kind = self.random.unit();
+            let kind = self.random.f64();
             if kind < 0.25 {
                 return;
             }

@@ -9,7 +9,7 @@ use super::{
     line_writers::LineWriter,
     phrases::PhrasePools,
 };
-use crate::random::Random;
+use crate::random;
 
 /// A file and the table it is imported into.
 pub(super) struct File {
@@ -57,7 +57,7 @@ impl File {
     pub(super) fn write(&self, scale: f64, seed: u64, pools: &PhrasePools, to: &mut impl Write) -> io::Result<()> {
         let fields = Field::all(self.fields);
         let stream = self.name.bytes().fold(1, |number: u64, byte| number.wrapping_mul(257) + u64::from(byte));
-        let mut random = Random::new(seed, stream);
+        let mut random = random::stream(seed, stream);
         let mut out = Vec::with_capacity(2 * BLOCK_BYTES);
         let count = self.lines_at(scale);
         for nth in 0..count {

@@ -11,8 +11,11 @@ use rayon::prelude::*;
 use super::{dataset::FILES, expected::Expected, phrases::PhrasePools};
 use crate::cache;
 
-/// Start of a metadata file. The number changes when the same settings generate another folder or other metadata.
-const SIGNATURE: &str = "gristmill-bench jsonl 1";
+/// Start of a metadata file.
+const SIGNATURE: &str = "gristmill-bench jsonl";
+
+/// Changes when the same settings generate another folder or other metadata.
+const VERSION: u32 = 2;
 
 /// A complete folder on disk.
 pub(super) struct Folder {
@@ -27,7 +30,7 @@ impl Folder {
     /// Returns the folder in `data`, which is generated if it is missing.
     pub(super) fn get(scale: f64, seed: u64, data: &Path) -> Result<Folder, String> {
         let root = data.join(format!("jsonl-x{scale}"));
-        let title = format!("{SIGNATURE}: scale {scale}, seed {seed}");
+        let title = format!("{SIGNATURE} {VERSION}: scale {scale}, seed {seed}");
         let (bytes, expected) = cache::get_or_make(&root, SIGNATURE, &title, read, |root| {
             let bytes = write(scale, seed, root)?;
             Ok(format!("{bytes} bytes\n{}", Expected::read(root)?.to_text()))

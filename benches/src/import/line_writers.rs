@@ -20,7 +20,7 @@ pub(super) const TYPES: &str = "_key:int basePrice:real capacity:real descriptio
 /// hundredth; `basePrice` is missing, null, an integer or real.
 pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
     put!(line, "{{\"_key\":{nth}");
-    match line.random.unit() {
+    match line.random.f64() {
         0.0..0.4 => put!(line, ",\"basePrice\":{}", line.real(9)),
         0.4..0.6 => put!(line, ",\"basePrice\":{}", line.number(0, 1_000_000_000)),
         0.6..0.7 => put!(line, ",\"basePrice\":null"),
@@ -194,7 +194,7 @@ pub(super) fn solar_system(line: &mut Line<'_>, nth: usize, _: usize) {
     let [x, y] = [(); 2].map(|()| line.real(18));
     put!(line, ",\"position2D\":{{\"x\":{x},\"y\":{y}}},\"radius\":{}", line.real(14));
     if line.chance(0.5) {
-        put!(line, ",\"securityClass\":\"{}\"", line.random.pick(&["A", "B", "C", "D", "E", "F", "G"]));
+        put!(line, ",\"securityClass\":\"{}\"", line.random.char('A'..='G'));
     }
     let security = line.number(0, 20_000) as f64 / 10_000.0 - 1.0;
     put!(line, ",\"securityStatus\":{security:?},\"starID\":{},\"stargateIDs\":", 40_000_000 + nth);

@@ -1,6 +1,8 @@
 //! Texts of the generated files: words in eight languages, and sentences and names made of them.
 
-use crate::random::Random;
+use fastrand::Rng;
+
+use crate::random;
 
 /// A language: its code, the separator of its words, and some words, separated by spaces here.
 pub(super) struct Language {
@@ -89,38 +91,38 @@ pub(super) struct PhrasePools {
 
 impl PhrasePools {
     pub(super) fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed, 0);
+        let mut random = random::stream(seed, 0);
         let sentences = LANGUAGES.each_ref().map(|language| {
             let sentence = |_| {
-                let words = random.between(4, 22);
-                language.random_words(words, &mut random, str::to_owned) + random.pick(&TAILS)
+                let words = random.usize(4..22);
+                language.random_words(words, &mut random, str::to_owned) + TAILS[random.usize(..TAILS.len())]
             };
             (0..POOL_SIZE).map(sentence).collect()
         });
         let names = LANGUAGES.each_ref().map(|language| {
             let name = |_| {
-                let words = random.between(1, 4);
+                let words = random.usize(1..4);
                 let name = language.random_words(words, &mut random, capitalized);
-                format!("{name} {}", random.between(1, 9_999))
+                format!("{name} {}", random.usize(1..9_999))
             };
             (0..POOL_SIZE).map(name).collect()
         });
         PhrasePools { sentences, names }
     }
 
-    pub(super) fn sentence(&self, language: usize, random: &mut Random) -> &str {
-        &self.sentences[language][random.below(POOL_SIZE)]
+    pub(super) fn sentence(&self, language: usize, random: &mut Rng) -> &str {
+        &self.sentences[language][random.usize(..POOL_SIZE)]
     }
 
-    pub(super) fn name(&self, language: usize, random: &mut Random) -> &str {
-        &self.names[language][random.below(POOL_SIZE)]
+    pub(super) fn name(&self, language: usize, random: &mut Rng) -> &str {
+        &self.names[language][random.usize(..POOL_SIZE)]
     }
 }
 
 impl Language {
-    fn random_words(&self, words: usize, random: &mut Random, format: fn(&str) -> String) -> String {
+    fn random_words(&self, words: usize, random: &mut Rng, format: fn(&str) -> String) -> String {
         let all: Vec<&str> = self.words.split(' ').collect();
-        let words: Vec<String> = (0..words).map(|_| format(random.pick(&all))).collect();
+        let words: Vec<String> = (0..words).map(|_| format(all[random.usize(..all.len())])).collect();
         words.join(self.separator)
     }
 }

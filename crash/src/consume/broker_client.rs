@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::{Client, Consumer, Delivery, Error as AmqpError, Message, Queue, header};
+use gristmill_check::Rng;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::messages::TestMessage;
 use crate::processes::pause;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 /// Time after which the broker or a consumer is considered stuck.
@@ -76,7 +76,7 @@ impl BrokerClient {
         within: Duration,
         rng: &mut Rng,
     ) -> JoinHandle<Vec<String>> {
-        let chunks = rng.in_range(1..40);
+        let chunks = rng.u64(1..40);
         self.runtime.spawn(self.publish_in_chunks(messages, chunks, within, OnNack::Republish))
     }
 

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gristmill_check::Rng;
 use serde_json::json;
-
-use crate::rng::Rng;
 
 /// Action of the consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +87,7 @@ pub(crate) struct TestMessage {
 }
 
 /// Creates `count` messages; `bad` is the percentage of bad ones.
-pub(crate) fn random_messages(action: Action, count: u64, bad: u64, rng: &mut Rng) -> Vec<TestMessage> {
+pub(crate) fn random_messages(action: Action, count: u64, bad: usize, rng: &mut Rng) -> Vec<TestMessage> {
     (0..count).map(|number| random_message(action, number, bad, rng)).collect()
 }
 
@@ -103,11 +102,11 @@ pub(crate) fn slow_messages(count: u64, rng: &mut Rng) -> Vec<TestMessage> {
     (0..count).map(|number| build(Action::Exec, format!("slow{number}"), number, Outcome::Slow, rng)).collect()
 }
 
-fn random_message(action: Action, number: u64, bad: u64, rng: &mut Rng) -> TestMessage {
+fn random_message(action: Action, number: u64, bad: usize, rng: &mut Rng) -> TestMessage {
     let outcome = match rng.percent(bad) {
         false => Outcome::Done,
         true if action == Action::Exec => {
-            [Outcome::SecondAttempt, Outcome::SecondAttempt, Outcome::Rejected, Outcome::Exhausted][rng.index(4)]
+            [Outcome::SecondAttempt, Outcome::SecondAttempt, Outcome::Rejected, Outcome::Exhausted][rng.usize(..4)]
         }
         true => Outcome::Rejected,
     };
@@ -126,7 +125,7 @@ fn build(action: Action, id: String, number: u64, outcome: Outcome, rng: &mut Rn
 
 /// Creates an object with a column of two types, and columns that appear late.
 fn object(id: &str, number: u64, rng: &mut Rng) -> String {
-    let mut object = json!({ "id": id, "number": number, "text": "x".repeat(rng.index(200)) });
+    let mut object = json!({ "id": id, "number": number, "text": "x".repeat(rng.usize(..200)) });
     object["mixed"] = if rng.percent(50) { json!(number) } else { json!(format!("it's {number}")) };
     if rng.percent(2) {
         object[format!("late{}", number / 200 % 8)] = json!(0.5 + number as f64);

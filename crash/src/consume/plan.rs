@@ -5,9 +5,10 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use gristmill_check::Rng;
+
 use super::messages::{Action, SCRIPT};
 use super::results::{TARGET_NAME, output_path};
-use crate::rng::Rng;
 
 /// Maximum number of attempts of a message.
 pub(crate) const ATTEMPTS: u32 = 3;
@@ -69,7 +70,7 @@ pub(crate) struct Plan {
     pub(crate) quorum: bool,
     pub(crate) count: u64,
     /// Percentage of bad messages.
-    pub(crate) bad_percent: u64,
+    pub(crate) bad_percent: usize,
     /// Percentage of messages that are published before consumers start.
     pub(crate) early_percent: u64,
     /// Time over which the others are published.
@@ -96,24 +97,24 @@ impl Plan {
         };
         let (kills_broker, without_kills) = (round % KILL_CYCLE == 4, round % (2 * KILL_CYCLE) == 2);
         let count = match action {
-            Action::Exec => rng.in_range(60..250),
-            _ => rng.in_range(300..4_000),
+            Action::Exec => rng.u64(60..250),
+            _ => rng.u64(300..4_000),
         };
-        let prefetch = [0, 0, 1, 30][rng.index(4)];
+        let prefetch = [0, 0, 1, 30][rng.usize(..4)];
         // With a prefetch of 1, each message waits for its own commit.
         let count = if prefetch == 1 && action != Action::Exec { count / 4 } else { count };
         let publish_time = rng.millis(100..1_500);
         let max = u64::try_from(publish_time.as_millis()).unwrap_or(1_000) / 2 + 200;
         let mut events = Vec::new();
-        for _ in 0..rng.in_range(1..5) {
+        for _ in 0..rng.u64(1..5) {
             let kills = !without_kills && rng.percent(75);
             events.push((rng.millis(0..max), if kills { Event::Kill } else { Event::Terminate }));
         }
         if kills_broker {
-            let at = rng.index(events.len() + 1);
+            let at = rng.usize(..events.len() + 1);
             events.insert(at, (rng.millis(0..max), Event::KillBroker(rng.millis(0..800))));
         }
-        let outage = if round.is_multiple_of(LONG_OUTAGE_CYCLE) { 120_000 } else { rng.in_range(1_000..8_000) };
+        let outage = if round.is_multiple_of(LONG_OUTAGE_CYCLE) { 120_000 } else { rng.u64(1_000..8_000) };
         let outage = Duration::from_millis(outage);
         let cuts = |cuts| (Duration::from_millis(max / 4), Event::CutConnections(cuts));
         let hazard_events = match hazard {
@@ -135,22 +136,22 @@ impl Plan {
             action,
             quorum: rng.percent(60),
             count,
-            bad_percent: [0, 2, 10][rng.index(3)],
-            early_percent: [0, 50, 100][rng.index(3)],
+            bad_percent: [0, 2, 10][rng.usize(..3)],
+            early_percent: [0, 50, 100][rng.usize(..3)],
             publish_time,
             // A second process would run a message that the broker redelivers while the first still runs it.
-            consumers: if slow { 1 } else { 1 + rng.index(3) },
+            consumers: if slow { 1 } else { 1 + rng.usize(..3) },
             // A consumer that starts while the disk is full cannot open its database.
             kills_at_calls: match strace && !without_kills && !slow && hazard != Hazard::FullDisk {
-                true => [0, 1, 2, 2][rng.index(4)],
+                true => [0, 1, 2, 2][rng.usize(..4)],
                 false => 0,
             },
             max_length: (hazard == Hazard::BoundedQueue).then_some(MAX_QUEUE_LENGTH),
             hazard,
             events,
             workers: match action {
-                Action::Exec => rng.in_range(1..7),
-                _ => [0, 0, 1, 20][rng.index(4)],
+                Action::Exec => rng.u64(1..7),
+                _ => [0, 0, 1, 20][rng.usize(..4)],
             },
             prefetch,
         }
@@ -175,8 +176,8 @@ impl Plan {
     /// Chooses the system call at which a consumer is killed.
     pub(crate) fn kill_call(&self, rng: &mut Rng) -> (&'static str, u64) {
         let calls = if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] };
-        let (name, max) = calls[rng.index(calls.len())];
-        (name, rng.in_range(1..max + 1))
+        let (name, max) = calls[rng.usize(..calls.len())];
+        (name, rng.u64(1..max + 1))
     }
 
     /// Returns the arguments of `gristmill`.

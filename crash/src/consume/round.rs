@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gristmill_broker::Broker;
+use gristmill_check::Rng;
 use rustix::process::Signal;
 
 use super::Counters;
@@ -17,7 +18,6 @@ use super::messages::{Published, TestMessage, one_of_each, random_messages, slow
 use super::plan::{Event, Plan};
 use super::results::{Results, output_dir, progress};
 use crate::processes::pause;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 /// Checks before a missing message is a violation: one that waits for a retry is in no queue for a moment.
@@ -164,7 +164,7 @@ impl ConsumeRound<'_> {
     }
 
     fn apply_event(&mut self, event: Event, broker: &mut Broker) -> Result<(), Error> {
-        let index = self.rng.index(self.consumers.len());
+        let index = self.rng.usize(..self.consumers.len());
         // Without this, most events would happen before consumers have started.
         if self.rng.percent(60) {
             self.wait_until_started(index)?;
@@ -240,7 +240,7 @@ impl ConsumeRound<'_> {
         let scratch = self.spawner.folder.join("scratch.db");
         let done = progress(self.plan.action, self.spawner.cli, &self.spawner.folder, &scratch);
         // Number of good messages. Some bad ones of `exec` run more than once.
-        let good = self.plan.count * (100 - self.plan.bad_percent) / 100;
+        let good = self.plan.count * (100 - self.plan.bad_percent as u64) / 100;
         let stage = match done {
             Some(0) => 0,
             Some(done) if done >= good => 2,

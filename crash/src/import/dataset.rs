@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::rng::Rng;
+use gristmill_check::Rng;
 
 /// Minimum number of lines of the large files, and maximum of the small ones.
 const LARGE_FILE_LINES: u64 = 3_000;
@@ -38,7 +38,7 @@ impl Dataset {
             fs::create_dir_all(folder.join("loose"))?;
         }
         fs::create_dir(&heavy)?;
-        let lines = LARGE_FILE_LINES + rng.in_range(0..LARGE_FILE_LINES);
+        let lines = LARGE_FILE_LINES + rng.u64(0..LARGE_FILE_LINES);
         // The last 10% of the old keys are also in the new folder.
         let ranges = [(&old, 0..lines), (&new, lines * 9 / 10..lines * 19 / 10)];
         for (folder, range) in ranges {
@@ -50,7 +50,7 @@ impl Dataset {
         for name in ["a_hole", "p_hole"] {
             let mut file = File::create(heavy.join(format!("{name}.jsonl")))?;
             file.write_all(b"{\"_key\":1,\"before\":\"the hole\"}\n")?;
-            file.set_len(MIN_HOLE_BYTES + rng.in_range(0..1_000))?;
+            file.set_len(MIN_HOLE_BYTES + rng.u64(0..1_000))?;
             let mut file = File::options().append(true).open(heavy.join(format!("{name}.jsonl")))?;
             file.write_all(b"\n{\"_key\":2,\"after\":\"the hole\"}\n")?;
         }
@@ -86,16 +86,13 @@ impl FolderWriter<'_> {
         })?;
         // Keys in random order.
         let rising = self.ids.clone();
-        for index in (1..self.ids.len()).rev() {
-            let other = self.rng.index(index + 1);
-            self.ids.swap(index, other);
-        }
+        self.rng.shuffle(&mut self.ids);
         self.file("keyed/shuffled", |id, _| format!(r#"{{"_key":{id},"text":"{}"}}"#, "x".repeat(id as usize % 40)))?;
         self.ids = rising;
         for number in 0..SMALL_FILE_COUNT {
             // Every second table exists only in the new folder.
             if self.is_new || number % 2 == 0 {
-                let count = self.rng.in_range(1..MAX_SMALL_FILE_LINES) as usize;
+                let count = self.rng.u64(1..MAX_SMALL_FILE_LINES) as usize;
                 let all = std::mem::take(&mut self.ids);
                 self.ids = all[..count].to_vec();
                 self.file(&format!("keyed/small{number}"), |id, _| format!(r#"{{"_key":{id},"group":{number}}}"#))?;

@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gristmill_check::Rng;
 use rusqlite::Connection;
 
 use super::dataset::Dataset;
 use super::state::DatabaseState;
 use crate::cli_process::Cli;
 use crate::database::copy;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

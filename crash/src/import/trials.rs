@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
+use gristmill_check::Rng;
 use rusqlite::Connection;
 
 use super::fixture::{ImportMode, Workdir};
@@ -11,7 +12,6 @@ use super::round::{ImportEnd, ImportRound};
 use crate::cli_process::{self, CliExit, Fault, INTERRUPTED};
 use crate::disk::SmallDisk;
 use crate::processes::pause;
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ fn full_disk(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool
 }
 
 fn on_small_disk(round: &mut ImportRound<'_>, disk: &SmallDisk, rng: &mut Rng) -> Result<(String, bool), Error> {
-    let free_bytes = rng.in_range(0..MAX_FREE_BYTES);
+    let free_bytes = rng.u64(0..MAX_FREE_BYTES);
     let spare = round.workdir.folder().join("spare");
     let reserve = || File::create(&spare)?.write_all(&vec![0; free_bytes as usize]);
     reserve().context("cannot write a file")?;
@@ -102,7 +102,7 @@ fn concurrent(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, boo
     let args = round.scenario.args(&round.workdir.database(), true);
     let first = round.cli.start(&round.workdir.own_db(), &args)?;
     let max = u64::try_from(round.scenario.duration.as_micros()).unwrap_or(0) / 2 + 1;
-    pause(Duration::from_micros(rng.in_range(0..max)));
+    pause(Duration::from_micros(rng.u64(0..max)));
     let second = round.cli.start(&round.workdir.own_db(), &args)?;
     let ends = [cli_process::wait_for_exit(first)?, cli_process::wait_for_exit(second)?];
     let mut refused = 0;

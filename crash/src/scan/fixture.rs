@@ -6,13 +6,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gristmill_check::Rng;
 use serde_json::Value;
 
 use super::catalog_diff::last_scan;
 use super::tree::Tree;
 use crate::cli_process::Cli;
 use crate::database::{copy, remove};
-use crate::rng::Rng;
 use crate::{Error, ErrorContext};
 
 /// Options with which a tree is scanned.

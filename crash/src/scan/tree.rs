@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::rng::Rng;
+use gristmill_check::Rng;
 
 const FOLDER_COUNT: usize = 160;
 const FILE_COUNT: usize = 1_000;
@@ -78,7 +78,7 @@ impl Tree {
             if number % 3 == 0 {
                 self.write_small_file(&wide)?;
             } else {
-                let (kind, name) = (self.rng.in_range(0..400), self.unique_name("fat"));
+                let (kind, name) = (self.rng.u64(0..400), self.unique_name("fat"));
                 fs::write(wide.join(name), content(kind, COMMON_SIZES[5]))?;
             }
         }
@@ -183,7 +183,7 @@ impl Tree {
                 fs::remove_file(&file)?;
             }
             let size = if number % 4 == 1 { size + 1 } else { size };
-            fs::write(&file, content(self.rng.in_range(0..6), size))?;
+            fs::write(&file, content(self.rng.u64(0..6), size))?;
         }
         for folder in folders.iter().take(3) {
             let new = folder.join(self.unique_name("new"));
@@ -217,25 +217,25 @@ impl Tree {
 
     /// Writes a small file: empty, or equal to many or few others.
     fn write_small_file(&mut self, folder: &Path) -> io::Result<()> {
-        let size = match self.rng.in_range(0..100) {
+        let size = match self.rng.u64(0..100) {
             0..4 => 0,
-            4..70 => COMMON_SIZES[self.rng.index(COMMON_SIZES.len() - 1)],
+            4..70 => COMMON_SIZES[self.rng.usize(..COMMON_SIZES.len() - 1)],
             70..72 => COMMON_SIZES[COMMON_SIZES.len() - 1],
-            _ => self.rng.in_range(2..20_000),
+            _ => self.rng.u64(2..20_000),
         };
-        let kind = if self.rng.percent(50) { self.rng.in_range(0..12) } else { self.rng.next_u64() };
+        let kind = if self.rng.percent(50) { self.rng.u64(0..12) } else { self.rng.u64(..) };
         let name = self.unique_name("f");
         fs::write(folder.join(name), content(kind, size))
     }
 
     /// Writes a large file, equal to others or differing in one byte that is not in a sample.
     fn write_large_file(&mut self, folder: &Path) -> io::Result<()> {
-        let size = LARGE_SIZES[self.rng.index(LARGE_SIZES.len())];
-        let mut bytes = content(self.rng.in_range(0..3), size);
+        let size = LARGE_SIZES[self.rng.usize(..LARGE_SIZES.len())];
+        let mut bytes = content(self.rng.u64(0..3), size);
         if self.rng.percent(40) {
             // Between the samples at the ends, the middle and the quarters, for all of the sizes.
             let middle = bytes.len() * 3 / 8;
-            bytes[middle] ^= 1 << self.rng.in_range(0..3);
+            bytes[middle] ^= 1 << self.rng.u64(0..3);
         }
         let name = self.unique_name("large");
         fs::write(folder.join(name), bytes)
@@ -245,7 +245,7 @@ impl Tree {
     fn unique_name(&mut self, kind: &str) -> OsString {
         self.names_created += 1;
         let mut name = format!("{kind}{:x}", self.names_created).into_bytes();
-        match self.rng.in_range(0..40) {
+        match self.rng.u64(0..40) {
             0 => name.extend([0xff, 0xfe, b'x']),
             1 => name.extend("ä 日本".as_bytes()),
             2 => name.extend(b" \n%'\\"),
@@ -256,7 +256,7 @@ impl Tree {
     }
 
     fn pick(&mut self, paths: &[PathBuf]) -> PathBuf {
-        paths[self.rng.index(paths.len())].clone()
+        paths[self.rng.usize(..paths.len())].clone()
     }
 
     /// Returns random folders that may be moved or removed. Some may be inside others.
@@ -284,7 +284,7 @@ impl Tree {
 
     fn pick_many(&mut self, mut paths: Vec<PathBuf>, count: usize) -> Vec<PathBuf> {
         let count = count.min(paths.len());
-        (0..count).map(|_| paths.swap_remove(self.rng.index(paths.len()))).collect()
+        (0..count).map(|_| paths.swap_remove(self.rng.usize(..paths.len()))).collect()
     }
 }
 
@@ -292,7 +292,7 @@ impl Tree {
 fn content(kind: u64, size: u64) -> Vec<u8> {
     let mut rng = Rng::new(kind);
     let size = usize::try_from(size).unwrap_or(0);
-    let block: Vec<u8> = (0..size.min(4_096).div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+    let block: Vec<u8> = (0..size.min(4_096).div_ceil(8)).flat_map(|_| rng.u64(..).to_le_bytes()).collect();
     block.into_iter().cycle().take(size).collect()
 }
 
