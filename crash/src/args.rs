@@ -17,54 +17,60 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Kill task workers in each round, then check the database. Exit statuses: 0 no violations, 1 violations, 2 the
     /// system failed, 3 not possible on this machine
-    Run(Settings),
+    Run(JobsArgs),
     /// Kill scans and resume them. Exit statuses as for run
-    Scan(ProgramSettings),
+    Scan(ProgramArgs),
     /// Kill or interrupt imports and resume them. Exit statuses as for run
-    Import(ProgramSettings),
+    Import(ProgramArgs),
     /// Kill consumers of RabbitMQ and the broker. Exit statuses as for run
-    Consume(ProgramSettings),
+    Consume(ProgramArgs),
     /// Run tasks until standard input ends (started by the harness)
     Worker(ProcessArgs),
     /// Enqueue tasks until standard input ends (started by the harness)
     Producer(ProcessArgs),
 }
 
-/// Settings of a run that kills task workers.
+/// Arguments of every run.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Settings {
-    /// Number of rounds; each kills or suspends workers, or fills the disk
+pub(crate) struct RunArgs {
+    /// Number of rounds; each kills, suspends or disturbs processes
     #[arg(long, default_value_t = 50)]
     pub(crate) rounds: u32,
-    /// Repeat the choices of an earlier run (timing still varies with the machine) [default: random]
+    /// Repeat the files and choices of an earlier run (timing still varies with the machine) [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
+    /// Keep the files of the run; a run with violations always keeps them
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Arguments of a run that kills task workers.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct JobsArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
     /// Kind of disk fault
     #[arg(long, value_enum, default_value_t = DiskFault::None)]
     pub(crate) fault: DiskFault,
     /// Duration of a task's lease
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub(crate) lease_ms: u64,
-    /// Keep the files of the run; a run with violations always keeps them
-    #[arg(long)]
-    pub(crate) keep: bool,
 }
 
-/// Settings of a run that kills `gristmill` commands.
+impl JobsArgs {
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+}
+
+/// Arguments of a run that kills `gristmill` commands.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct ProgramSettings {
-    /// Number of rounds; each kills commands and resumes their work
-    #[arg(long, default_value_t = 50)]
-    pub(crate) rounds: u32,
-    /// Repeat the files and choices of an earlier run (timing still varies with the machine) [default: random]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
+pub(crate) struct ProgramArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
     /// Path of `gristmill` [default: in the folder of this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
-    /// Keep the files of the run; a run with violations always keeps them
-    #[arg(long)]
-    pub(crate) keep: bool,
 }
 
 /// Disk fault that a run injects.
@@ -76,12 +82,6 @@ pub(crate) enum DiskFault {
     Enospc,
     /// Writes and syncs fail at times (needs strace)
     Eio,
-}
-
-impl Settings {
-    pub(crate) fn lease(&self) -> Duration {
-        Duration::from_millis(self.lease_ms)
-    }
 }
 
 /// Arguments of a worker or producer process.
@@ -103,10 +103,10 @@ mod tests {
 
     use super::*;
 
-    fn settings(line: &str) -> Result<Settings, clap::Error> {
+    fn jobs_args(line: &str) -> Result<JobsArgs, clap::Error> {
         let args = ["gristmill-crash", "run"].into_iter().chain(line.split_whitespace());
         Arguments::try_parse_from(args).map(|arguments| match arguments.command {
-            Command::Run(settings) => settings,
+            Command::Run(args) => args,
             other => panic!("not a run: {other:?}"),
         })
     }
@@ -118,16 +118,16 @@ mod tests {
 
     #[test]
     fn run_defaults_to_fifty_rounds_without_disk_fault() {
-        let plain = settings("").unwrap();
-        assert_eq!((plain.rounds, plain.seed, plain.fault, plain.lease_ms), (50, None, DiskFault::None, 500));
-        let given = settings("--rounds 3 --seed 7 --fault eio --lease-ms 800").unwrap();
-        assert_eq!((given.rounds, given.seed, given.fault, given.lease_ms), (3, Some(7), DiskFault::Eio, 800));
+        let plain = jobs_args("").unwrap();
+        assert_eq!((plain.run.rounds, plain.run.seed, plain.fault, plain.lease_ms), (50, None, DiskFault::None, 500));
+        let given = jobs_args("--rounds 3 --seed 7 --fault eio --lease-ms 800").unwrap();
+        assert_eq!((given.run.rounds, given.run.seed, given.fault, given.lease_ms), (3, Some(7), DiskFault::Eio, 800));
     }
 
     #[test]
     fn invalid_values_are_rejected() {
         for line in ["--fault fire", "--rounds many", "--lease-ms 5", "--seed -1"] {
-            assert!(settings(line).is_err(), "{line}");
+            assert!(jobs_args(line).is_err(), "{line}");
         }
     }
 }

@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 
 use gristmill_check::Rng;
 
-use crate::paths::RunPaths;
 use crate::{Error, ErrorContext};
 
 /// Enough for the database, its WAL (16 MiB between two checkpoints) and a reserve.
@@ -94,13 +93,13 @@ impl Strace {
         Ok(Strace(()))
     }
 
-    /// Returns a command that runs `program` with random failures of its system calls on the database.
-    pub(crate) fn wrap(self, program: &Path, paths: &RunPaths, name: &str, rng: &mut Rng) -> Command {
+    /// Returns a command that runs `program` with random failures of its system calls on these files, and logs them.
+    pub(crate) fn fail_at_times(self, program: &Path, files: &[PathBuf], log: &Path, rng: &mut Rng) -> Command {
         let mut command = Command::new("strace");
-        command.args(["-f", "-qq", "-o"]).arg(paths.strace_log_of(name));
+        command.args(["-f", "-qq", "-o"]).arg(log);
         command.args(["-e", "trace=fsync,fdatasync,pwrite64,pread64,ftruncate"]);
-        for path in [paths.database(), paths.wal()] {
-            command.arg("-P").arg(path);
+        for file in files {
+            command.arg("-P").arg(file);
         }
         let mut inject = |calls: &str, first: u64, step: u64| {
             let (first, step) = (rng.u64(first..first * 4), rng.u64(step..step * 4));
@@ -123,21 +122,9 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or("no reason given")
 }
 
-/// Counts the calls that were made to fail in this run.
-pub(crate) fn count_injections(paths: &RunPaths) -> usize {
-    let entries = std::fs::read_dir(paths.root()).into_iter().flatten().flatten();
-    let traces = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "strace"));
-    traces.map(|path| count_injected(&path, "")).sum()
-}
-
-/// Returns whether a read of this process was made to fail.
-pub(crate) fn had_read_failure(paths: &RunPaths, name: &str) -> bool {
-    count_injected(&paths.strace_log_of(name), "pread64") > 0
-}
-
-/// Counts the calls of this name that a trace marks as made to fail.
-fn count_injected(trace: &Path, call: &str) -> usize {
-    let text = std::fs::read(trace).unwrap_or_default();
+/// Counts the calls of this name that a log of [`Strace::fail_at_times`] marks as made to fail.
+pub(crate) fn count_failed_calls(log: &Path, call: &str) -> usize {
+    let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines().filter(|line| line.ends_with("(INJECTED)") && line.contains(call)).count()
 }

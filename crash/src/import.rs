@@ -1,7 +1,8 @@
 //! Kills or interrupts imports at random moments and resumes them. Each table must be in its old or its new state,
 //! never between, and at the end the database must equal that of an undisturbed import.
 //!
-//! Run as `cargo xtask crash import`. Owns the sequence of rounds and the output. `round` checks one round.
+//! Run as `cargo xtask crash import`. Owns the choice of faults. `fixture` has the files and the undisturbed imports,
+//! `round` checks what an import leaves, `trials` are the rounds without a kill.
 
 mod dataset;
 mod fixture;
@@ -10,26 +11,23 @@ mod state;
 mod trials;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::ffi::OsString;
+use std::time::Duration;
 
 use gristmill_check::Rng;
+use serde_json::Value;
 
-use self::fixture::{Fixture, ImportMode, Scenario, Workdir};
-use self::round::{ImportEnd, ImportRound};
+use self::fixture::{Fixture, ImportMode, Workdir};
+use self::round::{Import, ImportEnd};
 use self::trials::Trial;
-use crate::args::ProgramSettings;
-use crate::cli_process::{self, Cli, CliExit, Fault, INTERRUPTED};
-use crate::disk::Strace;
+use crate::args::ProgramArgs;
+use crate::cli::{Cli, CliExit, INTERRUPTED};
+use crate::faults::{Estimates, Fault};
+use crate::harness::{self, Resumable, Round, Run, Workload, disturb_and_resume};
 use crate::{Error, ErrorContext};
 
 /// Rounds with one set of files: each import mode twice, and each trial.
 const ROUNDS_PER_FIXTURE: u32 = 12;
-
-const MAX_SHOWN: usize = 12;
-/// Rounds with violations after which the run stops.
-const MAX_BAD_ROUNDS: usize = 3;
 
 /// System calls at which imports are killed (names of files, disk writes), and about how many of them an import makes.
 const CALLS: [(&str, u64); 4] = [
@@ -40,39 +38,12 @@ const CALLS: [(&str, u64); 4] = [
 ];
 
 /// Returns whether no violation was found.
-pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Error> {
-    let began = Instant::now();
-    let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
-    let mut folder = folder.context("cannot create a folder for the run")?;
-    let readable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), readable).context("cannot make the folder of the run readable")?;
-    let seed = settings.seed.unwrap_or_else(gristmill_check::random_seed);
-    println!("crash import: {} rounds, seed {seed}", settings.rounds);
-    let program = settings.program.clone().map_or_else(cli_process::default_program, Ok)?;
-    let cli = Cli::new(&program, folder.path())?;
-    let strace = Strace::detect().is_ok();
-    if !strace {
-        println!("strace cannot be used here: processes are killed by time only");
-    }
-    let mut rounds = ImportRounds {
-        cli: &cli,
-        folder: folder.path(),
-        rng: Rng::new(seed),
-        strace,
-        calls: BTreeMap::new(),
-        times: BTreeMap::new(),
-        counters: Counters::default(),
-        bad_rounds: 0,
-    };
-    rounds.run_all(settings.rounds, seed)?;
-    let passed = rounds.summarize(settings.rounds);
-    println!("{:.1} s", began.elapsed().as_secs_f64());
-    if settings.keep || !passed {
-        folder.disable_cleanup(true);
-        println!("the files of the run are kept in {}", folder.path().display());
-    }
-    println!("{}", if passed { "no violations found" } else { "VIOLATIONS FOUND" });
-    Ok(passed)
+pub(crate) fn run(args: &ProgramArgs) -> Result<bool, Error> {
+    harness::run("import", "", &args.run, |run| {
+        let cli = Cli::new(args.program.as_deref(), &run.folder)?;
+        let strace = harness::detect_strace();
+        Ok(Imports { cli, strace, fixture: None, estimates: Estimates::new(), counters: Counters::default() })
+    })
 }
 
 /// Counts of what happened, to detect a run that tested nothing.
@@ -87,180 +58,65 @@ struct Counters {
     trials: BTreeMap<Trial, u32>,
 }
 
-struct ImportRounds<'a> {
-    cli: &'a Cli,
-    folder: &'a Path,
-    rng: Rng,
+struct Imports {
+    cli: Cli,
     strace: bool,
-    /// About how many system calls of a name an import of a mode makes.
-    calls: BTreeMap<(ImportMode, &'static str), u64>,
-    /// About how long an import of a mode takes.
-    times: BTreeMap<ImportMode, Duration>,
+    fixture: Option<Fixture>,
+    estimates: Estimates<ImportMode>,
     counters: Counters,
-    bad_rounds: usize,
 }
 
-impl ImportRounds<'_> {
-    fn run_all(&mut self, rounds: u32, seed: u64) -> Result<(), Error> {
-        let mut fixture: Option<Fixture> = None;
-        for number in 1..=rounds {
-            let (fixture_number, index) = ((number - 1) / ROUNDS_PER_FIXTURE, (number - 1) % ROUNDS_PER_FIXTURE);
-            if index == 0 {
-                fixture.take().map_or(Ok(()), Fixture::clear)?;
-                let rng = Rng::new(seed.wrapping_add(u64::from(fixture_number) * 1_000_003));
-                fixture = Some(Fixture::new(self.cli, &self.folder.join(format!("fixture{fixture_number}")), rng)?);
+impl Workload for Imports {
+    fn round(&mut self, run: &mut Run, round: &mut Round) -> Result<(), Error> {
+        let index = (round.number - 1) % ROUNDS_PER_FIXTURE;
+        let fixture_number = (round.number - 1) / ROUNDS_PER_FIXTURE;
+        let fixture = match self.fixture.take() {
+            Some(fixture) if index > 0 => fixture,
+            earlier => {
+                earlier.map_or(Ok(()), Fixture::clear)?;
+                let folder = run.folder.join(format!("fixture{fixture_number}"));
+                Fixture::new(&self.cli, &folder, run.rng_of(fixture_number))?
             }
-            let Some(fixture) = &fixture else { continue };
-            let scenario = |index: u32| &fixture.scenarios[index as usize % fixture.scenarios.len()];
-            match index % 3 {
-                // Every third round is a trial; the trial and the import mode alternate.
-                2 => self.run_trial(
-                    number,
-                    Trial::ALL[(index / 3) as usize % Trial::ALL.len()],
-                    scenario(fixture_number + index / 3),
-                )?,
-                _ => self.run_round(number, scenario(index - index / 3))?,
-            }
-            if self.bad_rounds >= MAX_BAD_ROUNDS {
-                println!("{MAX_BAD_ROUNDS} rounds had violations: stopping");
-                break;
-            }
-        }
-        // With violations, the files are kept.
-        match fixture {
-            Some(fixture) if self.bad_rounds == 0 => fixture.clear(),
-            _ => Ok(()),
-        }
-    }
-
-    fn run_round(&mut self, number: u32, scenario: &Scenario) -> Result<(), Error> {
-        let folder = self.folder.join(format!("round{number}"));
-        let workdir = Workdir::create(self.cli, &folder)?;
-        let wal = self.rng.percent(30);
-        workdir.set_up(self.cli, scenario, wal)?;
-        let copy = self.folder.join("dead.db");
-        let mut round = ImportRound::new(self.cli, scenario, &workdir, &copy);
-        let mut events = Vec::new();
-        let mut resume = self.rng.percent(30);
-        let mut done = false;
-        for _ in 0..self.rng.u64(1..4) {
-            let fault = self.choose_fault(scenario);
-            let mut args = scenario.args(&workdir.database(), resume);
-            args.extend(["--workers".into(), self.rng.u64(1..4).to_string().into()]);
-            match self.cli.run_with_fault(&workdir.own_db(), &args, fault)? {
-                CliExit::Killed => {
-                    round.inspect(ImportEnd::Killed)?;
-                    let stage = if round.is_complete() { 2 } else { usize::from(!round.loaded.is_empty()) };
-                    self.counters.kills[stage] += 1;
-                    events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
-                }
-                CliExit::Failed { code: INTERRUPTED, .. } if matches!(fault, Fault::InterruptAfter(_)) => {
-                    round.inspect(ImportEnd::Stopped { resume })?;
-                    self.counters.interrupted += 1;
-                    events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
-                }
-                CliExit::Failed { code: Some(2), .. } if matches!(fault, Fault::FailCall(..)) => {
-                    round.inspect(ImportEnd::Stopped { resume })?;
-                    self.counters.failed += 1;
-                    events.push(format!("{fault}, {} tables loaded", round.loaded.len()));
-                }
-                CliExit::Done(summary) => {
-                    events.push(format!("{fault} too late"));
-                    self.too_late(scenario, fault);
-                    round.check_summary(&summary);
-                    // The failed call may have been the WAL checkpoint at the end; the next import does that.
-                    done = !matches!(fault, Fault::FailCall(..));
-                    if !done {
-                        round.inspect(ImportEnd::DiskFull)?;
-                    }
-                }
-                CliExit::Failed { message, .. } => round.add_violation(format!("import failed ({fault}): {message}")),
-            }
-            if done || !round.violations.is_empty() {
-                break;
-            }
-            // An existing database can only be resumed.
-            resume = scenario.mode != ImportMode::New || round.is_complete() || self.rng.percent(60);
-        }
-        if !done && round.violations.is_empty() {
-            match self.cli.run(&workdir.own_db(), &scenario.args(&workdir.database(), resume))? {
-                CliExit::Done(summary) => round.check_summary(&summary),
-                other => round.add_violation(format!("cannot resume the import: {other:?}")),
-            }
-        }
-        if round.violations.is_empty() {
-            round.inspect(ImportEnd::Done)?;
-        }
-        let (events, wal) = (events.join("; "), if wal && scenario.mode != ImportMode::New { ", wal" } else { "" });
-        let resumed = if resume { "resumed" } else { "restarted" };
-        println!("round {number:3}: {}{wal}: {events}; {resumed}", scenario.mode.name());
-        self.close(number, &folder, &round.violations)
-    }
-
-    fn run_trial(&mut self, number: u32, trial: Trial, scenario: &Scenario) -> Result<(), Error> {
-        let folder = self.folder.join(format!("round{number}"));
-        let workdir = Workdir::create(self.cli, &folder)?;
-        let copy = self.folder.join("dead.db");
-        let mut round = ImportRound::new(self.cli, scenario, &workdir, &copy);
-        let (description, happened) = match trial.run(&mut round, &mut self.rng) {
-            Err(Error::Unsupported(why)) => (format!("NOT DONE: {why}"), false),
-            other => other?,
         };
-        *self.counters.trials.entry(trial).or_default() += u32::from(happened);
-        println!("round {number:3}: {}: {}: {description}", scenario.mode.name(), trial.name());
-        self.close(number, &folder, &round.violations)
-    }
-
-    /// Prints the violations of a round. Removes its files if there are none.
-    fn close(&mut self, number: u32, folder: &Path, violations: &[String]) -> Result<(), Error> {
-        for violation in violations.iter().take(MAX_SHOWN) {
-            println!("VIOLATION: round {number}: {violation}");
+        // Every third round is a trial; the trial and the import mode alternate.
+        let trial = (index % 3 == 2).then(|| Trial::ALL[(index / 3) as usize % Trial::ALL.len()]);
+        let scenario = if trial.is_some() { fixture_number + index / 3 } else { index - index / 3 };
+        let scenario = &fixture.scenarios[scenario as usize % fixture.scenarios.len()];
+        let folder = run.round_folder(round.number);
+        let (workdir, copy) = (Workdir::create(&self.cli, &folder)?, run.folder.join("dead.db"));
+        let mut import = Import::new(&self.cli, scenario, &workdir, &copy);
+        scenario.mode.name().clone_into(&mut round.title);
+        if let Some(trial) = trial {
+            round.title += &format!(": {}", trial.name());
+            let happened = trial.run(&mut import, &mut run.rng, round)?;
+            *self.counters.trials.entry(trial).or_default() += u32::from(happened);
+        } else {
+            let wal = run.rng.percent(30);
+            workdir.set_up(&self.cli, scenario, wal)?;
+            round.title += if wal && scenario.mode != ImportMode::New { ", wal" } else { "" };
+            let (resume, attempts) = (run.rng.percent(30), run.rng.u64(1..4));
+            let (estimates, counters, rng) = (&mut self.estimates, &mut self.counters, &mut run.rng);
+            let mut work = Disturbed { import, strace: self.strace, estimates, counters, rng, resume };
+            disturb_and_resume(&mut work, (&self.cli, &workdir.own_db()), attempts, round)?;
+            round.event(if work.resume { "resumed" } else { "restarted" });
+            if !round.has_violations() {
+                work.import.inspect(ImportEnd::Done, round)?;
+            }
         }
-        if violations.len() > MAX_SHOWN {
-            println!("… and {} more", violations.len() - MAX_SHOWN);
+        if !round.has_violations() {
+            std::fs::remove_dir_all(folder).context("cannot remove the folder of a round")?;
         }
-        if violations.is_empty() {
-            return std::fs::remove_dir_all(folder).context("cannot remove the folder of a round");
-        }
-        self.bad_rounds += 1;
+        self.fixture = Some(fixture);
         Ok(())
     }
 
-    fn choose_fault(&mut self, scenario: &Scenario) -> Fault {
-        if self.strace && self.rng.percent(50) {
-            // A new database gets its name in few calls, so these are chosen more often.
-            let naming = scenario.mode == ImportMode::New && self.rng.percent(30);
-            let (name, first) = if naming { CALLS[0] } else { CALLS[self.rng.usize(..CALLS.len())] };
-            let max = *self.calls.entry((scenario.mode, name)).or_insert(first);
-            let number = self.rng.u64(1..max + 1);
-            // An import cannot handle a file that cannot be removed, so these calls do not fail.
-            let fails = name != CALLS[0].0 && self.rng.percent(30);
-            return if fails { Fault::FailCall(name, number) } else { Fault::KillAtCall(name, number) };
+    fn finish(self, run: &Run) -> Result<Vec<String>, Error> {
+        // With violations, the files are kept.
+        match self.fixture {
+            Some(fixture) if run.bad_rounds == 0 => fixture.clear()?,
+            _ => {}
         }
-        let duration = *self.times.entry(scenario.mode).or_insert(scenario.duration);
-        // Early and late moments are more frequent.
-        let tenths = [3, 10, 12][self.rng.usize(..3)];
-        let max = u64::try_from(duration.as_micros()).unwrap_or(0) * tenths / 10 + 1;
-        let min = if tenths == 12 { max * 3 / 4 } else { 0 };
-        let time = Duration::from_micros(self.rng.u64(min..max));
-        if self.rng.percent(40) { Fault::InterruptAfter(time) } else { Fault::KillAfter(time) }
-    }
-
-    /// Adjusts the estimated number of calls, or the estimated duration, after a fault that came too late.
-    fn too_late(&mut self, scenario: &Scenario, fault: Fault) {
-        self.counters.too_late += 1;
-        match fault {
-            Fault::KillAtCall(name, number) | Fault::FailCall(name, number) => {
-                self.calls.insert((scenario.mode, name), (number * 4 / 5).max(4));
-            }
-            Fault::KillAfter(time) | Fault::InterruptAfter(time) => {
-                self.times.entry(scenario.mode).and_modify(|duration| *duration = time.min(*duration));
-            }
-        }
-    }
-
-    fn summarize(&self, rounds: u32) -> bool {
-        let Counters { kills: [early, between, late], interrupted, failed, too_late, trials } = &self.counters;
+        let Counters { kills: [early, between, late], interrupted, failed, too_late, trials } = self.counters;
         println!(
             "{} kills: {early} before the first table was loaded, {between} between, {late} after the last; \
              {interrupted} interrupted, {failed} failed, {too_late} too late",
@@ -268,14 +124,101 @@ impl ImportRounds<'_> {
         );
         let trials: Vec<String> = trials.iter().map(|(trial, count)| format!("{}: {count}", trial.name())).collect();
         println!("trials: {}", trials.join(", "));
-        let idle = rounds >= 2 * ROUNDS_PER_FIXTURE
-            && self.bad_rounds == 0
-            && (*early == 0 || *between == 0 || *interrupted == 0);
-        if idle {
-            println!(
-                "VIOLATION: no import was killed early, or none between, or none interrupted: the run tested nothing"
-            );
+        let idle =
+            run.rounds >= 2 * ROUNDS_PER_FIXTURE && run.bad_rounds == 0 && [early, between, interrupted].contains(&0);
+        let text = "no import was killed early, or none between, or none interrupted: the run tested nothing";
+        Ok(if idle { vec![text.to_owned()] } else { Vec::new() })
+    }
+}
+
+/// The import of a round with kills.
+struct Disturbed<'a> {
+    import: Import<'a>,
+    strace: bool,
+    estimates: &'a mut Estimates<ImportMode>,
+    counters: &'a mut Counters,
+    rng: &'a mut Rng,
+    /// Whether the next attempt resumes the import.
+    resume: bool,
+}
+
+impl Disturbed<'_> {
+    fn choose_fault(&mut self) -> Fault {
+        let (scenario, rng) = (self.import.scenario, &mut *self.rng);
+        if self.strace && rng.percent(50) {
+            // A new database gets its name in few calls, so these are chosen more often.
+            let naming = scenario.mode == ImportMode::New && rng.percent(30);
+            let call = if naming { CALLS[0] } else { *rng.pick(&CALLS) };
+            let number = self.estimates.call(scenario.mode, call, rng);
+            // An import cannot handle a file that cannot be removed, so these calls do not fail.
+            let fails = call != CALLS[0] && rng.percent(30);
+            return if fails { Fault::FailCall(call.0, number) } else { Fault::KillAtCall(call.0, number) };
         }
-        self.bad_rounds == 0 && !idle
+        let duration = self.estimates.duration(scenario.mode, scenario.duration);
+        // Early and late moments are more frequent.
+        let tenths = *rng.pick(&[3, 10, 12]);
+        let max = u64::try_from(duration.as_micros()).unwrap_or(0) * tenths / 10 + 1;
+        let min = if tenths == 12 { max * 3 / 4 } else { 0 };
+        let time = Duration::from_micros(rng.u64(min..max));
+        if rng.percent(40) { Fault::InterruptAfter(time) } else { Fault::KillAfter(time) }
+    }
+}
+
+impl Resumable for Disturbed<'_> {
+    fn next_attempt(&mut self) -> (Vec<OsString>, Fault) {
+        let fault = self.choose_fault();
+        let mut args = self.resume_args();
+        args.extend(["--workers".into(), self.rng.u64(1..4).to_string().into()]);
+        (args, fault)
+    }
+
+    fn check_attempt(&mut self, fault: Fault, exit: CliExit, round: &mut Round) -> Result<bool, Error> {
+        let end = match (exit, fault) {
+            (CliExit::Killed, _) => ImportEnd::Killed,
+            (CliExit::Failed { code: INTERRUPTED, .. }, Fault::InterruptAfter(_))
+            | (CliExit::Failed { code: Some(2), .. }, Fault::FailCall(..)) => {
+                ImportEnd::Stopped { resume: self.resume }
+            }
+            (CliExit::Done(summary), _) => {
+                round.event(format!("{fault} too late"));
+                self.counters.too_late += 1;
+                self.estimates.too_late(self.import.scenario.mode, fault);
+                self.import.check_summary(&summary, round);
+                if !matches!(fault, Fault::FailCall(..)) {
+                    return Ok(true);
+                }
+                // The failed call may have been the WAL checkpoint at the end; the next import does that.
+                ImportEnd::DiskFull
+            }
+            (CliExit::Failed { message, .. }, _) => {
+                round.violation(format!("import failed ({fault}): {message}"));
+                return Ok(false);
+            }
+        };
+        self.import.inspect(end, round)?;
+        let loaded = &self.import.loaded;
+        match end {
+            ImportEnd::Killed => {
+                let stage = if self.import.is_complete() { 2 } else { usize::from(!loaded.is_empty()) };
+                self.counters.kills[stage] += 1;
+            }
+            ImportEnd::Stopped { .. } if matches!(fault, Fault::FailCall(..)) => self.counters.failed += 1,
+            ImportEnd::Stopped { .. } => self.counters.interrupted += 1,
+            ImportEnd::DiskFull | ImportEnd::Done => {}
+        }
+        if end != ImportEnd::DiskFull {
+            round.event(format!("{fault}, {} tables loaded", loaded.len()));
+        }
+        // An existing database can only be resumed.
+        self.resume = self.import.scenario.mode != ImportMode::New || self.import.is_complete() || self.rng.percent(60);
+        Ok(false)
+    }
+
+    fn resume_args(&self) -> Vec<OsString> {
+        self.import.scenario.args(&self.import.workdir.database(), self.resume)
+    }
+
+    fn check_summary(&mut self, summary: &Value, round: &mut Round) {
+        self.import.check_summary(summary, round);
     }
 }

@@ -5,23 +5,16 @@
 //! `strace`.
 
 mod args;
-mod checker;
-mod cli_process;
+mod cli;
 mod consume;
-mod database;
 mod disk;
-mod effects;
+mod faults;
 mod harness;
-mod history;
 mod import;
-mod paths;
-mod processes;
-mod producer;
-mod record;
-mod round;
+mod jobs;
+mod process;
 mod scan;
-mod task_kinds;
-mod worker;
+mod sqlite;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -68,11 +61,11 @@ fn main() -> ExitCode {
 /// Returns whether no violation was found.
 fn run(command: Command) -> Result<bool, Error> {
     match command {
-        Command::Run(settings) => harness::run(&settings),
-        Command::Scan(settings) => scan::run(&settings),
-        Command::Import(settings) => import::run(&settings),
-        Command::Consume(settings) => consume::run(&settings),
-        Command::Worker(args) => worker::run(&args).map(|()| true),
-        Command::Producer(args) => producer::run(&args).map(|()| true),
+        Command::Run(args) => jobs::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Consume(args) => consume::run(&args),
+        Command::Worker(args) => jobs::worker::run(&args).map(|()| true),
+        Command::Producer(args) => jobs::producer::run(&args).map(|()| true),
     }
 }

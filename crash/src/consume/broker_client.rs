@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::messages::TestMessage;
-use crate::processes::pause;
+use crate::process::{pause, wait_until};
 use crate::{Error, ErrorContext};
 
 /// Time after which the broker or a consumer is considered stuck.
@@ -173,10 +173,7 @@ impl BrokerClient {
         let builder = Client::builder(&self.uri).queue(Queue::existing(&name)).consumer(consumer);
         let client = self.runtime.block_on(builder.start()).context("cannot read the dead letters")?;
         let read = || taken.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let start = Instant::now();
-        while read() < count as usize && start.elapsed() < BROKER_TIMEOUT {
-            pause(Duration::from_millis(20));
-        }
+        wait_until(BROKER_TIMEOUT, || Ok(read() >= count as usize))?;
         self.runtime.block_on(client.shutdown(Duration::from_secs(5)));
         let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(std::mem::take(&mut taken))

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use gristmill_broker::{Broker, Proxy};
-use rusqlite::Connection;
 
 use super::messages::Action;
 use super::plan::{CONSUMER_TIMEOUT, Plan};
 use super::results::{output_dir, output_path};
-use crate::cli_process::Cli;
+use crate::cli::Cli;
 use crate::disk::SmallDisk;
+use crate::sqlite::Database;
 use crate::{Error, ErrorContext};
 
 /// Set-up of the hazards of a round, undone after it.
@@ -86,7 +86,7 @@ fn set_broker_env(broker: &Broker, name: &str, value: &str) -> Result<(), Error>
 /// A sink that fails until [`FailingSink::end`].
 pub(crate) enum FailingSink {
     /// A database that another connection has locked.
-    Locked(Connection),
+    Locked(Database),
     /// A command that fails while this file exists.
     Unavailable(PathBuf),
 }
@@ -102,16 +102,16 @@ pub(crate) fn fail_sink(action: Action, folder: &Path) -> Result<Option<FailingS
     if !output_path.exists() {
         return Ok(None);
     }
-    let conn = Connection::open(&output_path).context("cannot open a sink")?;
-    conn.busy_timeout(std::time::Duration::from_secs(5)).context("cannot set a timeout")?;
-    conn.execute_batch("BEGIN IMMEDIATE").context("cannot lock a sink")?;
-    Ok(Some(FailingSink::Locked(conn)))
+    let sink = Database::open_copy(&output_path)?;
+    sink.0.busy_timeout(std::time::Duration::from_secs(5)).context("cannot set a timeout")?;
+    sink.0.execute_batch("BEGIN IMMEDIATE").context("cannot lock a sink")?;
+    Ok(Some(FailingSink::Locked(sink)))
 }
 
 impl FailingSink {
     pub(crate) fn end(self) -> Result<(), Error> {
         match self {
-            FailingSink::Locked(conn) => conn.execute_batch("ROLLBACK").context("cannot unlock a sink"),
+            FailingSink::Locked(sink) => sink.0.execute_batch("ROLLBACK").context("cannot unlock a sink"),
             FailingSink::Unavailable(flag) => std::fs::remove_file(flag).context("cannot remove a file"),
         }
     }

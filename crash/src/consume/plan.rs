@@ -9,6 +9,7 @@ use gristmill_check::Rng;
 
 use super::messages::{Action, SCRIPT};
 use super::results::{TARGET_NAME, output_path};
+use crate::faults::Fault;
 
 /// Maximum number of attempts of a message.
 pub(crate) const ATTEMPTS: u32 = 3;
@@ -174,10 +175,9 @@ impl Plan {
     }
 
     /// Chooses the system call at which a consumer is killed.
-    pub(crate) fn kill_call(&self, rng: &mut Rng) -> (&'static str, u64) {
-        let calls = if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] };
-        let (name, max) = calls[rng.usize(..calls.len())];
-        (name, rng.u64(1..max + 1))
+    pub(crate) fn kill_at_call(&self, rng: &mut Rng) -> Fault {
+        let (name, max) = *rng.pick(if self.action == Action::Exec { &CALLS[..1] } else { &CALLS[..] });
+        Fault::KillAtCall(name, rng.u64(1..=max))
     }
 
     /// Returns the arguments of `gristmill`.

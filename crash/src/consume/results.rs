@@ -4,19 +4,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rusqlite::Row;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, Row};
 use serde_json::{Map, Value};
 
 use super::messages::{Action, Outcome, TestMessage};
-use crate::cli_process::Cli;
-use crate::database::{copy, remove};
+use crate::cli::Cli;
+use crate::sqlite::{Database, copy, remove};
 use crate::{Error, ErrorContext};
 
 /// Name of the table, and kind of the tasks.
 pub(crate) const TARGET_NAME: &str = "grist";
-
-const READ_ERROR: &str = "cannot read the database";
 
 /// Returns the path of the file that an action writes.
 pub(crate) fn output_path(action: Action, folder: &Path) -> PathBuf {
@@ -54,7 +52,7 @@ impl Results {
                 let text = std::fs::read_to_string(&output_path).context("cannot read the log of the commands")?;
                 text.lines().for_each(|line| results.read_line(line, messages));
             }
-            _ => results.read_database(action, &output_path, messages).context(READ_ERROR)?,
+            _ => results.read_database(action, &output_path, messages)?,
         }
         Ok(results)
     }
@@ -64,33 +62,23 @@ impl Results {
         action: Action,
         output_path: &Path,
         messages: &BTreeMap<String, TestMessage>,
-    ) -> rusqlite::Result<()> {
-        let conn = Connection::open_with_flags(output_path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        let damage: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
-        if damage != "ok" {
-            self.violations.push(format!("integrity: {damage}"));
-        }
-        if !has_table(&conn, action)? {
+    ) -> Result<(), Error> {
+        let database = Database::open(output_path)?;
+        self.violations.extend(database.damage("main")?.iter().map(|line| format!("integrity: {line}")));
+        if !database.has_table(table(action))? {
             return Ok(());
         }
-        let sql = match action {
-            Action::Into => format!("SELECT * FROM {TARGET_NAME}"),
-            _ => format!("SELECT unique_key, payload FROM tasks WHERE kind = '{TARGET_NAME}'"),
+        let rows = match action {
+            Action::Into => database.query(&format!("SELECT * FROM {TARGET_NAME}"), [], |row| {
+                let value = object(row)?;
+                Ok((value["id"].as_str().unwrap_or_default().to_owned(), value))
+            })?,
+            _ => database.query("SELECT unique_key, payload FROM tasks WHERE kind = ?1", [TARGET_NAME], |row| {
+                let (id, payload): (Option<String>, String) = (row.get(0)?, row.get(1)?);
+                Ok((id.unwrap_or_default(), parsed(&payload)))
+            })?,
         };
-        let mut statement = conn.prepare(&sql)?;
-        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let (id, found) = match action {
-                Action::Into => {
-                    let value = object(row, &names)?;
-                    (value["id"].as_str().unwrap_or_default().to_owned(), value)
-                }
-                _ => {
-                    let payload: String = row.get(1)?;
-                    (row.get::<_, Option<String>>(0)?.unwrap_or_default(), parsed(&payload))
-                }
-            };
+        for (id, found) in rows {
             match messages.get(&id) {
                 Some(message) if message.outcome.is_done() && parsed(&message.body) == found => {
                     *self.done.entry(id).or_default() += 1;
@@ -138,23 +126,22 @@ pub(crate) fn progress(action: Action, cli: &Cli, folder: &Path, scratch: &Path)
         return Some(0);
     }
     copy(cli, &output_path, scratch).ok()?;
-    let counted = || -> rusqlite::Result<i64> {
-        let conn = Connection::open(scratch)?;
-        if !has_table(&conn, action)? {
-            return Ok(0);
+    let count = || -> Result<i64, Error> {
+        let database = Database::open_copy(scratch)?;
+        match database.has_table(table(action))? {
+            true => database.count(&format!("SELECT count(*) FROM {}", table(action)), []),
+            false => Ok(0),
         }
-        let table = if action == Action::Into { TARGET_NAME } else { "tasks" };
-        conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
     };
-    let counted = counted();
+    let counted = count();
     remove(scratch).ok()?;
     // A consumer may have written while the database was copied, so reading may fail.
     counted.ok().map(i64::unsigned_abs)
 }
 
-fn has_table(conn: &Connection, action: Action) -> rusqlite::Result<bool> {
-    let table = if action == Action::Into { TARGET_NAME } else { "tasks" };
-    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0))
+/// Returns the table that an action writes.
+fn table(action: Action) -> &'static str {
+    if action == Action::Into { TARGET_NAME } else { "tasks" }
 }
 
 fn parsed(text: &str) -> Value {
@@ -162,16 +149,16 @@ fn parsed(text: &str) -> Value {
 }
 
 /// Returns a row as the JSON object that it was made from.
-fn object(row: &Row<'_>, names: &[String]) -> rusqlite::Result<Value> {
+fn object(row: &Row<'_>) -> rusqlite::Result<Value> {
     let mut object = Map::new();
-    for (index, name) in names.iter().enumerate() {
+    for (index, name) in row.as_ref().column_names().enumerate() {
         let value = match row.get_ref(index)? {
             ValueRef::Null => continue,
             ValueRef::Integer(number) => number.into(),
             ValueRef::Real(number) => number.into(),
             ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into(),
         };
-        object.insert(name.clone(), value);
+        object.insert(name.to_owned(), value);
     }
     Ok(Value::Object(object))
 }

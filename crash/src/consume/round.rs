@@ -1,7 +1,6 @@
 //! One round: runs consumers, injects faults, and checks the results.
 
 use std::mem;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gristmill_broker::Broker;
@@ -11,13 +10,15 @@ use rustix::process::Signal;
 use super::Counters;
 use super::audit::{Audit, audit};
 use super::broker_client::{BROKER_TIMEOUT, BrokerClient};
-use super::consumers::{ConsumerProcess, ConsumerSpawner, ended_by};
+use super::consumers::{Consumer, ConsumerSpawner};
 use super::hazards;
 use super::hazards::Hazards;
 use super::messages::{Published, TestMessage, one_of_each, random_messages, slow_messages};
 use super::plan::{Event, Plan};
-use super::results::{Results, output_dir, progress};
-use crate::processes::pause;
+use super::results::{Results, progress};
+use crate::faults::Fault;
+use crate::harness::Round;
+use crate::process::{ended_by, pause};
 use crate::{Error, ErrorContext};
 
 /// Checks before a missing message is a violation: one that waits for a retry is in no queue for a moment.
@@ -35,11 +36,9 @@ pub(crate) struct ConsumeRound<'a> {
     pub(crate) broker_client: BrokerClient,
     pub(crate) rng: Rng,
     pub(crate) counters: &'a mut Counters,
-    pub(crate) violations: Vec<String>,
-    /// Descriptions of what happened.
-    pub(crate) events: Vec<String>,
-    pub(crate) consumers: Vec<ConsumerProcess>,
-    pub(crate) ended: Vec<ConsumerProcess>,
+    pub(crate) round: &'a mut Round,
+    pub(crate) consumers: Vec<Consumer>,
+    pub(crate) ended: Vec<Consumer>,
     /// Number of kills and of other events that may have lost acknowledgements.
     pub(crate) cuts: u32,
     /// Number of consumers that stopped after SIGTERM.
@@ -85,7 +84,7 @@ impl ConsumeRound<'_> {
         }
         self.check_results(&Published { messages: all, confirmed })?;
         for consumer in &self.ended {
-            self.violations.extend(consumer.output_violations(broker.password()));
+            self.round.violations.extend(consumer.output_violations(broker.password()));
         }
         Ok(())
     }
@@ -104,15 +103,11 @@ impl ConsumeRound<'_> {
     }
 
     /// Starts a consumer, which may be killed at a system call.
-    fn start_consumer(&mut self) -> Result<ConsumerProcess, Error> {
-        let kill_at = match self.plan.kills_at_calls > 0 && self.rng.percent(60) {
-            true => {
-                self.plan.kills_at_calls -= 1;
-                Some(self.plan.kill_call(&mut self.rng))
-            }
-            false => None,
-        };
-        self.spawner.start(&[], kill_at)
+    fn start_consumer(&mut self) -> Result<Consumer, Error> {
+        let is_killed = self.plan.kills_at_calls > 0 && self.rng.percent(60);
+        self.plan.kills_at_calls -= u32::from(is_killed);
+        let fault = is_killed.then(|| self.plan.kill_at_call(&mut self.rng));
+        self.spawner.start(&[], fault)
     }
 
     /// Waits, and replaces consumers that end meanwhile.
@@ -120,19 +115,20 @@ impl ConsumeRound<'_> {
         let start = Instant::now();
         loop {
             for index in 0..self.consumers.len() {
-                let Some(status) = self.consumers[index].try_wait()? else { continue };
-                match self.consumers[index].kill_at {
-                    Some((name, number)) if ended_by(status, Signal::KILL) => {
-                        self.was_killed(&format!("at {name} {number}"));
+                let consumer = &mut self.consumers[index];
+                let Some(status) = consumer.process.try_wait()? else { continue };
+                match consumer.fault {
+                    Some(fault) if ended_by(status, Signal::KILL) => {
+                        self.was_killed(&fault.to_string());
                         self.counters.at_calls += 1;
                     }
                     // A consumer that cannot connect at first reports that and exits.
-                    _ if self.hazards.cutting && !self.consumers[index].has_started() => {}
+                    _ if self.hazards.cutting && !consumer.has_started() => {}
                     // So does a consumer that finds a full disk when it creates its database.
-                    _ if self.plan.has_full_disk() && self.consumers[index].failed_on_full_disk() => {}
+                    _ if self.plan.has_full_disk() && consumer.failed_on_full_disk() => {}
                     _ => {
-                        let (number, line) = (self.consumers[index].number, self.consumers[index].last_line());
-                        self.violations.push(format!("consumer {number} ended unexpectedly: {status}: {line}"));
+                        let (name, line) = (&consumer.process.name, consumer.process.last_line());
+                        self.round.violation(format!("{name} ended unexpectedly: {status}: {line}"));
                     }
                 }
                 self.replace(index)?;
@@ -141,7 +137,7 @@ impl ConsumeRound<'_> {
                 return Ok(());
             }
             pause(Duration::from_millis(2));
-            if !self.violations.is_empty() {
+            if self.round.has_violations() {
                 return Ok(());
             }
         }
@@ -150,7 +146,7 @@ impl ConsumeRound<'_> {
     /// Waits until a consumer has started, and up to 250 ms longer.
     fn wait_until_started(&mut self, index: usize) -> Result<(), Error> {
         let start = Instant::now();
-        while !self.consumers[index].has_started() && start.elapsed() < START_TIMEOUT && self.violations.is_empty() {
+        while !self.consumers[index].has_started() && start.elapsed() < START_TIMEOUT && !self.round.has_violations() {
             self.wait(Duration::from_millis(5))?;
         }
         let wait = self.rng.millis(0..250);
@@ -171,9 +167,10 @@ impl ConsumeRound<'_> {
         }
         match event {
             Event::Kill => {
-                let age = self.consumers[index].started_at.elapsed().as_millis();
-                self.consumers[index].kill()?;
-                self.was_killed(&format!("after {age} ms"));
+                let process = &mut self.consumers[index].process;
+                let fault = Fault::KillAfter(process.started_at.elapsed());
+                process.kill()?;
+                self.was_killed(&fault.to_string());
             }
             Event::Terminate => {
                 // Removed from the list first, so that its exit is not a violation.
@@ -187,7 +184,7 @@ impl ConsumeRound<'_> {
                 broker.kill();
                 self.cuts += 1;
                 self.counters.brokers += 1;
-                self.events.push(format!("broker killed for {} ms", down.as_millis()));
+                self.round.event(format!("broker killed for {} ms", down.as_millis()));
                 self.wait(down)?;
                 return broker.restart().context("cannot restart the broker");
             }
@@ -206,7 +203,7 @@ impl ConsumeRound<'_> {
                 self.hazards.cutting = false;
                 self.cuts += cuts;
                 self.counters.hazards[0] += cuts;
-                self.events.push(format!("{cuts} connection cuts"));
+                self.round.event(format!("{cuts} connection cuts"));
                 return Ok(());
             }
             Event::FailSink(time) => {
@@ -216,7 +213,7 @@ impl ConsumeRound<'_> {
                 self.wait(time)?;
                 failing.end()?;
                 self.counters.hazards[1] += 1;
-                self.events.push(format!("the sink failed for {} ms", time.as_millis()));
+                self.round.event(format!("the sink failed for {} ms", time.as_millis()));
                 return Ok(());
             }
             Event::FillDisk(time) => {
@@ -224,7 +221,7 @@ impl ConsumeRound<'_> {
                 self.wait(time)?;
                 self.hazards.free()?;
                 self.counters.hazards[2] += 1;
-                self.events.push(format!("the disk was full for {} ms", time.as_millis()));
+                self.round.event(format!("the disk was full for {} ms", time.as_millis()));
                 return Ok(());
             }
         }
@@ -235,7 +232,7 @@ impl ConsumeRound<'_> {
         self.replace(index)
     }
 
-    fn was_killed(&mut self, when: &str) {
+    fn was_killed(&mut self, fault: &str) {
         self.cuts += 1;
         let scratch = self.spawner.folder.join("scratch.db");
         let done = progress(self.plan.action, self.spawner.cli, &self.spawner.folder, &scratch);
@@ -248,25 +245,25 @@ impl ConsumeRound<'_> {
         };
         self.counters.kills[stage] += 1;
         let done = done.map_or("some".to_owned(), |done| done.to_string());
-        self.events.push(format!("killed {when}, {done} done"));
+        self.round.event(format!("{fault}, {done} done"));
     }
 
     /// Sends SIGTERM to a consumer and checks its exit.
-    fn stop(&mut self, consumer: &mut ConsumerProcess) -> Result<(), Error> {
-        consumer.terminate()?;
-        let Some(status) = consumer.wait(BROKER_TIMEOUT)? else {
-            consumer.kill()?;
-            let text = format!("consumer {} did not stop after SIGTERM: {}", consumer.number, consumer.last_line());
-            self.violations.push(text);
+    fn stop(&mut self, consumer: &mut Consumer) -> Result<(), Error> {
+        let process = &mut consumer.process;
+        process.terminate()?;
+        let Some(status) = process.wait(BROKER_TIMEOUT)? else {
+            process.kill()?;
+            self.round.violation(format!("{} did not stop after SIGTERM: {}", process.name, process.last_line()));
             return Ok(());
         };
         // The broker requeued running messages, so their outcome could not be acknowledged.
         self.cuts += u32::from(consumer.lost_channel_while_stopping());
-        if let Some((name, number)) = consumer.kill_at
+        if let Some(fault) = consumer.fault
             && ended_by(status, Signal::KILL)
         {
             self.counters.at_calls += 1;
-            self.was_killed(&format!("at {name} {number} while it stopped"));
+            self.was_killed(&format!("{fault} while it stopped"));
             return Ok(());
         }
         match (status.code(), consumer.summary()) {
@@ -282,8 +279,8 @@ impl ConsumeRound<'_> {
                 self.counters.stopped_early += 1;
             }
             _ => {
-                let line = consumer.last_line();
-                self.violations.push(format!("consumer {} failed after SIGTERM: {status}: {line}", consumer.number));
+                let (name, line) = (&consumer.process.name, consumer.process.last_line());
+                self.round.violation(format!("{name} failed after SIGTERM: {status}: {line}"));
             }
         }
         Ok(())
@@ -306,13 +303,13 @@ impl ConsumeRound<'_> {
             if left > 0 {
                 found.missing.push(format!("{left} messages are left in the queues"));
             }
-            if found.missing.is_empty() || !self.violations.is_empty() {
+            if found.missing.is_empty() || self.round.has_violations() {
                 self.counters.early_drains += check;
                 break;
             }
             if check == 0 {
                 let missing = &found.missing;
-                self.events.push(format!("drained too early ({}; {} such messages)", missing[0], missing.len()));
+                self.round.event(format!("drained too early ({}; {} such messages)", missing[0], missing.len()));
             }
             pause(Duration::from_millis(500));
         }
@@ -321,34 +318,25 @@ impl ConsumeRound<'_> {
         self.counters.duplicates += u64::from(found.duplicates);
         self.counters.clean_duplicates += if self.cuts == 0 { u64::from(found.duplicates) } else { 0 };
         self.counters.dead_letters += dead_letters.len() as u64;
-        self.violations.extend(found.missing);
-        self.violations.extend(found.violations);
+        self.round.violations.extend(found.missing);
+        self.round.violations.extend(found.violations);
         Ok(())
     }
 
     fn drain(&mut self) -> Result<(), Error> {
         let mut consumer = self.spawner.start(&["--drain", "--for", "80s"], None)?;
-        let status = consumer.wait(BROKER_TIMEOUT)?;
+        let status = consumer.process.wait(BROKER_TIMEOUT)?;
         match (status.and_then(|status| status.code()), consumer.summary()) {
             (Some(0), Some(summary)) => {
                 self.counters.redelivered += summary["redelivered"].as_u64().unwrap_or(0);
             }
             _ => {
-                consumer.kill()?;
-                let line = consumer.last_line();
-                self.violations.push(format!("--drain failed without a fault: {status:?}: {line}"));
+                consumer.process.kill()?;
+                let line = consumer.process.last_line();
+                self.round.violation(format!("--drain failed without a fault: {status:?}: {line}"));
             }
         }
         self.ended.push(consumer);
         Ok(())
     }
-}
-
-/// Creates the folder of a round, which its consumers can write to.
-pub(crate) fn create_folder(cli: &crate::cli_process::Cli, path: &Path) -> Result<(), Error> {
-    for path in [path.to_owned(), output_dir(path)] {
-        std::fs::create_dir(&path).context("cannot create a folder")?;
-        cli.chown(&path)?;
-    }
-    Ok(())
 }

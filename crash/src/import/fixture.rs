@@ -7,14 +7,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gristmill_check::Rng;
-use rusqlite::Connection;
-
 use super::dataset::Dataset;
 use super::state::DatabaseState;
-use crate::cli_process::Cli;
-use crate::database::copy;
+use crate::cli::Cli;
+use crate::sqlite::{Database, copy};
 use crate::{Error, ErrorContext};
+use gristmill_check::Rng;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ImportMode {
@@ -55,8 +53,7 @@ pub(crate) struct Scenario {
 
 impl Fixture {
     pub(crate) fn new(cli: &Cli, folder: &Path, rng: Rng) -> Result<Self, Error> {
-        std::fs::create_dir(folder).context("cannot create a folder")?;
-        cli.chown(folder)?;
+        cli.create_folder(folder)?;
         let dataset = Dataset::generate(folder, rng).context("cannot write files to import")?;
         let scenarios: Result<Vec<Scenario>, Error> =
             ImportMode::ALL.into_iter().map(|mode| Scenario::new(cli, folder, &dataset, mode)).collect();
@@ -130,8 +127,7 @@ pub(crate) struct Workdir(PathBuf);
 
 impl Workdir {
     pub(crate) fn create(cli: &Cli, folder: &Path) -> Result<Self, Error> {
-        std::fs::create_dir_all(folder).context("cannot create a folder")?;
-        cli.chown(folder)?;
+        cli.create_folder(folder)?;
         Ok(Workdir(folder.to_path_buf()))
     }
 
@@ -155,11 +151,7 @@ impl Workdir {
         let Some(before) = &scenario.before else { return Ok(()) };
         copy(cli, before, &self.database())?;
         if wal {
-            let set = || -> rusqlite::Result<String> {
-                let conn = Connection::open(self.database())?;
-                conn.query_row("PRAGMA journal_mode = wal", [], |row| row.get(0))
-            };
-            set().context("cannot switch a database to WAL mode")?;
+            Database::open_copy(&self.database())?.query("PRAGMA journal_mode = wal", [], |_| Ok(()))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! State of one round, and the checks after each fault and at the end.
+//! The import of a round, and the checks after each fault and at the end.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::fixture::{ImportMode, Scenario, Workdir};
 use super::state::DatabaseState;
 use crate::Error;
-use crate::cli_process::Cli;
-use crate::database::{copy, remove};
+use crate::cli::Cli;
+use crate::harness::Round;
+use crate::sqlite::{copy, remove};
 
 /// How an import ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,26 +26,21 @@ pub(crate) enum ImportEnd {
     Done,
 }
 
-pub(crate) struct ImportRound<'a> {
+pub(crate) struct Import<'a> {
     pub(crate) cli: &'a Cli,
     pub(crate) scenario: &'a Scenario,
     pub(crate) workdir: &'a Workdir,
     /// Path for a copy of the database; checks read the copy, so that the next import finds the original unchanged.
     pub(crate) copy: &'a Path,
-    pub(crate) violations: Vec<String>,
     /// Tables whose file is loaded.
     pub(crate) loaded: BTreeSet<String>,
     /// Whether an earlier import was killed; one that stops before it writes does not clean up after it.
     was_killed: bool,
 }
 
-impl<'a> ImportRound<'a> {
+impl<'a> Import<'a> {
     pub(crate) fn new(cli: &'a Cli, scenario: &'a Scenario, workdir: &'a Workdir, copy: &'a Path) -> Self {
-        ImportRound { cli, scenario, workdir, copy, violations: Vec::new(), loaded: BTreeSet::new(), was_killed: false }
-    }
-
-    pub(crate) fn add_violation(&mut self, what: impl Into<String>) {
-        self.violations.push(what.into());
+        Import { cli, scenario, workdir, copy, loaded: BTreeSet::new(), was_killed: false }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -52,8 +48,8 @@ impl<'a> ImportRound<'a> {
     }
 
     /// Checks the database and the files that an import has left.
-    pub(crate) fn inspect(&mut self, end: ImportEnd) -> Result<(), Error> {
-        self.check_leftovers(end)?;
+    pub(crate) fn inspect(&mut self, end: ImportEnd, round: &mut Round) -> Result<(), Error> {
+        self.check_leftovers(end, round)?;
         let exists = self.workdir.database().exists();
         let mut state = DatabaseState::default();
         if exists {
@@ -61,34 +57,34 @@ impl<'a> ImportRound<'a> {
             let (found, damage) = DatabaseState::read(self.copy)?;
             remove(self.copy)?;
             state = found;
-            self.violations.extend(damage.iter().map(|line| format!("integrity: {line}")));
+            round.damage(&damage);
         }
         let comparison = state.compare(&self.scenario.old, &self.scenario.new);
-        self.violations.extend(comparison.violations);
+        round.violations.extend(comparison.violations);
         let before = std::mem::replace(&mut self.loaded, comparison.loaded);
         if !before.is_subset(&self.loaded) {
             let missing: Vec<_> = before.difference(&self.loaded).collect();
-            self.violations.push(format!("no longer loaded: {missing:?}"));
+            round.violation(format!("no longer loaded: {missing:?}"));
         }
         match (self.scenario.mode, exists) {
             (ImportMode::New, true) if !self.is_complete() => {
                 let expected = self.scenario.new.loaded_since(&self.scenario.old);
                 let loaded = format!("of {expected:?} only {:?} are loaded", self.loaded);
-                self.violations.push(format!("a new database exists before it is complete: {loaded}"));
+                round.violation(format!("a new database exists before it is complete: {loaded}"));
             }
             (ImportMode::New, _) | (_, true) => {}
-            (_, false) => self.add_violation("the database is gone"),
+            (_, false) => round.violation("the database is gone"),
         }
         if end == ImportEnd::Done && !self.is_complete() {
             let expected = self.scenario.new.loaded_since(&self.scenario.old);
             let missing: Vec<_> = expected.difference(&self.loaded).collect();
-            self.violations.push(format!("not loaded at the end: {missing:?}"));
+            round.violation(format!("not loaded at the end: {missing:?}"));
         }
         Ok(())
     }
 
     /// Checks that no unnecessary file is beside the database.
-    fn check_leftovers(&mut self, end: ImportEnd) -> Result<(), Error> {
+    fn check_leftovers(&mut self, end: ImportEnd, round: &mut Round) -> Result<(), Error> {
         let files = self.workdir.files()?;
         let is_log = |name: &str| ["out.db-journal", "out.db-wal", "out.db-shm"].contains(&name);
         let may_stay = |name: &str| match end {
@@ -103,14 +99,14 @@ impl<'a> ImportRound<'a> {
         };
         let leftovers: Vec<_> = files.iter().filter(|name| !may_stay(name)).collect();
         if !leftovers.is_empty() {
-            self.violations.push(format!("the import ended ({end:?}) and left files: {leftovers:?}"));
+            round.violation(format!("the import ended ({end:?}) and left files: {leftovers:?}"));
         }
         self.was_killed |= end == ImportEnd::Killed;
         Ok(())
     }
 
     /// Checks that a resumed import loaded only the missing tables. The progress of a new database is unknown.
-    pub(crate) fn check_summary(&mut self, summary: &Value) {
+    pub(crate) fn check_summary(&self, summary: &Value, round: &mut Round) {
         if self.scenario.mode == ImportMode::New {
             return;
         }
@@ -119,7 +115,7 @@ impl<'a> ImportRound<'a> {
             let (table, outcome) = (file["table"].as_str().unwrap_or(""), file["outcome"].as_str().unwrap_or(""));
             let expected = if self.loaded.contains(table) { "unchanged" } else { "loaded" };
             if outcome != expected {
-                self.violations.push(format!("the outcome of table {table} is {outcome:?}; expected {expected:?}"));
+                round.violation(format!("the outcome of table {table} is {outcome:?}; expected {expected:?}"));
             }
         }
     }

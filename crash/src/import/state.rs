@@ -7,12 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
-use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::{Error, ErrorContext};
-
-const READ_ERROR: &str = "cannot read a database";
+use crate::Error;
+use crate::sqlite::Database;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DatabaseState {
@@ -37,25 +35,19 @@ pub(crate) struct Comparison {
 }
 
 impl DatabaseState {
-    /// Reads a database that no process has open, and the result of SQLite's integrity check.
+    /// Reads a database that no process has open, and the result of SQLite's checks.
     pub(crate) fn read(database: &Path) -> Result<(DatabaseState, Vec<String>), Error> {
-        let read = || -> rusqlite::Result<(DatabaseState, Vec<String>)> {
-            let conn = Connection::open(database)?;
-            let mut damage = strings(&conn, "PRAGMA integrity_check", [])?;
-            damage.retain(|line| line != "ok");
-            let mut state = DatabaseState::default();
-            let names = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
-            for name in strings(&conn, names, [])? {
-                if name == "_imports" {
-                    state.import_log = import_log(&conn)?;
-                } else {
-                    let table = Table::read(&conn, &name)?;
-                    state.tables.insert(name, table);
-                }
+        let database = Database::open_copy(database)?;
+        let mut state = DatabaseState::default();
+        for name in strings(&database, "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name", [])? {
+            if name == "_imports" {
+                state.import_log = import_log(&database)?;
+            } else {
+                let table = Table::read(&database, &name)?;
+                state.tables.insert(name, table);
             }
-            Ok((state, damage))
-        };
-        read().context(READ_ERROR)
+        }
+        Ok((state, database.damage("main")?))
     }
 
     /// Returns the tables that an import from `old` to this state loads.
@@ -104,15 +96,13 @@ impl DatabaseState {
 }
 
 impl Table {
-    fn read(conn: &Connection, name: &str) -> rusqlite::Result<Table> {
+    fn read(database: &Database, name: &str) -> Result<Table, Error> {
         let schema = "SELECT type || ' ' || name || ': ' || coalesce(sql, '') FROM sqlite_schema WHERE tbl_name = ?1
             ORDER BY type, name";
-        let schema = strings(conn, schema, [name])?;
-        let mut statement = conn.prepare(&format!("SELECT rowid, * FROM \"{name}\" ORDER BY rowid"))?;
-        let columns = statement.column_count();
-        let rows = statement.query_map([], |row| {
+        let schema = strings(database, schema, [name])?;
+        let rows = database.query(&format!("SELECT rowid, * FROM \"{name}\" ORDER BY rowid"), [], |row| {
             let mut hasher = DefaultHasher::new();
-            for column in 0..columns {
+            for column in 0..row.as_ref().column_count() {
                 match row.get_ref(column)? {
                     ValueRef::Null => 0.hash(&mut hasher),
                     ValueRef::Integer(value) => (1, value).hash(&mut hasher),
@@ -123,7 +113,7 @@ impl Table {
             }
             Ok(hasher.finish())
         })?;
-        Ok(Table { schema, rows: rows.collect::<rusqlite::Result<_>>()? })
+        Ok(Table { schema, rows })
     }
 }
 
@@ -135,22 +125,18 @@ fn describe(table: Option<&Table>) -> String {
     format!("{} rows (hash {:08x}) {:?}", table.rows.len(), hasher.finish() as u32, table.schema)
 }
 
-fn import_log(conn: &Connection) -> rusqlite::Result<BTreeMap<String, Vec<String>>> {
+fn import_log(database: &Database) -> Result<BTreeMap<String, Vec<String>>, Error> {
     let mut import_log: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let mut statement = conn.prepare(
-        r#"SELECT "table", json_array("source", "bytes", "modified_ns", "blake3", "mode", "options", "rows", "errors",
-            "error", "renamed") FROM "_imports" ORDER BY "id""#,
-    )?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    for row in rows {
-        let (table, log_row): (String, String) = row?;
+    let sql = r#"SELECT "table", json_array("source", "bytes", "modified_ns", "blake3", "mode", "options", "rows",
+        "errors", "error", "renamed") FROM "_imports" ORDER BY "id""#;
+    for (table, log_row) in database.query(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
         import_log.entry(table).or_default().push(log_row);
     }
     Ok(import_log)
 }
 
-fn strings(conn: &Connection, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<Vec<String>> {
-    conn.prepare(sql)?.query_map(values, |row| row.get(0))?.collect()
+fn strings(database: &Database, sql: &str, params: impl rusqlite::Params) -> Result<Vec<String>, Error> {
+    database.query(sql, params, |row| row.get(0))
 }
 
 #[cfg(test)]

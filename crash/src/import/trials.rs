@@ -5,13 +5,15 @@ use std::io::Write;
 use std::time::Duration;
 
 use gristmill_check::Rng;
-use rusqlite::Connection;
 
 use super::fixture::{ImportMode, Workdir};
-use super::round::{ImportEnd, ImportRound};
-use crate::cli_process::{self, CliExit, Fault, INTERRUPTED};
+use super::round::{Import, ImportEnd};
+use crate::cli::{self, CliExit, EXIT_TIMEOUT, INTERRUPTED};
 use crate::disk::SmallDisk;
-use crate::processes::pause;
+use crate::faults::Fault;
+use crate::harness::Round;
+use crate::process::pause;
+use crate::sqlite::Database;
 use crate::{Error, ErrorContext};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,108 +40,116 @@ impl Trial {
         }
     }
 
-    /// Runs the trial. Returns a description, and whether the intended situation occurred.
-    pub(crate) fn run(self, round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
+    /// Runs the trial and adds a description to the round. Returns whether the intended situation occurred.
+    pub(crate) fn run(self, import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
         match self {
-            Trial::FullDisk => full_disk(round, rng),
-            Trial::Concurrent => concurrent(round, rng),
-            Trial::Locked => locked(round, rng),
+            Trial::FullDisk => full_disk(import, rng, round),
+            Trial::Concurrent => concurrent(import, rng, round),
+            Trial::Locked => locked(import, rng, round),
         }
     }
 }
 
 /// The import fails with exit code 2 and the reason; with free space, it can be resumed.
-fn full_disk(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
-    let folder = round.workdir.folder().join("disk");
+fn full_disk(import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
+    let folder = import.workdir.folder().join("disk");
     std::fs::create_dir(&folder).context("cannot create a folder")?;
-    let disk = SmallDisk::mount(&folder)?;
-    let workdir = Workdir::create(round.cli, &folder.join("workdir"))?;
-    let mut inner = ImportRound::new(round.cli, round.scenario, &workdir, round.copy);
-    workdir.set_up(round.cli, round.scenario, rng.percent(30))?;
-    let description = on_small_disk(&mut inner, &disk, rng);
-    round.violations.append(&mut inner.violations);
+    let disk = match SmallDisk::mount(&folder) {
+        Err(Error::Unsupported(why)) => {
+            round.event(format!("NOT DONE: {why}"));
+            return Ok(false);
+        }
+        disk => disk?,
+    };
+    let workdir = Workdir::create(import.cli, &folder.join("workdir"))?;
+    let mut inner = Import::new(import.cli, import.scenario, &workdir, import.copy);
+    workdir.set_up(import.cli, import.scenario, rng.percent(30))?;
+    let happened = on_small_disk(&mut inner, &disk, rng, round);
     drop(disk);
     std::fs::remove_dir(&folder).context("cannot remove a folder")?;
-    description
+    happened
 }
 
-fn on_small_disk(round: &mut ImportRound<'_>, disk: &SmallDisk, rng: &mut Rng) -> Result<(String, bool), Error> {
+fn on_small_disk(import: &mut Import<'_>, disk: &SmallDisk, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
     let free_bytes = rng.u64(0..MAX_FREE_BYTES);
-    let spare = round.workdir.folder().join("spare");
+    let spare = import.workdir.folder().join("spare");
     let reserve = || File::create(&spare)?.write_all(&vec![0; free_bytes as usize]);
     reserve().context("cannot write a file")?;
     disk.fill()?;
     std::fs::remove_file(&spare).context("cannot remove a file")?;
-    let database = round.workdir.database();
-    let failed = round.cli.run(&round.workdir.own_db(), &round.scenario.args(&database, false))?;
+    let database = import.workdir.database();
+    let failed = import.cli.run(&import.workdir.own_db(), &import.scenario.args(&database, false))?;
     disk.free()?;
-    let resume = round.scenario.mode != ImportMode::New;
-    let (description, happened) = match failed {
+    let resume = import.scenario.mode != ImportMode::New;
+    let happened = match failed {
         CliExit::Failed { code: Some(2), message } if message.contains("full") => {
-            round.inspect(ImportEnd::DiskFull)?;
-            let loaded = round.loaded.len();
-            match round.cli.run(&round.workdir.own_db(), &round.scenario.args(&database, resume))? {
-                CliExit::Done(summary) => round.check_summary(&summary),
-                other => round.add_violation(format!("cannot resume the import with free space: {other:?}")),
+            import.inspect(ImportEnd::DiskFull, round)?;
+            round.event(format!("{free_bytes} bytes free, {} tables loaded; resumed", import.loaded.len()));
+            match import.cli.run(&import.workdir.own_db(), &import.scenario.args(&database, resume))? {
+                CliExit::Done(summary) => import.check_summary(&summary, round),
+                other => round.violation(format!("cannot resume the import with free space: {other:?}")),
             }
-            (format!("{free_bytes} bytes free, {loaded} tables loaded; resumed"), true)
+            true
         }
-        CliExit::Done(_) => (format!("{free_bytes} bytes free were enough"), false),
+        CliExit::Done(_) => {
+            round.event(format!("{free_bytes} bytes free were enough"));
+            false
+        }
         other => {
-            round.add_violation(format!("unexpected end on a full disk: {other:?}"));
-            (format!("{free_bytes} bytes free"), false)
+            round.event(format!("{free_bytes} bytes free"));
+            round.violation(format!("unexpected end on a full disk: {other:?}"));
+            false
         }
     };
-    if round.violations.is_empty() {
-        round.inspect(ImportEnd::Done)?;
+    if !round.has_violations() {
+        import.inspect(ImportEnd::Done, round)?;
     }
-    Ok((description, happened))
+    Ok(happened)
 }
 
 /// One import is refused, or finds everything loaded; the other loads.
-fn concurrent(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
-    round.workdir.set_up(round.cli, round.scenario, false)?;
-    let args = round.scenario.args(&round.workdir.database(), true);
-    let first = round.cli.start(&round.workdir.own_db(), &args)?;
-    let max = u64::try_from(round.scenario.duration.as_micros()).unwrap_or(0) / 2 + 1;
+fn concurrent(import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
+    import.workdir.set_up(import.cli, import.scenario, false)?;
+    let args = import.scenario.args(&import.workdir.database(), true);
+    let first = import.cli.start(&import.workdir.own_db(), &args, None)?;
+    let max = u64::try_from(import.scenario.duration.as_micros()).unwrap_or(0) / 2 + 1;
     pause(Duration::from_micros(rng.u64(0..max)));
-    let second = round.cli.start(&round.workdir.own_db(), &args)?;
-    let ends = [cli_process::wait_for_exit(first)?, cli_process::wait_for_exit(second)?];
+    let second = import.cli.start(&import.workdir.own_db(), &args, None)?;
+    let ends = [cli::wait_for_exit(first, EXIT_TIMEOUT)?, cli::wait_for_exit(second, EXIT_TIMEOUT)?];
     let mut refused = 0;
     for end in &ends {
         match end {
             CliExit::Done(_) => {}
             CliExit::Failed { code: Some(1), message } if message.contains("another import") => refused += 1,
-            other => round.add_violation(format!("unexpected end of a concurrent import: {other:?}")),
+            other => round.violation(format!("unexpected end of a concurrent import: {other:?}")),
         }
     }
     if refused == ends.len() {
-        round.add_violation("both of two concurrent imports were refused");
+        round.violation("both of two concurrent imports were refused");
     }
-    round.inspect(ImportEnd::Done)?;
-    Ok((format!("{refused} refused"), refused == 1))
+    import.inspect(ImportEnd::Done, round)?;
+    round.event(format!("{refused} refused"));
+    Ok(refused == 1)
 }
 
 /// Ctrl-C interrupts an import that waits for a lock.
-fn locked(round: &mut ImportRound<'_>, rng: &mut Rng) -> Result<(String, bool), Error> {
-    if round.scenario.mode == ImportMode::New {
-        return Ok(("a new database cannot be locked".to_owned(), false));
+fn locked(import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
+    if import.scenario.mode == ImportMode::New {
+        round.event("a new database cannot be locked");
+        return Ok(false);
     }
-    round.workdir.set_up(round.cli, round.scenario, false)?;
-    let database = round.workdir.database();
-    let lock = || -> rusqlite::Result<Connection> {
-        let conn = Connection::open(&database)?;
-        conn.execute_batch("BEGIN IMMEDIATE")?;
-        Ok(conn)
-    };
-    let conn = lock().context("cannot lock a database")?;
+    import.workdir.set_up(import.cli, import.scenario, false)?;
+    let database = import.workdir.database();
+    let lock = Database::open_copy(&database)?;
+    lock.0.execute_batch("BEGIN IMMEDIATE").context("cannot lock a database")?;
     let time = rng.millis(300..900);
-    let args = round.scenario.args(&database, false);
-    match round.cli.run_with_fault(&round.workdir.own_db(), &args, Fault::InterruptAfter(time))? {
+    let args = import.scenario.args(&database, false);
+    match import.cli.run_with_fault(&import.workdir.own_db(), &args, Fault::InterruptAfter(time))? {
         CliExit::Failed { code: INTERRUPTED, .. } => {}
-        other => round.add_violation(format!("unexpected end after Ctrl-C during a wait for a lock: {other:?}")),
+        other => round.violation(format!("unexpected end after Ctrl-C during a wait for a lock: {other:?}")),
     }
-    drop(conn);
-    round.inspect(ImportEnd::Stopped { resume: false })?;
-    Ok((format!("Ctrl-C after {} ms", time.as_millis()), true))
+    drop(lock);
+    import.inspect(ImportEnd::Stopped { resume: false }, round)?;
+    round.event(format!("Ctrl-C after {} ms", time.as_millis()));
+    Ok(true)
 }

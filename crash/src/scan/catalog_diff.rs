@@ -9,9 +9,8 @@ use std::path::Path;
 use rusqlite::{Connection, Row};
 use serde_json::Value;
 
+use crate::sqlite::Database;
 use crate::{Error, ErrorContext};
-
-const READ_ERROR: &str = "cannot read the catalogs";
 
 /// Queries for the rows of a table, by a name that is the same in both catalogs. `{db}` is a catalog; `{n}`
 /// is `null AND ` where scan ids cannot be compared, else empty.
@@ -123,7 +122,7 @@ pub(crate) struct RemainingWork {
 }
 
 /// An undisturbed catalog and another one, attached to one connection.
-pub(crate) struct CatalogPair(Connection);
+pub(crate) struct CatalogPair(Database);
 
 impl CatalogPair {
     pub(crate) fn open(undisturbed: &Path, other: &Path) -> Result<Self, Error> {
@@ -134,16 +133,12 @@ impl CatalogPair {
             }
             Ok(conn)
         };
-        open().map(CatalogPair).context(READ_ERROR)
+        open().map(|conn| CatalogPair(Database(conn))).context("cannot open the catalogs")
     }
 
     /// Returns what SQLite's checks report for the other catalog.
     pub(crate) fn damage(&self) -> Result<Vec<String>, Error> {
-        let mut damage = self.query("PRAGMA other.integrity_check", |row| row.get::<_, String>(0))?;
-        damage.retain(|line| line != "ok");
-        let broken = self.query("PRAGMA other.foreign_key_check", |row| row.get::<_, String>(0))?;
-        damage.extend(broken.iter().map(|table| format!("a row of {table} refers to a missing row")));
-        Ok(damage)
+        self.0.damage("other")
     }
 
     /// Returns whether the other catalog exists: a scan may be killed while it creates it.
@@ -164,7 +159,7 @@ impl CatalogPair {
             let only = |a: &str, b: &str| {
                 let sql = format!("SELECT * FROM ({}) EXCEPT SELECT * FROM ({})", of(a), of(b));
                 let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
-                Ok::<BTreeMap<_, _>, Error>(self.query(&sql, read)?.into_iter().collect())
+                Ok::<BTreeMap<_, _>, Error>(self.0.query(&sql, [], read)?.into_iter().collect())
             };
             let (expected, mut found) = (only("undisturbed", "other")?, only("other", "undisturbed")?);
             let count = expected.keys().chain(found.keys()).collect::<std::collections::BTreeSet<_>>().len();
@@ -259,22 +254,8 @@ impl CatalogPair {
     }
 
     fn query_count(&self, sql: &str) -> Result<i64, Error> {
-        self.0.query_row(sql, [], |row| row.get(0)).context(READ_ERROR)
+        self.0.count(sql, [])
     }
-
-    fn query<T>(&self, sql: &str, read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>) -> Result<Vec<T>, Error> {
-        let run = || self.0.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>();
-        run().context(READ_ERROR)
-    }
-}
-
-/// Returns the id of the last scan in a catalog.
-pub(crate) fn last_scan(database: &Path) -> Result<i64, Error> {
-    let inspect = || -> rusqlite::Result<i64> {
-        let conn = Connection::open(database)?;
-        conn.query_row("SELECT coalesce(max(id), 0) FROM scan_sessions", [], |row| row.get(0))
-    };
-    inspect().context(READ_ERROR)
 }
 
 /// Describes the columns in which two rows differ.

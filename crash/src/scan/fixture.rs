@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use gristmill_check::Rng;
 use serde_json::Value;
 
-use super::catalog_diff::last_scan;
 use super::tree::Tree;
-use crate::cli_process::Cli;
-use crate::database::{copy, remove};
+use crate::cli::Cli;
+use crate::sqlite::{Database, copy, restore};
 use crate::{Error, ErrorContext};
 
 /// Options with which a tree is scanned.
@@ -44,8 +43,8 @@ impl Variant {
     }
 }
 
-pub(crate) struct Fixture<'a> {
-    cli: &'a Cli,
+pub(crate) struct Fixture {
+    cli: Cli,
     folder: PathBuf,
     tree: Tree,
     variant: Variant,
@@ -72,37 +71,31 @@ pub(crate) struct Scenario {
     pub(crate) restarts_walk: bool,
 }
 
-impl<'a> Fixture<'a> {
+impl Fixture {
     /// Generates a tree without a catalog. With `locked`, parts of it cannot be read.
-    pub(crate) fn new(
-        cli: &'a Cli,
-        folder: &Path,
-        rng: Rng,
-        (variant, locked): (Variant, bool),
-    ) -> Result<Self, Error> {
-        std::fs::create_dir(folder).context("cannot create a folder")?;
-        cli.chown(folder)?;
+    pub(crate) fn new(cli: &Cli, folder: &Path, rng: Rng, variant: Variant, locked: bool) -> Result<Self, Error> {
+        cli.create_folder(folder)?;
         let tree = Tree::generate(folder, rng, locked).context("cannot generate a tree")?;
         let scenario = Scenario::new(cli, folder, &tree, variant, None)?;
-        Ok(Fixture { cli, folder: folder.to_path_buf(), tree, variant, scenario })
+        Ok(Fixture { cli: cli.clone(), folder: folder.to_path_buf(), tree, variant, scenario })
     }
 
     /// Scans a copy of the catalog with some files stashed, then changes the tree for the next scan.
     pub(crate) fn change(&mut self) -> Result<(), Error> {
         let before = self.folder.join("before.db");
-        copy(self.cli, &self.scenario.undisturbed, &before)?;
+        copy(&self.cli, &self.scenario.undisturbed, &before)?;
         self.tree.stash_some().context("cannot change the tree")?;
         self.cli.run(&before, &self.scenario.args)?.expect_done()?;
         self.tree.change().context("cannot change the tree")?;
-        self.scenario = Scenario::new(self.cli, &self.folder, &self.tree, self.variant, Some(before))?;
+        self.scenario = Scenario::new(&self.cli, &self.folder, &self.tree, self.variant, Some(before))?;
         Ok(())
     }
 
     /// Leaves the tree unchanged for the next scan.
     pub(crate) fn keep_unchanged(&mut self) -> Result<(), Error> {
         let before = self.folder.join("before.db");
-        copy(self.cli, &self.scenario.undisturbed, &before)?;
-        self.scenario = Scenario::new(self.cli, &self.folder, &self.tree, self.variant, Some(before))?;
+        copy(&self.cli, &self.scenario.undisturbed, &before)?;
+        self.scenario = Scenario::new(&self.cli, &self.folder, &self.tree, self.variant, Some(before))?;
         self.scenario.name.insert_str(0, "tree unchanged, ");
         Ok(())
     }
@@ -129,7 +122,7 @@ impl Scenario {
             Variant::OtherHash | Variant::Plain => {}
         }
         let undisturbed = folder.join("undisturbed.db");
-        reset_database(cli, before.as_deref(), &undisturbed)?;
+        restore(cli, before.as_deref(), &undisturbed)?;
         let began = Instant::now();
         let summary = cli.run(&undisturbed, &args)?.expect_done()?;
         let duration = began.elapsed();
@@ -148,13 +141,12 @@ impl Scenario {
     }
 }
 
+/// Returns the id of the last scan in a catalog.
+fn last_scan(database: &Path) -> Result<i64, Error> {
+    Database::open_copy(database)?.count("SELECT coalesce(max(id), 0) FROM scan_sessions", [])
+}
+
 /// Returns all duplicates of a catalog.
 pub(crate) fn dupes(cli: &Cli, database: &Path) -> Result<Value, Error> {
     cli.run(database, &["dupes", "--limit", "all"].map(OsString::from))?.expect_done()
-}
-
-/// Restores the database before a scan.
-pub(crate) fn reset_database(cli: &Cli, before: Option<&Path>, database: &Path) -> Result<(), Error> {
-    remove(database)?;
-    before.map_or(Ok(()), |before| copy(cli, before, database))
 }

@@ -1,5 +1,7 @@
 //! Old, new and intermediate states are distinguished.
 
+use rusqlite::Connection;
+
 use super::*;
 
 const BEFORE: &str = "CREATE TABLE a (id INTEGER PRIMARY KEY, x);

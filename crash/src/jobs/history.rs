@@ -4,14 +4,15 @@
 //! history is read with plain SQL, independent of the store under test. Connections are open only briefly: an open
 //! connection would spare the workers the WAL recovery after all of them have died.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{Connection, OpenFlags, Row, params};
+use rusqlite::{Connection, params};
 
+use super::log::Event;
+use crate::sqlite::Database;
 use crate::{Error, ErrorContext};
-
-const READ_ERROR: &str = "cannot read the database";
 
 const HISTORY: &str = "
     CREATE TABLE crash_history (
@@ -58,6 +59,27 @@ pub(crate) struct Task {
     pub(crate) result: Option<String>,
 }
 
+/// Everything that is known about a finished run, as the checker sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunRecord {
+    /// The log of all processes.
+    pub(crate) events: Vec<Event>,
+    pub(crate) tasks: Vec<Task>,
+    /// Task and reason of each dead letter.
+    pub(crate) dead_letters: Vec<(String, String)>,
+    pub(crate) changes: Vec<Change>,
+    /// Tasks that have checkpoints.
+    pub(crate) checkpointed: Vec<i64>,
+    pub(crate) damage: Vec<String>,
+    /// Processes that were killed or killed themselves, with the time of death.
+    pub(crate) deaths: HashMap<String, f64>,
+    /// Beginning and end of each suspension of a worker. The end includes one more lease, because a suspended worker
+    /// may hold a lock that others wait for.
+    pub(crate) suspensions: Vec<(f64, f64)>,
+    /// Whether disk faults were injected, so that attempts may have failed because of them.
+    pub(crate) bad_disk: bool,
+}
+
 /// Recovery of the tasks of killed workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
@@ -84,23 +106,19 @@ pub(crate) fn install(database: &Path) -> Result<(), Error> {
     installed.context("cannot install the history trigger")
 }
 
-pub(crate) struct HistoryReader(Connection);
+/// Reads the history and the tasks.
+pub(crate) struct HistoryReader(Database);
 
 impl HistoryReader {
     pub(crate) fn open(database: &Path) -> Result<Self, Error> {
-        let open = || -> rusqlite::Result<Connection> {
-            let conn = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-            conn.busy_timeout(Duration::from_secs(30))?;
-            Ok(conn)
-        };
-        open().map(HistoryReader).context(READ_ERROR)
+        Database::open(database).map(HistoryReader)
     }
 
     /// Counts the running tasks of these workers.
-    pub(crate) fn held_by(&self, names: &[String]) -> Result<u32, Error> {
+    pub(crate) fn held_by(&self, names: &[String]) -> Result<i64, Error> {
         let sql = "SELECT count(*) FROM tasks WHERE status = 'running'
             AND substr(worker_id, 1, instr(worker_id, ':') - 1) IN (SELECT value FROM json_each(?1))";
-        self.0.query_row(sql, [json(names)], |row| row.get(0)).context(READ_ERROR)
+        self.0.count(sql, [json(names)])
     }
 
     /// Returns how the tasks of these workers were recovered after the kill; `None` if they had no task.
@@ -111,20 +129,41 @@ impl HistoryReader {
                     AND substr(owner, 1, instr(owner, ':') - 1) IN (SELECT value FROM json_each(?1)))
             SELECT count(*), max(at), (SELECT min(later.at) FROM crash_history later JOIN freed USING (task)
                 WHERE later.now = 'running' AND later.seq > freed.seq) FROM freed";
-        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-        let (orphans, last, first): (u32, Option<f64>, Option<f64>) =
-            self.0.query_row(sql, params![json(names), killed], read).context(READ_ERROR)?;
         let since = |at: f64| Duration::from_secs_f64((at - killed).max(0.0));
-        Ok(last.map(|last| Recovery { orphans, first: since(first.unwrap_or(last)), last: since(last) }))
+        let recovery = self.0.query(sql, params![json(names), killed], |row| {
+            let (orphans, last, first): (u32, Option<f64>, Option<f64>) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(last.map(|last| Recovery { orphans, first: since(first.unwrap_or(last)), last: since(last) }))
+        })?;
+        Ok(recovery.into_iter().next().flatten())
     }
 
-    pub(crate) fn count(&self, states: &[&str]) -> Result<u64, Error> {
+    pub(crate) fn count(&self, states: &[&str]) -> Result<i64, Error> {
         let sql = "SELECT count(*) FROM tasks WHERE status IN (SELECT value FROM json_each(?1))";
-        self.0.query_row(sql, [json(states)], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs).context(READ_ERROR)
+        self.0.count(sql, [json(states)])
     }
 
-    pub(crate) fn changes(&self) -> Result<Vec<Change>, Error> {
-        self.query("SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq", |row| {
+    /// Returns everything that is in the database.
+    pub(crate) fn record(&self) -> Result<RunRecord, Error> {
+        Ok(RunRecord {
+            tasks: self.tasks()?,
+            dead_letters: self.0.query(
+                "SELECT task_id, failure_reason FROM dead_letter_queue ORDER BY id",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?,
+            changes: self.changes()?,
+            checkpointed: self.0.query(
+                "SELECT DISTINCT task_id FROM task_checkpoints ORDER BY task_id",
+                [],
+                |row| row.get(0),
+            )?,
+            damage: self.0.damage("main")?,
+            ..RunRecord::default()
+        })
+    }
+
+    fn changes(&self) -> Result<Vec<Change>, Error> {
+        self.0.query("SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq", [], |row| {
             Ok(Change {
                 at: row.get(0)?,
                 task: row.get(1)?,
@@ -137,9 +176,9 @@ impl HistoryReader {
         })
     }
 
-    pub(crate) fn tasks(&self) -> Result<Vec<Task>, Error> {
+    fn tasks(&self) -> Result<Vec<Task>, Error> {
         let sql = "SELECT id, kind, status, crashes, worker_id, payload, result FROM tasks ORDER BY id";
-        self.query(sql, |row| {
+        self.0.query(sql, [], |row| {
             Ok(Task {
                 id: row.get(0)?,
                 kind: row.get(1)?,
@@ -150,33 +189,6 @@ impl HistoryReader {
                 result: row.get(6)?,
             })
         })
-    }
-
-    /// Returns the task and the reason of each dead letter.
-    pub(crate) fn dead_letters(&self) -> Result<Vec<(String, String)>, Error> {
-        let sql = "SELECT task_id, failure_reason FROM dead_letter_queue ORDER BY id";
-        self.query(sql, |row| Ok((row.get(0)?, row.get(1)?)))
-    }
-
-    /// Returns the tasks that have checkpoints.
-    pub(crate) fn checkpointed(&self) -> Result<Vec<i64>, Error> {
-        self.query("SELECT DISTINCT task_id FROM task_checkpoints ORDER BY task_id", |row| row.get(0))
-    }
-
-    /// Returns what SQLite's integrity and foreign key checks report.
-    pub(crate) fn damage(&self) -> Result<Vec<String>, Error> {
-        let mut damage = self.query("PRAGMA integrity_check", |row| row.get::<_, String>(0))?;
-        damage.retain(|line| line != "ok");
-        let foreign = self.query("PRAGMA foreign_key_check", |row| {
-            Ok(format!("{} refers to a missing row of {}", row.get::<_, String>(0)?, row.get::<_, String>(2)?))
-        })?;
-        damage.extend(foreign);
-        Ok(damage)
-    }
-
-    fn query<T>(&self, sql: &str, read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>) -> Result<Vec<T>, Error> {
-        let run = || self.0.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>();
-        run().context(READ_ERROR)
     }
 }
 

@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use gristmill_check::Rng;
 use gristmill_store::Store;
-use gristmill_store::tasks::{Enqueued, NewTask};
+use gristmill_store::tasks::NewTask;
 
+use super::log::{Event, Log};
+use super::paths::RunPaths;
+use super::task_kinds::{Payload, TestKind};
+use super::worker::{die_with_harness, end_of_input, log_to_stderr, write_ready_flag};
 use crate::args::ProcessArgs;
-use crate::effects::Log;
-use crate::paths::RunPaths;
-use crate::task_kinds::{Payload, TestKind};
-use crate::worker::{die_with_harness, end_of_input, log_to_stderr, write_ready_flag};
 use crate::{Error, ErrorContext};
 
 /// Concurrent callers, so that their writes are committed in groups.
@@ -62,8 +62,7 @@ struct Caller<'a> {
     lease_ms: u64,
     created: u64,
     store: &'a Store,
-    acks: Log,
-    refusals: Log,
+    log: Log,
 }
 
 impl<'a> Caller<'a> {
@@ -74,8 +73,7 @@ impl<'a> Caller<'a> {
             lease_ms: args.lease_ms,
             created: 0,
             store,
-            acks: Log::open(&paths.acks()).context("cannot open a log")?,
-            refusals: Log::open(&paths.refusals()).context("cannot open a log")?,
+            log: Log::open(&paths.log())?,
         })
     }
 
@@ -92,46 +90,41 @@ impl<'a> Caller<'a> {
     fn enqueue_next(&mut self) -> Result<(), Error> {
         match self.rng.u64(0..10) {
             0..6 => {
-                let (kind, task, key) = self.task();
-                self.enqueue(kind, task, &key)
+                let task = self.task();
+                self.enqueue(&[task])
             }
-            6..9 => self.enqueue_many(),
+            6..9 => {
+                let count = self.rng.u64(2..20);
+                let tasks: Vec<_> = (0..count).map(|_| self.task()).collect();
+                self.enqueue(&tasks)
+            }
             _ => {
                 let (kind, mut task, key) = self.task();
                 task.unique_key = Some(key.clone());
-                self.enqueue(kind, task.clone(), &key)?;
-                self.enqueue(kind, task, &key)
+                let twice = [(kind, task, key)];
+                self.enqueue(&twice)?;
+                self.enqueue(&twice)
             }
         }
     }
 
-    fn enqueue(&self, kind: TestKind, task: NewTask, key: &str) -> Result<(), Error> {
-        match self.store.tasks().enqueue(task) {
-            Ok(enqueued) => self.log_ack(kind, enqueued, key),
-            Err(error) => self.log_refusal(&error),
-        }
-    }
-
-    fn enqueue_many(&mut self) -> Result<(), Error> {
-        let count = self.rng.u64(2..20);
-        let many: Vec<(TestKind, NewTask, String)> = (0..count).map(|_| self.task()).collect();
-        let tasks = many.iter().map(|(_, task, _)| task.clone()).collect();
-        match self.store.tasks().enqueue_many(tasks) {
-            Ok(enqueued) => {
-                many.iter().zip(enqueued).try_for_each(|((kind, _, key), enqueued)| self.log_ack(*kind, enqueued, key))
-            }
-            Err(error) => self.log_refusal(&error),
-        }
-    }
-
-    fn log_ack(&self, kind: TestKind, enqueued: Enqueued, key: &str) -> Result<(), Error> {
-        let line = format!("{} {} {key}", enqueued.id, kind.name());
-        self.acks.append(&line).context("cannot log an acknowledged task")
-    }
-
-    fn log_refusal(&self, error: &gristmill_store::Error) -> Result<(), Error> {
-        let line = format!("{} {error}", self.prefix);
-        self.refusals.append(&line).context("cannot log a refused write")
+    /// Enqueues tasks in one call, and logs whether they were acknowledged.
+    fn enqueue(&self, tasks: &[(TestKind, NewTask, String)]) -> Result<(), Error> {
+        let enqueued = match tasks {
+            [(_, task, _)] => self.store.tasks().enqueue(task.clone()).map(|enqueued| vec![enqueued]),
+            _ => self.store.tasks().enqueue_many(tasks.iter().map(|(_, task, _)| task.clone()).collect()),
+        };
+        let events: Vec<Event> = match enqueued {
+            Ok(enqueued) => (enqueued.iter().zip(tasks))
+                .map(|(enqueued, (kind, _, key))| Event::Enqueued {
+                    task: enqueued.id,
+                    kind: kind.name().to_owned(),
+                    key: key.clone(),
+                })
+                .collect(),
+            Err(error) => vec![Event::Refused { producer: self.prefix.clone(), error: error.to_string() }],
+        };
+        events.iter().try_for_each(|event| self.log.append(event)).context("cannot log an event")
     }
 
     fn task(&mut self) -> (TestKind, NewTask, String) {

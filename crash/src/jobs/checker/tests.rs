@@ -1,7 +1,6 @@
 //! Each rule fails for a valid record with one change that violates it.
 
 use super::*;
-use crate::record::Ack;
 
 const TOKEN: &str = "w1:00ff/1";
 
@@ -22,12 +21,18 @@ fn task(id: i64, kind: TestKind, status: &str) -> Task {
     }
 }
 
+fn start(task: i64) -> Event {
+    Event::Start { task, worker: "w1".to_owned() }
+}
+
 /// Returns a record without violations: task 1 is fast and completed, task 2 failing and failed.
 fn valid_record() -> RunRecord {
     RunRecord {
-        acks: vec![Ack { id: 1, kind: "fast".to_owned(), key: "k1".to_owned() }],
-        handler_events: vec![HandlerEvent::Start(1, "w1".to_owned())],
-        effects: vec![("k1".to_owned(), 1)],
+        events: vec![
+            Event::Enqueued { task: 1, kind: "fast".to_owned(), key: "k1".to_owned() },
+            start(1),
+            Event::Effect { task: 1, key: "k1".to_owned() },
+        ],
         tasks: vec![task(1, TestKind::Fast, "completed"), task(2, TestKind::Failing, "failed")],
         dead_letters: vec![("2".to_owned(), "failing".to_owned())],
         changes: vec![
@@ -56,7 +61,8 @@ fn valid_record_has_no_violations() {
 #[test]
 fn acknowledged_task_must_exist() {
     check(|record| drop(record.tasks.remove(0)), "was acknowledged and does not exist");
-    check(|record| record.acks[0].key = "k9".to_owned(), "its id belongs to another task");
+    let other = Event::Enqueued { task: 1, kind: "fast".to_owned(), key: "k9".to_owned() };
+    check(|record| record.events.push(other), "its id belongs to another task");
 }
 
 #[test]
@@ -81,8 +87,9 @@ fn only_a_failed_task_has_one_dead_letter() {
 
 #[test]
 fn effects_must_match_completed_tasks() {
-    check(|record| record.effects.clear(), "without its effect k1");
-    check(|record| record.effects.push(("k2".to_owned(), 2)), "which belongs to no task");
+    check(|record| drop(record.events.pop()), "without its effect k1");
+    let other = Event::Effect { task: 2, key: "k2".to_owned() };
+    check(|record| record.events.push(other), "which belongs to no task");
 }
 
 #[test]
@@ -97,10 +104,7 @@ fn status_change_must_be_allowed() {
 fn task_must_be_completed_by_its_owner() {
     let other = Some(r#"{"by": "w2"}"#.to_owned());
     check(|record| record.tasks[0].result = other, r#"completed by Some("w2")"#);
-    check(
-        |record| record.handler_events.push(HandlerEvent::Start(1, "w1".to_owned())),
-        "more often than it had claimed it",
-    );
+    check(|record| record.events.push(start(1)), "more often than it had claimed it");
 }
 
 /// Returns a valid record in which task 1 is taken from its worker `times` times before it is completed.
@@ -150,7 +154,7 @@ fn poison_pill_must_have_been_started() {
             let pill = Task { crashes: 3, ..task(3, TestKind::Fast, "failed") };
             record.tasks.push(pill);
             record.dead_letters.push(("3".to_owned(), "poison pill: its worker died 3 times".to_owned()));
-            record.handler_events.extend((0..starts).map(|_| HandlerEvent::Start(3, "w1".to_owned())));
+            record.events.extend((0..starts).map(|_| start(3)));
         }
     };
     check(poisoned(1), "task 3 was started 1 times and has 3 crashes");
@@ -158,14 +162,14 @@ fn poison_pill_must_have_been_started() {
 
 #[test]
 fn acknowledged_checkpoints_are_found_and_deleted_at_the_end() {
-    let lookup = || HandlerEvent::LookUp(1, "w1/0".to_owned());
-    let resumed = |step| HandlerEvent::Resumed(1, "w1/0".to_owned(), step);
-    let saved = || HandlerEvent::Saved(1, 2);
-    check(|record| record.handler_events.extend([saved(), lookup(), resumed(1)]), "but step 2 was acknowledged");
-    check(|record| record.handler_events.push(resumed(0)), "without a lookup");
+    let lookup = || Event::LookUp { task: 1, lookup: "w1/0".to_owned() };
+    let resumed = |step| Event::Resumed { task: 1, lookup: "w1/0".to_owned(), step };
+    let saved = || Event::Saved { task: 1, step: 2 };
+    check(|record| record.events.extend([saved(), lookup(), resumed(1)]), "but step 2 was acknowledged");
+    check(|record| record.events.push(resumed(0)), "without a lookup");
     // The worker was suspended after its lookup, and another worker continued meanwhile.
     let mut late = valid_record();
-    late.handler_events.extend([lookup(), saved(), resumed(0)]);
+    late.events.extend([lookup(), saved(), resumed(0)]);
     assert_eq!(violations(&late), Vec::<String>::new());
     check(|record| record.checkpointed.push(1), "checkpoints of task 1 are left");
 }

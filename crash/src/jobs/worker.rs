@@ -7,7 +7,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::{Retry, TaskError, TaskResult};
@@ -15,10 +15,11 @@ use gristmill_store::Store;
 use gristmill_store::tasks::NewTask;
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 
+use super::log::{Event, Log};
+use super::paths::RunPaths;
+use super::task_kinds::{CompletedBy, Payload, STEPS, TestKind, step_key};
 use crate::args::ProcessArgs;
-use crate::effects::{Effects, Log};
-use crate::paths::RunPaths;
-use crate::task_kinds::{CompletedBy, Payload, STEPS, TestKind, step_key};
+use crate::process::pause;
 use crate::{Error, ErrorContext};
 
 /// Time that a stopping worker waits for its handlers.
@@ -27,9 +28,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Resources that handlers need besides their task.
 struct Tools {
     name: String,
-    effects: Effects,
-    runs: Log,
-    acks: Log,
+    log: Log,
     /// Number of checkpoint lookups.
     lookups: AtomicU64,
 }
@@ -40,7 +39,8 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
     die_with_harness();
     let paths = RunPaths::new(&args.folder);
     let store = Store::open(paths.database()).context("cannot open the store")?;
-    let tools = Arc::new(tools(&paths, &args.name)?);
+    let log = Log::open(&paths.log())?;
+    let tools = Arc::new(Tools { name: args.name.clone(), log, lookups: AtomicU64::new(0) });
     let lease = Duration::from_millis(args.lease_ms);
     let mut builder = Runner::builder(store).name(&args.name).lease(lease);
     for kind in TestKind::ALL {
@@ -58,16 +58,6 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
         }
     }
     running.stop(EXIT_TIMEOUT).map(drop).context("cannot stop the runner")
-}
-
-fn tools(paths: &RunPaths, name: &str) -> Result<Tools, Error> {
-    Ok(Tools {
-        name: name.to_owned(),
-        effects: Effects::open(&paths.effects()).context("cannot open the effects")?,
-        runs: Log::open(&paths.runs()).context("cannot open a log")?,
-        acks: Log::open(&paths.acks()).context("cannot open a log")?,
-        lookups: AtomicU64::new(0),
-    })
 }
 
 /// Logs warnings to standard error, which the harness keeps in a file for runs with violations.
@@ -103,7 +93,7 @@ fn task_kind(kind: TestKind, tools: &Arc<Tools>) -> TaskKind {
     let tools = tools.clone();
     let handler = move |context: &TaskContext<'_>| {
         let payload: Payload = context.parse()?;
-        tools.runs.append(&format!("start {} {}", context.id(), tools.name))?;
+        tools.log.append(&Event::Start { task: context.id(), worker: tools.name.clone() })?;
         run_kind(kind, context, &payload, &tools)?;
         context.set_result(&CompletedBy { by: tools.name.clone() })
     };
@@ -126,35 +116,37 @@ fn run_kind(kind: TestKind, context: &TaskContext<'_>, payload: &Payload, tools:
             apply_effect(context, &payload.key, tools)
         }
         TestKind::Uncancellable => {
-            block_for(Duration::from_millis(payload.millis));
+            // Time in which the process was suspended counts.
+            pause(Duration::from_millis(payload.millis));
             apply_effect(context, &payload.key, tools)
         }
         TestKind::Poison => {
             kill_process(getpid(), Signal::KILL)?;
-            block_for(Duration::MAX);
+            pause(Duration::MAX);
             Ok(())
         }
     }
 }
 
 fn apply_effect(context: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
-    Ok(tools.effects.apply(key, context.id(), &tools.name)?)
+    Ok(tools.log.append(&Event::Effect { task: context.id(), key: key.to_owned() })?)
 }
 
 /// Continues after the last saved step. The lookup is logged before it happens: a worker that is suspended between its
 /// lookup and its log line rightly finds less than other workers have saved since.
 fn run_steps(context: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
     let lookup = format!("{}/{}", tools.name, tools.lookups.fetch_add(1, Ordering::Relaxed));
-    tools.runs.append(&format!("lookup {} {lookup}", context.id()))?;
+    let task = context.id();
+    tools.log.append(&Event::LookUp { task, lookup: lookup.clone() })?;
     let done = context.checkpoint::<u32>("done")?.unwrap_or(0);
-    tools.runs.append(&format!("resumed {} {lookup} {done}", context.id()))?;
+    tools.log.append(&Event::Resumed { task, lookup, step: done })?;
     for step in done + 1..=STEPS {
         if step == 3 && context.attempt() == 1 {
             return Err(TaskError::partial("third", "the third step fails once"));
         }
         apply_effect(context, &step_key(key, step), tools)?;
         context.save_checkpoint("done", &step)?;
-        tools.runs.append(&format!("saved {} {step}", context.id()))?;
+        tools.log.append(&Event::Saved { task, step })?;
     }
     Ok(())
 }
@@ -167,14 +159,5 @@ fn run_parent(context: &TaskContext<'_>, payload: &Payload, tools: &Tools) -> Ta
     let mut child = NewTask::new(TestKind::Fast.name(), serde_json::to_string(&payload)?);
     child.unique_key = Some(key.clone());
     let child = context.store().tasks().enqueue(child).map_err(TaskError::transient)?;
-    tools.acks.append(&format!("{} {} {key}", child.id, TestKind::Fast.name()))?;
-    Ok(())
-}
-
-/// Blocks without checking for cancellation; time in which the process was suspended counts.
-fn block_for(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        std::thread::park_timeout(time - start.elapsed().min(time));
-    }
+    Ok(tools.log.append(&Event::Enqueued { task: child.id, kind: TestKind::Fast.name().to_owned(), key })?)
 }

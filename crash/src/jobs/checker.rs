@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::history::{Change, Task, name_of};
-use crate::record::{HandlerEvent, RunRecord};
-use crate::task_kinds::{CompletedBy, Payload, TestKind};
+use super::history::{Change, RunRecord, Task, name_of};
+use super::log::Event;
+use super::task_kinds::{CompletedBy, Payload, TestKind};
 
 /// Crashes after which a task is a poison pill; the default of a runner.
 const MAX_CRASHES: u32 = 3;
@@ -38,11 +38,12 @@ fn integrity_is_ok(record: &RunRecord) -> Vec<String> {
 /// Acknowledged tasks exist. Compares id, kind and key, because an id alone could have been reused for another task.
 fn acknowledged_tasks_exist(record: &RunRecord) -> Vec<String> {
     let tasks = by_id(record);
-    let lost = record.acks.iter().filter_map(|ack| {
-        let text = format!("task {} ({} {}) was acknowledged", ack.id, ack.kind, ack.key);
-        match tasks.get(&ack.id) {
+    let lost = record.events.iter().filter_map(|event| {
+        let Event::Enqueued { task: id, kind, key: ack_key } = event else { return None };
+        let text = format!("task {id} ({kind} {ack_key}) was acknowledged");
+        match tasks.get(id) {
             None => Some(format!("{text} and does not exist")),
-            Some(task) if task.kind != ack.kind || key(task) != Some(ack.key.clone()) => {
+            Some(task) if task.kind != *kind || key(task).as_ref() != Some(ack_key) => {
                 Some(format!("{text}, but its id belongs to another task: {} {:?}", task.kind, key(task)))
             }
             Some(_) => None,
@@ -90,22 +91,21 @@ fn failed_tasks_have_one_dead_letter(record: &RunRecord) -> Vec<String> {
     found
 }
 
-/// Each completed task has applied all its effects, and no other effect exists. The table of effects itself refuses a
-/// second effect with the same key.
+/// Each completed task has applied all its effects, and no other effect exists.
 fn effects_match_tasks(record: &RunRecord) -> Vec<String> {
-    let applied: HashSet<&str> = record.effects.iter().map(|(key, _)| key.as_str()).collect();
+    let applied = effects(record);
     let mut allowed = HashSet::new();
     let mut found = Vec::new();
     for task in &record.tasks {
         let (Some(kind), Some(key)) = (TestKind::named(&task.kind), key(task)) else { continue };
         for effect in kind.effects(&key) {
-            if task.status == "completed" && !applied.contains(effect.as_str()) {
+            if task.status == "completed" && !applied.contains_key(effect.as_str()) {
                 found.push(format!("task {} is completed without its effect {effect}", task.id));
             }
             allowed.insert(effect);
         }
     }
-    let unexpected = record.effects.iter().filter(|(key, _)| !allowed.contains(key));
+    let unexpected = applied.iter().filter(|(key, _)| !allowed.contains(**key));
     found.extend(
         unexpected.map(|(key, task)| format!("task {task} applied the effect {key}, which belongs to no task")),
     );
@@ -156,8 +156,8 @@ fn owners_complete_tasks(record: &RunRecord) -> Vec<String> {
         let owner = change.owner.as_deref().map(name_of).unwrap_or_default();
         *claims.entry((change.task, owner)).or_default() += 1;
     }
-    for event in &record.handler_events {
-        let HandlerEvent::Start(task, worker) = event else { continue };
+    for event in &record.events {
+        let Event::Start { task, worker } = event else { continue };
         let left = claims.entry((*task, worker)).or_default();
         *left -= 1;
         if *left < 0 {
@@ -213,8 +213,8 @@ fn crash_changes(record: &RunRecord) -> impl Iterator<Item = &Change> {
 /// so one kill may have come between.
 fn crashes_do_not_exceed_starts(record: &RunRecord) -> Vec<String> {
     let mut starts: HashMap<i64, u32> = HashMap::new();
-    for event in &record.handler_events {
-        if let HandlerEvent::Start(task, _) = event {
+    for event in &record.events {
+        if let Event::Start { task, .. } = event {
             *starts.entry(*task).or_default() += 1;
         }
     }
@@ -230,23 +230,23 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
     let mut saved: HashMap<i64, u32> = HashMap::new();
     let mut expected: HashMap<&str, u32> = HashMap::new();
     let mut found = Vec::new();
-    for event in &record.handler_events {
+    for event in &record.events {
         match event {
-            HandlerEvent::Saved(task, step) => {
+            Event::Saved { task, step } => {
                 let furthest = saved.entry(*task).or_default();
                 *furthest = (*furthest).max(*step);
             }
-            HandlerEvent::LookUp(task, lookup) => {
+            Event::LookUp { task, lookup } => {
                 expected.insert(lookup, saved.get(task).copied().unwrap_or(0));
             }
-            HandlerEvent::Resumed(task, lookup, step) => match expected.get(lookup.as_str()) {
+            Event::Resumed { task, lookup, step } => match expected.get(lookup.as_str()) {
                 Some(furthest) if step >= furthest => {}
                 Some(furthest) => {
                     found.push(format!("task {task} resumed after step {step}, but step {furthest} was acknowledged"));
                 }
                 None => found.push(format!("task {task} resumed after step {step} without a lookup")),
             },
-            HandlerEvent::Start(..) => {}
+            Event::Enqueued { .. } | Event::Refused { .. } | Event::Start { .. } | Event::Effect { .. } => {}
         }
     }
     let orphans = record
@@ -255,6 +255,15 @@ fn checkpoints_survive(record: &RunRecord) -> Vec<String> {
         .filter(|id| record.tasks.iter().find(|task| task.id == **id).is_none_or(is_terminal));
     found.extend(orphans.map(|task| format!("checkpoints of task {task} are left, which has ended or does not exist")));
     found
+}
+
+/// Returns the effects by key, each with a task that applied it.
+pub(crate) fn effects(record: &RunRecord) -> BTreeMap<&str, i64> {
+    let effects = record.events.iter().filter_map(|event| match event {
+        Event::Effect { task, key } => Some((key.as_str(), *task)),
+        _ => None,
+    });
+    effects.collect()
 }
 
 fn is_terminal(task: &Task) -> bool {
