@@ -10,7 +10,7 @@ use clap::builder::Styles;
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::commands;
-use crate::settings::{Flags, Raw, keys};
+use crate::settings::{Flags, keys};
 
 const LONG_ABOUT: &str = "\
 Find duplicate files, load JSONL into SQLite, and run tasks and messages durably.
@@ -180,9 +180,7 @@ impl Args {
     /// Returns the settings that global options give.
     pub(crate) fn flags(&self) -> Flags {
         let mut flags = Flags { config: self.config.clone(), ..Flags::default() };
-        if let Some(path) = &self.db {
-            flags.values.insert(keys::DATABASE.name, ("--db", Raw::One(path.clone().into_os_string())));
-        }
+        flags.add(&keys::DATABASE, "--db", self.db.as_ref().map(|path| path.as_os_str()));
         flags
     }
 }

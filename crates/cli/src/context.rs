@@ -55,7 +55,7 @@ impl Context {
 }
 
 pub(crate) fn store_options(settings: &Settings) -> StoreOptions {
-    Store::options().durability(settings.durability).busy_timeout(settings.busy_timeout)
+    Store::options().durability(settings.store.durability).busy_timeout(settings.store.busy_timeout)
 }
 
 /// Commands that create a database, for the error that there is none.

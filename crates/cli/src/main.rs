@@ -13,6 +13,7 @@ mod output;
 mod run;
 mod settings;
 mod signals;
+mod units;
 
 use std::process::ExitCode;
 

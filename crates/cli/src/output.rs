@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 /// Formats a path as text: bytes that are not UTF-8 and characters that could control a terminal are escaped.
 pub(crate) use gristmill_store::display_path as path;
-use gristmill_store::{UtcTime, is_invisible};
+use gristmill_store::is_invisible;
 use serde::Serialize;
 
 use crate::error::{Error, Outcome};
@@ -138,91 +138,6 @@ fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> S
     text
 }
 
-/// Formats a time in UTC, without its fraction of a second.
-pub(crate) fn time(time: UtcTime) -> String {
-    time.to_string().chars().take(19).collect()
-}
-
-pub(crate) fn utc(at: UtcTime) -> String {
-    format!("{} UTC", time(at))
-}
-
-/// Converts the modification time of a file.
-pub(crate) fn file_time(nanoseconds: i64) -> UtcTime {
-    UtcTime::from_micros(nanoseconds.div_euclid(1_000))
-}
-
-/// Formats a number with its noun: `1 file`, `2 files`.
-pub(crate) fn plural(count: u64, noun: &str) -> String {
-    format!("{count} {}", noun_for(count, noun))
-}
-
-/// Formats a number that may be large with its noun: `1,234 files`.
-pub(crate) fn count_of(count: u64, noun: &str) -> String {
-    format!("{} {}", thousands(count), noun_for(count, noun))
-}
-
-fn noun_for(count: u64, noun: &str) -> String {
-    match noun.strip_suffix('y') {
-        _ if count == 1 => noun.to_owned(),
-        Some(stem) if !stem.ends_with(['a', 'e', 'o']) => format!("{stem}ies"),
-        _ => format!("{noun}s"),
-    }
-}
-
-/// Formats a number of bytes with one decimal: `8.3 MiB`.
-pub(crate) fn bytes(number: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if number < 1_024 {
-        return format!("{number} B");
-    }
-    let mut value = number as f64 / 1_024.0;
-    let mut unit = 0;
-    // 1,023.95 and more would be rounded to 1024.0.
-    while value >= 1_023.95 && unit + 1 < UNITS.len() {
-        value /= 1_024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"EiB"))
-}
-
-/// Formats a duration with tenths of a second below a minute: `3.2 s`, `4:05 min`, `2:10 h`.
-pub(crate) fn format_duration(seconds: f64) -> String {
-    if seconds < 60.0 { format!("{seconds:.1} s") } else { format_seconds(seconds as u64) }
-}
-
-/// Formats the time since `then` with its largest unit: `42s`, `5m`, `3h`, `2d`.
-pub(crate) fn age(then: UtcTime, now: UtcTime) -> String {
-    match now.since(then).as_secs() {
-        seconds @ 0..60 => format!("{seconds}s"),
-        seconds @ 60..3_600 => format!("{}m", seconds / 60),
-        seconds @ 3_600..86_400 => format!("{}h", seconds / 3_600),
-        seconds => format!("{}d", seconds / 86_400),
-    }
-}
-
-/// Formats whole seconds: `42 s`, `4:05 min`, `2:10 h`.
-pub(crate) fn format_seconds(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
-        _ => format!("{}:{:02} h", seconds / 3_600, seconds / 60 % 60),
-    }
-}
-
-/// Formats a number with commas between thousands: `1,234,567`.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// Escapes control characters, so that text from any source cannot control the terminal.
 pub(crate) fn sanitize(text: &str) -> String {
     escaped(text, &['\t'])
@@ -290,34 +205,6 @@ mod tests {
 
     fn cells(row: &[&str]) -> Vec<String> {
         row.iter().map(|&cell| cell.to_owned()).collect()
-    }
-
-    #[test]
-    fn nouns_follow_their_number() {
-        for (count, noun, expected) in
-            [(0, "copy", "0 copies"), (1, "copy", "1 copy"), (2, "day", "2 days"), (1_234, "file", "1,234 files")]
-        {
-            assert_eq!(count_of(count, noun), expected);
-        }
-    }
-
-    #[test]
-    fn durations_have_the_largest_fitting_unit() {
-        for (seconds, expected) in
-            [(0.04, "0.0 s"), (59.9, "59.9 s"), (60.0, "1:00 min"), (3_599.0, "59:59 min"), (7_260.0, "2:01 h")]
-        {
-            assert_eq!(format_duration(seconds), expected);
-        }
-    }
-
-    #[test]
-    fn ages_have_their_largest_unit() {
-        for (seconds, expected) in
-            [(-5, "0s"), (59, "59s"), (60, "1m"), (7_199, "1h"), (86_400, "1d"), (9_000_000, "104d")]
-        {
-            let now = UtcTime::from_micros(seconds * 1_000_000);
-            assert_eq!(age(UtcTime::from_micros(0), now), expected);
-        }
     }
 
     #[test]

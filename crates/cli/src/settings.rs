@@ -5,22 +5,19 @@
 
 pub(crate) mod consumers;
 mod file;
+pub(crate) mod format;
 pub(crate) mod keys;
 mod resolver;
 pub(crate) mod typed;
-pub(crate) mod value;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gristmill_store::Durability;
-use gristmill_store::catalog::Algorithm;
-
 pub(crate) use self::file::template;
 use self::keys::Key;
+pub(crate) use self::keys::{Amqp, Database, Exec, Import, Scan, Worker};
 use self::resolver::Resolver;
 use crate::error::Error;
 
@@ -31,6 +28,35 @@ pub(crate) enum Raw {
     Many(Vec<String>),
     /// A value of the file that is not a string, such as a number, as it is written there.
     Bare(String),
+}
+
+impl From<&OsStr> for Raw {
+    fn from(text: &OsStr) -> Self {
+        Raw::One(text.to_owned())
+    }
+}
+
+impl From<&String> for Raw {
+    fn from(text: &String) -> Self {
+        Raw::One(text.into())
+    }
+}
+
+impl From<&Vec<String>> for Raw {
+    fn from(items: &Vec<String>) -> Self {
+        Raw::Many(items.clone())
+    }
+}
+
+/// Shows the value in errors.
+impl std::fmt::Display for Raw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Raw::One(text) => write!(f, "{text:?}"),
+            Raw::Many(items) => write!(f, "{items:?}"),
+            Raw::Bare(text) => f.write_str(text),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,17 +75,23 @@ pub(crate) struct Flags {
     pub(crate) values: BTreeMap<&'static str, (&'static str, Raw)>,
 }
 
-#[derive(Clone, Debug)]
+impl Flags {
+    /// Adds the value of a flag, if it was given.
+    pub(crate) fn add(&mut self, key: &Key, flag: &'static str, value: Option<impl Into<Raw>>) {
+        if let Some(value) = value {
+            self.values.insert(key.name, (flag, value.into()));
+        }
+    }
+}
+
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) database: PathBuf,
     /// Whether the database has its default path, so that its folder is created if need be.
     pub(crate) database_by_default: bool,
-    pub(crate) durability: Durability,
-    pub(crate) busy_timeout: Duration,
+    pub(crate) store: Database,
     pub(crate) scan: Scan,
-    /// 0 means one for each core.
-    pub(crate) import_workers: usize,
-    pub(crate) import_exact_numbers: bool,
+    pub(crate) import: Import,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
     pub(crate) amqp: Amqp,
@@ -69,53 +101,6 @@ pub(crate) struct Settings {
     pub(crate) file_with_password: Option<PathBuf>,
     /// Every setting with its value and origin, for `config show`.
     pub(crate) resolved: Vec<ResolvedSetting>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Scan {
-    pub(crate) algorithm: Algorithm,
-    /// None lets the scanner choose.
-    pub(crate) workers: Option<usize>,
-    /// Maximum read rate in bytes per second.
-    pub(crate) io_limit: Option<u64>,
-    /// Folder whose subfolders become roots when a job asks for a scan of everything.
-    pub(crate) libraries: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Worker {
-    pub(crate) queues: Vec<String>,
-    pub(crate) lease: Duration,
-    pub(crate) shutdown: Duration,
-    pub(crate) max_crashes: u32,
-    pub(crate) keep_finished: Option<Duration>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Exec {
-    pub(crate) workers: usize,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) max_output: usize,
-    pub(crate) attempts: u32,
-    pub(crate) backoff_base: Duration,
-    pub(crate) backoff_cap: Duration,
-}
-
-#[derive(Clone)]
-pub(crate) struct Amqp {
-    /// Contain passwords: never print them.
-    pub(crate) uris: Vec<String>,
-    pub(crate) connect_within: Duration,
-    pub(crate) shutdown: Duration,
-    pub(crate) metrics: Option<SocketAddr>,
-    /// May contain a password: never print it.
-    pub(crate) management: Option<String>,
-}
-
-impl std::fmt::Debug for Amqp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Amqp").field("shutdown", &self.shutdown).finish_non_exhaustive()
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -134,38 +119,12 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
     let settings = Settings {
         database_by_default: resolver.resolved.iter().any(|setting| setting.origin == Origin::Default),
         database,
-        durability: resolver.durability()?,
-        busy_timeout: resolver.duration(&keys::BUSY_TIMEOUT, (Duration::ZERO, HOUR))?,
-        scan: Scan {
-            algorithm: resolver.algorithm()?,
-            workers: resolver.number_or(&keys::SCAN_WORKERS, "auto", 1..=1_024)?,
-            io_limit: resolver.rate_or_none(&keys::SCAN_IO_LIMIT)?,
-            libraries: resolver.folder_or_none(&keys::SCAN_LIBRARIES)?,
-        },
-        import_workers: resolver.number_or(&keys::IMPORT_WORKERS, "cores", 0..=32)?.unwrap_or(0),
-        import_exact_numbers: resolver.boolean(&keys::IMPORT_EXACT_NUMBERS)?,
-        worker: Worker {
-            queues: resolver.names(&keys::QUEUES)?,
-            lease: resolver.duration(&keys::LEASE, (Duration::from_millis(100), DAY))?,
-            shutdown: resolver.duration(&keys::SHUTDOWN, (Duration::ZERO, DAY))?,
-            max_crashes: resolver.count(&keys::MAX_CRASHES, 1_000)?,
-            keep_finished: resolver.duration_or(&keys::KEEP_FINISHED, "forever", Duration::ZERO)?,
-        },
-        exec: Exec {
-            workers: resolver.workers()?,
-            timeout: resolver.duration_or(&keys::EXEC_TIMEOUT, "none", MILLISECOND)?,
-            max_output: usize::try_from(resolver.size(&keys::EXEC_MAX_OUTPUT, 4 << 20)?).unwrap_or(4 << 20),
-            attempts: resolver.count(&keys::EXEC_ATTEMPTS, 1_000)?,
-            backoff_base: resolver.duration(&keys::EXEC_BACKOFF_BASE, (MILLISECOND, DAY))?,
-            backoff_cap: resolver.duration(&keys::EXEC_BACKOFF_CAP, (MILLISECOND, 30 * DAY))?,
-        },
-        amqp: Amqp {
-            uris: resolver.uris()?,
-            connect_within: resolver.duration(&keys::AMQP_CONNECT_WITHIN, (Duration::from_millis(100), DAY))?,
-            shutdown: resolver.duration(&keys::AMQP_SHUTDOWN, (Duration::ZERO, DAY))?,
-            metrics: resolver.address_or_none(&keys::AMQP_METRICS)?,
-            management: resolver.url_or_none(&keys::AMQP_MANAGEMENT)?,
-        },
+        store: Database::resolve(&mut resolver)?,
+        scan: Scan::resolve(&mut resolver)?,
+        import: Import::resolve(&mut resolver)?,
+        worker: Worker::resolve(&mut resolver)?,
+        exec: Exec::resolve(&mut resolver)?,
+        amqp: Amqp::resolve(&mut resolver)?,
         consumers: resolver.consumers()?,
         file_with_password: resolver.file_with_password()?,
         resolved: Vec::new(),
@@ -251,7 +210,8 @@ mod tests {
     fn refused(variable: &str, value: &str, expected: &str) {
         match with(&[(variable, value)]) {
             Err(Error::Setting(text)) => assert!(text.contains(expected), "{text}"),
-            other => panic!("{other:?}"),
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("{variable}={value} was accepted"),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::settings::consumers::QueueKind;
 use crate::settings::typed::Typed;
-use crate::settings::{Amqp, Raw, keys};
+use crate::settings::{Amqp, keys};
 use crate::signals::Listener;
 
 #[derive(Debug, clap::Args)]
@@ -25,9 +25,7 @@ pub(crate) struct BrokerArgs {
 impl BrokerArgs {
     /// Applies the URIs of the command line, which override variables and the settings file.
     pub(crate) fn apply(&self, context: &mut Context) {
-        if !self.uri.is_empty() {
-            context.flags.values.insert(keys::AMQP_URI.name, ("--uri", Raw::Many(self.uri.clone())));
-        }
+        context.flags.add(&keys::AMQP_URI, "--uri", Some(&self.uri).filter(|uris| !uris.is_empty()));
     }
 }
 

@@ -9,8 +9,9 @@ use serde_json::json;
 use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, path};
+use crate::output::path;
 use crate::settings::absolute;
+use crate::units::bytes;
 
 const HELP: &str = "\
 The copy is the database at the moment the command started, in one file without a WAL. It is checked and on disk \

@@ -12,7 +12,7 @@ use crate::args::Args;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::files;
-use crate::output::plural;
+use crate::units::plural;
 
 pub(crate) const COMPLETIONS: &str = "\
 Prints the script to standard output. Where to save it depends on the shell.

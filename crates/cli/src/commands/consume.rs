@@ -12,7 +12,6 @@ mod http;
 mod metadata;
 mod metrics;
 mod open_databases;
-mod policy;
 mod returning_counter;
 mod status;
 mod streams;
@@ -185,7 +184,7 @@ fn describe_start(chosen: &[consumers::Consumer], client: &Client) -> String {
             Action::Into { database, table } => format!("into table {table} of {}", database.display()),
         };
         let queue = format!("{}{}", one.queue, describe_position(one, stats.began_at));
-        match one.batch {
+        match one.batch() {
             Some((size, _)) => format!("{queue} {action} (batches of up to {size})"),
             None => format!("{queue} {action} ({} at a time)", stats.workers),
         }
@@ -269,45 +268,7 @@ fn build_consumer(
     store: Option<&Store>,
     control: &RunControl,
 ) -> Result<Consumer, Error> {
-    let mut consumer = Consumer::new(&one.queue, &one.name)
-        .retry(policy::retry(one, false))
-        .retry_in_place(policy::retry(one, true))
-        .store_position()
-        .workers(one.workers)
-        .prefetch(one.prefetch);
-    if let Some(event) = &one.event {
-        consumer = consumer.event(event);
-    }
-    if let Some(order) = &one.order_by {
-        consumer = consumer.order_by(order.clone());
-    }
-    if let Some((exchange, key)) = &one.dead_letters {
-        consumer = consumer.dead_letters(exchange, key);
-    }
-    if one.store_dead_letters {
-        consumer = consumer.store_dead_letters();
-    }
-    // The table stores the ids of its rows itself.
-    let is_into = matches!(one.action, Action::Into { .. });
-    if let Some(window) = one.dedup_window.filter(|_| !is_into) {
-        consumer = consumer.dedup_window(window);
-    }
-    if let Some(count) = one.max_starts {
-        consumer = consumer.max_starts(count);
-    }
-    if let Some(limit) = one.consumer_timeout {
-        consumer = consumer.consumer_timeout(limit);
-    }
-    if let Some(offset) = &one.offset {
-        consumer = consumer.offset(offset.clone());
-    }
-    if one.rewind {
-        consumer = consumer.rewind();
-    }
-    if one.exclusive {
-        consumer = consumer.exclusive();
-    }
-    with_action(consumer, one, settings, store, control)
+    with_action(one.for_client(), one, settings, store, control)
 }
 
 fn with_action(
@@ -340,7 +301,7 @@ fn with_action(
             .prefetch(if one.prefetch == 0 { BATCH_PREFETCH } else { one.prefetch })
             .handle(move |delivery| writer.clone().write(delivery))
     };
-    let batch = one.batch.map(|(size, linger)| BatchOptions { size, linger, parallel: one.workers.max(1) });
+    let batch = one.batch().map(|(size, linger)| BatchOptions { size, linger, parallel: one.workers.max(1) });
     Ok(match &one.action {
         Action::Exec(words) => {
             let timeout = one.timeout.or(settings.exec.timeout);

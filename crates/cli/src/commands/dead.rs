@@ -15,7 +15,8 @@ use super::{dead_letter_id, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, plural, time, utc};
+use crate::output::Output;
+use crate::units::{plural, time, utc};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:

@@ -11,8 +11,9 @@ use super::root_paths::with_path;
 use crate::context::{CREATED_BY_ANY, Context, require_database, store_options};
 use crate::error::{Error, Outcome};
 use crate::hints::shell_word;
-use crate::output::{Output, bytes, path as path_text, plural};
+use crate::output::{Output, path as path_text};
 use crate::settings::Settings;
+use crate::units::{bytes, plural};
 
 const HELP: &str = "\
 Checks the database file, leases of dead workers, and the permissions of files. `gristmill verify` checks the \

@@ -15,9 +15,10 @@ use serde_json::json;
 
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
-use crate::output::{note, plural};
-use crate::settings::{absolute, value};
+use crate::output::note;
+use crate::settings::absolute;
 use crate::signals::Listener;
+use crate::units::{self, plural};
 
 const HELP: &str = "\
 A task is on disk when this command reports it as queued. `gristmill worker` runs tasks of the kind exec; tasks of \
@@ -122,7 +123,7 @@ enum When {
 
 fn when(text: &str) -> Result<When, String> {
     let span = text.strip_prefix("in ").unwrap_or(text);
-    if let Some(span) = value::duration(span) {
+    if let Some(span) = units::duration(span) {
         return Ok(When::In(span));
     }
     let timestamp = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond);
@@ -138,8 +139,8 @@ fn when(text: &str) -> Result<When, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let found = value::duration(text).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| format!("expected: more than 0s, written as {}", value::DURATIONS))
+    let found = units::duration(text).filter(|duration| !duration.is_zero());
+    found.ok_or_else(|| format!("expected: more than 0s, written as {}", units::DURATIONS))
 }
 
 fn priority(text: &str) -> Result<i32, String> {
@@ -432,7 +433,7 @@ mod tests {
     fn check_when(text: &str, expected: Option<&str>) {
         let found = when(text).ok().map(|when| match when {
             When::At(time) => time.to_string(),
-            When::In(span) => value::show_duration(span),
+            When::In(span) => units::show_duration(span),
         });
         assert_eq!(found.as_deref(), expected, "{text:?}");
     }

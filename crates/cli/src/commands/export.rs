@@ -13,8 +13,9 @@ use serde_json::json;
 use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, count_of, format_duration, format_seconds, path};
+use crate::output::path;
 use crate::signals::Listener;
+use crate::units::{bytes, count_of, format_duration, format_seconds};
 
 const HELP: &str = "\
 Each row becomes a line, in the order of the rows in the table. Keys are the names of the columns, and each line has \

@@ -19,9 +19,10 @@ use self::summary::ImportSummaryView;
 use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, count_of, path, sanitize, thousands};
-use crate::settings::{Raw, keys};
+use crate::output::{path, sanitize};
+use crate::settings::keys;
 use crate::signals::Listener;
+use crate::units::{bytes, count_of, thousands};
 
 const HELP: &str = "\
 Files: each file becomes a table named after it (map-moons.jsonl becomes map_moons); --table loads all files into one \
@@ -226,10 +227,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     if let Some(Command::Stats { database }) = &args.command {
         return show_stats(database, context);
     }
-    if let Some(text) = &args.workers {
-        let key = &keys::IMPORT_WORKERS;
-        context.flags.values.insert(key.name, ("--workers", Raw::One(text.into())));
-    }
+    context.flags.add(&keys::IMPORT_WORKERS, "--workers", args.workers.as_ref());
     let target = match (&args.into, args.dry_run, args.validate) {
         (Some(path), true, _) => Target::Preview(path.clone()),
         (Some(path), _, _) => Target::Database(path.clone()),
@@ -298,8 +296,8 @@ fn options(args: &Args, context: &Context) -> Result<ImportOptions, Error> {
     }
     let settings = context.settings()?;
     let mut options = ImportOptions::default();
-    options.workers = settings.import_workers;
-    options.exact_numbers = args.exact_numbers || settings.import_exact_numbers;
+    options.workers = settings.import.workers.unwrap_or(0);
+    options.exact_numbers = args.exact_numbers || settings.import.exact_numbers;
     options.existing = match (args.replace, args.append, args.upsert) {
         (true, _, _) => ExistingTable::Replace,
         (_, true, _) => ExistingTable::Append,

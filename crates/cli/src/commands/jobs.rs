@@ -23,7 +23,8 @@ use super::{dead, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, age, plural};
+use crate::output::Output;
+use crate::units::{age, plural};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:

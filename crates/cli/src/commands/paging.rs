@@ -10,7 +10,7 @@ use gristmill_store::Page;
 use gristmill_store::jobs::MAX_PAGE;
 
 use crate::error::Error;
-use crate::output::thousands;
+use crate::units::thousands;
 
 /// A position in a list, as `next_cursor` of a page states it.
 pub(crate) trait Cursor: FromStr<Err = String> + Clone + Send + Sync + 'static {

@@ -20,10 +20,10 @@ use super::amqp_common::{self, BrokerArgs};
 use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{count_of, format_duration, note, thousands};
-use crate::settings::consumers::{DECLARE, queue_kind};
+use crate::output::note;
+use crate::settings::consumers::{ARGUMENTS, DECLARE, QUEUE_KINDS};
 use crate::settings::typed::{self, Typed};
-use crate::settings::value::{self, DURATIONS};
+use crate::units::{self, DURATIONS, count_of, format_duration, thousands};
 
 const HELP: &str = "\
 Each line of standard input is a message, without its line end; empty lines are skipped. Each FILE is one message with \
@@ -132,13 +132,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerArgs,
 
-    /// Declare the queue if it does not exist: quorum, classic or stream
-    #[arg(long, value_name = "KIND", requires = "queue", help_heading = "Broker options")]
+    #[arg(long, value_name = "KIND", requires = "queue", help = DECLARE.help, help_heading = "Broker options")]
     declare: Option<String>,
 
-    /// With --declare: set an argument of the queue, such as max-length=1000, single-active-consumer=true,
-    /// delivery-limit=20, max-priority=5 or x-other:int=3; repeatable
-    #[arg(long, value_name = "NAME=VALUE", requires = "declare", value_parser = typed::argument, help_heading = "Broker options")]
+    #[arg(long, value_name = "NAME=VALUE", requires = "declare", value_parser = typed::argument,
+          help = ARGUMENTS.help, help_heading = "Broker options")]
     argument: Vec<Typed>,
 
     /// Allow this many unconfirmed messages at once, 1 to 100000
@@ -157,11 +155,11 @@ fn timestamp(text: &str) -> Result<u64, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    value::duration(text).ok_or_else(|| format!("expected: {DURATIONS}"))
+    units::duration(text).ok_or_else(|| format!("expected: {DURATIONS}"))
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
-    let found = value::duration(text).filter(|duration| !duration.is_zero());
+    let found = units::duration(text).filter(|duration| !duration.is_zero());
     found.ok_or_else(|| format!("expected: more than 0s, written as {DURATIONS}"))
 }
 
@@ -242,8 +240,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 impl Args {
     fn declared(&self, queue: &str) -> Result<Queue, Error> {
         let Some(text) = &self.declare else { return Ok(Queue::existing(queue)) };
-        match queue_kind(text) {
-            Some(kind) => Ok(amqp_common::queue(queue, Some(kind), &self.argument)),
+        match QUEUE_KINDS.iter().find(|(word, _)| word == text) {
+            Some((_, kind)) => Ok(amqp_common::queue(queue, Some(*kind), &self.argument)),
             None => {
                 let expected = DECLARE.expected;
                 Err(Error::Setting(format!("--declare is {text:?}, which is not allowed\n\nexpected: {expected}")))
@@ -296,7 +294,7 @@ fn start_progress(counts: &Arc<PublishCounts>, quiet: bool) -> ProgressReporter 
         let mut parts = vec![
             Segment(9, format!("{} published", thousands(published))),
             Segment(8, format!("{}/s", thousands(rate.rate(published) as u64))),
-            Segment(6, crate::output::bytes(counts.bytes.load(Relaxed))),
+            Segment(6, units::bytes(counts.bytes.load(Relaxed))),
         ];
         if failed > 0 {
             parts.push(Segment(7, format!("{} failed", thousands(failed))));

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::value_parsers::timestamp;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{count_of, utc};
+use crate::units::{count_of, utc};
 
 const HELP: &str = "\
 A file or folder that a scan no longer finds stays in the catalog, marked as missing, with its hash: if it comes back, \

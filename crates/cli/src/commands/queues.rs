@@ -13,8 +13,9 @@ use super::amqp_common::{self, BrokerArgs};
 use super::management::Management;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{Output, thousands};
+use crate::output::Output;
 use crate::settings::{Settings, consumers};
+use crate::units::thousands;
 
 const HELP: &str = "\
 Each queue is listed with its dead queue, QUEUE.dead, and its retry queues, QUEUE.retry.MILLISECONDS, if they exist.

@@ -16,7 +16,8 @@ use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::files;
-use crate::output::{bytes, path};
+use crate::output::path;
+use crate::units::bytes;
 
 const HELP: &str = "\
 The report is one file that runs no script and loads nothing, so it can be mailed and archived. An earlier report is \

@@ -11,7 +11,8 @@ use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, bytes, count_of, file_time, note, path, sanitize, thousands, time};
+use crate::output::{Output, note, path, sanitize};
+use crate::units::{bytes, count_of, file_time, thousands, time};
 
 const HELP: &str = "\
 A root is a folder you have scanned, with everything below it. Without a subcommand, the roots are listed.

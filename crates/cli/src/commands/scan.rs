@@ -20,7 +20,7 @@ use super::value_parsers::{size, timestamp};
 use crate::context::{Context, open_or_create, store_options};
 use crate::error::{Error, Outcome};
 use crate::output::{note, path};
-use crate::settings::{Raw, keys};
+use crate::settings::keys;
 use crate::signals::Listener;
 
 const HELP: &str = "\
@@ -164,15 +164,9 @@ impl From<Mode> for ScanMode {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
-    for (key, flag, given) in [
-        (&keys::SCAN_HASH, "--hash", &args.hash),
-        (&keys::SCAN_WORKERS, "--workers", &args.workers),
-        (&keys::SCAN_IO_LIMIT, "--io-limit", &args.io_limit),
-    ] {
-        if let Some(text) = given {
-            context.flags.values.insert(key.name, (flag, Raw::One(text.into())));
-        }
-    }
+    context.flags.add(&keys::SCAN_HASH, "--hash", args.hash.as_ref());
+    context.flags.add(&keys::SCAN_WORKERS, "--workers", args.workers.as_ref());
+    context.flags.add(&keys::SCAN_IO_LIMIT, "--io-limit", args.io_limit.as_ref());
     let settings = context.settings()?;
     let options = ScanOptions {
         mode: args.mode.into(),

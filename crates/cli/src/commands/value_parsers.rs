@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 
-use crate::settings::value::{self, DURATIONS, SIZE};
+use crate::units::{self, DURATIONS, SIZE};
 
 /// Parses a size. A number without a unit is in bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    let size = value::size(text).or_else(|| text.parse().ok());
+    let size = units::size(text).or_else(|| text.parse().ok());
     size.ok_or_else(|| format!("expected: {SIZE}, or a number of bytes"))
 }
 
@@ -15,7 +15,7 @@ pub(super) fn timestamp(text: &str) -> Result<Timestamp, String> {
     let expected = format!(
         "expected: a date such as 2026-01-31 (UTC), a time such as 2026-01-31T12:00:00Z, or a time ago: {DURATIONS}"
     );
-    if let Some(ago) = value::duration(text) {
+    if let Some(ago) = units::duration(text) {
         let ago = jiff::SignedDuration::try_from(ago).map_err(|_| expected.clone())?;
         return Timestamp::now().checked_sub(ago).map_err(|_| expected);
     }

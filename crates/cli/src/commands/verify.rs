@@ -6,7 +6,8 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, count_of, thousands};
+use crate::output::Output;
+use crate::units::{count_of, thousands};
 
 const HELP: &str = "\
 Checks that the catalog's records of files and folders are consistent with each other. Scanned folders are not read \

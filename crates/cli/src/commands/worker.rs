@@ -21,10 +21,10 @@ use super::to_object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{note, path, plural, utc};
-use crate::settings::value::show_duration;
-use crate::settings::{Raw, Settings, keys};
+use crate::output::{note, path};
+use crate::settings::{Settings, keys};
 use crate::signals::Listener;
+use crate::units::{plural, show_duration, utc};
 
 const HELP: &str = "\
 Runs tasks of the kind exec, which are commands. Tasks of other kinds wait for workers that you write; --once reports \
@@ -79,9 +79,7 @@ enum Event {
 }
 
 pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
-    if !args.queue.is_empty() {
-        context.flags.values.insert(keys::QUEUES.name, ("--queue", Raw::Many(args.queue)));
-    }
+    context.flags.add(&keys::QUEUES, "--queue", Some(&args.queue).filter(|queues| !queues.is_empty()));
     let settings = context.settings()?;
     let (events, event) = mpsc::channel();
     // Before the first claim, so that every signal leads to an orderly end.
@@ -238,7 +236,7 @@ fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
     let commands = exec::kind(exec::ExecSettings {
         workers: exec.workers,
         timeout: exec.timeout,
-        max_output: exec.max_output,
+        max_output: usize::try_from(exec.max_output).unwrap_or(usize::MAX),
         retry: Retry::exponential(exec.attempts, exec.backoff_base).max_delay(exec.backoff_cap),
         removed_env: withheld(),
     });

@@ -5,7 +5,7 @@
 use gristmill_amqp::FieldValue;
 use jiff::Timestamp;
 
-use super::value;
+use crate::units;
 
 const TYPES: &str = "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
 
@@ -49,9 +49,9 @@ impl Kind {
         let count = || text.parse::<i64>().ok().filter(|count| *count >= 0);
         Some(match self {
             Kind::Count => FieldValue::Int(count()?),
-            Kind::Size => FieldValue::Int(count().or_else(|| i64::try_from(value::size(text)?).ok())?),
+            Kind::Size => FieldValue::Int(count().or_else(|| i64::try_from(units::size(text)?).ok())?),
             Kind::Milliseconds => {
-                let duration = || i64::try_from(value::duration(text)?.as_millis()).ok();
+                let duration = || i64::try_from(units::duration(text)?.as_millis()).ok();
                 FieldValue::Int(count().or_else(duration)?)
             }
             Kind::Bool => FieldValue::Bool(text.parse().ok()?),

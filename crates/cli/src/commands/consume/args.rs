@@ -6,9 +6,9 @@ use super::super::amqp_common::BrokerArgs;
 use super::drain::DEFAULT_DRAIN_TIMEOUT;
 use crate::context::Context;
 use crate::error::Error;
-use crate::settings::consumers::{self, Consumer, Declared, Key};
-use crate::settings::value::{self, DURATIONS};
-use crate::settings::{Origin, Raw, Settings, keys};
+use crate::settings::consumers::{self, Consumer, ConsumerFlags, ConsumerOption, Declared};
+use crate::settings::{Raw, Settings, keys};
+use crate::units::{self, DURATIONS};
 
 const HELP: &str = "\
 With an action (--exec, --http, --enqueue or --into), run one consumer of QUEUE as the flags describe. Without an \
@@ -119,44 +119,8 @@ Examples:
                       gristmill consume [OPTIONS] [QUEUE]"
 )]
 pub(crate) struct Args {
-    /// Queue to consume; without an action: queue or name of consumers in the settings file
-    queue: Option<String>,
-
-    /// Run a command for each message; must be the last flag, all that follows belongs to the command
-    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, help_heading = "Action options")]
-    exec: Vec<String>,
-
-    /// POST each message to URL
-    #[arg(long, value_name = "URL", help_heading = "Action options")]
-    http: Option<String>,
-
-    /// With --http: pause on these statuses; any other failure makes a dead letter [default: 408,425,429,5xx]
-    #[arg(long, value_name = "STATUSES", help_heading = "Action options")]
-    http_retry_status: Option<String>,
-
-    /// Pass up to N messages at once to --exec or --http as JSON lines, 1 to 200
-    #[arg(long, value_name = "N", help_heading = "Action options", allow_hyphen_values = true)]
-    batch: Option<String>,
-
-    /// With --batch: wait this long for a batch to fill [default: 1s]
-    #[arg(long, value_name = "DURATION", help_heading = "Action options")]
-    linger: Option<String>,
-
-    /// Enqueue a task of this kind for each message
-    #[arg(long, value_name = "KIND", help_heading = "Action options")]
-    enqueue: Option<String>,
-
-    /// With --enqueue: queue of the tasks, which decides which workers run them [default: default]
-    #[arg(long, value_name = "QUEUE", help_heading = "Action options")]
-    task_queue: Option<String>,
-
-    /// Insert each message into a table of this SQLite database; created if missing
-    #[arg(long, value_name = "DATABASE", help_heading = "Action options")]
-    into: Option<String>,
-
-    /// With --into: table to insert into; created if missing
-    #[arg(long, value_name = "TABLE", help_heading = "Action options")]
-    table: Option<String>,
+    #[command(flatten)]
+    consumer: ConsumerFlags,
 
     /// Exit when no message is left, instead of waiting for more
     #[arg(long)]
@@ -179,103 +143,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
 
-    /// Handle this many messages at once, 0 to 200. 1 keeps the order of the queue if this is its only consumer
-    /// (see single-active-consumer under --argument) [default: 0: 4 per core, 200 for --into and --enqueue]
-    #[arg(long, value_name = "NUMBER", help_heading = "Delivery options", allow_hyphen_values = true)]
-    workers: Option<String>,
-
-    /// Let the broker send at most this many messages ahead, 0 to 1000; fewer are sent if actions are slow or
-    /// messages large [default: 0: 10 per worker, at most 500]
-    #[arg(long, value_name = "NUMBER", help_heading = "Delivery options", allow_hyphen_values = true)]
-    prefetch: Option<String>,
-
-    /// Keep the order of messages with the same value of a header, or the same routing key
-    #[arg(long, value_name = "header:NAME|routing-key", help_heading = "Delivery options")]
-    order_by: Option<String>,
-
-    /// Limit the time of one attempt; for --into and --enqueue: the wait until the transaction of a message begins,
-    /// after which consuming pauses [default: setting exec.timeout, 1h; 30s for --http; none for --into and
-    /// --enqueue]
-    #[arg(long, value_name = "DURATION", help_heading = "Delivery options")]
-    timeout: Option<String>,
-
-    /// Try a message this often before it becomes a dead letter, 1 to 1000 [default: 12; 5 if retried in place]
-    #[arg(long, value_name = "NUMBER", help_heading = "Retry options", allow_hyphen_values = true)]
-    attempts: Option<String>,
-
-    /// Wait this long after the first failed attempt; the delay doubles with each further one, up to 1h, and is
-    /// rounded up (see below) [default: 1m; 1s if retried in place]
-    #[arg(long, value_name = "DURATION", help_heading = "Retry options")]
-    retry_delay: Option<String>,
-
-    /// Limit the sum of all retry delays of a message; allows as many attempts as fit
-    #[arg(long, value_name = "DURATION", help_heading = "Retry options")]
-    retry_for: Option<String>,
-
-    /// Publish dead letters to this existing exchange, or with :QUEUE to this existing queue [default: QUEUE.dead,
-    /// which is declared]
-    #[arg(long, value_name = "EXCHANGE[:KEY]", help_heading = "Retry options")]
-    dead_letters: Option<String>,
-
-    /// Also store dead letters in the database, for `gristmill dead`
-    #[arg(long, help_heading = "Retry options")]
-    store_dead_letters: bool,
-
-    /// Skip a message whose id was handled with success within this time
-    #[arg(long, value_name = "DURATION", help_heading = "Delivery options")]
-    dedup_window: Option<String>,
-
-    /// Restart a message whose process ended before the message was finished at most this often, 1 to 1000000;
-    /// counted in the database [default: 15]
-    #[arg(
-        long,
-        alias = "max-deliveries",
-        value_name = "NUMBER",
-        help_heading = "Delivery options",
-        allow_hyphen_values = true
-    )]
-    max_starts: Option<String>,
-
-    /// Expect the broker to wait this long for an acknowledgement (its consumer_timeout), or none; a longer
-    /// --timeout causes a warning [default: 30m]
-    #[arg(long, value_name = "DURATION", help_heading = "Delivery options")]
-    consumer_timeout: Option<String>,
-
     #[command(flatten)]
     broker: BrokerArgs,
-
-    /// Declare the queue if it does not exist: quorum, classic or stream
-    #[arg(long, value_name = "KIND", help_heading = "Broker options")]
-    declare: Option<String>,
-
-    /// With --declare: set an argument of the queue, such as max-length=1000, single-active-consumer=true,
-    /// delivery-limit=20, max-priority=5 or x-other:int=3; repeatable
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Broker options")]
-    argument: Vec<String>,
-
-    /// Bind the queue to an existing exchange; repeatable
-    #[arg(long, value_name = "EXCHANGE:KEY", help_heading = "Broker options")]
-    bind: Vec<String>,
-
-    /// Start at this offset the first time; later runs resume where the last one ended [default: next]
-    #[arg(long, value_name = "first|last|next|NUMBER", help_heading = "Stream options", allow_hyphen_values = true)]
-    offset: Option<String>,
-
-    /// Start at --offset even if a position is stored
-    #[arg(long, help_heading = "Stream options")]
-    rewind: bool,
-
-    /// Be the only consumer of the queue; the broker enforces this for classic queues only
-    #[arg(long, help_heading = "Broker options")]
-    exclusive: bool,
-
-    /// Name the consumer in logs, in statistics and at the broker [default: the name of the queue]
-    #[arg(long, help_heading = "Broker options")]
-    name: Option<String>,
-
-    /// Label the messages with this text in statistics
-    #[arg(long, value_name = "TEXT", help_heading = "Broker options")]
-    event: Option<String>,
 }
 
 /// Limits after which consuming ends without a signal.
@@ -289,19 +158,14 @@ impl Args {
     /// Applies the flags that override settings.
     pub(super) fn apply(&self, context: &mut Context) {
         self.broker.apply(context);
-        for (key, flag, value) in
-            [(&keys::AMQP_SHUTDOWN, "--shutdown", &self.shutdown), (&keys::AMQP_METRICS, "--metrics", &self.metrics)]
-        {
-            if let Some(text) = value {
-                context.flags.values.insert(key.name, (flag, Raw::One(text.into())));
-            }
-        }
+        context.flags.add(&keys::AMQP_SHUTDOWN, "--shutdown", self.shutdown.as_ref());
+        context.flags.add(&keys::AMQP_METRICS, "--metrics", self.metrics.as_ref());
     }
 
     pub(super) fn limits(&self) -> Result<RunLimits, Error> {
         let read = |flag: &str, text: &Option<String>| {
             let Some(text) = text else { return Ok(None) };
-            let limit = value::duration(text).filter(|limit| !limit.is_zero());
+            let limit = units::duration(text).filter(|limit| !limit.is_zero());
             limit.map(Some).ok_or_else(|| {
                 Error::Setting(format!(
                     "{flag} is {text:?}, which is not allowed\n\nexpected: more than 0s, written as {DURATIONS}"
@@ -313,21 +177,20 @@ impl Args {
     }
 
     pub(super) fn choose(&self, settings: &Settings) -> Result<Vec<Consumer>, Error> {
-        let from_flags = self.declared();
-        let has_action = !self.exec.is_empty() || self.http.is_some() || self.enqueue.is_some() || self.into.is_some();
-        if has_action {
-            return Ok(vec![consumers::resolve(&from_flags, "the command line")?]);
+        let ConsumerFlags(from_flags) = &self.consumer;
+        if consumers::have_action(from_flags) {
+            return Ok(vec![consumers::resolve(from_flags, "the command line")?]);
         }
+        fn value<'a>(of: &'a Declared, option: &ConsumerOption) -> Option<&'a Raw> {
+            of.get(option.name).map(|(raw, _)| raw)
+        }
+        let queue = value(from_flags, &consumers::QUEUE);
         let is_selected = |one: &&Declared| {
-            let text = |key: &Key| one.get(key.name).map(|(raw, _)| raw.clone());
-            self.queue.as_ref().is_none_or(|queue| {
-                let queue = Raw::One(queue.into());
-                text(&consumers::QUEUE).as_ref() == Some(&queue) || text(&consumers::NAME) == Some(queue)
-            })
+            queue.is_none() || value(one, &consumers::QUEUE) == queue || value(one, &consumers::NAME) == queue
         };
         let selected: Vec<&Declared> = settings.consumers.iter().filter(is_selected).collect();
         if selected.is_empty() {
-            return Err(self.no_consumer_error(settings));
+            return Err(no_consumer_error(queue, settings));
         }
         let with_flags = |one: &&Declared| {
             let mut one = (*one).clone();
@@ -337,72 +200,19 @@ impl Args {
         };
         selected.iter().map(with_flags).collect()
     }
+}
 
-    fn no_consumer_error(&self, settings: &Settings) -> Error {
-        let actions = "choose one with --exec, --http, --enqueue or --into";
-        Error::Setting(match &self.queue {
-            Some(queue) if settings.consumers.is_empty() => {
-                format!("no action for the messages of {queue}; {actions}")
-            }
-            Some(queue) => format!(
-                "the settings file has no consumer with the queue or name {queue:?}; for an action without it, {actions}"
-            ),
-            None => "no queue given, and the settings file has no [[consumers]]; name a queue and an action, or write a settings \
-                     file with an example by `gristmill config init`"
-                .to_owned(),
-        })
-    }
-
-    /// Returns the settings of a consumer that are given by flags.
-    fn declared(&self) -> Declared {
-        let mut declared = Declared::new();
-        let texts = [
-            (&consumers::QUEUE, &self.queue),
-            (&consumers::NAME, &self.name),
-            (&consumers::EVENT, &self.event),
-            (&consumers::HTTP, &self.http),
-            (&consumers::BATCH, &self.batch),
-            (&consumers::LINGER, &self.linger),
-            (&consumers::ENQUEUE, &self.enqueue),
-            (&consumers::TASK_QUEUE, &self.task_queue),
-            (&consumers::INTO, &self.into),
-            (&consumers::TABLE, &self.table),
-            (&consumers::WORKERS, &self.workers),
-            (&consumers::PREFETCH, &self.prefetch),
-            (&consumers::ORDER_BY, &self.order_by),
-            (&consumers::TIMEOUT, &self.timeout),
-            (&consumers::ATTEMPTS, &self.attempts),
-            (&consumers::RETRY_DELAY, &self.retry_delay),
-            (&consumers::RETRY_FOR, &self.retry_for),
-            (&consumers::HTTP_RETRY_STATUS, &self.http_retry_status),
-            (&consumers::DEAD_LETTERS, &self.dead_letters),
-            (&consumers::DEDUP_WINDOW, &self.dedup_window),
-            (&consumers::MAX_STARTS, &self.max_starts),
-            (&consumers::CONSUMER_TIMEOUT, &self.consumer_timeout),
-            (&consumers::DECLARE, &self.declare),
-            (&consumers::OFFSET, &self.offset),
-        ];
-        for (key, text) in texts {
-            if let Some(text) = text {
-                declared.insert(key.name, (Raw::One(text.into()), Origin::Flag(key.flag)));
-            }
+fn no_consumer_error(queue: Option<&Raw>, settings: &Settings) -> Error {
+    let actions = "choose one with --exec, --http, --enqueue or --into";
+    Error::Setting(match queue {
+        Some(Raw::One(queue)) if settings.consumers.is_empty() => {
+            format!("no action for the messages of {}; {actions}", queue.display())
         }
-        for (key, given) in [
-            (&consumers::STORE_DEAD_LETTERS, self.store_dead_letters),
-            (&consumers::REWIND, self.rewind),
-            (&consumers::EXCLUSIVE, self.exclusive),
-        ] {
-            if given {
-                declared.insert(key.name, (Raw::Bare("true".to_owned()), Origin::Flag(key.flag)));
-            }
-        }
-        for (key, items) in
-            [(&consumers::EXEC, &self.exec), (&consumers::ARGUMENTS, &self.argument), (&consumers::BIND, &self.bind)]
-        {
-            if !items.is_empty() {
-                declared.insert(key.name, (Raw::Many(items.clone()), Origin::Flag(key.flag)));
-            }
-        }
-        declared
-    }
+        Some(queue) => format!(
+            "the settings file has no consumer with the queue or name {queue}; for an action without it, {actions}"
+        ),
+        None => "no queue given, and the settings file has no [[consumers]]; name a queue and an action, or write a settings \
+                 file with an example by `gristmill config init`"
+            .to_owned(),
+    })
 }

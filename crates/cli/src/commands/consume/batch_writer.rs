@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::open_databases::SinkTable;
 use crate::commands::enqueue;
 use crate::error::Error;
-use crate::settings::value::show_duration;
+use crate::units::show_duration;
 
 /// Limits of one commit: at most 500 messages, and no message waits for further ones.
 const COMMIT_LIMITS: BatchLimits = BatchLimits { max_messages: 500, linger: Duration::ZERO };

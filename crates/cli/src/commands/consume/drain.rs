@@ -14,8 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::returning_counter::ReturningCounter;
 use super::streams::StreamEnds;
 use super::supervisor::poll_ticks;
-use crate::output::{count_of, thousands};
-use crate::settings::value::show_duration;
+use crate::units::{count_of, show_duration, thousands};
 
 /// Queues count as drained after nothing has happened for this long.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::metadata::{FieldLimits, MessageField, message_fields, normalize_name, trace_headers};
 use crate::commands::environment::{HEADER_PREFIX, withheld};
 use crate::error::Error;
-use crate::settings::value::show_duration;
+use crate::units::show_duration;
 
 /// Limits of the environment variables; every supported system accepts larger environments.
 const FIELD_LIMITS: FieldLimits = FieldLimits { max_value: 32 << 10, max_total: 96 << 10 };

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::super::progress::{ProgressLine, ProgressReporter, Segment};
 use super::super::to_object;
 use crate::error::Error;
-use crate::output::{Output, count_of, format_duration, thousands, truncate};
+use crate::output::{Output, truncate};
+use crate::units::{count_of, format_duration, thousands};
 
 /// Characters of the reason of a pause in the progress line.
 const MAX_REASON_CHARS: usize = 60;

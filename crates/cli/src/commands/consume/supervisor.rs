@@ -13,7 +13,7 @@ use super::returning_counter::ReturningCounter;
 use crate::commands::amqp_common;
 use crate::error::Error;
 use crate::output::note;
-use crate::settings::value::show_duration;
+use crate::units::show_duration;
 
 /// Interval of the checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -7,7 +7,8 @@ use crate::commands::completeness::Completeness;
 use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, bytes as path_bytes, hex, path_text, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, file_time, path};
+use crate::output::path;
+use crate::units::{bytes, count_of, file_time};
 
 pub(super) struct DupesView {
     pub(super) groups: Groups,

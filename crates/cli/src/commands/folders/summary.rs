@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use crate::commands::paging::Slice;
 use crate::commands::root_paths::{RootPaths, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, file_time, path, thousands, utc};
+use crate::output::path;
+use crate::units::{bytes, count_of, file_time, thousands, utc};
 
 /// Groups of folders that are identical, or identical apart from entries that were not scanned.
 pub(super) struct IdenticalView<'a> {

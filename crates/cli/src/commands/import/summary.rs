@@ -5,7 +5,8 @@ use std::path::Path;
 use gristmill_jsonl::import::options::Target;
 use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
-use crate::output::{Output, bytes, count_of, format_duration, path, sanitize, thousands};
+use crate::output::{Output, path, sanitize};
+use crate::units::{bytes, count_of, format_duration, thousands};
 
 pub(super) struct ImportSummaryView<'a> {
     pub(super) summary: &'a ImportSummary,

@@ -10,7 +10,8 @@ use super::{Entry, Id, dead_letter_of, status};
 use crate::commands::to_object;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{Output, utc};
+use crate::output::Output;
+use crate::units::utc;
 
 pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
     match id {

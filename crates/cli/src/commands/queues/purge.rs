@@ -7,7 +7,7 @@ use super::super::confirm::{confirm, is_interactive};
 use super::failed;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::count_of;
+use crate::units::count_of;
 
 pub(super) const HELP: &str = "\
 Deletes the messages that are ready, for good. Messages that a consumer has received and not acknowledged are kept.

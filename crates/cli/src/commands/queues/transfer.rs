@@ -9,7 +9,8 @@ use super::failed;
 use super::filter::{self, Condition};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{count_of, note, thousands};
+use crate::output::note;
+use crate::units::{count_of, thousands};
 
 pub(super) const HELP: &str = "\
 Each message is published to TARGET and confirmed by the broker before it is removed from SOURCE. If the command is \

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gristmill_dedup::{ScanHandle, ScanPhase, ScanProgress};
 
 use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
-use crate::output::{bytes, count_of, format_seconds, thousands};
+use crate::units::{bytes, count_of, format_seconds, thousands};
 
 pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();

@@ -9,7 +9,8 @@ use crate::commands::completeness::Completeness;
 use crate::commands::root_paths::{bytes as non_utf8_bytes, path_text};
 use crate::error::Error;
 use crate::hints::Hints;
-use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands, utc};
+use crate::output::{path, sanitize};
+use crate::units::{bytes, count_of, format_duration, thousands, utc};
 
 pub(super) struct ScanSummaryView<'a> {
     pub(super) summary: &'a ScanSummary,

@@ -1,10 +1,8 @@
-//! Parsers of the values of consumer settings. They return none for text that is not allowed; `consumers` reports it.
-
-use std::time::Duration;
+//! Formats of the values that only consumers have.
 
 use gristmill_amqp::{Offset, OrderBy};
 
-use super::super::{MILLISECOND, value};
+use super::super::format::{Format, Invalid, list, text};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
@@ -12,6 +10,9 @@ pub(crate) enum QueueKind {
     Classic,
     Stream,
 }
+
+pub(crate) const QUEUE_KINDS: &[(&str, QueueKind)] =
+    &[("quorum", QueueKind::Quorum), ("classic", QueueKind::Classic), ("stream", QueueKind::Stream)];
 
 /// HTTP statuses: single ones such as `404`, or classes such as `5xx`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,11 @@ impl Default for HttpStatuses {
 }
 
 impl HttpStatuses {
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(super) fn format() -> Format<Self> {
+        read_only(Self::read)
+    }
+
+    fn read(text: &str) -> Option<Self> {
         let one = |text: &str| match text.trim() {
             "3xx" => Some(300..=399),
             "4xx" => Some(400..=499),
@@ -39,52 +44,59 @@ impl HttpStatuses {
     }
 }
 
-pub(super) fn name(text: &str) -> Option<String> {
+/// Texts that are only read, and never shown as a setting.
+fn read_only<T: 'static>(read: impl Fn(&str) -> Option<T> + 'static) -> Format<T> {
+    text(read, |_| String::new())
+}
+
+pub(super) fn name() -> Format<String> {
+    read_only(read_name)
+}
+
+fn read_name(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|name| (1..=255).contains(&name.len()) && !name.contains('\0'))
 }
 
-pub(super) fn positive_duration(text: &str) -> Option<Duration> {
-    value::duration(text).filter(|duration| *duration >= MILLISECOND)
+/// A program and its arguments.
+pub(super) fn command() -> Format<Vec<String>> {
+    let word = |word: &str| if word.contains('\0') { Err(Invalid::Value) } else { Ok(word.to_owned()) };
+    list(word).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
 }
 
-pub(super) fn order_by(text: &str) -> Option<OrderBy> {
-    match text.split_once(':') {
+pub(super) fn order_by() -> Format<OrderBy> {
+    read_only(|text| match text.split_once(':') {
         None if text == "routing-key" => Some(OrderBy::RoutingKey),
         Some(("header", name)) if !name.is_empty() => Some(OrderBy::Header(name.to_owned())),
         _ => None,
-    }
-}
-
-pub(crate) fn queue_kind(text: &str) -> Option<QueueKind> {
-    match text {
-        "quorum" => Some(QueueKind::Quorum),
-        "classic" => Some(QueueKind::Classic),
-        "stream" => Some(QueueKind::Stream),
-        _ => None,
-    }
-}
-
-pub(super) fn offset(text: &str) -> Option<Offset> {
-    Some(match text {
-        "first" => Offset::First,
-        "last" => Offset::Last,
-        "next" => Offset::Next,
-        number => Offset::Number(number.parse().ok()?),
     })
 }
 
-pub(super) fn dead_letter_target(text: &str) -> Option<(String, String)> {
-    let (exchange, key) = text.split_once(':').unwrap_or((text, ""));
-    match exchange {
-        // The default exchange, whose routing keys are names of queues.
-        "" => Some((String::new(), name(key)?)),
-        exchange => Some((name(exchange)?, key.to_owned())),
-    }
+pub(super) fn offset() -> Format<Offset> {
+    read_only(|text| {
+        Some(match text {
+            "first" => Offset::First,
+            "last" => Offset::Last,
+            "next" => Offset::Next,
+            number => Offset::Number(number.parse().ok()?),
+        })
+    })
+}
+
+/// Exchange and routing key.
+pub(super) fn dead_letter_target() -> Format<(String, String)> {
+    read_only(|text| {
+        let (exchange, key) = text.split_once(':').unwrap_or((text, ""));
+        match exchange {
+            // The default exchange, whose routing keys are names of queues.
+            "" => Some((String::new(), read_name(key)?)),
+            exchange => Some((read_name(exchange)?, key.to_owned())),
+        }
+    })
 }
 
 pub(super) fn binding(text: &str) -> Option<(String, String)> {
     let (exchange, key) = text.split_once(':')?;
-    Some((name(exchange)?, key.to_owned()))
+    Some((read_name(exchange)?, key.to_owned()))
 }
 
 pub(crate) fn url(text: &str) -> Option<String> {

@@ -5,22 +5,24 @@ use std::time::Duration;
 use gristmill_amqp::{DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE};
 use gristmill_pool::Retry;
 
-use crate::settings::consumers::Consumer;
+use super::Consumer;
 
 /// Upper bound of a retry delay, unless the first delay or `Retry-After` is longer.
 const MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 
-/// Returns the retry policy for messages that are retried in place, or for others. `retry_for` allows as many
-/// attempts as fit into its time; with `attempts`, the smaller number counts.
-pub(super) fn retry(one: &Consumer, in_place: bool) -> Retry {
-    let default = if in_place { DEFAULT_RETRY_IN_PLACE } else { DEFAULT_RETRY };
-    let delay = one.retry_delay.unwrap_or_else(|| default.without_jitter().delay(1));
-    let policy = |attempts| Retry::exponential(attempts, delay).max_delay(MAX_DELAY.max(delay));
-    match (one.attempts, one.retry_for) {
-        (attempts, None) => policy(attempts.unwrap_or(default.max_attempts())),
-        (attempts, Some(time)) => {
-            let fitting = attempts_within(policy(u32::MAX).without_jitter(), time);
-            policy(attempts.unwrap_or(u32::MAX).min(fitting))
+impl Consumer {
+    /// Returns the retry policy for messages that are retried in place, or for others. `retry_for` allows as many
+    /// attempts as fit into its time; with `attempts`, the smaller number counts.
+    pub(super) fn retry(&self, in_place: bool) -> Retry {
+        let default = if in_place { DEFAULT_RETRY_IN_PLACE } else { DEFAULT_RETRY };
+        let delay = self.retry_delay.unwrap_or_else(|| default.without_jitter().delay(1));
+        let policy = |attempts| Retry::exponential(attempts, delay).max_delay(MAX_DELAY.max(delay));
+        match (self.attempts, self.retry_for) {
+            (attempts, None) => policy(attempts.unwrap_or(default.max_attempts())),
+            (attempts, Some(time)) => {
+                let fitting = attempts_within(policy(u32::MAX).without_jitter(), time);
+                policy(attempts.unwrap_or(u32::MAX).min(fitting))
+            }
         }
     }
 }
