@@ -10,7 +10,7 @@ use std::time::Duration;
 const PREFETCH_WINDOW: Duration = Duration::from_millis(200);
 /// Approximate maximum of the bytes in prefetched bodies; one message may be larger.
 const MAX_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
-/// Maximum initial prefetch, until message sizes are known.
+/// Maximum initial prefetch, until message sizes are known, of handlers that take one message at a time.
 const MAX_INITIAL: u32 = 16;
 /// Weight of a new message in the mean size.
 const SIZE_WEIGHT: f64 = 1.0 / 16.0;
@@ -20,8 +20,11 @@ const MIN_SHRINK_FACTOR: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct AdaptivePrefetch {
+    /// Number of messages handled at a time.
     workers: u32,
     max_prefetch: u32,
+    /// Maximum initial prefetch, until message sizes are known.
+    max_initial: u32,
     bytes: Option<f64>,
     handler: Option<Duration>,
     /// Attempts measured before, and their total duration in nanoseconds.
@@ -30,8 +33,10 @@ pub(crate) struct AdaptivePrefetch {
 
 impl AdaptivePrefetch {
     pub(crate) fn new(sizing: &Sizing) -> Self {
-        let (workers, max_prefetch) = (sizing.workers as u32, u32::from(sizing.prefetch));
-        Self { workers, max_prefetch, bytes: None, handler: None, measured: (0, 0) }
+        let (workers, max_prefetch) = (sizing.messages() as u32, u32::from(sizing.prefetch));
+        // A batch must fit, or it would never be full.
+        let max_initial = if sizing.batch > 1 { max_prefetch } else { MAX_INITIAL };
+        Self { workers, max_prefetch, max_initial, bytes: None, handler: None, measured: (0, 0) }
     }
 
     /// Updates the mean message size.
@@ -57,7 +62,7 @@ impl AdaptivePrefetch {
         let first = match (self.handler, is_explicit) {
             (Some(_), _) => self.target(),
             (None, true) => self.limit_by_bytes(self.max_prefetch),
-            (None, false) => self.limit_by_bytes(self.with_reserve(0).min(self.max_prefetch).min(MAX_INITIAL)),
+            (None, false) => self.limit_by_bytes(self.with_reserve(0).min(self.max_prefetch).min(self.max_initial)),
         };
         first.clamp(1, u32::from(u16::MAX)) as u16
     }
@@ -106,7 +111,7 @@ mod tests {
     const MIB: usize = 1024 * 1024;
 
     fn adaptive(workers: usize, prefetch: u16) -> AdaptivePrefetch {
-        AdaptivePrefetch::new(&Sizing { workers, prefetch, is_explicit: false, queue: workers * 2 })
+        AdaptivePrefetch::new(&Sizing { workers, batch: 1, prefetch, is_explicit: false, queue: workers * 2 })
     }
 
     /// Target prefetch for a number of workers, a handler duration and a message size.

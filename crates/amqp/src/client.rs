@@ -3,10 +3,11 @@
 use crate::{
     browse,
     consumer::Consumer,
+    dedup::{self, Deduplicator},
     delivery::Delivery,
     dispatcher::{Dispatcher, Parts},
     error::Error,
-    handler_pool::{Deduplicator, HandlerPool},
+    handler_pool::HandlerPool,
     net::Channel,
     permissions::{self, MissingPermission, Permission},
     positions::{self, PositionWriter},
@@ -15,12 +16,12 @@ use crate::{
     republish::Republisher,
     starts::{self, StartStore, Starts},
     stats::{ClientStats, ConsumerView, Counters, StatsHandle},
+    store::MessageStore,
     topology::{self, Binding, Exchange, Queue, Topology},
     transfer::{self, Transfer, Transferred},
     uri::Endpoint,
     wire::method::{Incoming, Outgoing},
 };
-use gristmill_store::Store;
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -55,7 +56,7 @@ pub struct ClientBuilder {
     name: String,
     topology: Topology,
     consumers: Vec<Consumer>,
-    store: Option<Store>,
+    store: Option<Arc<dyn MessageStore>>,
     connect_timeout: Duration,
     confirm_timeout: Duration,
     max_in_flight: usize,
@@ -106,8 +107,8 @@ impl ClientBuilder {
 
     /// Sets the store for ids of handled messages, dead letters, stream positions and unfinished starts. Without a
     /// store, a message that crashes its process is redelivered without limit.
-    pub fn store(mut self, store: Store) -> Self {
-        self.store = Some(store);
+    pub fn store(mut self, store: impl MessageStore + 'static) -> Self {
+        self.store = Some(Arc::new(store));
         self
     }
 
@@ -179,7 +180,7 @@ impl ClientBuilder {
             let needed = Arc::new(topology.for_queue(&config.queue).merge(&config.dead_letter_topology));
             let config = Arc::new(config);
             let position = match self.store.as_ref().filter(|_| config.store_position) {
-                Some(store) => Some(PositionWriter::start(&config, store.clone(), &connection).await?),
+                Some(store) => Some(PositionWriter::start(&config, Arc::clone(store), &connection).await?),
                 None => None,
             };
             ready_signals.push(client.spawn_consumer(config, &needed, self.store.as_ref(), position)?);
@@ -226,7 +227,7 @@ impl Client {
         &mut self,
         config: Arc<crate::consumer::ConsumerConfig>,
         topology: &Arc<Topology>,
-        store: Option<&Store>,
+        store: Option<&Arc<dyn MessageStore>>,
         position: Option<(PositionWriter, Option<u64>)>,
     ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (pool, results) = HandlerPool::start(&config)?;
@@ -235,15 +236,13 @@ impl Client {
             counters.began_at.store(first.saturating_add(1), Relaxed);
         }
         let dedup = match (config.dedup_window, store) {
-            (Some(window), Some(store)) => {
-                Some(Arc::new(Deduplicator::new(store.clone(), format!("amqp:{}", config.queue), window)))
-            }
+            (Some(window), Some(store)) => Some(Arc::new(Deduplicator::new(Arc::clone(store), &config.queue, window))),
             _ => None,
         };
         if let Some(dedup) = &dedup {
-            self.background.push(tokio::spawn(prune_processed_ids(Arc::clone(dedup))).abort_handle());
+            self.background.push(tokio::spawn(dedup::prune(Arc::clone(dedup))).abort_handle());
         }
-        let starts = store.map(|store| StartStore::new(store.clone(), &config.queue, config.max_starts));
+        let starts = store.map(|store| StartStore::new(Arc::clone(store), &config.queue, config.max_starts));
         if let Some(starts) = &starts {
             self.background.push(tokio::spawn(starts::prune(starts.clone())).abort_handle());
         }
@@ -386,30 +385,6 @@ async fn redeclare(broker: ManagedConnection, topology: Topology) {
             declared = count;
         }
         connection.ended().await;
-    }
-}
-
-/// Deletes ids older than the deduplication window, periodically.
-async fn prune_processed_ids(dedup: Arc<Deduplicator>) {
-    const PRUNE_BATCH: usize = 5000;
-    let wait = (dedup.window / 4).clamp(Duration::from_secs(1), Duration::from_secs(600));
-    loop {
-        tokio::time::sleep(wait).await;
-        loop {
-            let dedup = Arc::clone(&dedup);
-            let pruned = move || {
-                dedup.release_pending()?;
-                dedup.store.processed_ids().prune(&dedup.scope, dedup.window, PRUNE_BATCH)
-            };
-            match tokio::task::spawn_blocking(pruned).await {
-                Ok(Ok(count)) if count == PRUNE_BATCH => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "cannot delete ids of old messages; retried later");
-                    break;
-                }
-                _ => break,
-            }
-        }
     }
 }
 

@@ -1,11 +1,10 @@
-//! Declares consumers, and resolves a declaration into the configuration that a consumer runs with.
+//! Declares consumers.
 
-use crate::{
-    delivery::Delivery,
-    republish::longest_retry_queue_name,
-    sizing::{Sizing, cores},
-    topology::{Binding, Exchange, Queue, Topology, check_name},
-};
+mod config;
+
+pub(crate) use config::ConsumerConfig;
+
+use crate::delivery::Delivery;
 use gristmill_pool::{Retry, TaskResult};
 use serde::de::DeserializeOwned;
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
@@ -37,9 +36,12 @@ pub struct Consumer {
     event: Option<String>,
     handler: Option<Handler>,
     workers: usize,
+    batch: usize,
+    linger: Duration,
     prefetch: usize,
     order: Option<OrderBy>,
     timeout: Option<Duration>,
+    start_timeout: Option<(Duration, String)>,
     retry: Option<Retry>,
     retry_in_place: Option<Retry>,
     probe_delay: (Duration, Duration),
@@ -53,7 +55,6 @@ pub struct Consumer {
     exclusive: bool,
     consumer_timeout: Option<Duration>,
     handler_timeout: Option<Duration>,
-    handler_records_starts: bool,
 }
 
 /// Key by which messages are kept in order.
@@ -81,13 +82,14 @@ pub enum Offset {
 
 type Future = Pin<Box<dyn std::future::Future<Output = TaskResult<()>> + Send>>;
 
-type AsyncHandler = dyn Fn(Delivery) -> Future + Send + Sync;
-type BlockingHandler = dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync;
+pub(crate) type AsyncHandler = dyn Fn(Delivery) -> Future + Send + Sync;
+pub(crate) type BatchHandler = dyn Fn(&[Delivery]) -> TaskResult<Vec<TaskResult<()>>> + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) enum Handler {
     Async(Arc<AsyncHandler>),
-    Blocking(Arc<BlockingHandler>),
+    /// Runs on threads. A blocking handler of single messages has batches of one.
+    Batch(Arc<BatchHandler>),
 }
 
 /// Default retry policy: twelve attempts, after 1, 2, 4 minutes and so on, up to an hour.
@@ -112,9 +114,12 @@ impl Consumer {
             event: None,
             handler: None,
             workers: 0,
+            batch: 1,
+            linger: Duration::ZERO,
             prefetch: 0,
             order: None,
             timeout: None,
+            start_timeout: None,
             retry: None,
             retry_in_place: None,
             probe_delay: DEFAULT_PROBE_DELAY,
@@ -128,7 +133,6 @@ impl Consumer {
             exclusive: false,
             consumer_timeout: Some(DEFAULT_CONSUMER_TIMEOUT),
             handler_timeout: None,
-            handler_records_starts: false,
         }
     }
 
@@ -144,6 +148,7 @@ impl Consumer {
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = TaskResult<()>> + Send + 'static,
     {
+        (self.batch, self.linger) = (1, Duration::ZERO);
         self.handler = Some(Handler::Async(Arc::new(move |delivery| Box::pin(handler(delivery)))));
         self
     }
@@ -163,11 +168,48 @@ impl Consumer {
     }
 
     /// Sets a blocking handler, which runs on its own threads.
-    pub fn handle_blocking<F>(mut self, handler: F) -> Self
+    pub fn handle_blocking<F>(self, handler: F) -> Self
     where
         F: Fn(&Delivery) -> TaskResult<()> + Send + Sync + 'static,
     {
-        self.handler = Some(Handler::Blocking(Arc::new(handler)));
+        self.handle_batch(1, Duration::ZERO, move |batch| Ok(batch.iter().map(&handler).collect()))
+    }
+
+    /// Sets a blocking handler of batches, which runs on its own threads. It gets up to `max` messages, at most 1,000,
+    /// and returns a result for each, in order; an error of the whole batch applies to each.
+    ///
+    /// A batch runs when a [worker](Self::workers) is free and the batch is full, or its first message has waited for
+    /// `linger`. With a `linger` of zero a batch has what arrived while the workers were busy. `workers` is the number
+    /// of batches that run at a time, one by default.
+    ///
+    /// Each message is settled by its own result, as by a handler of single messages. A panic or a wrong number of
+    /// results is an error of each message of the batch, and a [timeout](Self::timeout) applies to the batch. A message
+    /// that failed before, or may have crashed its process, is a batch of its own. With [`order_by`](Self::order_by) a
+    /// batch has at most one message of a key.
+    ///
+    /// ```
+    /// use gristmill_amqp::{Consumer, TaskError, TaskResult};
+    /// use std::time::Duration;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Click {
+    ///     page: String,
+    /// }
+    /// # fn insert<'a>(_: impl Iterator<Item = &'a Click>) -> Result<(), std::io::Error> { Ok(()) }
+    ///
+    /// let consumer = Consumer::new("clicks", "archive").handle_batch(500, Duration::from_millis(100), |batch| {
+    ///     let clicks: Vec<TaskResult<Click>> = batch.iter().map(|delivery| delivery.json()).collect();
+    ///     insert(clicks.iter().flatten()).map_err(TaskError::unavailable)?; // one transaction for all
+    ///     Ok(clicks.into_iter().map(|click| click.map(drop)).collect()) // invalid JSON is dead-lettered
+    /// });
+    /// # let _ = consumer;
+    /// ```
+    pub fn handle_batch<F>(mut self, max: usize, linger: Duration, handler: F) -> Self
+    where
+        F: Fn(&[Delivery]) -> TaskResult<Vec<TaskResult<()>>> + Send + Sync + 'static,
+    {
+        (self.batch, self.linger) = (max, linger);
+        self.handler = Some(Handler::Batch(Arc::new(handler)));
         self
     }
 
@@ -181,7 +223,8 @@ impl Consumer {
     }
 
     /// Sets how many messages are handled at a time, at most 200. The default, 0, is four per core. 1 keeps the queue's
-    /// order: a failed message is retried in place, and the next waits.
+    /// order: a failed message is retried in place, and the next waits. Of a [batch](Self::handle_batch) handler it is
+    /// the number of batches, which does not keep the order.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count;
         self
@@ -206,6 +249,13 @@ impl Consumer {
     /// Sets the maximum duration of an attempt; one that takes longer has failed and is retried.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// Sets how long a message waits while all workers are busy with [batches](Self::handle_batch). After that the sink
+    /// counts as unavailable: consuming pauses with the error `why`.
+    pub fn start_timeout(mut self, limit: Duration, why: impl Into<String>) -> Self {
+        self.start_timeout = Some((limit, why.into()));
         self
     }
 
@@ -263,13 +313,6 @@ impl Consumer {
         self
     }
 
-    /// Declares that the handler calls [`Delivery::record_starts`] when it begins to work on a message, for example
-    /// after collecting a batch. Otherwise a message is started when its handler is called.
-    pub fn handler_records_starts(mut self) -> Self {
-        self.handler_records_starts = true;
-        self
-    }
-
     /// Skips a message whose id was handled within this time. Needs a [store](crate::ClientBuilder::store).
     pub fn dedup_window(mut self, window: Duration) -> Self {
         self.dedup_window = Some(window);
@@ -308,194 +351,10 @@ impl Consumer {
         self.exclusive = true;
         self
     }
-
-    /// Checks the declaration, applies defaults, and adds its dead-letter exchange and queue to the topology.
-    pub(crate) fn resolve(&self, topology: &mut Topology, has_store: bool) -> Result<ConsumerConfig, String> {
-        check_name("queue", &self.queue)?;
-        check_name("queue", &longest_retry_queue_name(&self.queue))?;
-        check_name("consumer", &self.name)?;
-        let invalid = |what: &str| Err(format!("consumer {}: {what}", self.name));
-        let Some(handler) = self.handler.clone() else {
-            return invalid("no handler; set one with handle or handle_blocking");
-        };
-        if (self.dedup_window.is_some() || self.store_dead_letters) && !has_store {
-            return invalid("dedup_window and store_dead_letters need a store (ClientBuilder::store)");
-        }
-        if self.timeout.is_some_and(|limit| limit.is_zero()) {
-            return invalid("timeout is 0; omit it for no timeout");
-        }
-        if self.dedup_window.is_some_and(|window| window.is_zero()) {
-            return invalid("dedup_window is 0; expected: more than 0");
-        }
-        if self.exclusive && topology.queue(&self.queue).and_then(Queue::kind).is_some_and(|kind| kind != "classic") {
-            return invalid(
-                "only a classic queue can be consumed exclusively; use x-single-active-consumer for others",
-            );
-        }
-        if self.max_starts == 0 {
-            return invalid("max_starts is 0; expected: at least 1");
-        }
-        let Some(queue) = topology.queue(&self.queue) else {
-            return invalid(&format!("queue {} is not declared; declare it or use Queue::existing", self.queue));
-        };
-        if let Some(kind) = queue.kind().filter(|kind| self.rewind && *kind != "stream") {
-            return invalid(&format!("--rewind needs a stream; queue {} is a {kind} queue", self.queue));
-        }
-        let is_stream = match (queue.kind(), &self.offset) {
-            (Some("stream"), _) => true,
-            (Some(kind), Some(_)) => {
-                return invalid(&format!("an offset needs a stream; queue {} is a {kind} queue", self.queue));
-            }
-            (Some(_), None) => false,
-            (None, offset) => offset.is_some(),
-        };
-        if self.store_position && is_stream && !has_store {
-            return invalid(&format!(
-                "queue {} is a stream, whose position needs a store; set one with ClientBuilder::store",
-                self.queue
-            ));
-        }
-        let kind = queue.kind().map(str::to_owned);
-        let sizing = Sizing::of(self.workers, self.prefetch, cores(), |_, _, _| {});
-        let target = match &self.dead_letter_target {
-            Some(target) => target.clone(),
-            None => (format!("{}.dead", self.queue), String::new()),
-        };
-        check_name("queue", &format!("{}.dead", self.queue))?;
-        let declared = topology.exchanges.iter().any(|exchange| exchange.name == target.0);
-        match (&self.dead_letter_target, declared) {
-            (_, true) => {}
-            (Some(_), false) if target.0.is_empty() => {}
-            // It must exist: publishing to a missing exchange would close the channel each time.
-            (Some(_), false) => topology.exchanges.push(Exchange::existing(&target.0)),
-            (None, false) => {
-                topology.exchanges.push(Exchange::fanout(&target.0));
-                topology.add_queue(Queue::quorum(&target.0));
-                topology.bindings.push(Binding::new(&target.0, &target.0, ""));
-            }
-        }
-        let dead_letter_topology = topology.for_exchange(&target.0);
-        let in_place = self.order.is_some() || sizing.workers == 1 || is_stream;
-        let single_active = queue_is_single_active(topology, &self.queue);
-        let consumer_timeout = self.consumer_timeout;
-        let retry = match in_place {
-            true => self.retry_in_place.or(self.retry).unwrap_or(DEFAULT_RETRY_IN_PLACE),
-            false => self.retry.unwrap_or(DEFAULT_RETRY),
-        };
-        Ok(ConsumerConfig {
-            queue: self.queue.as_str().into(),
-            name: self.name.clone(),
-            event: self.event.clone(),
-            handler,
-            sizing,
-            in_place,
-            kind,
-            is_stream,
-            order: self.order.clone(),
-            timeout: self.timeout,
-            retry: retry.without_jitter(),
-            probe_delay: self.probe_delay,
-            consumer_timeout,
-            dead_letter_target: target,
-            dead_letter_topology,
-            max_starts: self.max_starts,
-            handler_records_starts: self.handler_records_starts,
-            dedup_window: self.dedup_window,
-            store_dead_letters: self.store_dead_letters,
-            offset: self.offset.clone().unwrap_or_default(),
-            store_position: self.store_position && is_stream,
-            rewind: self.rewind,
-            exclusive: self.exclusive,
-            single_active,
-        })
-    }
-
-    /// Logs warnings about doubtful settings, at the start.
-    pub(crate) fn warn(&self, config: &ConsumerConfig) {
-        Sizing::of(self.workers, self.prefetch, cores(), |what, requested, used| {
-            tracing::warn!(consumer = self.name, what, requested, used, "above the maximum; clamped");
-        });
-        if config.kind.is_none() && !config.is_stream {
-            tracing::warn!(
-                consumer = self.name,
-                queue = self.queue,
-                "the broker does not report the kind of the queue. If it is a stream, its position is not stored and it never counts \
-                 as drained; in that case set the offset where it begins the first time"
-            );
-        }
-        self.warn_if_handler_outlasts_broker();
-    }
-
-    /// Warns if the broker redelivers a message before its handler must have finished.
-    fn warn_if_handler_outlasts_broker(&self) {
-        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout) else {
-            return;
-        };
-        if limit >= broker {
-            tracing::warn!(
-                consumer = self.name,
-                timeout = ?limit,
-                consumer_timeout = ?broker,
-                "a handler may take longer than the broker waits for an acknowledgement (its consumer_timeout); the broker then \
-                 redelivers the messages of this consumer. Raise consumer_timeout at the broker, or lower the handler's timeout"
-            );
-        }
-    }
-}
-
-fn queue_is_single_active(topology: &Topology, queue: &str) -> bool {
-    topology.queue(queue).is_some_and(|queue| queue.has_single_active_consumer())
 }
 
 impl fmt::Debug for Consumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer").field("queue", &self.queue).field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// Configuration of a consumer, checked and complete.
-pub(crate) struct ConsumerConfig {
-    pub(crate) queue: Arc<str>,
-    pub(crate) name: String,
-    pub(crate) event: Option<String>,
-    pub(crate) handler: Handler,
-    pub(crate) sizing: Sizing,
-    /// Messages are retried in place, because the order of those behind must stay.
-    pub(crate) in_place: bool,
-    pub(crate) is_stream: bool,
-    /// Kind of the queue, as declared or found.
-    pub(crate) kind: Option<String>,
-    pub(crate) order: Option<OrderBy>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) retry: Retry,
-    pub(crate) probe_delay: (Duration, Duration),
-    /// How long the broker waits for an acknowledgement.
-    pub(crate) consumer_timeout: Option<Duration>,
-    pub(crate) dead_letter_target: (String, String),
-    /// Declared again when a dead letter cannot be routed.
-    pub(crate) dead_letter_topology: Topology,
-    pub(crate) max_starts: u32,
-    pub(crate) handler_records_starts: bool,
-    pub(crate) dedup_window: Option<Duration>,
-    pub(crate) store_dead_letters: bool,
-    pub(crate) offset: Offset,
-    pub(crate) store_position: bool,
-    pub(crate) rewind: bool,
-    pub(crate) exclusive: bool,
-    /// The queue is declared with a single active consumer.
-    pub(crate) single_active: bool,
-}
-
-impl ConsumerConfig {
-    /// Whether order depends on this consumer alone, so that two must not consume at once. The broker ensures that
-    /// itself for exclusive consumers and for queues with a single active consumer.
-    pub(crate) fn waits_for_old_consumer(&self) -> bool {
-        let is_ordered = self.order.is_some() || self.sizing.workers == 1;
-        is_ordered && !self.is_stream && !self.exclusive && !self.single_active
-    }
-
-    /// Whether the prefetch is fixed for a channel: a change could make another consumer the active or exclusive one.
-    pub(crate) fn has_fixed_prefetch(&self) -> bool {
-        self.order.is_some() || self.sizing.workers == 1 || self.is_stream || self.exclusive || self.single_active
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::{
     net::Received,
-    starts::DeferredStart,
     wire::{properties::Properties, table::Headers},
 };
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use serde::de::DeserializeOwned;
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, SystemTime},
@@ -67,8 +66,6 @@ struct Inner {
     expires_at: Option<u64>,
     unreadable: Option<String>,
     is_duplicate: AtomicBool,
-    /// Set if the handler records its start.
-    start: OnceLock<Box<DeferredStart>>,
 }
 
 impl Delivery {
@@ -101,7 +98,6 @@ impl Delivery {
             expires_at,
             unreadable,
             is_duplicate: AtomicBool::new(false),
-            start: OnceLock::new(),
         }))
     }
 
@@ -182,30 +178,6 @@ impl Delivery {
         self.0.is_duplicate.store(true, Relaxed);
     }
 
-    /// Records that the handler begins to work on these messages of one consumer, for a handler that [records
-    /// starts](crate::Consumer::handler_records_starts). Blocks. Returns for each message whether it may be handled;
-    /// for one that was started too often the handler returns `Ok` without doing anything.
-    pub fn record_starts(deliveries: &[Delivery]) -> Vec<bool> {
-        let starts: Vec<_> = deliveries.iter().filter_map(|one| one.0.start.get().map(Box::as_ref)).collect();
-        DeferredStart::record_all(&starts);
-        deliveries.iter().map(|one| one.over_limit().is_none()).collect()
-    }
-
-    /// Whether this message should be handled alone: it failed before, or may have crashed its process.
-    pub fn runs_alone(&self) -> bool {
-        self.attempt() > 1 || self.0.start.get().is_some_and(|start| start.is_suspect)
-    }
-
-    /// Lets the handler record the start.
-    pub(crate) fn defer_start(&self, start: DeferredStart) {
-        // It is already set when the message is handled again.
-        let _ = self.0.start.set(Box::new(start));
-    }
-
-    pub(crate) fn over_limit(&self) -> Option<u32> {
-        self.0.start.get().and_then(|start| start.over_limit())
-    }
-
     pub(crate) fn is_duplicate(&self) -> bool {
         self.0.is_duplicate.load(Relaxed)
     }
@@ -263,7 +235,6 @@ impl Delivery {
             expires_at: *expires_at,
             unreadable: unreadable.clone(),
             is_duplicate: AtomicBool::new(false),
-            start: OnceLock::new(),
         }))
     }
 }

@@ -4,6 +4,7 @@
 //! the stop. Workers share only their results with it.
 
 mod ack_timeout;
+mod batch;
 mod errors;
 mod expiry;
 mod follow_up;
@@ -20,11 +21,12 @@ mod suspects;
 
 use crate::{
     adaptive_prefetch::AdaptivePrefetch,
-    consumer::{ConsumerConfig, OrderBy},
+    consumer::{AsyncHandler, ConsumerConfig, Handler, OrderBy},
+    dedup::Deduplicator,
     delivery::Delivery,
     error::Error,
     fingerprint::Fingerprint,
-    handler_pool::{CancelToken, Deduplicator, HandlerOutcome, HandlerPool, HandlerTask, RunStart, job},
+    handler_pool::{HandlerOutcome, HandlerPool, HandlerTask, JobOutput, Run, RunContext},
     keyed_queue::{Key, KeyedQueue},
     net::Received,
     orphans::Orphans,
@@ -32,15 +34,16 @@ use crate::{
     reconnect::ManagedConnection,
     republish::{Reason, Republisher},
     sink_gate::SinkGate,
-    starts::{DeferredStart, StartRecorded, Starts},
+    starts::{RunStart, StartRecorded, Starts},
     stats::Counters,
+    store::RunKey,
     topology::Topology,
 };
 use ack_timeout::AckTimeout;
+use batch::Batches;
 use errors::{error_text, is_timeout};
 use follow_up::{FollowUp, FollowUps};
-use gristmill_pool::{ErrorClass, Outcome, Results, TaskError, error::Cause};
-use gristmill_store::message_runs::RunKey;
+use gristmill_pool::{CancelToken, ErrorClass, Outcome, Results, TaskError, error::Cause};
 use offsets::{Offsets, offset_of};
 use pause::{Pause, SinkFailures};
 use redelivery::{RunOutcome, RunPlace};
@@ -62,14 +65,15 @@ pub(crate) struct Dispatcher {
     republisher: Republisher,
     dedup: Option<Arc<Deduplicator>>,
     pool: HandlerPool,
-    results: Results<HandlerOutcome>,
+    results: Results<JobOutput>,
     counters: Arc<Counters>,
     session: Option<Session>,
     keyed_queue: KeyedQueue<InFlight>,
     suspects: Suspects,
     /// A job that did not fit into the pool's queue.
     overflow: Option<(HandlerTask, InFlight)>,
-    /// Messages in the pool, by their numbers there.
+    batches: Batches,
+    /// Messages in the pool, by the numbers of their runs.
     in_pool: HashMap<u64, InFlight>,
     /// Messages being republished, or waiting in place for another attempt.
     follow_ups: FollowUps,
@@ -119,7 +123,7 @@ pub(crate) struct Parts {
     pub(crate) starts: Starts,
     pub(crate) counters: Arc<Counters>,
     pub(crate) pool: HandlerPool,
-    pub(crate) results: Results<HandlerOutcome>,
+    pub(crate) results: Results<JobOutput>,
     /// Writes the position in a stream, and the offset to start from.
     pub(crate) position: Option<(PositionWriter, Option<u64>)>,
 }
@@ -145,6 +149,7 @@ impl Dispatcher {
             keyed_queue: KeyedQueue::default(),
             suspects: Suspects::default(),
             overflow: None,
+            batches: Batches::default(),
             in_pool: HashMap::new(),
             follow_ups: FollowUps::default(),
             pause,
@@ -225,25 +230,34 @@ impl Dispatcher {
             Some(OrderBy::RoutingKey) => Some(delivery.routing_key().into()),
             Some(OrderBy::Header(name)) => delivery.headers().get(name).map(|value| value.to_string().into()),
             // One worker: one order for all messages, also behind one that waits for a retry.
-            None if self.config.sizing.workers == 1 => Some("".into()),
+            None if self.config.sizing.messages() == 1 => Some("".into()),
             // Two messages with the same id must not run at once, or both would count as new.
             None if self.config.dedup_window.is_some() => delivery.identity().map(Key::from),
             None => None,
         }
     }
 
-    /// Submits messages until the pool's queue is full.
+    /// Submits messages as far as the pool has room.
     fn dispatch(&mut self) {
         if self.pause.is_paused() {
             return self.dispatch_probe();
         }
         self.requeue_recovered();
+        let config = Arc::clone(&self.config);
+        match &config.handler {
+            Handler::Async(handler) => self.dispatch_tasks(handler),
+            Handler::Batch(handler) => self.dispatch_batches(handler),
+        }
+    }
+
+    /// Submits messages to an async handler until the pool's queue is full.
+    fn dispatch_tasks(&mut self, handler: &Arc<AsyncHandler>) {
         loop {
             let (job, message) = match self.overflow.take() {
                 Some(overflow) => overflow,
                 None => {
                     let Some(mut message) = self.suspects.next(&mut self.keyed_queue) else { return };
-                    (self.job(&mut message, self.pause.gate().clone()), message)
+                    (self.async_job(handler, &mut message, self.pause.gate().clone()), message)
                 }
             };
             match self.pool.submit(job) {
@@ -263,40 +277,49 @@ impl Dispatcher {
         self.in_pool.insert(number, message);
     }
 
-    fn job(&self, message: &mut InFlight, gate: SinkGate) -> HandlerTask {
-        let cancel = [message.cancel.clone(), self.stopping.clone()];
-        let by_handler = self.config.handler_records_starts;
-        let start = message.run.zip(self.starts.store().cloned()).map(|(key, store)| {
-            let recorded = message.recorded.get_or_insert_default().clone();
-            Box::new(RunStart { store, key, recorded, by_handler })
-        });
-        if let Some(start) = start.as_ref().filter(|_| by_handler) {
-            let RunStart { store, key, recorded, .. } = RunStart::clone(start);
-            message.delivery.defer_start(DeferredStart::new(store, key, recorded, message.suspect));
-        }
-        job(&self.config, message.delivery.clone(), cancel, gate, start, self.dedup.as_ref())
+    fn async_job(&self, handler: &Arc<AsyncHandler>, message: &mut InFlight, gate: SinkGate) -> HandlerTask {
+        self.run_context(gate).async_job(Arc::clone(handler), self.run_of(message))
     }
 
-    fn settle(&mut self, outcome: Outcome<HandlerOutcome>) {
+    fn run_context(&self, gate: SinkGate) -> RunContext {
+        let (config, stopping, dedup) = (Arc::clone(&self.config), self.stopping.clone(), self.dedup.clone());
+        RunContext { config, stopping, gate, dedup }
+    }
+
+    fn run_of(&self, message: &mut InFlight) -> Run {
+        let start = message.run.zip(self.starts.store().cloned()).map(|(key, store)| {
+            let recorded = message.recorded.get_or_insert_default().clone();
+            Box::new(RunStart { store, key, recorded })
+        });
+        Run { delivery: message.delivery.clone(), session: message.cancel.clone(), start }
+    }
+
+    fn settle(&mut self, outcome: Outcome<JobOutput>) {
+        let id = outcome.task.id.get();
+        if let Some(result) = self.settle_batch(id, outcome.result) {
+            self.settle_run(id, result);
+        }
+    }
+
+    fn settle_run(&mut self, number: u64, result: Result<HandlerOutcome, Arc<TaskError>>) {
         use HandlerOutcome::{AlreadyDone, Done, Duplicate, InProgress, OverLimit, Skipped};
-        let number = outcome.task.id.get();
         let Some(mut message) = self.in_pool.remove(&number) else { return };
         self.suspects.ended(&message);
-        match &outcome.result {
+        match &result {
             Ok(Done { started } | Duplicate { started }) => {
                 self.sink_worked(number, Some(*started));
             }
             Ok(AlreadyDone | InProgress | Skipped | OverLimit(_)) => self.pause.run_skipped(number),
-            Err(failure) => {
-                if is_timeout(&failure.error) {
+            Err(error) => {
+                if is_timeout(error) {
                     self.counters.timed_out.fetch_add(1, Relaxed);
                 }
-                if let Some(fault) = self.sink_failed(number, &mut message, &failure.error) {
-                    return self.wait_for_sink(message, number, fault, &failure.error);
+                if let Some(fault) = self.sink_failed(number, &mut message, error) {
+                    return self.wait_for_sink(message, number, fault, error);
                 }
             }
         }
-        match outcome.result {
+        match result {
             Ok(Skipped) => self.skipped(message, number),
             Ok(InProgress) if self.will_be_redelivered(&message) => self.skipped(message, number),
             Ok(InProgress) => self.wait_in_place(message, IN_PROGRESS_DELAY, None::<fn()>),
@@ -308,12 +331,11 @@ impl Dispatcher {
                 self.keep_outcome(&message, RunPlace::Worker(number), || RunOutcome::Done);
                 self.finish(&message);
             }
-            Err(failure) if matches!(failure.error.cause(), Cause::Cancelled) => {
+            Err(error) if matches!(error.cause(), Cause::Cancelled) => {
                 self.interrupt(&message);
                 self.release(&message);
             }
-            Err(failure) => {
-                let error = failure.error;
+            Err(error) => {
                 let ended = || RunOutcome::Failed(Box::new(message.clone()), Arc::clone(&error));
                 match self.keep_outcome(&message, RunPlace::Worker(number), ended) {
                     true => self.release(&message),
@@ -445,7 +467,8 @@ impl Dispatcher {
             self.starts.release_row(message.run);
             self.release(&message);
         }
-        for message in self.suspects.clear().into_iter().chain(self.pause.take_waiting()) {
+        let gathered = self.batches.next.take();
+        for message in gathered.into_iter().chain(self.suspects.clear()).chain(self.pause.take_waiting()) {
             self.starts.release_row(message.run);
             self.release(&message);
         }

@@ -82,7 +82,7 @@ pub enum Error {
     /// The user lacks permissions at the broker.
     MissingPermissions(Box<crate::permissions::MissingPermissions>),
     /// An operation of the store failed.
-    Store(gristmill_store::Error),
+    Store(crate::store::StoreError),
     /// The pool could not be built.
     Pool(gristmill_pool::error::BuildError),
 }
@@ -170,16 +170,10 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
-            Self::Store(error) => Some(error),
+            Self::Store(error) => Some(&**error),
             Self::Pool(error) => Some(error),
             _ => None,
         }
-    }
-}
-
-impl From<gristmill_store::Error> for Error {
-    fn from(error: gristmill_store::Error) -> Self {
-        Self::Store(error)
     }
 }
 

@@ -1,28 +1,25 @@
-//! Runs handlers on a pool: async handlers as tokio tasks, blocking handlers on threads.
+//! Runs handlers on a pool: async handlers as tokio tasks, blocking and batch handlers on threads.
 
 use crate::{
-    consumer::{ConsumerConfig, Handler},
+    consumer::{AsyncHandler, BatchHandler, ConsumerConfig, Handler},
+    dedup::{Claims, Deduplicator},
     delivery::Delivery,
     error::Error,
     sink_gate::SinkGate,
-    starts::{StartDecision, StartRecorded, StartStore},
+    starts::{RunStart, StartDecision},
+    store::Claim,
 };
 use gristmill_pool::{
-    AsyncPool, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult,
+    AsyncPool, CancelToken, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult,
     error::{Cause, SubmitErrorKind},
-    task::TaskId,
 };
-use gristmill_store::{Store, message_runs::RunKey, processed::ClaimResult};
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 use tracing::Instrument;
 
-/// Outcome of a handler run that did not fail.
+/// Outcome of a run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandlerOutcome {
     /// Handled by a run that started at this time of the sink clock.
@@ -39,111 +36,26 @@ pub(crate) enum HandlerOutcome {
     OverLimit(u32),
 }
 
+/// Output of a pool task.
+pub(crate) enum JobOutput {
+    One(HandlerOutcome),
+    /// Results of the messages of a batch that were passed to the handler, in order.
+    Batch(Vec<TaskResult<HandlerOutcome>>),
+}
+
 #[derive(Clone)]
 pub(crate) enum HandlerPool {
-    Tasks(AsyncPool<HandlerOutcome>),
-    Threads(Pool<HandlerOutcome>),
+    Tasks(AsyncPool<JobOutput>),
+    Threads(Pool<JobOutput>),
 }
 
 pub(crate) enum HandlerTask {
-    Task(Task<HandlerOutcome, gristmill_pool::TokioTasks>),
-    Thread(Task<HandlerOutcome>),
-}
-
-/// Prevents work that has not started from starting.
-#[derive(Clone, Default)]
-pub(crate) struct CancelToken(Arc<AtomicBool>);
-
-impl CancelToken {
-    pub(crate) fn cancel(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
-
-/// Skips messages whose id was handled within a window, by ids recorded in the store.
-pub(crate) struct Deduplicator {
-    pub(crate) store: Store,
-    pub(crate) scope: String,
-    pub(crate) window: Duration,
-    /// Ids whose claims could not be released. While the process runs, only this list releases them.
-    unreleased: Mutex<Vec<String>>,
-}
-
-impl Deduplicator {
-    pub(crate) fn new(store: Store, scope: String, window: Duration) -> Self {
-        Self { store, scope, window, unreleased: Mutex::default() }
-    }
-
-    /// Claims a message id, or returns why the message must not be handled.
-    fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, HandlerOutcome>> {
-        self.release_pending().map_err(TaskError::unavailable)?;
-        let claim = self.store.processed_ids().claim(&self.scope, &id, self.window);
-        Ok(match claim.map_err(TaskError::unavailable)? {
-            ClaimResult::Claimed => Ok(ClaimedId { dedup: Arc::clone(self), id: Some(id) }),
-            ClaimResult::AlreadyProcessed => Err(HandlerOutcome::AlreadyDone),
-            ClaimResult::InProgress => Err(HandlerOutcome::InProgress),
-        })
-    }
-
-    /// Releases a claim, or keeps its id to retry. Blocks.
-    fn release(&self, id: String) {
-        if let Err(error) = self.store.processed_ids().release(&self.scope, &id) {
-            tracing::warn!(id, %error, "cannot release the claim on a message id; retried before the next claim");
-            self.unreleased().push(id);
-        }
-    }
-
-    /// Releases the claims that could not be released before; holds the lock, so no claim is made meanwhile. Blocks.
-    pub(crate) fn release_pending(&self) -> Result<(), gristmill_store::Error> {
-        let mut unreleased = self.unreleased();
-        while let Some(id) = unreleased.last() {
-            self.store.processed_ids().release(&self.scope, id)?;
-            unreleased.pop();
-        }
-        Ok(())
-    }
-
-    fn unreleased(&self) -> MutexGuard<'_, Vec<String>> {
-        self.unreleased.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A claim on a message id. It is released when dropped before [`complete`](Self::complete).
-struct ClaimedId {
-    dedup: Arc<Deduplicator>,
-    id: Option<String>,
-}
-
-impl ClaimedId {
-    fn complete(mut self) -> TaskResult<()> {
-        let Some(id) = self.id.take() else { return Ok(()) };
-        let recorded = self.dedup.store.processed_ids().record(&self.dedup.scope, vec![id.clone()]);
-        if recorded.is_err() {
-            self.id = Some(id);
-        }
-        recorded.map_err(TaskError::unavailable)
-    }
-}
-
-impl Drop for ClaimedId {
-    fn drop(&mut self) {
-        let Some(id) = self.id.take() else { return };
-        let dedup = Arc::clone(&self.dedup);
-        let release = move || dedup.release(id);
-        // The store blocks, so an async caller releases on another thread.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(release)),
-            Err(_) => release(),
-        }
-    }
+    Task(Task<JobOutput, gristmill_pool::TokioTasks>),
+    Thread(Task<JobOutput>),
 }
 
 impl HandlerPool {
-    pub(crate) fn start(config: &ConsumerConfig) -> Result<(Self, Results<HandlerOutcome>), Error> {
+    pub(crate) fn start(config: &ConsumerConfig) -> Result<(Self, Results<JobOutput>), Error> {
         let mut builder = Pool::builder()
             .name(config.name.clone())
             .workers(config.sizing.workers)
@@ -158,7 +70,9 @@ impl HandlerPool {
                 let (pool, results) = builder.build_async_with_results(Order::AsCompleted)?;
                 (Self::Tasks(pool), results)
             }
-            Handler::Blocking(_) => {
+            Handler::Batch(_) => {
+                // The dispatcher counts the batches in the pool; all may be queued before a worker takes the first.
+                let builder = builder.queue_capacity(config.sizing.queue + config.sizing.workers);
                 let (pool, results) = builder.build_with_results(Order::AsCompleted)?;
                 (Self::Threads(pool), results)
             }
@@ -210,175 +124,205 @@ impl HandlerPool {
     }
 }
 
-/// A start to be counted, of a message that may have been started before.
+/// A message to be run.
+pub(crate) struct Run {
+    pub(crate) delivery: Delivery,
+    /// Cancelled when its channel is lost.
+    pub(crate) session: CancelToken,
+    /// Set if it may have been started before. Boxed, because few messages have it and a job is moved several times.
+    pub(crate) start: Option<Box<RunStart>>,
+}
+
+/// What the runs of a consumer share.
 #[derive(Clone)]
-pub(crate) struct RunStart {
-    pub(crate) store: StartStore,
-    pub(crate) key: RunKey,
-    pub(crate) recorded: StartRecorded,
-    /// Whether the handler records the start itself.
-    pub(crate) by_handler: bool,
+pub(crate) struct RunContext {
+    pub(crate) config: Arc<ConsumerConfig>,
+    pub(crate) stopping: CancelToken,
+    pub(crate) gate: SinkGate,
+    pub(crate) dedup: Option<Arc<Deduplicator>>,
 }
 
-impl RunStart {
-    /// Commits the start, unless the handler does. Blocks.
-    fn record(&self) -> StartDecision {
-        if self.by_handler {
-            return StartDecision::Allowed;
-        }
-        self.recorded.set();
-        self.store.start(self.key)
+/// Outcomes of the messages of a batch that were not passed to the handler; not set if all were.
+pub(crate) type Decided = Arc<OnceLock<Vec<Option<HandlerOutcome>>>>;
+
+impl RunContext {
+    /// Builds the pool task that runs an async handler for one message.
+    pub(crate) fn async_job(self, handler: Arc<AsyncHandler>, run: Run) -> HandlerTask {
+        HandlerTask::Task(Task::future(move |context| async move {
+            let is_cancelled = run.session.is_cancelled() || self.stopping.is_cancelled();
+            let Some(started) = self.gate.start().filter(|_| !is_cancelled) else {
+                return Ok(JobOutput::One(HandlerOutcome::Skipped));
+            };
+            let Run { delivery, start, .. } = run;
+            let span = message_span(&self.config, &delivery, context.worker());
+            // The closure that makes the future is part of the handler: it runs in the span, if the handler runs.
+            let handler = async { handler(delivery.clone()).await };
+            // A message without an id cannot be deduplicated.
+            let dedup = self.dedup.and_then(|dedup| delivery.identity().map(|id| (dedup, id)));
+            let result = match (start, dedup) {
+                (None, None) => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),
+                (start, dedup) => {
+                    let run = run_async(handler, &delivery, started, start.map(|start| *start), dedup);
+                    Box::pin(run.instrument(span)).await
+                }
+            };
+            if let Err(error) = &result
+                && !context.is_cancelled()
+            {
+                record_sink_failure(&self.gate, context.task_id().get(), error);
+            }
+            result.map(JobOutput::One)
+        }))
     }
 
-    /// Undoes the start. Blocks.
-    fn undo(&self) {
-        if self.recorded.take() {
-            self.store.undo_starts(vec![self.key]);
+    /// Builds the pool task that runs a batch handler. Messages that are not passed to the handler are in `decided`.
+    /// The first message has the number `first`, by which the sink gate knows it.
+    pub(crate) fn batch_job(
+        self,
+        handler: Arc<BatchHandler>,
+        runs: Vec<Run>,
+        first: u64,
+        decided: Decided,
+    ) -> HandlerTask {
+        HandlerTask::Thread(Task::new(move |context| {
+            let _span = match &*runs {
+                [run] => message_span(&self.config, &run.delivery, context.worker()),
+                _ => tracing::info_span!(
+                    "batch",
+                    consumer = self.config.name,
+                    worker = context.worker(),
+                    messages = runs.len()
+                ),
+            }
+            .entered();
+            self.run_batch(&*handler, (&runs, first), &decided, || context.is_cancelled()).map(JobOutput::Batch)
+        }))
+    }
+
+    fn run_batch(
+        &self,
+        handler: &BatchHandler,
+        (runs, first): (&[Run], u64),
+        decided: &Decided,
+        is_cancelled: impl Fn() -> bool,
+    ) -> TaskResult<Vec<TaskResult<HandlerOutcome>>> {
+        let started = self.gate.start().filter(|_| !self.stopping.is_cancelled());
+        let is_skipped = |run: &Run| started.is_none() || run.session.is_cancelled();
+        let mut outcomes: Vec<Option<HandlerOutcome>> =
+            runs.iter().map(|run| is_skipped(run).then_some(HandlerOutcome::Skipped)).collect();
+        let claims = self.claim_and_start(runs, &mut outcomes);
+        let passed: Vec<usize> = (0..runs.len()).filter(|at| outcomes[*at].is_none()).collect();
+        if passed.len() < runs.len() {
+            let _ = decided.set(outcomes);
         }
+        let Some(started) = started.filter(|_| !passed.is_empty()) else { return Ok(Vec::new()) };
+        let deliveries: Vec<Delivery> = passed.iter().map(|at| runs[*at].delivery.clone()).collect();
+        let results = claims.and_then(|claims| {
+            let mut results = handler(&deliveries)?;
+            if results.len() != deliveries.len() {
+                let (found, expected) = (results.len(), deliveries.len());
+                let text = format!("the handler returned {found} results for a batch of {expected} messages");
+                return Err(TaskError::permanent(text));
+            }
+            let handled = passed.iter().zip(&results).filter(|(_, result)| result.is_ok());
+            let handled: Vec<usize> = handled.map(|(at, _)| *at).collect();
+            if let Some(Err(error)) = claims.map(|mut claims| claims.complete(&handled)) {
+                let handled = results.iter_mut().filter(|result| result.is_ok());
+                handled.for_each(|result| *result = Err(TaskError::unavailable(error.to_string())));
+            }
+            Ok(results)
+        });
+        // Results of runs that the pool has ended are made by the pool.
+        if !is_cancelled() {
+            let error = |at: usize| results.as_ref().map_or_else(Some, |results| results[at].as_ref().err());
+            let failed = || passed.iter().enumerate().filter_map(|(at, place)| Some((*place, error(at)?)));
+            let has_ended = failed().filter(|(_, error)| ended_itself(error));
+            RunStart::undo_all(&has_ended.filter_map(|(place, _)| runs[place].start.as_deref()).collect::<Vec<_>>());
+            failed().for_each(|(place, error)| record_sink_failure(&self.gate, first + place as u64, error));
+        }
+        let outcome =
+            |(result, delivery): (TaskResult<()>, &Delivery)| result.map(|()| success_outcome(delivery, started));
+        Ok(results?.into_iter().zip(&deliveries).map(outcome).collect())
+    }
+
+    /// Claims the ids and counts the starts of messages without an outcome. Sets the outcomes of those not to be run.
+    fn claim_and_start(&self, runs: &[Run], outcomes: &mut [Option<HandlerOutcome>]) -> TaskResult<Option<Claims>> {
+        let mut all_claims = None;
+        if let Some(dedup) = &self.dedup {
+            let id = |(run, outcome): (&Run, &Option<_>)| run.delivery.identity().filter(|_| outcome.is_none());
+            let (results, claims) = dedup.claim(runs.iter().zip(&*outcomes).map(id).collect())?;
+            all_claims = Some(claims);
+            for (outcome, claim) in outcomes.iter_mut().zip(results) {
+                *outcome = outcome.or(outcome_of_claim(claim));
+            }
+        }
+        let is_starting = |(run, outcome): &(&Run, &mut Option<_>)| run.start.is_some() && outcome.is_none();
+        let starting: Vec<_> = runs.iter().zip(outcomes).filter(is_starting).collect();
+        let starts: Vec<&RunStart> = starting.iter().filter_map(|(run, _)| run.start.as_deref()).collect();
+        for ((_, outcome), decision) in starting.into_iter().zip(RunStart::record_all(&starts)) {
+            if let StartDecision::OverLimit(starts) = decision {
+                *outcome = Some(HandlerOutcome::OverLimit(starts));
+            }
+        }
+        Ok(all_claims)
     }
 }
 
-/// Store operations of a run whose message may have been started or handled before.
-struct StoreAccess {
-    start: Option<Box<RunStart>>,
-    dedup: Option<(Arc<Deduplicator>, String)>,
-}
-
-/// Builds the pool task that runs the handler for a message.
-pub(crate) fn job(
-    config: &Arc<ConsumerConfig>,
-    delivery: Delivery,
-    cancel: [CancelToken; 2],
-    gate: SinkGate,
-    start: Option<Box<RunStart>>,
-    dedup: Option<&Arc<Deduplicator>>,
-) -> HandlerTask {
-    // A message without an id cannot be deduplicated.
-    let dedup = dedup.and_then(|dedup| delivery.identity().map(|id| (Arc::clone(dedup), id)));
-    // Boxed, because few messages have any and a job is moved several times.
-    let access = (start.is_some() || dedup.is_some()).then(|| Box::new(StoreAccess { start, dedup }));
-    match &config.handler {
-        Handler::Async(handler) => {
-            let (handler, config) = (Arc::clone(handler), Arc::clone(config));
-            HandlerTask::Task(Task::future(move |context| async move {
-                if cancel.iter().any(CancelToken::is_cancelled) {
-                    return Ok(HandlerOutcome::Skipped);
-                }
-                let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
-                let span = span(&config, &delivery, context.worker());
-                // The closure that makes the future is part of the handler: it runs in the span, if the handler runs.
-                let handler = async { handler(delivery.clone()).await };
-                let result = match access {
-                    None => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),
-                    Some(access) => Box::pin(run_async(handler, &delivery, started, *access).instrument(span)).await,
-                };
-                if !context.is_cancelled() {
-                    record_sink_failure(&gate, context.task_id(), &result);
-                }
-                result
-            }))
-        }
-        Handler::Blocking(handler) => {
-            let (handler, config) = (Arc::clone(handler), Arc::clone(config));
-            HandlerTask::Thread(Task::new(move |context| {
-                if cancel.iter().any(CancelToken::is_cancelled) {
-                    return Ok(HandlerOutcome::Skipped);
-                }
-                let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
-                let _guard = span(&config, &delivery, context.worker()).entered();
-                let handler = || handler(&delivery);
-                let result = match access {
-                    None => handler().map(|()| success_outcome(&delivery, started)),
-                    Some(access) => {
-                        let StoreAccess { start, dedup } = *access;
-                        let result = run_blocking(handler, &delivery, started, start.as_deref(), dedup);
-                        if let Some(start) = start.filter(|_| !context.is_cancelled() && has_failed(&result)) {
-                            start.undo();
-                        }
-                        result
-                    }
-                };
-                if !context.is_cancelled() {
-                    record_sink_failure(&gate, context.task_id(), &result);
-                }
-                result
-            }))
-        }
+fn outcome_of_claim(claim: Claim) -> Option<HandlerOutcome> {
+    match claim {
+        Claim::Claimed => None,
+        Claim::AlreadyHandled => Some(HandlerOutcome::AlreadyDone),
+        Claim::InProgress => Some(HandlerOutcome::InProgress),
     }
 }
 
 /// Records when a run failed because of the sink. Not called for a run that the pool ended: the pool makes its result.
-fn record_sink_failure(gate: &SinkGate, id: TaskId, result: &TaskResult<HandlerOutcome>) {
-    if result.as_ref().is_err_and(|error| error.dependency().is_some()) {
-        gate.record(id.get());
+fn record_sink_failure(gate: &SinkGate, number: u64, error: &TaskError) {
+    if error.dependency().is_some() {
+        gate.record(number);
     }
-}
-
-fn run_blocking(
-    handler: impl FnOnce() -> TaskResult<()>,
-    delivery: &Delivery,
-    started: u64,
-    start: Option<&RunStart>,
-    dedup: Option<(Arc<Deduplicator>, String)>,
-) -> TaskResult<HandlerOutcome> {
-    let claimed = match dedup.map(|(dedup, id)| dedup.claim(id)).transpose()? {
-        Some(Err(outcome)) => return Ok(outcome),
-        claimed => claimed.and_then(Result::ok),
-    };
-    if let Some(start) = start
-        && let StartDecision::OverLimit(starts) = start.record()
-    {
-        return Ok(HandlerOutcome::OverLimit(starts));
-    }
-    handler()?;
-    if let Some(starts) = delivery.over_limit() {
-        return Ok(HandlerOutcome::OverLimit(starts));
-    }
-    claimed.map_or(Ok(()), ClaimedId::complete)?;
-    Ok(success_outcome(delivery, started))
 }
 
 async fn run_async(
     handler: impl Future<Output = TaskResult<()>>,
     delivery: &Delivery,
     started: u64,
-    StoreAccess { start, dedup }: StoreAccess,
+    start: Option<RunStart>,
+    dedup: Option<(Arc<Deduplicator>, String)>,
 ) -> TaskResult<HandlerOutcome> {
     // The store blocks, so it runs on other threads; its group commit batches these writes.
-    let claimed = match dedup {
-        Some((dedup, id)) => {
-            let claim = tokio::task::spawn_blocking(move || dedup.claim(id));
-            match claim.await.map_err(TaskError::transient)?? {
-                Ok(claimed) => Some(claimed),
-                Err(outcome) => return Ok(outcome),
-            }
+    let mut claims = None;
+    if let Some((dedup, id)) = dedup {
+        let (results, claimed) = blocking(move || dedup.claim(vec![Some(id)])).await.flatten()?;
+        if let Some(outcome) = results.into_iter().find_map(outcome_of_claim) {
+            return Ok(outcome);
         }
-        None => None,
-    };
-    if let Some(start) = start.clone().filter(|start| !start.by_handler)
-        && let Ok(StartDecision::OverLimit(starts)) = tokio::task::spawn_blocking(move || start.record()).await
+        claims = Some(claimed);
+    }
+    if let Some(start) = start.clone()
+        && let [StartDecision::OverLimit(starts)] = blocking(move || RunStart::record_all(&[&start])).await?[..]
     {
         return Ok(HandlerOutcome::OverLimit(starts));
     }
     let mut result = handler.await;
-    if let Some(starts) = delivery.over_limit() {
-        return Ok(HandlerOutcome::OverLimit(starts));
+    if let Some(mut claims) = claims.filter(|_| result.is_ok()) {
+        result = blocking(move || claims.complete(&[0])).await.flatten();
     }
-    if let Some(claimed) = claimed.filter(|_| result.is_ok()) {
-        let done = tokio::task::spawn_blocking(move || claimed.complete()).await;
-        result = done.map_err(TaskError::transient).flatten();
-    }
-    if let Some(start) = start.filter(|_| has_failed(&result)) {
-        let _ = tokio::task::spawn_blocking(move || start.undo()).await;
+    if let Some(start) = start.filter(|_| result.as_ref().is_err_and(ended_itself)) {
+        let _ = blocking(move || RunStart::undo_all(&[&start])).await;
     }
     result.map(|()| success_outcome(delivery, started))
 }
 
-/// Whether the handler returned an error. Its start is undone before the error is acted on, because only a start
+/// Runs work that blocks on another thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> TaskResult<T> {
+    tokio::task::spawn_blocking(work).await.map_err(TaskError::transient)
+}
+
+/// Whether the handler returned the error. Its start is undone before the error is acted on, because only a start
 /// without an end counts. Starts of runs that the pool ended are undone by the dispatcher.
-fn has_failed<T>(result: &TaskResult<T>) -> bool {
-    let has_failed = |error: &TaskError| error.dependency().is_some() || matches!(error.cause(), Cause::Error(_));
-    result.as_ref().is_err_and(has_failed)
+fn ended_itself(error: &TaskError) -> bool {
+    error.dependency().is_some() || matches!(error.cause(), Cause::Error(_))
 }
 
 fn success_outcome(delivery: &Delivery, started: u64) -> HandlerOutcome {
@@ -386,7 +330,7 @@ fn success_outcome(delivery: &Delivery, started: u64) -> HandlerOutcome {
 }
 
 /// Adds consumer, worker, message id, attempt and trace to the log lines of the handler.
-fn span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> tracing::Span {
+fn message_span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> tracing::Span {
     tracing::info_span!(
         "message",
         consumer = config.name,
@@ -395,28 +339,4 @@ fn span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> tracing:
         attempt = delivery.attempt(),
         trace = delivery.traceparent(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failed_release_is_retried_before_the_next_claim() {
-        let folder = tempfile::tempdir().unwrap();
-        let (file, elsewhere) = (folder.path().join("dedup.db"), folder.path().join("elsewhere.db"));
-        let store = Store::open(&file).unwrap();
-        let dedup = || Arc::new(Deduplicator::new(store.clone(), "q".to_owned(), Duration::from_secs(60)));
-        let (dedup, other) = (dedup(), dedup());
-        let claim = |dedup: &Arc<Deduplicator>, id: &str| dedup.claim(id.to_owned()).unwrap();
-        let (Ok(first), Ok(second)) = (claim(&dedup, "1"), claim(&dedup, "2")) else { panic!("ids in use") };
-        // The store fails when the messages are completed.
-        std::fs::rename(&file, &elsewhere).unwrap();
-        assert!(first.complete().is_err() && second.complete().is_err());
-        std::fs::rename(&elsewhere, &file).unwrap();
-        let is_claimed = |claim: Result<ClaimedId, HandlerOutcome>| claim.is_ok();
-        assert!(is_claimed(claim(&dedup, "1")));
-        // Another deduplicator can claim the other message too.
-        assert!(is_claimed(claim(&other, "2")));
-    }
 }

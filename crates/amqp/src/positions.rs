@@ -8,13 +8,13 @@ use crate::{
     error::Error,
     net::{Channel, Connection, Event, Received},
     reconnect::BACKOFF,
+    store::MessageStore,
     topology,
     wire::{
         method::Outgoing,
         table::{FieldValue, Headers},
     },
 };
-use gristmill_store::Store;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -33,7 +33,7 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads and writes the position of one consumer in the store.
 #[derive(Clone)]
 struct PositionStore {
-    store: Store,
+    store: Arc<dyn MessageStore>,
     /// Virtual host and queue: streams of the same name on other virtual hosts are different.
     stream: String,
     consumer: String,
@@ -48,7 +48,7 @@ impl PositionWriter {
     /// Starts the writer, and returns it with the offset where the consumer begins.
     pub(crate) async fn start(
         config: &Arc<ConsumerConfig>,
-        store: Store,
+        store: Arc<dyn MessageStore>,
         connection: &Connection,
     ) -> Result<(Self, Option<u64>), Error> {
         let stream = format!("{}/{}", connection.user().1, config.queue);
@@ -86,13 +86,13 @@ impl PositionWriter {
 impl PositionStore {
     async fn write(&self, offset: u64) -> Result<(), Error> {
         let store = self.clone();
-        let write = move || store.store.positions().record(&store.stream, &store.consumer, offset);
+        let write = move || store.store.record_position(&store.stream, &store.consumer, offset);
         tokio::task::spawn_blocking(write).await.unwrap_or(Ok(())).map_err(Error::Store)
     }
 
     async fn read(&self) -> Result<Option<u64>, Error> {
         let store = self.clone();
-        let read = move || store.store.positions().get(&store.stream, &store.consumer);
+        let read = move || store.store.position(&store.stream, &store.consumer);
         tokio::task::spawn_blocking(read).await.unwrap_or(Ok(None)).map_err(Error::Store)
     }
 }

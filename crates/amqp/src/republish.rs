@@ -6,18 +6,18 @@ use crate::{
     consumer::ConsumerConfig,
     delivery::{Delivery, header},
     error::Error,
-    handler_pool::CancelToken,
     message::Message,
     postponed::Postponed,
     publisher::Publisher,
     reconnect::{BACKOFF, ManagedConnection},
+    store::{DeadLetter, MessageStore},
     topology::{Queue, Topology},
     wire::{
         properties::Properties,
         table::{FieldValue, Headers},
     },
 };
-use gristmill_store::{Store, dead_letters::NewDeadLetter};
+use gristmill_pool::CancelToken;
 use std::{
     collections::HashSet,
     sync::{
@@ -34,7 +34,7 @@ pub(crate) struct Republisher {
     /// again after a timeout would arrive once for each time that it was sent.
     pub(crate) publisher: Publisher,
     pub(crate) broker: ManagedConnection,
-    pub(crate) store: Option<Store>,
+    pub(crate) store: Option<Arc<dyn MessageStore>>,
     /// The target exchange was missing. It is declared before the next publication, because publishing to a missing
     /// exchange closes the channel and everything in flight on it is sent twice.
     pub(crate) target_missing: Arc<AtomicBool>,
@@ -262,11 +262,11 @@ impl Republisher {
         cancel: &CancelToken,
     ) -> bool {
         let Some(store) = self.store.clone().filter(|_| self.config.store_dead_letters) else { return true };
-        let dead_letter = dead_letter(&store, delivery, reason, why, failed);
+        let dead_letter = dead_letter(delivery, reason, why, failed);
         let mut tries = 0;
         loop {
             let (store, dead_letter) = (store.clone(), dead_letter.clone());
-            let inserted = tokio::task::spawn_blocking(move || store.dead_letters().insert(dead_letter)).await;
+            let inserted = tokio::task::spawn_blocking(move || store.add_dead_letter(dead_letter)).await;
             let error = match inserted {
                 Ok(Ok(_)) => return true,
                 Ok(Err(error)) => error.to_string(),
@@ -282,19 +282,14 @@ impl Republisher {
     }
 }
 
-fn dead_letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewDeadLetter {
-    let now = store.now();
-    let details = serde_json::json!({ "reason": reason.as_str(), "error": why });
-    NewDeadLetter {
+fn dead_letter(delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> DeadLetter {
+    DeadLetter {
         message_id: delivery.message_id().unwrap_or_default().to_owned(),
-        kind: format!("amqp:{}", delivery.queue()),
         queue: delivery.queue().to_owned(),
         reason: truncated(why),
         attempts: failed.clamp(0, u32::MAX.into()) as u32,
-        first_failure: now,
-        last_failure: now,
-        details: Some(details.to_string()),
-        checkpoint: Some(delivery.to_json().to_string()),
+        details: serde_json::json!({ "reason": reason.as_str(), "error": why }).to_string(),
+        message: delivery.to_json().to_string(),
     }
 }
 

@@ -7,6 +7,8 @@ pub(crate) const MAX_PREFETCH: usize = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizing {
     pub(crate) workers: usize,
+    /// Maximum number of messages that a worker handles at a time.
+    pub(crate) batch: usize,
     /// Upper bound of the prefetch.
     pub(crate) prefetch: u16,
     /// Whether the prefetch was set: then it is also the initial one.
@@ -19,26 +21,36 @@ impl Sizing {
     /// Resolves the sizes; 0 means the default. Calls `clamped` with requested and used values that differ.
     pub(crate) fn of(
         workers: usize,
+        batch: usize,
         prefetch: usize,
         cores: usize,
         mut clamped: impl FnMut(&'static str, usize, usize),
     ) -> Self {
-        let count = match workers {
-            0 => cores.saturating_mul(4).clamp(1, MAX_WORKERS),
-            requested => requested.min(MAX_WORKERS),
+        let mut clamp = |what, requested: usize, most: usize| {
+            if requested > most {
+                clamped(what, requested, most);
+            }
+            requested.min(most)
         };
-        let requested = if workers == 0 { cores.saturating_mul(4) } else { workers };
-        if count < requested {
-            clamped("workers", requested, count);
-        }
+        let batch = clamp("batch", batch, MAX_PREFETCH).max(1);
+        let requested = match workers {
+            0 if batch > 1 => 1,
+            0 => cores.saturating_mul(4).max(1),
+            requested => requested,
+        };
+        let workers = clamp("workers", requested, MAX_WORKERS);
+        let messages = workers * batch;
         let bound = match prefetch {
-            0 => (count * 10).min(MAX_DEFAULT_PREFETCH),
-            requested => requested.min(MAX_PREFETCH),
+            // A batch must fit.
+            0 => (messages * 10).min(MAX_DEFAULT_PREFETCH).max(messages.min(MAX_PREFETCH)),
+            requested => clamp("prefetch", requested, MAX_PREFETCH),
         };
-        if bound < prefetch {
-            clamped("prefetch", prefetch, bound);
-        }
-        Self { workers: count, prefetch: bound as u16, is_explicit: prefetch != 0, queue: count * 2 }
+        Self { workers, batch, prefetch: bound as u16, is_explicit: prefetch != 0, queue: workers * 2 }
+    }
+
+    /// Maximum number of messages handled at a time.
+    pub(crate) fn messages(&self) -> usize {
+        self.workers * self.batch
     }
 }
 
@@ -53,7 +65,7 @@ mod tests {
     #[track_caller]
     fn check(cores: usize, requested: (usize, usize), expected: (usize, u16, usize), clamps: &[(&str, usize, usize)]) {
         let mut clamped = Vec::new();
-        let sizing = Sizing::of(requested.0, requested.1, cores, |what, from, to| clamped.push((what, from, to)));
+        let sizing = Sizing::of(requested.0, 1, requested.1, cores, |what, from, to| clamped.push((what, from, to)));
         assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), expected, "{cores} cores, {requested:?}");
         assert_eq!(clamped, clamps, "{cores} cores, {requested:?}");
     }
@@ -78,6 +90,22 @@ mod tests {
             check(cores, (201, 1001), (200, 1000, 400), &[("workers", 201, 200), ("prefetch", 1001, 1000)]);
             let far = usize::MAX;
             check(cores, (far, far), (200, 1000, 400), &[("workers", far, 200), ("prefetch", far, 1000)]);
+        }
+    }
+
+    #[test]
+    fn prefetch_has_room_for_all_batches() {
+        // Workers, batch and prefetch as requested, then as used.
+        for (requested, expected) in [
+            ((0, 200, 0), (1, 200, 500)),
+            ((2, 5, 0), (2, 5, 100)),
+            ((4, 200, 0), (4, 200, 800)),
+            ((4, 400, 0), (4, 400, 1000)),
+            ((1, 9, 4), (1, 9, 4)),
+            ((0, 2000, 0), (1, 1000, 1000)),
+        ] {
+            let sizing = Sizing::of(requested.0, requested.1, requested.2, 8, |_, _, _| {});
+            assert_eq!((sizing.workers, sizing.batch, sizing.prefetch), expected, "{requested:?}");
         }
     }
 }

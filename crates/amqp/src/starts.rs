@@ -4,16 +4,15 @@
 //! committed before its handler runs, and its row is deleted when it has finished. So a crash only counts against
 //! messages that were running. Without a store nothing is counted.
 
-use crate::fingerprint::Fingerprint;
-use gristmill_store::{
-    Store,
-    message_runs::{MessageRun, RunKey},
+use crate::{
+    fingerprint::Fingerprint,
+    store::{MessageRun, MessageStore, RunKey},
 };
 use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -35,7 +34,7 @@ const MAX_ROWS: usize = 100_000;
 /// Counts the starts of one queue's messages in the store.
 #[derive(Clone)]
 pub(crate) struct StartStore {
-    store: Store,
+    store: Arc<dyn MessageStore>,
     scope: Arc<str>,
     limit: u32,
 }
@@ -63,60 +62,41 @@ impl StartRecorded {
     }
 }
 
-/// A start that the handler records when it begins to work on its message.
-pub(crate) struct DeferredStart {
-    store: StartStore,
-    key: RunKey,
-    recorded: StartRecorded,
-    pub(crate) is_suspect: bool,
-    /// The limit if it is reached, else 0.
-    over_limit: AtomicU32,
+/// A start to be counted, of a message that may have been started before.
+#[derive(Clone)]
+pub(crate) struct RunStart {
+    pub(crate) store: StartStore,
+    pub(crate) key: RunKey,
+    pub(crate) recorded: StartRecorded,
 }
 
-impl DeferredStart {
-    pub(crate) fn new(store: StartStore, key: RunKey, recorded: StartRecorded, is_suspect: bool) -> Self {
-        Self { store, key, recorded, is_suspect, over_limit: AtomicU32::new(0) }
-    }
-
-    /// Commits these starts of one consumer together, as far as the limit allows. Blocks.
-    pub(crate) fn record_all(starts: &[&Self]) {
-        let Some(first) = starts.first() else { return };
+impl RunStart {
+    /// Commits starts of one consumer together. Blocks.
+    pub(crate) fn record_all(starts: &[&Self]) -> Vec<StartDecision> {
+        let Some(first) = starts.first() else { return Vec::new() };
         starts.iter().for_each(|start| start.recorded.set());
-        let keys = starts.iter().map(|start| start.key).collect();
-        for (start, recorded) in starts.iter().zip(first.store.start_all(keys)) {
-            if let StartDecision::OverLimit(limit) = recorded {
-                start.over_limit.store(limit, Relaxed);
-            }
-        }
+        first.store.start_all(starts.iter().map(|start| start.key).collect())
     }
 
-    /// Returns the limit if it prevents the message from being handled.
-    pub(crate) fn over_limit(&self) -> Option<u32> {
-        Some(self.over_limit.load(Relaxed)).filter(|limit| *limit > 0)
+    /// Undoes starts of one consumer that were recorded. Blocks.
+    pub(crate) fn undo_all(starts: &[&Self]) {
+        let recorded: Vec<RunKey> =
+            starts.iter().filter(|start| start.recorded.take()).map(|start| start.key).collect();
+        if let Some(first) = starts.first().filter(|_| !recorded.is_empty()) {
+            first.store.undo_starts(recorded);
+        }
     }
 }
 
 impl StartStore {
-    pub(crate) fn new(store: Store, queue: &str, limit: u32) -> Self {
+    pub(crate) fn new(store: Arc<dyn MessageStore>, queue: &str, limit: u32) -> Self {
         Self { store, scope: format!("amqp:{queue}").into(), limit }
     }
 
-    /// Commits a start. If the store cannot be written, the message is started anyway. Blocks.
-    pub(crate) fn start(&self, key: RunKey) -> StartDecision {
-        match self.store.message_runs().start(&self.scope, key, self.limit) {
-            Ok(Some(_)) => StartDecision::Allowed,
-            Ok(None) => StartDecision::OverLimit(self.limit),
-            Err(error) => {
-                tracing::warn!(scope = &*self.scope, %error, "cannot count the start of a message; it is started anyway");
-                StartDecision::Allowed
-            }
-        }
-    }
-
-    /// Commits starts together. Blocks.
+    /// Commits starts together. If the store cannot be written, the messages are started anyway. Blocks.
     fn start_all(&self, keys: Vec<RunKey>) -> Vec<StartDecision> {
         let count = keys.len();
-        match self.store.message_runs().start_all(&self.scope, keys, self.limit) {
+        match self.store.count_starts(&self.scope, keys, self.limit) {
             Ok(counts) => counts
                 .into_iter()
                 .map(|count| count.map_or(StartDecision::OverLimit(self.limit), |_| StartDecision::Allowed))
@@ -130,14 +110,14 @@ impl StartStore {
 
     /// Records that an attempt in place has failed. Blocks.
     pub(crate) fn record_failure(&self, key: RunKey, failed: u32, error: String) {
-        if let Err(error) = self.store.message_runs().fail(&self.scope, key, failed, error) {
+        if let Err(error) = self.store.record_failure(&self.scope, key, failed, error) {
             tracing::warn!(scope = &*self.scope, %error, "cannot record a failed attempt; it is lost in a restart");
         }
     }
 
     /// Reads the rows of messages that have not finished. Blocks.
     pub(crate) fn load(&self) -> Vec<MessageRun> {
-        self.store.message_runs().list(&self.scope, MAX_ROWS).unwrap_or_else(|error| {
+        self.store.runs(&self.scope, MAX_ROWS).unwrap_or_else(|error| {
             tracing::warn!(scope = &*self.scope, %error, "cannot read the counted starts");
             Vec::new()
         })
@@ -145,7 +125,7 @@ impl StartStore {
 
     /// Deletes the rows of finished messages. Blocks.
     fn delete(&self, keys: Vec<RunKey>) -> Deletion {
-        let deleted = self.store.message_runs().finish(&self.scope, keys.clone());
+        let deleted = self.store.finish_runs(&self.scope, keys.clone());
         if let Err(error) = &deleted {
             tracing::warn!(scope = &*self.scope, %error, "cannot delete the starts of finished messages; retried");
         }
@@ -153,14 +133,14 @@ impl StartStore {
     }
 
     /// Undoes starts of runs that did not crash. Blocks.
-    pub(crate) fn undo_starts(&self, keys: Vec<RunKey>) {
-        if let Err(error) = self.store.message_runs().undo_starts(&self.scope, keys) {
+    fn undo_starts(&self, keys: Vec<RunKey>) {
+        if let Err(error) = self.store.undo_starts(&self.scope, keys) {
             tracing::warn!(scope = &*self.scope, %error, "cannot undo interrupted starts");
         }
     }
 
     fn prune(&self) {
-        if let Err(error) = self.store.message_runs().prune(ROW_RETENTION, MAX_ROWS) {
+        if let Err(error) = self.store.prune_runs(ROW_RETENTION, MAX_ROWS) {
             tracing::debug!(%error, "cannot delete old starts of messages");
         }
     }
@@ -322,18 +302,19 @@ pub(crate) async fn prune(store: StartStore) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "store"))]
 mod tests {
     use super::*;
+    use gristmill_store::Store;
 
     fn starts(limit: u32) -> (Starts, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("starts.db")).unwrap();
-        (Starts::new(Some(StartStore::new(store, "q", limit))), folder)
+        (Starts::new(Some(StartStore::new(Arc::new(store), "q", limit))), folder)
     }
 
     fn row(key: RunKey, starts: u32, failed: u32) -> MessageRun {
-        MessageRun { key, starts, failed, error: None, age: Duration::ZERO }
+        MessageRun { key, starts, failed, age: Duration::ZERO }
     }
 
     #[test]
@@ -363,7 +344,7 @@ mod tests {
         let store = starts.store().unwrap().clone();
         let (file, elsewhere) = (folder.path().join("starts.db"), folder.path().join("elsewhere.db"));
         assert_eq!(starts.assign_row([1; 16]), key(0));
-        assert_eq!(store.start(key(0).unwrap()), StartDecision::Allowed);
+        assert_eq!(store.start_all(vec![key(0).unwrap()]), [StartDecision::Allowed]);
         let row = store.load();
         starts.finish(key(0));
         assert_eq!(starts.assign_row([1; 16]), key(1));
@@ -381,7 +362,7 @@ mod tests {
             assert_eq!(starts.assign_row([1; 16]), key(next));
         }
         assert!(starts.known.is_empty());
-        assert_eq!(store.start(key(0).unwrap()), StartDecision::Allowed);
+        assert_eq!(store.start_all(vec![key(0).unwrap()]), [StartDecision::Allowed]);
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl ConsumerView {
             queue: config.queue.to_string(),
             event: config.event.clone(),
             consuming: counters.consuming.load(Relaxed),
-            workers: config.sizing.workers,
+            workers: config.sizing.messages(),
             prefetch: counters.prefetch.load(Relaxed) as u16,
             received: counters.received.load(Relaxed),
             redelivered: counters.redelivered.load(Relaxed),

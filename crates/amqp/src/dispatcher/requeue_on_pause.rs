@@ -39,7 +39,8 @@ impl Dispatcher {
 
     /// Number of messages that wait for a worker or for the sink.
     pub(super) fn waiting(&self) -> usize {
-        self.keyed_queue.len() + self.suspects.len() + usize::from(self.overflow.is_some()) + self.pause.waiting()
+        let next = self.batches.next.len() + usize::from(self.overflow.is_some());
+        self.keyed_queue.len() + self.suspects.len() + next + self.pause.waiting()
     }
 }
 

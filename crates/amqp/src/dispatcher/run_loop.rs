@@ -7,13 +7,14 @@ use super::{
 };
 use crate::{
     error::Error,
+    handler_pool::JobOutput,
     net::Event,
     publisher::sleep_until,
     reconnect::deadline_after,
+    store::MessageRun,
     wire::method::{Incoming, Outgoing},
 };
 use gristmill_pool::{Outcome, Results};
-use gristmill_store::message_runs::MessageRun;
 use std::{
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -44,6 +45,7 @@ impl Dispatcher {
         let mut opening = self.open_session(failed_openings);
         let deadline = loop {
             let flush_by = self.session.as_ref().and_then(|session| session.flush_by);
+            let batch_due = self.batch_due();
             tokio::select! {
                 biased;
                 deadline = &mut stop => break deadline.unwrap_or_default(),
@@ -98,6 +100,7 @@ impl Dispatcher {
                 },
                 () = sleep_until(flush_by) => {}
                 () = sleep_until(self.pause.due()) => {}
+                () = sleep_until(batch_due) => {}
                 _ = ticks.tick() => {}
             }
             self.dispatch();
@@ -146,7 +149,7 @@ impl Dispatcher {
     }
 
     /// Handles this result and all that are ready, to save loop iterations.
-    async fn settle_all(&mut self, outcome: Option<Outcome<crate::handler_pool::HandlerOutcome>>) {
+    async fn settle_all(&mut self, outcome: Option<Outcome<JobOutput>>) {
         let mut next = outcome;
         for _ in 0..MAX_BATCH {
             match next {

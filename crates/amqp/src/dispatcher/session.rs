@@ -5,7 +5,6 @@ use crate::{
     acks::AckTracker,
     consumer::{ConsumerConfig, Offset},
     error::Error,
-    handler_pool::CancelToken,
     net::Channel,
     positions,
     reconnect::{BACKOFF, ManagedConnection},
@@ -15,6 +14,7 @@ use crate::{
         table::{FieldValue, Headers},
     },
 };
+use gristmill_pool::CancelToken;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 

@@ -6,9 +6,12 @@ use super::{
     pause::{Change, FailedMessage, Fault, SinkFailures},
     redelivery::RunPlace,
 };
-use crate::delivery::now;
+use crate::{consumer::Handler, delivery::now};
 use gristmill_pool::{Dependency, TaskError, error::Cause};
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 impl InFlight {
     /// When the sink began to fail for the message, in milliseconds since 1970.
@@ -34,21 +37,32 @@ impl Dispatcher {
 
     /// Dispatches one message as a probe of the sink, when it is due.
     pub(super) fn dispatch_probe(&mut self) {
+        self.ungather();
         let (overflow, keyed_queue, suspects) = (&mut self.overflow, &mut self.keyed_queue, &mut self.suspects);
         let untried = || overflow.take().map(|(_, message)| message).or_else(|| suspects.next(keyed_queue));
         let Some((mut message, permit)) = self.pause.take_probe(untried) else { return };
-        match self.pool.submit(self.job(&mut message, self.pause.gate().for_probe())) {
-            Ok(number) => {
-                self.pause.set_probe(number, permit);
-                self.submitted(number, message);
-            }
-            // All workers are busy with runs from before the pause.
-            Err(job) => {
-                permit.withdraw();
-                match job {
-                    Some(_) => self.keyed_queue.push_front(message),
-                    None => self.release(&message),
+        let (config, gate) = (Arc::clone(&self.config), self.pause.gate().for_probe());
+        let submitted = match &config.handler {
+            Handler::Async(handler) => match self.pool.submit(self.async_job(handler, &mut message, gate)) {
+                Ok(number) => {
+                    self.submitted(number, message);
+                    Ok(number)
                 }
+                Err(Some(_)) => Err(Some(message)),
+                Err(None) => {
+                    self.release(&message);
+                    Err(None)
+                }
+            },
+            Handler::Batch(handler) if self.has_room() => self.submit_batch(handler, vec![message], gate).ok_or(None),
+            Handler::Batch(_) => Err(Some(message)),
+        };
+        match submitted {
+            Ok(number) => self.pause.set_probe(number, permit),
+            Err(message) => {
+                permit.withdraw();
+                // All workers are busy with runs from before the pause.
+                message.into_iter().for_each(|message| self.keyed_queue.push_front(message));
             }
         }
     }

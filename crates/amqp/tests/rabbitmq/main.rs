@@ -1,6 +1,7 @@
 //! Consumers, publishers and connections against a real RabbitMQ, which this test starts.
 
 mod attempt_counts;
+mod batches;
 mod blocked;
 mod connections;
 mod dead_letter_targets;

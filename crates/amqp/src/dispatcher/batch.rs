@@ -1,0 +1,202 @@
+//! Gathers messages into batches for a handler on threads, and runs them. A blocking handler has batches of one.
+//!
+//! Messages stay in the queue of the dispatcher until a worker is free, so a batch has everything that arrived while
+//! the workers were busy.
+//!
+//! | worker | event                                             | next                                              |
+//! |--------|---------------------------------------------------|---------------------------------------------------|
+//! | free   | a message is ready                                | it is gathered; the first starts the linger time  |
+//! | free   | a message is ready that failed or may have crashed| it runs alone at once; gathering continues        |
+//! | free   | the batch is full, or the linger time is over     | the batch runs                                    |
+//! | busy   | a message is ready                                | it waits in the queue                             |
+//! | busy   | a message waits for the start timeout             | consuming pauses; the message waits for the sink  |
+//! | any    | the sink fails                                    | gathered messages go back to the queue            |
+//! | any    | the channel is lost, or the consumer stops        | gathered messages are dropped: they are redelivered |
+
+use super::{Dispatcher, InFlight};
+use crate::{
+    consumer::BatchHandler,
+    handler_pool::{Decided, HandlerOutcome, JobOutput, Run},
+    sink_gate::SinkGate,
+};
+use gristmill_pool::{Failure, TaskError};
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// The next batch, and those in the pool.
+#[derive(Default)]
+pub(super) struct Batches {
+    pub(super) next: Gathered<InFlight>,
+    /// Batches in the pool, by their numbers there.
+    in_pool: HashMap<u64, RunningBatch>,
+    /// Number of the last run. Messages of one batch have consecutive numbers.
+    last_run: u64,
+    /// Since when messages wait and all workers are busy.
+    busy_since: Option<Instant>,
+}
+
+pub(super) struct RunningBatch {
+    runs: Range<u64>,
+    decided: Decided,
+}
+
+/// Messages of the next batch.
+pub(super) struct Gathered<T> {
+    items: Vec<T>,
+    /// When the batch runs, full or not.
+    due: Option<Instant>,
+}
+
+impl<T> Default for Gathered<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), due: None }
+    }
+}
+
+impl<T> Gathered<T> {
+    /// Adds a message. Returns the batch if it is full.
+    fn add(&mut self, item: T, max: usize, linger: Duration) -> Option<Vec<T>> {
+        self.items.push(item);
+        if self.items.len() >= max {
+            return Some(self.take());
+        }
+        self.due.get_or_insert_with(|| Instant::now() + linger);
+        None
+    }
+
+    /// Returns the batch if its linger time is over.
+    fn take_due(&mut self) -> Option<Vec<T>> {
+        self.due.is_some_and(|due| due <= Instant::now()).then(|| self.take())
+    }
+
+    pub(super) fn take(&mut self) -> Vec<T> {
+        self.due = None;
+        std::mem::take(&mut self.items)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+}
+
+impl Dispatcher {
+    /// Submits batches that are full or due, while workers are free.
+    pub(super) fn dispatch_batches(&mut self, handler: &Arc<BatchHandler>) {
+        // A batch that is larger than the prefetch would never be full.
+        let prefetch = self.session.as_ref().map_or(u16::MAX, |session| session.prefetch);
+        let max = self.config.sizing.batch.min(prefetch.into());
+        while self.has_room() {
+            let batch = match self.suspects.next(&mut self.keyed_queue) {
+                Some(message) if message.runs_alone() => Some(vec![message]),
+                Some(message) => self.batches.next.add(message, max, self.config.linger),
+                None => match self.batches.next.take_due() {
+                    Some(batch) => Some(batch),
+                    None => break,
+                },
+            };
+            if let Some(batch) = batch {
+                self.submit_batch(handler, batch, self.pause.gate().clone());
+            }
+        }
+        self.check_start_timeout();
+    }
+
+    /// Whether another batch can be submitted. Only blocking handlers queue messages ahead of a free worker.
+    pub(super) fn has_room(&self) -> bool {
+        let sizing = &self.config.sizing;
+        let ahead = if sizing.batch > 1 { 0 } else { sizing.queue };
+        self.batches.in_pool.len() < sizing.workers + ahead
+    }
+
+    /// Submits a batch and returns the number of its first run; none if the pool is closed.
+    pub(super) fn submit_batch(
+        &mut self,
+        handler: &Arc<BatchHandler>,
+        mut batch: Vec<InFlight>,
+        gate: SinkGate,
+    ) -> Option<u64> {
+        let first = self.batches.last_run + 1;
+        let runs: Vec<Run> = batch.iter_mut().map(|message| self.run_of(message)).collect();
+        let decided = Decided::default();
+        let job = self.run_context(gate).batch_job(Arc::clone(handler), runs, first, Arc::clone(&decided));
+        let Ok(id) = self.pool.submit(job) else {
+            // The pool is closed: the broker redelivers the messages.
+            batch.iter().for_each(|message| self.release(message));
+            return None;
+        };
+        self.batches.last_run += batch.len() as u64;
+        self.batches.in_pool.insert(id, RunningBatch { runs: first..self.batches.last_run + 1, decided });
+        for (number, message) in (first..).zip(batch) {
+            self.submitted(number, message);
+        }
+        Some(first)
+    }
+
+    /// Settles the messages of a batch, or returns the result of a task that is no batch.
+    pub(super) fn settle_batch(
+        &mut self,
+        id: u64,
+        result: Result<JobOutput, Failure>,
+    ) -> Option<Result<HandlerOutcome, Arc<TaskError>>> {
+        let results = match result {
+            Ok(JobOutput::One(outcome)) => return Some(Ok(outcome)),
+            Ok(JobOutput::Batch(results)) => Ok(results),
+            Err(failure) => Err(failure.error),
+        };
+        let Some(RunningBatch { runs, decided }) = self.batches.in_pool.remove(&id) else {
+            return results.err().map(Err);
+        };
+        let mut results = results.map(Vec::into_iter);
+        for (at, number) in runs.enumerate() {
+            let decided = decided.get().and_then(|outcomes| *outcomes.get(at)?);
+            let result = match (decided, &mut results) {
+                (Some(outcome), _) => Ok(outcome),
+                (None, Err(error)) => Err(Arc::clone(error)),
+                (None, Ok(results)) => results.next().unwrap_or(Ok(HandlerOutcome::Skipped)).map_err(Arc::new),
+            };
+            self.settle_run(number, result);
+        }
+        None
+    }
+
+    /// Puts gathered messages back to the front of the queue.
+    pub(super) fn ungather(&mut self) {
+        for message in self.batches.next.take().into_iter().rev() {
+            self.keyed_queue.push_front(message);
+        }
+    }
+
+    /// When a batch or the start timeout is due.
+    pub(super) fn batch_due(&self) -> Option<Instant> {
+        let timeout = self.config.start_timeout.as_ref().map(|(limit, _)| *limit);
+        let start_due = self.batches.busy_since.zip(timeout).and_then(|(since, limit)| since.checked_add(limit));
+        self.batches.next.due.filter(|_| self.has_room() && !self.pause.is_paused()).or(start_due)
+    }
+
+    /// Pauses consuming when a message has waited for the start timeout while all workers are busy: the sink hangs.
+    fn check_start_timeout(&mut self) {
+        let is_busy = self.keyed_queue.len() > 0 && !self.has_room();
+        let Some((limit, why)) = self.config.start_timeout.clone().filter(|_| is_busy) else {
+            self.batches.busy_since = None;
+            return;
+        };
+        let since = *self.batches.busy_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < limit {
+            return;
+        }
+        self.batches.busy_since = None;
+        if let Some(message) = self.keyed_queue.pop() {
+            self.batches.last_run += 1;
+            let number = self.batches.last_run;
+            self.submitted(number, message);
+            self.settle_run(number, Err(Arc::new(TaskError::unavailable(why))));
+        }
+    }
+}
+
+impl InFlight {
+    /// Whether it runs in no batch with others: it failed before, or may have crashed its process.
+    fn runs_alone(&self) -> bool {
+        self.suspect || self.delivery.attempt() > 1
+    }
+}
