@@ -91,7 +91,10 @@ pub(super) fn failed(error: AmqpError) -> Error {
     let text = error.to_string();
     let elsewhere = "choose another with --uri, GRISTMILL_AMQP_URI or amqp.uri in the settings file";
     match error {
-        AmqpError::Store(error) => Error::Store(error),
+        AmqpError::Store(error) => match error.downcast() {
+            Ok(error) => Error::Store(*error),
+            Err(_) => Error::System(text),
+        },
         AmqpError::Io { source, .. } if source.kind() == ErrorKind::ConnectionRefused => {
             Error::System(format!("{text}. Check that the broker is running at this address, or {elsewhere}"))
         }

@@ -27,8 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub(crate) use self::args::Args;
-use self::batch::BatchOptions;
-use self::batch_writer::BatchWriter;
+use self::batch_writer::{BatchResult, WriterPanic};
 use self::exec::Exec;
 use self::http::Http;
 pub(super) use self::metadata::MESSAGE_VARIABLES;
@@ -42,16 +41,14 @@ use crate::error::{Error, Outcome};
 use crate::output::note;
 use crate::settings::consumers::{self, Action};
 use crate::settings::typed::Typed;
+use crate::settings::value::show_duration;
 use crate::settings::{Origin, ResolvedSetting, Settings, absolute, keys};
 
 /// Timeout of a request, unless `--timeout` is given.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Handlers of a consumer that writes messages in batches. A handler that waits for its batch uses no CPU.
-const BATCH_HANDLERS: usize = 200;
-
-/// Prefetch of a consumer that hands batches to `--exec` or `--http`, unless `--prefetch` is given.
-const BATCH_PREFETCH: usize = 500;
+/// Messages that `--into` and `--enqueue` write in one transaction, unless `--workers` is given.
+const COMMIT_MESSAGES: usize = 200;
 
 /// State shared by the actions and the supervisor.
 struct RunControl {
@@ -278,30 +275,16 @@ fn with_action(
     store: Option<&Store>,
     control: &RunControl,
 ) -> Result<Consumer, Error> {
-    let watch_threads = |writer: &BatchWriter| {
-        let threads = writer.threads();
-        control.add_check(Box::new(move || threads.check()));
-    };
-    let with_commits = |consumer: Consumer, writer: BatchWriter| {
-        watch_threads(&writer);
+    // No message waits for others: a transaction has those that arrived during the one before.
+    let commits = (if one.workers == 0 { COMMIT_MESSAGES } else { one.workers }, Duration::ZERO);
+    let with_commits = |consumer: Consumer| {
         // A timeout of the whole attempt could end it while its row is written, and the message would be written twice.
-        let writer = writer.with_begin_timeout(one.timeout);
-        let consumer = one.timeout.into_iter().fold(consumer, Consumer::handler_timeout);
-        consumer
-            .workers(if one.workers == 0 { BATCH_HANDLERS } else { one.workers })
-            .handler_records_starts()
-            .handle(move |delivery| writer.clone().write(delivery))
+        one.timeout.into_iter().fold(consumer.workers(1), |consumer, limit| {
+            let why = "the database is locked or slow: no transaction began within";
+            let why = format!("{why} {} (--timeout)", show_duration(limit));
+            consumer.handler_timeout(limit).start_timeout(limit, why)
+        })
     };
-    // The timeout applies to each run of a batch, not to the wait for it.
-    let with_batches = |consumer: Consumer, writer: BatchWriter| {
-        watch_threads(&writer);
-        consumer
-            .workers(BATCH_HANDLERS)
-            .handler_records_starts()
-            .prefetch(if one.prefetch == 0 { BATCH_PREFETCH } else { one.prefetch })
-            .handle(move |delivery| writer.clone().write(delivery))
-    };
-    let batch = one.batch().map(|(size, linger)| BatchOptions { size, linger, parallel: one.workers.max(1) });
     Ok(match &one.action {
         Action::Exec(words) => {
             let timeout = one.timeout.or(settings.exec.timeout);
@@ -316,10 +299,11 @@ fn with_action(
             let _ = create_data_folder(settings);
             let groups = ProcessGroups::for_database(&settings.database);
             let exec = Exec::new(words.clone(), timeout, control.cancel.clone(), groups);
-            if let Some(options) = batch {
+            if let Some(limits) = one.batch {
                 let runtime = Handle::current();
                 let run = move |batch: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(batch, &lines));
-                return Ok(with_batches(consumer, batch::batch_writer("exec", options, run)?));
+                let run = move |batch: &[Delivery]| batch::run_batch(batch, &run);
+                return Ok(with_writer(consumer.workers(one.workers.max(1)), "exec", limits, control, run));
             }
             consumer.handle(move |delivery| Arc::clone(&exec).run(delivery))
         }
@@ -327,10 +311,10 @@ fn with_action(
             let timeout = one.timeout.unwrap_or(HTTP_TIMEOUT);
             let consumer = consumer.handler_timeout(timeout);
             let http = Http::new(url.clone(), timeout, one.http_retry_status.clone())?;
-            if let Some(options) = batch {
-                let http = Arc::new(http);
+            if let Some(limits) = one.batch {
                 let run = move |batch: &[Delivery], lines: Vec<u8>| http.post_batch(batch, &lines);
-                return Ok(with_batches(consumer, batch::batch_writer("http", options, run)?));
+                let run = move |batch: &[Delivery]| batch::run_batch(batch, &run);
+                return Ok(with_writer(consumer.workers(one.workers.max(1)), "http", limits, control, run));
             }
             consumer.handle_blocking(move |delivery| http.post(delivery))
         }
@@ -338,14 +322,29 @@ fn with_action(
             let Some(store) = store else {
                 return Err(Error::System("--enqueue needs the database".to_owned()));
             };
-            with_commits(consumer, BatchWriter::into_tasks(store.clone(), kind.clone(), queue.clone())?)
+            let write = batch_writer::into_tasks(store.clone(), kind.clone(), queue.clone());
+            with_writer(with_commits(consumer), "enqueue", commits, control, write)
         }
         Action::Into { database, table } => {
             let dedup = one.dedup_window.map(|window| (format!("amqp:{}", one.queue), window));
             let table = SinkTable::open(absolute(database)?, table, dedup)?;
             let state = table.state();
             control.add_check(Box::new(move || state.check()));
-            with_commits(consumer, BatchWriter::into_table(table)?)
+            with_writer(with_commits(consumer), "into", commits, control, batch_writer::into_table(table))
         }
     })
+}
+
+/// Sets a handler that writes batches. Consuming ends if it panics.
+fn with_writer(
+    consumer: Consumer,
+    name: &'static str,
+    (max, linger): (usize, Duration),
+    control: &RunControl,
+    write: impl Fn(&[Delivery]) -> BatchResult + Send + Sync + 'static,
+) -> Consumer {
+    let panic = WriterPanic::default();
+    let checked = panic.clone();
+    control.add_check(Box::new(move || checked.check(name)));
+    consumer.handle_batch(max, linger, move |batch| panic.catch(|| write(batch)))
 }
