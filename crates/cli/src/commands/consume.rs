@@ -41,8 +41,8 @@ use crate::error::{Error, Outcome};
 use crate::output::note;
 use crate::settings::consumers::{self, Action};
 use crate::settings::typed::Typed;
-use crate::settings::value::show_duration;
 use crate::settings::{Origin, ResolvedSetting, Settings, absolute, keys};
+use crate::units::show_duration;
 
 /// Timeout of a request, unless `--timeout` is given.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -299,7 +299,7 @@ fn with_action(
             let _ = create_data_folder(settings);
             let groups = ProcessGroups::for_database(&settings.database);
             let exec = Exec::new(words.clone(), timeout, control.cancel.clone(), groups);
-            if let Some(limits) = one.batch {
+            if let Some(limits) = one.batch() {
                 let runtime = Handle::current();
                 let run = move |batch: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(batch, &lines));
                 let run = move |batch: &[Delivery]| batch::run_batch(batch, &run);
@@ -311,7 +311,7 @@ fn with_action(
             let timeout = one.timeout.unwrap_or(HTTP_TIMEOUT);
             let consumer = consumer.handler_timeout(timeout);
             let http = Http::new(url.clone(), timeout, one.http_retry_status.clone())?;
-            if let Some(limits) = one.batch {
+            if let Some(limits) = one.batch() {
                 let run = move |batch: &[Delivery], lines: Vec<u8>| http.post_batch(batch, &lines);
                 let run = move |batch: &[Delivery]| batch::run_batch(batch, &run);
                 return Ok(with_writer(consumer.workers(one.workers.max(1)), "http", limits, control, run));
