@@ -277,7 +277,11 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
 
     /// Whether `run` was cancelled, exceeded its timeout, was abandoned or has ended.
     pub(crate) fn should_stop(&self, run: u64) -> bool {
-        self.cancelled.load(Relaxed) || self.expired.load(Relaxed) == run || self.run.0.load(Relaxed) != run
+        self.is_asked_to_stop(run) || self.run.0.load(Relaxed) != run
+    }
+
+    fn is_asked_to_stop(&self, run: u64) -> bool {
+        self.cancelled.load(Relaxed) || self.expired.load(Relaxed) == run
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -322,9 +326,10 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
         };
         self.has_token.store(true, Relaxed);
         drop(slot);
-        // `finish_run` reads `has_token` without the lock, after it has changed `run`. This also changes `run`, so one
-        // of the two comes first: then `finish_run` sees the flag, or this sees that the run has ended.
-        if self.run.0.fetch_or(0, AcqRel) != run || self.should_stop(run) {
+        // `finish_run` reads `has_token` without the lock, after it has changed `run`. This writes `run` too, so one of
+        // the two writes is first: then `finish_run` sees the flag, or this sees that the run has ended.
+        let is_running = self.run.0.compare_exchange(run, run, AcqRel, Relaxed).is_ok();
+        if !is_running || self.is_asked_to_stop(run) {
             token.cancel();
         }
         token
