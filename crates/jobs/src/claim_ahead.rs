@@ -16,9 +16,9 @@ const MAX_CLAIMED_AHEAD: usize = 2_048;
 const MEAN_WEIGHT: f64 = 1.0 / 8.0;
 
 /// Moving mean of the duration of a kind's handlers, and the number of claims that follows from it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClaimAhead {
-    workers: usize,
+    pub(crate) workers: usize,
     claims_ahead: bool,
     /// In seconds; `None` until the first handler has ended.
     mean: Option<f64>,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use gristmill_pool::task::TaskId;
 
+use crate::claim_ahead::ClaimAhead;
 use crate::in_flight::InFlight;
 
 /// Sort key of waiting tasks, the most urgent first: position of the queue, priority, number of the task.
@@ -46,6 +47,7 @@ impl CrashCounts {
 
 #[derive(Default)]
 pub(crate) struct Claims {
+    pub(crate) estimate: ClaimAhead,
     all: HashMap<i64, Arc<InFlight>>,
     /// Sorted, the most urgent first. The store claims in this order, so most tasks are added at the end.
     waiting: VecDeque<(Urgency, Arc<InFlight>)>,
@@ -59,6 +61,10 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
+    pub(crate) fn new(estimate: ClaimAhead) -> Self {
+        Claims { estimate, ..Claims::default() }
+    }
+
     pub(crate) fn all(&self) -> &HashMap<i64, Arc<InFlight>> {
         &self.all
     }
@@ -154,14 +160,16 @@ impl Claims {
         self.crash_counts
     }
 
-    /// How long all of `workers` workers have been busy; zero if one is free or about to start a task.
-    pub(crate) fn busy_for(&self, workers: usize) -> Duration {
+    /// How many tasks may be claimed and unsettled, by how long all workers have been busy. They have not if one is free
+    /// or about to start a task.
+    pub(crate) fn capacity(&self) -> usize {
         let (mut count, mut last) = (0, None);
         for start in self.running.values().filter_map(|claim| claim.started()) {
             count += 1;
             last = last.max(Some(start));
         }
-        last.filter(|_| count >= workers).map_or(Duration::ZERO, |start| start.elapsed())
+        let busy_since = last.filter(|_| count >= self.estimate.workers);
+        self.estimate.capacity(busy_since.map_or(Duration::ZERO, |start| start.elapsed()))
     }
 
     /// Tasks that have run for at least `time` and whose start is not recorded.
@@ -206,7 +214,7 @@ mod tests {
 
     #[test]
     fn next_is_the_most_urgent_task_and_the_least_urgent_is_released() {
-        let mut claims = Claims::default();
+        let mut claims = Claims::new(ClaimAhead::new(2, true));
         let now = Instant::now();
         for (rank, priority, id) in [(1, 9, 1), (0, 0, 2), (0, 5, 4), (0, 5, 3)] {
             claims.add(rank, &claimed(id, priority, now));
@@ -225,7 +233,7 @@ mod tests {
 
     #[test]
     fn has_waited_when_any_task_was_claimed_long_enough_ago() {
-        let mut claims = Claims::default();
+        let mut claims = Claims::new(ClaimAhead::new(2, true));
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         claims.add(0, &claimed(1, 0, now));
         assert!(!claims.has_waited(second * 60));
@@ -235,7 +243,7 @@ mod tests {
 
     #[test]
     fn crashed_tasks_are_counted_while_they_are_claimed() {
-        let mut claims = Claims::default();
+        let mut claims = Claims::new(ClaimAhead::new(2, true));
         let now = Instant::now();
         let held: Vec<_> = (0..4).map(|id| claimed(id, 0, now)).collect();
         held.iter().for_each(|claim| claims.add(0, claim));

@@ -33,19 +33,6 @@ pub(crate) struct PendingUpdate {
     pub(crate) run_time: Option<Duration>,
 }
 
-impl PendingUpdate {
-    fn new(runner: usize, claim: Arc<InFlight>, disposition: Disposition) -> Self {
-        let ClaimedTask { id, token, .. } = &claim.task;
-        let update = TaskUpdate { id: *id, token: token.clone(), disposition, checkpointed: claim.is_checkpointed() };
-        PendingUpdate { runner, update, run_time: None, claim }
-    }
-
-    /// Releases a task: another worker may claim it at once, and no attempt is counted.
-    pub(crate) fn released(runner: usize, claim: Arc<InFlight>) -> Self {
-        Self::new(runner, claim, Disposition::Released)
-    }
-}
-
 pub(crate) struct KindRunner {
     pub(crate) index: usize,
     pub(crate) kind: Arc<TaskKind>,
@@ -77,7 +64,7 @@ impl KindRunner {
         let Some(claim) = self.claims().next(context.task_id()) else { return Err(TaskError::cancelled()) };
         if let Some(disposition) = self.refuse_start(&claim) {
             self.claims().end(context.task_id());
-            self.complete(PendingUpdate::new(self.index, claim, disposition));
+            self.complete(self.pending(claim, disposition));
             return Err(TaskError::cancelled());
         }
         claim.start();
@@ -113,7 +100,18 @@ impl KindRunner {
         // A cancelled run does not show how long handlers take.
         let is_complete = claim.started().is_some() && disposition != Disposition::Released;
         let run_time = is_complete.then_some(outcome.duration);
-        self.complete(PendingUpdate { run_time, ..PendingUpdate::new(self.index, claim, disposition) });
+        self.complete(PendingUpdate { run_time, ..self.pending(claim, disposition) });
+    }
+
+    fn pending(&self, claim: Arc<InFlight>, disposition: Disposition) -> PendingUpdate {
+        let ClaimedTask { id, token, .. } = &claim.task;
+        let update = TaskUpdate { id: *id, token: token.clone(), disposition, checkpointed: claim.is_checkpointed() };
+        PendingUpdate { runner: self.index, update, run_time: None, claim }
+    }
+
+    /// Releases a task: another worker may claim it at once, and no attempt is counted.
+    pub(crate) fn released(&self, claim: Arc<InFlight>) -> PendingUpdate {
+        self.pending(claim, Disposition::Released)
     }
 
     fn complete(&self, pending: PendingUpdate) {

@@ -18,6 +18,7 @@ use gristmill_store::tasks::{
 use gristmill_store::{Error, UtcTime};
 
 use crate::claim_ahead::ClaimAhead;
+use crate::claims::Claims;
 use crate::cleanup::CleanupPool;
 use crate::in_flight::InFlight;
 use crate::kind::TaskKind;
@@ -57,9 +58,8 @@ pub(crate) struct TaskSource {
     worker: WorkerId,
     settings: RunnerSettings,
     runners: Vec<Arc<KindRunner>>,
-    /// The pool of each kind.
+    /// The pool of each runner.
     pools: Vec<Pool<Option<String>>>,
-    estimates: Vec<ClaimAhead>,
     ended: Arc<EndedQueue<PendingUpdate>>,
     cleanup: CleanupPool,
     next_due: Option<UtcTime>,
@@ -74,7 +74,7 @@ impl TaskSource {
     ) -> Result<Self, crate::Error> {
         let start_log = Arc::new(StartLog::new(&signals.store, &worker));
         let ended: Arc<EndedQueue<PendingUpdate>> = Arc::default();
-        let (mut runners, mut pools, mut estimates) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut runners, mut pools) = (Vec::new(), Vec::new());
         for (index, kind) in kinds.into_iter().enumerate() {
             // A task claimed ahead counts towards a limit across processes and would keep others from reaching it.
             let estimate = ClaimAhead::new(kind.workers, kind.max_running.is_none());
@@ -89,16 +89,15 @@ impl TaskSource {
                 signals: signals.clone(),
                 ended: ended.clone(),
                 start_log: start_log.clone(),
-                claims: Mutex::default(),
+                claims: Mutex::new(Claims::new(estimate)),
                 summary: Mutex::default(),
             });
             let shared = runner.clone();
             pools.push(builder.build_with_callback(move |outcome| shared.on_outcome(outcome))?);
             runners.push(runner);
-            estimates.push(estimate);
         }
         let cleanup = CleanupPool::new(signals.clone())?;
-        Ok(TaskSource { signals, worker, settings, runners, pools, estimates, ended, cleanup, next_due: None })
+        Ok(TaskSource { signals, worker, settings, runners, pools, ended, cleanup, next_due: None })
     }
 
     /// The kinds, each with its pool.
@@ -144,13 +143,13 @@ impl TaskSource {
 
     /// Removes settled tasks from the claims, counts their outcomes, and submits clean-ups of dead letters.
     fn on_settled(&mut self, pending: &[PendingUpdate], batch: &ClaimBatch) {
-        for (index, (runner, estimate)) in self.runners.iter().zip(&mut self.estimates).enumerate() {
-            let of_kind = pending.iter().zip(&batch.results).filter(|(pending, _)| pending.runner == index);
+        for runner in &self.runners {
+            let of_kind = pending.iter().zip(&batch.results).filter(|(pending, _)| pending.runner == runner.index);
             let mut claims = runner.claims();
             for (PendingUpdate { update, claim, run_time, .. }, settled) in of_kind {
                 claims.remove(claim);
                 if let Some(time) = run_time {
-                    estimate.record_duration(*time);
+                    claims.estimate.record_duration(*time);
                 }
                 // A task that is released for another one is not counted as released by this runner.
                 let was_not_started = update.disposition == Disposition::Released && claim.started().is_none();
@@ -203,8 +202,7 @@ impl TaskSource {
         let mut rest = claimed.into_iter().peekable();
         while let Some(first) = rest.peek() {
             let kind = first.kind.clone();
-            let Some(index) = self.runners.iter().position(|runner| runner.kind.name == kind) else { return };
-            let runner = &self.runners[index];
+            let Some(runner) = self.runners.iter().find(|runner| runner.kind.name == kind) else { return };
             let mut held = Vec::new();
             while let Some(task) = rest.next_if(|task| task.kind == kind) {
                 let rank = self.settings.queues.iter().position(|queue| **queue == *task.queue);
@@ -215,10 +213,10 @@ impl TaskSource {
             let missing = claims.missing_placeholders();
             drop(claims);
             for _ in 0..missing {
-                let runner = runner.clone();
+                let (pool, runner) = (&self.pools[runner.index], runner.clone());
                 // Fails only if the pool is closed, after the runner has ended. It is never full, because no more tasks
                 // are claimed than fit.
-                drop(self.pools[index].submit(move |context| runner.run_next(context)));
+                drop(pool.submit(move |context| runner.run_next(context)));
             }
         }
     }
@@ -328,7 +326,7 @@ impl WorkSource for TaskSource {
     fn apply_cancellations(&mut self) -> Result<(), Error> {
         let mut released = Vec::new();
         for (id, token) in self.signals.store.tasks().cancel_requests()? {
-            for (index, runner) in self.runners.iter().enumerate() {
+            for runner in &self.runners {
                 let mut claims = runner.claims();
                 let Some(claim) = claims.all().get(&id).filter(|claim| claim.task.token == token) else {
                     continue;
@@ -337,7 +335,7 @@ impl WorkSource for TaskSource {
                 claim.request_cancel();
                 // A task that was not started is settled without waiting for a worker.
                 if claims.remove_waiting(&claim) {
-                    released.push(PendingUpdate::released(index, claim));
+                    released.push(runner.released(claim));
                 }
             }
         }
@@ -374,11 +372,11 @@ impl WorkSource for TaskSource {
     fn release_all(&mut self) -> Result<(), Error> {
         self.cancel_all();
         let mut pending = self.ended.take();
-        for (index, runner) in self.runners.iter().enumerate() {
+        for runner in &self.runners {
             let claims = runner.claims();
             let left =
                 claims.all().values().filter(|claim| !pending.iter().any(|pending| Arc::ptr_eq(&pending.claim, claim)));
-            let left: Vec<_> = left.map(|claim| PendingUpdate::released(index, claim.clone())).collect();
+            let left: Vec<_> = left.map(|claim| runner.released(claim.clone())).collect();
             drop(claims);
             pending.extend(left);
         }

@@ -10,7 +10,7 @@ use gristmill_store::tasks::{ClaimRequest, ReplacementClaim};
 
 use super::{TaskSource, WAITING_CHECK_INTERVAL};
 use crate::claims::CrashCounts;
-use crate::kind_runner::PendingUpdate;
+use crate::kind_runner::{KindRunner, PendingUpdate};
 
 /// Interval between two checks whether an open breaker has closed.
 const BREAKER_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -19,7 +19,7 @@ impl TaskSource {
     /// Releases tasks that wait for a worker: all of them when the runner stops, otherwise those above the capacity.
     /// Appends them to `pending`.
     pub(super) fn release_excess(&self, pending: &mut Vec<PendingUpdate>) {
-        for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
+        for runner in &self.runners {
             let mut claims = runner.claims();
             if claims.waiting() == 0 {
                 continue;
@@ -27,24 +27,24 @@ impl TaskSource {
             let count = if self.signals.is_stopping() {
                 claims.waiting()
             } else {
-                let settled = pending.iter().filter(|pending| pending.runner == index).count();
+                let settled = pending.iter().filter(|pending| pending.runner == runner.index).count();
                 let in_flight = claims.all().len().saturating_sub(settled);
-                let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
+                let capacity = claims.capacity();
                 // Only if a task has waited: the estimate changes with each slow run, and most tasks start soon.
-                let is_over = in_flight > estimate.release_above(capacity);
+                let is_over = in_flight > claims.estimate.release_above(capacity);
                 if is_over && claims.has_waited(WAITING_CHECK_INTERVAL) { in_flight - capacity } else { 0 }
             };
             let released = claims.take_least_urgent(count);
-            pending.extend(released.into_iter().map(|claim| PendingUpdate::released(index, claim)));
+            pending.extend(released.into_iter().map(|claim| runner.released(claim)));
         }
     }
 
     /// Number of claimed tasks of a kind, and of those whose worker crashed before. Tasks in `pending` do not count:
     /// they are settled by the next transaction.
-    fn unsettled(&self, index: usize, pending: &[PendingUpdate]) -> (usize, CrashCounts) {
-        let claims = self.runners[index].claims();
+    fn unsettled(runner: &KindRunner, pending: &[PendingUpdate]) -> (usize, CrashCounts) {
+        let claims = runner.claims();
         let (mut in_flight, mut crashes) = (claims.all().len(), claims.crash_counts());
-        for PendingUpdate { claim, .. } in pending.iter().filter(|pending| pending.runner == index) {
+        for PendingUpdate { claim, .. } in pending.iter().filter(|pending| pending.runner == runner.index) {
             let held = claims.all().get(&claim.task.id);
             if held.is_some_and(|held| Arc::ptr_eq(held, claim)) {
                 in_flight -= 1;
@@ -60,15 +60,16 @@ impl TaskSource {
         let (mut requests, mut replacements) = (Vec::new(), Vec::new());
         self.next_due = None;
         let unsettled: Vec<(usize, CrashCounts)> =
-            (0..self.runners.len()).map(|index| self.unsettled(index, pending)).collect();
+            self.runners.iter().map(|runner| Self::unsettled(runner, pending)).collect();
         // One at a time in the whole process: if two ran together, it would be unknown which of them crashed it.
         let crashed_often: usize = unsettled.iter().map(|(_, crashes)| crashes.crashed_often).sum();
-        for ((runner, estimate), (in_flight, crashes)) in self.runners.iter().zip(&self.estimates).zip(unsettled) {
+        for (runner, (in_flight, crashes)) in self.runners.iter().zip(unsettled) {
             let claims = runner.claims();
-            let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
+            let capacity = claims.capacity();
             // Tasks that free workers are about to start are not replaced.
             let replaceable = claims.waiting().min(in_flight.saturating_sub(runner.kind.workers));
             let (waiting, least_urgent) = (claims.waiting(), claims.least_urgent());
+            let max_claimed = claims.estimate.max_claimed();
             drop(claims);
             let mut limit = capacity.saturating_sub(in_flight);
             let mut may_replace = true;
@@ -104,7 +105,7 @@ impl TaskSource {
                 let token = self.worker.token();
                 requests.extend(self.settings.queues.iter().map(|queue| request(queue, limit, &token)));
             }
-            let extra = replaceable.min(estimate.max_claimed().saturating_sub(in_flight + limit));
+            let extra = replaceable.min(max_claimed.saturating_sub(in_flight + limit));
             if let Some((rank, Reverse(priority), _)) = least_urgent.filter(|_| may_replace && extra > 0) {
                 let token = self.worker.token();
                 replacements.extend(self.settings.queues.iter().take(rank + 1).enumerate().map(|(nth, queue)| {
@@ -122,13 +123,13 @@ impl TaskSource {
     /// than fit. `replaced`: the kind of each replacement.
     pub(super) fn release_replaced(&self, replaced: &[Arc<str>]) {
         let mut released = Vec::new();
-        for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
+        for runner in &self.runners {
             let replaced = replaced.iter().filter(|kind| **kind == runner.kind.name).count();
             let mut claims = runner.claims();
-            let (in_flight, capacity) = (claims.all().len(), estimate.capacity(claims.busy_for(runner.kind.workers)));
-            if in_flight > estimate.release_above(capacity) {
+            let (in_flight, capacity) = (claims.all().len(), claims.capacity());
+            if in_flight > claims.estimate.release_above(capacity) {
                 let held = claims.take_least_urgent(replaced.min(in_flight - capacity));
-                released.extend(held.into_iter().map(|claim| PendingUpdate::released(index, claim)));
+                released.extend(held.into_iter().map(|claim| runner.released(claim)));
             }
         }
         self.ended.put_back(released);
