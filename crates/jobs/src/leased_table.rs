@@ -92,6 +92,9 @@ impl<R> RowClaim<R> {
     }
 }
 
+type Claim<R> = dyn Fn(&Store, &Token, Duration) -> Result<Option<R>, Error> + Send + Sync;
+type Heartbeat<R> = fn(&Store, &RowClaim<R>, Duration) -> Result<HeartbeatResult, Error>;
+type Finish<R, M> = fn(&Store, &RowClaim<R>, Result<&M, &TaskError>) -> Result<(), Error>;
 pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
 
 /// What differs by table: how its rows are claimed, renewed, run and finished.
@@ -101,13 +104,13 @@ pub(crate) struct Table<R, M> {
     pub(crate) workers: usize,
     pub(crate) id: fn(&R) -> String,
     pub(crate) recover: fn(&Store, HeldLeases) -> Result<usize, Error>,
-    pub(crate) claim: Box<dyn Fn(&Store, &Token, Duration) -> Result<Option<R>, Error> + Send + Sync>,
+    pub(crate) claim: Box<Claim<R>>,
     /// `None` if the protocol has no heartbeat for the rows. Leases are at least 300 seconds long then.
-    pub(crate) heartbeat: Option<fn(&Store, &RowClaim<R>, Duration) -> Result<HeartbeatResult, Error>>,
+    pub(crate) heartbeat: Option<Heartbeat<R>>,
     /// Whether the claim still holds the row. It does not if the row was cancelled.
     pub(crate) is_held: fn(&Store, &RowClaim<R>) -> Result<bool, Error>,
     pub(crate) handler: Handler<R, M>,
-    pub(crate) finish: fn(&Store, &RowClaim<R>, Result<&M, &TaskError>) -> Result<(), Error>,
+    pub(crate) finish: Finish<R, M>,
     pub(crate) release: fn(&Store, &RowClaim<R>) -> Result<(), Error>,
 }
 
