@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 
 use crate::document::{Elements, Splitter, is_document};
-use crate::parse_error::{ParseError, ParseErrorKind};
+use crate::parse_error::ParseErrorKind;
 
 /// Whole lines, or whole elements of a document.
 #[derive(Debug, Default)]
@@ -184,7 +184,7 @@ impl<R: Read> Blocks<R> {
     /// Skips the rest of the element that fills the buffer and keeps the bytes after it. Returns the number of its line
     /// ends and the column at which it begins.
     fn skip_element(&mut self, splitter: &mut Splitter, start: &[u8]) -> io::Result<(usize, usize)> {
-        let open = splitter.error_at(start, ParseError { at: 0, reason: ParseErrorKind::OpenElement });
+        let open = splitter.error_at(start, ParseErrorKind::OpenElement.at(0));
         let (mut lines, column) = splitter.cut(start);
         let mut buffer = vec![0; self.size];
         while !self.has_ended {

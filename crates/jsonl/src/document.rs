@@ -3,11 +3,8 @@
 //! Owns the detection of documents and finds where their elements begin and end. It checks only the separators between
 //! elements; the parser checks the elements.
 
-use std::fmt;
-use std::io;
-
 use crate::parse::BYTE_ORDER_MARK;
-use crate::parse_error::{ParseError, ParseErrorKind};
+use crate::parse_error::{BadLine, ParseError, ParseErrorKind};
 use crate::parsed_block::Span;
 
 #[derive(Debug, Default)]
@@ -17,30 +14,6 @@ pub(crate) struct Elements {
     pub(crate) column: usize,
     /// Line ends in the block, counting those of skipped bytes.
     pub(crate) lines: usize,
-}
-
-/// A document whose elements cannot be separated, because it is not valid JSON.
-#[derive(Debug)]
-pub(crate) struct BrokenDocument {
-    /// Line number, from 1.
-    pub(crate) line: u64,
-    /// Column in bytes, from 1.
-    pub(crate) column: u64,
-    pub(crate) reason: ParseErrorKind,
-}
-
-impl fmt::Display for BrokenDocument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}: {}", self.line, self.column, self.reason)
-    }
-}
-
-impl std::error::Error for BrokenDocument {}
-
-impl From<BrokenDocument> for io::Error {
-    fn from(broken: BrokenDocument) -> Self {
-        io::Error::new(io::ErrorKind::InvalidData, broken)
-    }
 }
 
 /// Whether a source that begins with `head` is a document, not lines. `ended`: `head` is the whole source.
@@ -130,8 +103,8 @@ impl Nesting {
                 b'}' | b']' => {
                     match (self.open.pop(), byte) {
                         (Some(b'{'), b'}') | (Some(b'['), b']') => {}
-                        (Some(b'{'), _) => return Err(ParseError { at, reason: ParseErrorKind::NoComma }),
-                        _ => return Err(ParseError { at, reason: ParseErrorKind::NoCommaInArray }),
+                        (Some(b'{'), _) => return Err(ParseErrorKind::NoComma.at(at)),
+                        _ => return Err(ParseErrorKind::NoCommaInArray.at(at)),
                     }
                     if self.is_closed() {
                         return Ok(Some(at + 1));
@@ -179,8 +152,9 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// Reads the new bytes of the buffer and adds the complete elements to `spans`.
-    pub(crate) fn scan(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
+    /// Reads the new bytes of the buffer and adds the complete elements to `spans`. Fails if the elements cannot be
+    /// separated, because the document is not valid JSON.
+    pub(crate) fn scan(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BadLine> {
         if self.lines == 0 && self.column == 0 && self.scanned == 0 && buffer.starts_with(BYTE_ORDER_MARK) {
             self.scanned = BYTE_ORDER_MARK.len();
         }
@@ -209,10 +183,10 @@ impl Splitter {
                     self.array = self.position(buffer, at);
                 }
                 (_, Expected::CommaOrEnd) => {
-                    return Err(ParseError { at, reason: ParseErrorKind::NoCommaInArray });
+                    return Err(ParseErrorKind::NoCommaInArray.at(at));
                 }
                 (b',' | b':' | b']' | b'}', _) => {
-                    return Err(ParseError { at, reason: ParseErrorKind::NoValue });
+                    return Err(ParseErrorKind::NoValue.at(at));
                 }
                 (byte, expected) => {
                     self.element_start = Some(at);
@@ -239,14 +213,14 @@ impl Splitter {
     }
 
     /// Ends the document. Fails if an element or an array is still open.
-    pub(crate) fn finish(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
+    pub(crate) fn finish(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BadLine> {
         match self.element_start {
             Some(element_start) if self.is_bare => {
                 self.element_start = None;
                 spans.push(Span::new(element_start, buffer.len()));
             }
             Some(at) => {
-                return Err(self.error_at(buffer, ParseError { at, reason: ParseErrorKind::OpenElement }));
+                return Err(self.error_at(buffer, ParseErrorKind::OpenElement.at(at)));
             }
             None => {}
         }
@@ -254,7 +228,7 @@ impl Splitter {
             return Ok(());
         }
         let (line, column) = self.array;
-        Err(BrokenDocument { line, column, reason: ParseErrorKind::OpenArray })
+        Err(BadLine { line, column, reason: ParseErrorKind::OpenArray })
     }
 
     /// Removes the first bytes of the buffer. Returns the number of their line ends and the column at which they begin.
@@ -289,9 +263,9 @@ impl Splitter {
         (self.lines + lines + 1, column as u64 + 1)
     }
 
-    pub(crate) fn error_at(&self, buffer: &[u8], error: ParseError) -> BrokenDocument {
+    pub(crate) fn error_at(&self, buffer: &[u8], error: ParseError) -> BadLine {
         let (line, column) = self.position(buffer, error.at);
-        BrokenDocument { line, column, reason: error.reason }
+        BadLine { line, column, reason: error.reason }
     }
 }
 

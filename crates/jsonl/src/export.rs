@@ -19,7 +19,7 @@ use crate::database::read_only;
 use crate::error::{Error, Failure, Result};
 use crate::import::handle::{ImportHandle, add};
 use crate::lexer::Cursor;
-use crate::sql::{Sql, quoted, quoted_names, values};
+use crate::sql::{Sql, TableColumn, columns_where_all, primary_key, quoted, quoted_names, table_columns, values};
 use crate::types::Type;
 
 /// Result of an export.
@@ -110,57 +110,39 @@ impl ExportTable {
             }
             Some((table, _, without_rowid)) => (table, !without_rowid),
         };
-        let mut statement = conn.prepare("SELECT name, type, pk FROM pragma_table_info(?1) ORDER BY cid")?;
-        let found = statement.query_map([&table], |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
-        })?;
-        let found: Vec<(String, String, i64)> = found.collect::<Sql<_>>()?;
-        let mut keys: Vec<(i64, &str)> =
-            found.iter().filter(|(_, _, key)| *key > 0).map(|(name, _, key)| (*key, name.as_str())).collect();
-        keys.sort_unstable();
+        let mut found = table_columns(conn, &table)?;
+        found.retain(|column| !column.is_hidden);
         let order = if has_rowid {
             // Any of the three names of the rowid that is not the name of a column.
-            let is_free = |name: &&str| !found.iter().any(|(column, _, _)| column.eq_ignore_ascii_case(name));
+            let is_free = |name: &&str| !found.iter().any(|column| column.name.eq_ignore_ascii_case(name));
             ["rowid", "_rowid_", "oid"].iter().find(|name| is_free(name)).map(|name| (*name).to_owned())
         } else {
-            Some(quoted_names(keys.iter().map(|(_, name)| *name)))
+            Some(quoted_names(primary_key(&found).iter().map(|index| found[*index].name.as_str())))
         };
         let order = order.map(|order| format!(" ORDER BY {order}")).unwrap_or_default();
-        let columns = found.iter().map(|(name, kind, key)| {
-            let mut quoted_key = serde_json::to_vec(name).unwrap_or_default();
+        let columns = found.into_iter().map(|TableColumn { name, kind, key, .. }| {
+            let mut quoted_key = serde_json::to_vec(&name).unwrap_or_default();
             quoted_key.push(b':');
-            let is_boolean = Type::declared(kind) == Some(Type::Boolean);
-            Column { key: quoted_key, name: name.clone(), is_boolean, is_key: *key > 0, is_json: false }
+            let is_boolean = Type::declared(&kind) == Some(Type::Boolean);
+            Column { key: quoted_key, name, is_boolean, is_key: key > 0, is_json: false }
         });
         let mut table = ExportTable { table, columns: columns.collect(), order };
         table.find_json(conn)?;
         Ok(table)
     }
 
-    /// Finds the columns whose texts are all JSON. Stops reading when no candidate is left.
+    /// Finds the columns whose texts are all JSON.
     fn find_json(&mut self, conn: &Connection) -> Sql<()> {
-        let mut candidates: Vec<usize> = (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
-        let mut statement = conn.prepare(&self.select())?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let mut failure = None;
-            candidates.retain(|index| match row.get_ref(*index) {
-                Ok(ValueRef::Text(text)) => {
-                    self.columns[*index].is_json = is_json(text);
-                    self.columns[*index].is_json
-                }
-                Ok(_) => true,
-                Err(error) => {
-                    failure = Some(error);
-                    false
-                }
-            });
-            match failure {
-                Some(error) => return Err(error),
-                None if candidates.is_empty() => break,
-                None => {}
+        let candidates = (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
+        let mut has_text = vec![false; self.columns.len()];
+        let all_json = columns_where_all(conn, &self.select(), candidates, |index, value| match value {
+            ValueRef::Text(text) => {
+                has_text[index] = true;
+                is_json(text)
             }
-        }
+            _ => true,
+        })?;
+        all_json.into_iter().for_each(|index| self.columns[index].is_json = has_text[index]);
         Ok(())
     }
 

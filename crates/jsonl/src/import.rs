@@ -51,7 +51,6 @@ use self::transaction::ImportTx;
 use self::writer::{Finished, Writer, quoted_list};
 use crate::database::read_only;
 use crate::error::{Error, Result};
-use crate::source;
 
 /// Loads files, and all JSONL files of folders, or only checks them, depending on the target. `-` is standard input.
 ///
@@ -210,35 +209,17 @@ fn check_not_an_input(output_db: &OutputDb, discovered: &Discovered, rejects: Op
 }
 
 fn file(source: &Source, name: &str) -> FileSummary {
-    FileSummary {
-        source: source.path.as_ref().map_or_else(
-            || source.display(),
-            |path| path_text(&std::fs::canonicalize(path).unwrap_or_else(|_| path.clone())),
-        ),
-        table: name.to_owned(),
-        outcome: FileOutcome::Waiting,
-        action: None,
-        rows: 0,
-        rejected: 0,
-        blank: 0,
-        bytes: source.bytes,
-        columns: Vec::new(),
-        primary_key: None,
-        sql: None,
-        unmatched: Vec::new(),
-        notes: Vec::new(),
-    }
+    let text = source.path.as_deref().map_or_else(|| source.display(), absolute_text);
+    FileSummary { source: text, table: name.to_owned(), bytes: source.bytes, ..FileSummary::default() }
 }
 
 fn failed_file(path: &Path, why: &str) -> FileSummary {
-    let source = Source {
-        path: Some(path.to_owned()),
-        table: String::new(),
-        compression: source::Compression::Plain,
-        bytes: 0,
-        is_file: false,
-    };
-    FileSummary { outcome: FileOutcome::Failed(why.to_owned()), ..file(&source, "") }
+    let outcome = FileOutcome::Failed(why.to_owned());
+    FileSummary { source: absolute_text(path), outcome, ..FileSummary::default() }
+}
+
+fn absolute_text(path: &Path) -> String {
+    path_text(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
 }
 
 /// Loads the waiting files, and repeats for those that have to be read again.

@@ -18,9 +18,10 @@ pub(crate) const OVERFLOW: u32 = u32::MAX - 1;
 const MAX_GUESSES: usize = 6;
 
 /// How the values of a key are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ColumnRule {
     /// Stored unchanged; the type is inferred.
+    #[default]
     Inferred,
     /// Converted to this type, or the line is rejected.
     Fixed(Type),

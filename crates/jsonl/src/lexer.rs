@@ -47,7 +47,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn error(&self, reason: ParseErrorKind) -> ParseError {
-        ParseError { at: self.at, reason }
+        reason.at(self.at)
     }
 
     /// Consumes the next byte if it is this one, and returns whether it was.
@@ -186,8 +186,8 @@ impl<'a> Cursor<'a> {
                     escaped = true;
                     at += self.escape(at)?;
                 }
-                Some(byte) => return Err(ParseError { at, reason: ParseErrorKind::Control(*byte) }),
-                None => return Err(ParseError { at: self.at, reason: ParseErrorKind::OpenString }),
+                Some(byte) => return Err(ParseErrorKind::Control(*byte).at(at)),
+                None => return Err(ParseErrorKind::OpenString.at(self.at)),
             }
         }
     }
@@ -198,16 +198,16 @@ impl<'a> Cursor<'a> {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
             Some(b'u') => match self.bytes.get(at + 2..at + 6) {
                 Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => Ok(6),
-                _ => Err(ParseError { at, reason: ParseErrorKind::BadEscape }),
+                _ => Err(ParseErrorKind::BadEscape.at(at)),
             },
-            _ => Err(ParseError { at, reason: ParseErrorKind::BadEscape }),
+            _ => Err(ParseErrorKind::BadEscape.at(at)),
         }
     }
 
     #[inline]
     fn number(&mut self) -> Result<(), ParseError> {
         let start = self.at;
-        let bad = ParseError { at: start, reason: ParseErrorKind::BadNumber };
+        let bad = ParseErrorKind::BadNumber.at(start);
         self.take(b'-');
         if self.take(b'0') {
             if self.peek().is_some_and(|byte| byte.is_ascii_digit()) {

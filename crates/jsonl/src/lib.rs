@@ -47,7 +47,7 @@ mod types;
 
 pub use error::{Error, Result};
 pub use file_identity::FileIdentity;
-pub use parse_error::ParseErrorKind;
-pub use reader::{BadLine, ReadError, Reader, Row, TypedRows, Value};
+pub use parse_error::{BadLine, ParseErrorKind};
+pub use reader::{ReadError, Reader, Row, TypedRows, Value};
 pub use sink::{AppendResult, RejectedObject, Sink, WithId};
 pub use types::Type;

@@ -33,7 +33,7 @@ impl Cursor<'_> {
     pub(crate) fn number_value(&mut self) -> Result<Number, ParseError> {
         let start = self.at();
         let bytes = self.bytes();
-        let bad = ParseError { at: start, reason: ParseErrorKind::BadNumber };
+        let bad = ParseErrorKind::BadNumber.at(start);
         let digit = |at: usize| bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);
         let mut at = start;
         let negative = bytes.get(at) == Some(&b'-');

@@ -4,19 +4,18 @@
 //! JSON.
 
 mod blocks;
+mod values;
 
 use std::collections::{HashMap, HashSet};
 
-use self::blocks::trimmed;
 pub(crate) use self::blocks::{parse, parse_each};
 use crate::document::compact;
 use crate::keys::{ColumnRule, Keys, ROOT};
 use crate::lexer::Cursor;
-use crate::number::{MAX_EXACT_INT, Number, rounded};
+use crate::number::Number;
 use crate::parse_error::{ParseError, ParseErrorKind};
 use crate::parsed_block::{BadLine, Cell, Line, ParsedBlock, Row, Span};
 use crate::text::{unescape, unescaped};
-use crate::types::Type;
 
 /// What to do with keys that the parse options do not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,12 +77,6 @@ impl Default for ParseOptions {
     }
 }
 
-/// Accepted values of an existing column with a type that imports do not use.
-const NUMERIC_AFFINITY: &str = "of a numeric type (64-bit numbers, and text that is not a number)";
-
-/// Maximum bytes of a rejected value that a message shows.
-const EXCERPT_BYTES: usize = 60;
-
 /// Maximum depth to which objects are flattened; deeper objects stay JSON.
 pub(crate) const MAX_FLATTEN_DEPTH: usize = 32;
 
@@ -127,42 +120,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn parse_lines(mut self, skipped: usize) {
+    /// Parses rows whose positions are known. `is_document`: rows may contain line ends.
+    fn parse_rows(mut self, rows: impl IntoIterator<Item = Line>, is_document: bool) {
         let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
-        let mut at = skipped;
-        while at < self.text.len() {
-            let end = memchr::memchr(b'\n', &self.text[at..]).map_or(self.text.len(), |end| at + end + 1);
-            self.parse_range(at, trimmed(self.text, at, end), all_utf8);
-            at = end;
+        self.is_document = is_document;
+        for line in rows {
+            self.parse_row(line, all_utf8);
         }
-    }
-
-    /// Parses rows whose positions are known.
-    fn parse_elements(mut self, lines: &[Line]) {
-        let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
-        self.is_document = true;
-        for line in lines {
-            self.parse_row(*line, all_utf8);
-        }
-    }
-
-    fn parse_objects(mut self, ends: &[usize]) {
-        let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
-        let mut at = 0;
-        for end in ends {
-            let line = self.parse_range(at, *end, all_utf8);
-            at = end + 1;
-            if std::mem::take(&mut self.out.blank) > 0 {
-                self.reject(line, ParseError { at: 0, reason: ParseErrorKind::NotAnObject("nothing") });
-            }
-        }
-    }
-
-    fn parse_range(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
-        let line = Line { number: self.out.lines, column: 0, span: Span::new(start, stop) };
-        self.out.lines += 1;
-        self.parse_row(line, all_utf8);
-        line
     }
 
     fn parse_row(&mut self, line: Line, all_utf8: bool) {
@@ -170,9 +134,9 @@ impl<'a> Parser<'a> {
         let bytes = line.span.of(self.text);
         if bytes.len() > self.options.max_line {
             let reason = ParseErrorKind::TooLong(self.options.max_line);
-            self.reject(line, ParseError { at: self.options.max_line, reason });
+            self.reject(line, reason.at(self.options.max_line));
         } else if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
-            self.reject(line, ParseError { at: error.valid_up_to(), reason: ParseErrorKind::NotUtf8 });
+            self.reject(line, ParseErrorKind::NotUtf8.at(error.valid_up_to()));
         } else {
             self.line(line, bytes);
         }
@@ -288,7 +252,7 @@ impl<'a> Parser<'a> {
             let is_filename = self.filename.is_some_and(|(filename, _)| filename == key);
             let reason =
                 if is_filename { ParseErrorKind::FilenameKey(name) } else { ParseErrorKind::DuplicateKey(name) };
-            return Err(ParseError { at: start, reason });
+            return Err(reason.at(start));
         }
         self.value(cursor, key, depth)
     }
@@ -306,12 +270,12 @@ impl<'a> Parser<'a> {
     fn unknown_key(&mut self, cursor: &mut Cursor<'a>, start: usize, name: &[u8]) -> Result<(), ParseError> {
         let text = || String::from_utf8_lossy(name).into_owned();
         if self.options.unknown_keys == UnknownKeys::Rejected {
-            return Err(ParseError { at: start, reason: ParseErrorKind::UnknownKey(text()) });
+            return Err(ParseErrorKind::UnknownKey(text()).at(start));
         }
         cursor.value(1)?;
         if let UnknownKeys::Overflow(_) = self.options.unknown_keys {
             if !self.overflow_keys.insert(name.into()) {
-                return Err(ParseError { at: start, reason: ParseErrorKind::DuplicateKey(text()) });
+                return Err(ParseErrorKind::DuplicateKey(text()).at(start));
             }
             self.overflow.push(if self.overflow.is_empty() { b'{' } else { b',' });
             let member = &cursor.bytes()[start..cursor.at()];
@@ -384,115 +348,15 @@ impl<'a> Parser<'a> {
         self.push(key, cell, self.span(start, cursor.at()), start)
     }
 
-    /// Adds a value to the row if its column accepts it. `written` is its text and `at` its offset in the line.
-    #[inline]
-    fn push(&mut self, key: u32, cell: Cell, written: Span, at: usize) -> Result<(), ParseError> {
-        let cell = match self.out.keys.get(key).rule {
-            ColumnRule::Inferred => cell,
-            ColumnRule::Skipped => return Ok(()),
-            ColumnRule::NumericAffinity if self.looks_like_a_number(cell) => {
-                return Err(self.type_mismatch(key, cell, NUMERIC_AFFINITY, at));
-            }
-            ColumnRule::NumericAffinity => cell,
-            ColumnRule::Detected(found) => self.converted(cell, found, written).unwrap_or(cell),
-            ColumnRule::Fixed(target) => match self.converted(cell, target, written) {
-                Some(cell) => cell,
-                None => return Err(self.type_mismatch(key, cell, target.accepts(), at)),
-            },
-        };
-        self.out.cells.push((key, cell));
-        Ok(())
-    }
-
-    /// Cell of a number that a double does not hold without loss. A whole number keeps its spelling: it is more often
-    /// an identifier than a measurement.
-    #[cold]
-    fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
-        let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
-        let decimals = self.options.decimals;
-        let is_rounded = match self.out.keys.get(key).rule {
-            ColumnRule::Inferred | ColumnRule::Detected(_) => decimals == Decimals::Rounded && !is_whole,
-            ColumnRule::Fixed(Type::Real) => decimals != Decimals::Exact,
-            ColumnRule::Fixed(Type::Numeric) | ColumnRule::NumericAffinity => decimals != Decimals::Exact && !is_whole,
-            ColumnRule::Fixed(_) | ColumnRule::Skipped => false,
-        };
-        match rounded(written).filter(|_| is_rounded) {
-            Some(value) => Cell::Real(value),
-            None => Cell::Decimal(self.span(start, start + written.len())),
-        }
-    }
-
-    /// Converts a value to the type of its column; `None` if that is not possible. Text accepts all values as written.
-    #[inline]
-    fn converted(&self, cell: Cell, target: Type, written: Span) -> Option<Cell> {
-        match (target, cell) {
-            (Type::Real, Cell::Int(value)) if value.unsigned_abs() > MAX_EXACT_INT => {
-                (self.options.decimals != Decimals::Exact).then_some(Cell::Real(value as f64))
-            }
-            _ => converted(cell, target, written),
-        }
-    }
-
-    fn looks_like_a_number(&self, cell: Cell) -> bool {
-        let text = match cell {
-            Cell::Text { span, scratch: false, is_json: false } => span.of(self.text),
-            Cell::Text { span, is_json: false, .. } => span.of(&self.out.scratch),
-            Cell::Decimal(_) => return true,
-            _ => return false,
-        };
-        std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<f64>().is_ok())
-    }
-
     fn is_flattened(&self, key: u32) -> bool {
         let key = self.out.keys.get(key);
         !key.whole && key.rule != ColumnRule::Skipped
-    }
-
-    #[cold]
-    fn type_mismatch(&self, key: u32, cell: Cell, accepts: &'static str, at: usize) -> ParseError {
-        let path = self.out.keys.path(key);
-        let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
-        let column = self.options.names.get(&key).cloned().unwrap_or_else(name);
-        let value = excerpt(self.text.get(self.line_start + at..).unwrap_or_default());
-        ParseError { at, reason: ParseErrorKind::TypeMismatch { column, accepts, found: cell.found(), value } }
     }
 
     #[inline]
     fn span(&self, start: usize, end: usize) -> Span {
         Span::new(self.line_start + start, self.line_start + end)
     }
-}
-
-/// Like [`Parser::converted`], without rounding.
-fn converted(cell: Cell, target: Type, written: Span) -> Option<Cell> {
-    match (target, cell) {
-        (Type::Any, cell) | (_, cell @ Cell::Null) | (Type::Text, cell @ Cell::Text { .. }) => Some(cell),
-        (Type::Text, _) => Some(Cell::Text { span: written, scratch: false, is_json: false }),
-        (Type::Integer | Type::Numeric, cell @ (Cell::Int(_) | Cell::Bool(_))) => Some(cell),
-        (Type::Integer, Cell::Real(value)) => {
-            (value.fract() == 0.0 && value.abs() <= MAX_EXACT_INT as f64).then_some(Cell::Int(value as i64))
-        }
-        (Type::Numeric, cell @ Cell::Real(_)) => Some(cell),
-        (Type::Real, cell @ (Cell::Real(_) | Cell::Bool(_))) => Some(cell),
-        (Type::Real, cell @ Cell::Int(_)) => Some(cell),
-        (Type::Boolean, cell @ (Cell::Bool(_) | Cell::Int(0 | 1))) => Some(cell),
-        _ => None,
-    }
-}
-
-/// Returns the value at the beginning of `rest`, cut to `EXCERPT_BYTES`.
-fn excerpt(rest: &[u8]) -> String {
-    let mut cursor = Cursor::new(rest);
-    // The value is valid, so this cannot fail.
-    let _ = cursor.value(0);
-    let value = &rest[..cursor.at()];
-    let mut text = String::from_utf8_lossy(&value[..value.len().min(EXCERPT_BYTES)]).into_owned();
-    if value.len() > EXCERPT_BYTES {
-        // The cut may split a character.
-        text.truncate(text.trim_end_matches('\u{fffd}').len());
-        text.push('…');
-    }
-    text
 }
 
 /// Rewords the error if the line has only an opening bracket.

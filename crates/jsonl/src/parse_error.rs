@@ -1,6 +1,7 @@
 //! Reasons why a line is rejected, their messages, and the position in the line.
 
 use std::fmt;
+use std::io;
 
 /// Why a line is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +71,10 @@ pub enum ParseErrorKind {
 }
 
 impl ParseErrorKind {
+    pub(crate) fn at(self, at: usize) -> ParseError {
+        ParseError { at, reason: self }
+    }
+
     /// Error for a row whose key already exists; `why` is the message of the database.
     pub(crate) fn key_exists(why: &str) -> Self {
         ParseErrorKind::Refused(format!("a row with this key already exists: {why}"))
@@ -129,6 +134,31 @@ impl fmt::Display for ParseErrorKind {
             ParseErrorKind::Refused(why) => write!(f, "the database rejected it: {why}"),
             ParseErrorKind::Mistyped(why) => f.write_str(why),
         }
+    }
+}
+
+/// An invalid line and the position of the error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadLine {
+    /// Line number, from 1.
+    pub line: u64,
+    /// Column in bytes, from 1.
+    pub column: u64,
+    /// Error at this position.
+    pub reason: ParseErrorKind,
+}
+
+impl fmt::Display for BadLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.reason)
+    }
+}
+
+impl std::error::Error for BadLine {}
+
+impl From<BadLine> for io::Error {
+    fn from(bad: BadLine) -> Self {
+        io::Error::new(io::ErrorKind::InvalidData, bad)
     }
 }
 

@@ -12,10 +12,9 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use crate::block::Blocks;
-use crate::document::BrokenDocument;
 use crate::import::options::ImportOptions;
 use crate::parse::{ParseOptions, parse};
-use crate::parse_error::ParseErrorKind;
+use crate::parse_error::{BadLine, ParseErrorKind};
 use crate::parsed_block::{Cell, Line, ParsedBlock};
 use crate::source::{InputFile, classify_name};
 
@@ -262,21 +261,10 @@ pub enum ReadError {
     Io(io::Error),
 }
 
-/// An invalid line and the position of the error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadLine {
-    /// Line number, from 1.
-    pub line: u64,
-    /// Column in bytes, from 1.
-    pub column: u64,
-    /// Error at this position.
-    pub reason: ParseErrorKind,
-}
-
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReadError::Line(bad) => write!(f, "line {}, column {}: {}", bad.line, bad.column, bad.reason),
+            ReadError::Line(bad) => bad.fmt(f),
             ReadError::Io(error) => error.fmt(f),
         }
     }
@@ -286,10 +274,7 @@ impl std::error::Error for ReadError {}
 
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
-        match error.downcast::<BrokenDocument>() {
-            Ok(BrokenDocument { line, column, reason }) => ReadError::Line(BadLine { line, column, reason }),
-            Err(error) => ReadError::Io(error),
-        }
+        error.downcast().map_or_else(ReadError::Io, ReadError::Line)
     }
 }
 
@@ -297,7 +282,7 @@ impl From<ReadError> for io::Error {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Io(error) => error,
-            line @ ReadError::Line(_) => io::Error::new(io::ErrorKind::InvalidData, line),
+            ReadError::Line(bad) => bad.into(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of SQL statements, and short queries about tables.
 
-use rusqlite::types::FromSql;
-use rusqlite::{Connection, Params};
+use rusqlite::types::{FromSql, ValueRef};
+use rusqlite::{Connection, Params, Row};
 
 /// Result of a statement. The caller adds the path of the database.
 pub(crate) type Sql<T> = rusqlite::Result<T>;
@@ -33,6 +33,52 @@ pub(crate) fn values<T: FromSql>(conn: &Connection, sql: &str, params: impl Para
 /// Returns the names of a table's columns, without hidden and generated ones; empty if there is no such table.
 pub(crate) fn column_names(conn: &Connection, table: &str) -> Sql<Vec<String>> {
     values(conn, "SELECT name FROM pragma_table_info(?1)", [table])
+}
+
+/// Returns those of the columns of a query of which `keep` accepts every value. Stops reading when no column is left.
+pub(crate) fn columns_where_all(
+    conn: &Connection,
+    sql: &str,
+    mut columns: Vec<usize>,
+    mut keep: impl FnMut(usize, ValueRef<'_>) -> bool,
+) -> Sql<Vec<usize>> {
+    let mut statement = conn.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()?
+        && !columns.is_empty()
+    {
+        columns.retain(|index| row.get_ref(*index).is_ok_and(|value| keep(*index, value)));
+    }
+    Ok(columns)
+}
+
+/// A column of an existing table.
+pub(crate) struct TableColumn {
+    pub(crate) name: String,
+    /// Declared type.
+    pub(crate) kind: String,
+    /// Position in the primary key, from 1; 0 for other columns.
+    pub(crate) key: i64,
+    /// Whether it cannot be written, such as a generated column.
+    pub(crate) is_hidden: bool,
+    pub(crate) has_default: bool,
+}
+
+/// Returns all columns of a table, in order.
+pub(crate) fn table_columns(conn: &Connection, table: &str) -> Sql<Vec<TableColumn>> {
+    let sql = "SELECT name, type, pk, hidden <> 0, dflt_value IS NOT NULL FROM pragma_table_xinfo(?1) ORDER BY cid";
+    let read = |row: &Row<'_>| {
+        let (name, kind, key) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(TableColumn { name, kind, key, is_hidden: row.get(3)?, has_default: row.get(4)? })
+    };
+    conn.prepare_cached(sql)?.query_map([table], read)?.collect()
+}
+
+/// Returns the indexes of the columns of the primary key, in its order.
+pub(crate) fn primary_key(columns: &[TableColumn]) -> Vec<usize> {
+    let mut keys: Vec<usize> = (0..columns.len()).filter(|index| columns[*index].key > 0).collect();
+    keys.sort_unstable_by_key(|index| columns[*index].key);
+    keys
 }
 
 pub(crate) fn count_rows(conn: &Connection, table: &str) -> Sql<u64> {

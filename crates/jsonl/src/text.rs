@@ -18,14 +18,13 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), ParseError> 
             Some(b'r') => b'\r',
             Some(b't') => b'\t',
             Some(b'u') => {
-                let (character, length) =
-                    unicode(&raw[at..]).ok_or(ParseError { at, reason: ParseErrorKind::LoneSurrogate })?;
+                let (character, length) = unicode(&raw[at..]).ok_or(ParseErrorKind::LoneSurrogate.at(at))?;
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 at += length;
                 continue;
             }
             Some(same) => *same,
-            None => return Err(ParseError { at, reason: ParseErrorKind::BadEscape }),
+            None => return Err(ParseErrorKind::BadEscape.at(at)),
         };
         out.push(plain);
         at += 2;
@@ -41,6 +40,17 @@ pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, Pars
     let mut out = Vec::with_capacity(raw.len());
     unescape(raw, &mut out)?;
     Ok(Cow::Owned(out))
+}
+
+/// Returns a text for messages, cut to `max` bytes.
+pub(crate) fn excerpt(bytes: &[u8], max: usize) -> String {
+    let mut text = String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned();
+    if bytes.len() > max {
+        // The cut may split a character.
+        text.truncate(text.trim_end_matches('\u{fffd}').len());
+        text.push('…');
+    }
+    text
 }
 
 /// Returns the character of one `\u` escape or of a surrogate pair, and the length of the escape.

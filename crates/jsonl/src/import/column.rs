@@ -4,16 +4,16 @@ use super::layout::{Alias, Path};
 use crate::keys::ColumnRule;
 use crate::types::{Type, TypeSet};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Column {
     /// Path of its key. `None` for a column of an existing table until a key with its name is found.
     pub(crate) path: Option<Path>,
     /// Another key that is stored in the column, because it has the exact name of the column.
     pub(crate) alias: Option<Alias>,
     /// The path has the column only until a key with the exact name of the column is found.
-    pub(super) is_tentative: bool,
+    pub(crate) is_tentative: bool,
     /// Created by the user, so a key that differs only in case may have it.
-    pub(super) any_case: bool,
+    pub(crate) any_case: bool,
     pub(crate) name: String,
     pub(crate) rule: ColumnRule,
     pub(crate) types: TypeSet,
@@ -25,7 +25,7 @@ pub(crate) struct Column {
     pub(crate) current_type: Option<Type>,
     pub(crate) exists_in_table: bool,
     /// Whether earlier imports may have stored numbers without a fraction in it.
-    pub(super) has_whole_numbers: bool,
+    pub(crate) has_whole_numbers: bool,
 }
 
 impl Column {
@@ -57,38 +57,10 @@ impl Column {
         self.column_type() == Type::Real && (self.has_whole_numbers || self.types.has(TypeSet::WHOLE))
     }
 
-    pub(super) fn new(name: String, rule: ColumnRule) -> Self {
-        Column {
-            path: None,
-            alias: None,
-            is_tentative: false,
-            any_case: false,
-            name,
-            rule,
-            types: TypeSet::default(),
-            existed_before_import: false,
-            widened_type: None,
-            current_type: None,
-            exists_in_table: false,
-            has_whole_numbers: false,
-        }
-    }
-
     /// Whether a key may have the column although its name differs in case.
     pub(super) fn matches_any_case(&self, name: &str) -> bool {
         self.path.is_none() && self.any_case && self.name.eq_ignore_ascii_case(name)
     }
-}
-
-pub(crate) struct ExistingColumn {
-    pub(crate) name: String,
-    /// Path of the key for which it was created, if the import log has it.
-    pub(crate) path: Option<Path>,
-    pub(crate) rule: ColumnRule,
-    pub(crate) kind: Type,
-    pub(crate) can_widen: bool,
-    pub(crate) any_case: bool,
-    pub(crate) has_whole_numbers: bool,
 }
 
 /// Values to look for in a column.

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::column::ExistingColumn;
+use super::column::Column;
 use super::key::{KeyPlan, Required};
 use super::layout::Layout;
 use super::{import_log, names, retype};
 use crate::error::{Error, Failure, Result};
 use crate::keys::ColumnRule;
-use crate::sql::{Sql, column_names};
+use crate::sql::{Sql, column_names, primary_key, table_columns};
 use crate::types::Type;
 
 /// Fails if no rows may be written to a database.
@@ -91,30 +91,10 @@ pub(crate) struct TableShape {
     pub(crate) has_conflict_clause: bool,
 }
 
-struct Column {
-    name: String,
-    kind: String,
-    key: i64,
-    is_hidden: bool,
-    has_default: bool,
-}
-
 pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: Widening) -> Sql<TableShape> {
     let ExistingObject { name, sql, .. } = object;
-    let columns = "SELECT name, type, pk, hidden, dflt_value IS NOT NULL FROM pragma_table_xinfo(?1)";
-    let mut statement = conn.prepare(columns)?;
-    let columns = statement.query_map([name], |row| {
-        Ok(Column {
-            name: row.get(0)?,
-            kind: row.get(1)?,
-            key: row.get(2)?,
-            is_hidden: row.get::<_, i64>(3)? != 0,
-            has_default: row.get(4)?,
-        })
-    })?;
-    let columns: Vec<Column> = columns.collect::<Sql<_>>()?;
-    let (hidden, columns): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.is_hidden);
-    let hidden: Vec<String> = hidden.into_iter().map(|column| column.name).collect();
+    let (hidden, columns): (Vec<_>, Vec<_>) =
+        table_columns(conn, name)?.into_iter().partition(|column| column.is_hidden);
     let is_imported = import_log::is_imported(conn, name)?;
     let mut recorded = import_log::columns(conn, name)?;
     let any_case = !is_imported || recorded.is_some();
@@ -123,35 +103,38 @@ pub(crate) fn table_shape(conn: &Connection, object: &ExistingObject, widening: 
     let typed = columns.iter().map(|column| {
         let is_untyped = is_strict && column.kind.eq_ignore_ascii_case("ANY");
         let declared = if is_untyped { Some(Type::Any) } else { Type::declared(&column.kind) };
-        let rule = declared.map_or(ColumnRule::NumericAffinity, ColumnRule::Fixed);
         let kind = declared.unwrap_or(Type::Any);
         let can_widen = widening == Widening::Allowed && is_imported && retype::can_widen(sql, &column.name, kind);
         let path = recorded.as_mut().and_then(|recorded| recorded.remove(&column.name));
-        let any_case = any_case && path.is_none();
-        let has_whole_numbers = match kind {
-            Type::Real => whole.as_ref().is_none_or(|whole| whole.contains(&column.name)),
-            Type::Integer | Type::Numeric | Type::Boolean => true,
-            Type::Text | Type::Any => false,
-        };
-        let name = column.name.clone();
-        ExistingColumn { name, path, rule, kind, can_widen, any_case, has_whole_numbers }
+        Column {
+            any_case: any_case && path.is_none(),
+            path,
+            rule: match declared {
+                _ if can_widen => ColumnRule::Inferred,
+                Some(kind) => ColumnRule::Fixed(kind),
+                None => ColumnRule::NumericAffinity,
+            },
+            existed_before_import: true,
+            widened_type: can_widen.then_some(kind),
+            current_type: can_widen.then_some(kind),
+            exists_in_table: true,
+            has_whole_numbers: match kind {
+                Type::Real => whole.as_ref().is_none_or(|whole| whole.contains(&column.name)),
+                Type::Integer | Type::Numeric | Type::Boolean => true,
+                Type::Text | Type::Any => false,
+            },
+            name: column.name.clone(),
+            ..Column::default()
+        }
     });
     let layout = Layout::of_existing(typed.collect(), &hidden);
-    let mut keys: Vec<(i64, usize)> = columns
-        .iter()
-        .enumerate()
-        .filter(|(_, column)| column.key > 0)
-        .map(|(index, column)| (column.key, index))
-        .collect();
-    keys.sort_unstable();
-    let keys: Vec<usize> = keys.into_iter().map(|(_, index)| index).collect();
+    let keys = primary_key(&columns);
     // An AUTOINCREMENT table assigns missing keys.
     let definition = sql.to_ascii_uppercase();
     let is_numbered = definition.contains("AUTOINCREMENT");
     let required = keys.iter().filter(|_| !is_numbered);
     let required = required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
-    let has_conflict_clause = definition.contains("CONFLICT");
-    let required = required.collect();
+    let (required, has_conflict_clause) = (required.collect(), definition.contains("CONFLICT"));
     Ok(TableShape { layout, plan: KeyPlan::Existing(keys), is_old: true, required, has_conflict_clause })
 }
 

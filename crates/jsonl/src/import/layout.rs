@@ -8,13 +8,14 @@ mod overflow;
 use std::collections::HashMap;
 
 pub(crate) use self::alias::Alias;
-use super::column::{Column, ExistingColumn, Holds};
+use super::column::{Column, Holds};
 use super::names::NameSet;
 use super::options::ImportOptions;
 use super::schema::{OtherKeys, TableSchema};
 use crate::keys::{ColumnRule, Keys, OVERFLOW, ROOT};
 use crate::parse::{Decimals, MAX_FLATTEN_DEPTH, ParseOptions, UnknownKeys};
 use crate::parsed_block::ParsedBlock;
+use crate::sql::TableColumn;
 use crate::types::{Type, TypeSet};
 
 /// Maximum number of columns of a SQLite table.
@@ -54,35 +55,18 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn of_existing(columns: Vec<ExistingColumn>, hidden: &[String]) -> Self {
-        let mut layout = Layout::default();
-        hidden.iter().for_each(|name| layout.names.add(name));
-        for column in columns {
-            let ExistingColumn { name, path, rule, kind, can_widen, any_case, has_whole_numbers } = column;
-            layout.names.add(&name);
-            // The overflow column of an earlier import.
-            let is_overflow = layout.columns.len() == MAX_COLUMNS - 1 && name == OVERFLOW_NAME && kind == Type::Text;
-            let path = path.or_else(|| is_overflow.then(Path::new));
-            if is_overflow {
-                layout.overflow = Some(layout.columns.len());
-                layout.is_flat = true;
-            }
-            if let Some(path) = &path {
-                layout.by_path.insert(path.clone(), layout.columns.len());
-            }
-            let declared = can_widen.then_some(kind);
-            let rule = if can_widen { ColumnRule::Inferred } else { rule };
-            layout.columns.push(Column {
-                path,
-                any_case,
-                existed_before_import: true,
-                widened_type: declared,
-                current_type: declared,
-                exists_in_table: true,
-                has_whole_numbers,
-                ..Column::new(name, rule)
-            });
-        }
+    /// Layout of an existing table. `hidden` are names that no new column can have.
+    pub(crate) fn of_existing(mut columns: Vec<Column>, hidden: &[TableColumn]) -> Self {
+        // The overflow column of an earlier import.
+        let is_overflow =
+            |column: &&mut Column| column.name == OVERFLOW_NAME && column.rule == ColumnRule::Fixed(Type::Text);
+        let overflow = columns.get_mut(MAX_COLUMNS - 1).filter(is_overflow).map(|column| {
+            column.path.get_or_insert_default();
+            MAX_COLUMNS - 1
+        });
+        let mut layout = Layout { columns, is_flat: overflow.is_some(), overflow, ..Layout::default() };
+        layout.rebuild();
+        hidden.iter().for_each(|column| layout.names.add(&column.name));
         layout
     }
 
@@ -263,7 +247,7 @@ impl Layout {
                 self.notes.push(format!("the key {:?} is the column {name:?}", words.join(".")));
             }
             let rule = fixed.and_then(|fixed| fixed.kind).map_or(ColumnRule::Inferred, ColumnRule::Fixed);
-            self.columns.push(Column::new(name, rule));
+            self.columns.push(Column { name, rule, ..Column::default() });
             self.columns.len() - 1
         });
         let column = &mut self.columns[index];

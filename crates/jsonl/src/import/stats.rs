@@ -13,7 +13,7 @@ use super::import_log;
 use super::names::IMPORT_LOG;
 use crate::database::read_only;
 use crate::error::{Error, Result};
-use crate::sql::{Sql, count_rows, quoted};
+use crate::sql::{Sql, column_names, columns_where_all, count_rows, quoted, values};
 
 /// Statistics of a database, read in one transaction.
 #[derive(Clone, Debug, Serialize)]
@@ -71,32 +71,26 @@ fn tables(conn: &Connection) -> Sql<Vec<TableStats>> {
     let transaction = conn.unchecked_transaction()?;
     let has_import_log = import_log::exists(&transaction)?;
     let (sizes, index_sizes) = sizes(&transaction)?;
-    let mut statement = transaction.prepare(
-        "SELECT s.name, (SELECT count(*) FROM pragma_table_info(s.name)) FROM sqlite_schema s
-         WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND s.name <> ?1 ORDER BY s.name",
-    )?;
-    let rows = statement.query_map([IMPORT_LOG], |row| {
-        let table: String = row.get(0)?;
-        Ok(TableStats {
-            rows: 0,
-            columns: number(row, 1)?,
+    let names = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+         AND name <> ?1 ORDER BY name";
+    let mut tables = Vec::new();
+    for table in values::<String>(&transaction, names, [IMPORT_LOG])? {
+        let mut stats = TableStats {
+            rows: count_rows(&transaction, &table)?,
+            columns: column_names(&transaction, &table)?.len() as u64,
             bytes: sizes.get(&table).copied().unwrap_or(0),
             index_bytes: index_sizes.get(&table).copied().unwrap_or(0),
-            table,
             source: None,
             sources: 0,
             loaded_at: None,
             errors: None,
-            dates: Vec::new(),
-        })
-    })?;
-    let mut tables: Vec<TableStats> = rows.collect::<Sql<_>>()?;
-    for table in &mut tables {
-        table.rows = count_rows(&transaction, &table.table)?;
+            dates: dates(&transaction, &table)?,
+            table,
+        };
         if has_import_log {
-            table.add_log(&transaction)?;
+            stats.add_log(&transaction)?;
         }
-        table.dates = dates(&transaction, &table.table)?;
+        tables.push(stats);
     }
     Ok(tables)
 }
@@ -120,44 +114,23 @@ impl TableStats {
     }
 }
 
-/// Finds the columns whose texts are all dates or times. Stops reading when no candidate is left.
+/// Finds the columns whose texts are all dates or times.
 fn dates(conn: &Connection, table: &str) -> Sql<Vec<DateColumn>> {
-    let mut statement = conn.prepare(&format!("SELECT * FROM {}", quoted(table)))?;
-    let mut found: Vec<(usize, DateColumn)> = Vec::new();
-    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
-    let mut candidates: Vec<usize> = (0..names.len()).collect();
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let mut left = Vec::with_capacity(candidates.len());
-        for index in candidates {
-            let kind = match row.get_ref(index)? {
-                ValueRef::Null => Some(None),
-                ValueRef::Text(text) => DateKind::of(text).map(Some),
-                _ => None,
-            };
-            let known = found.iter_mut().find(|(known, _)| *known == index);
-            match (kind, known) {
-                (Some(None), _) => left.push(index),
-                (Some(Some(kind)), None) => {
-                    found.push((index, DateColumn { column: names[index].clone(), kind }));
-                    left.push(index);
-                }
-                (Some(Some(kind)), Some((_, column))) => {
-                    if let Some(both) = column.kind.and(kind) {
-                        column.kind = both;
-                        left.push(index);
-                    }
-                }
-                (None, _) => {}
-            }
+    let sql = format!("SELECT * FROM {}", quoted(table));
+    let names: Vec<String> = conn.prepare(&sql)?.column_names().map(str::to_owned).collect();
+    let mut kinds: Vec<Option<DateKind>> = vec![None; names.len()];
+    let columns = columns_where_all(conn, &sql, (0..names.len()).collect(), |index, value| match value {
+        ValueRef::Null => true,
+        ValueRef::Text(text) => {
+            let known = kinds[index];
+            let both = DateKind::of(text).and_then(|kind| known.map_or(Some(kind), |known| known.and(kind)));
+            kinds[index] = both;
+            both.is_some()
         }
-        candidates = left;
-        if candidates.is_empty() {
-            break;
-        }
-    }
-    found.sort_by_key(|(index, _)| *index);
-    Ok(found.into_iter().filter(|(index, _)| candidates.contains(index)).map(|(_, column)| column).collect())
+        _ => false,
+    })?;
+    let column = |index: usize| Some(DateColumn { column: names[index].clone(), kind: kinds[index]? });
+    Ok(columns.into_iter().filter_map(column).collect())
 }
 
 /// Bytes on disk by name of the table or index.

@@ -28,7 +28,7 @@ pub struct ImportSummary {
 }
 
 /// Result of one file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct FileSummary {
     /// Path of the file.
     pub source: String,
@@ -63,7 +63,7 @@ pub struct FileSummary {
 }
 
 /// Outcome of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "error")]
 pub enum FileOutcome {
     /// The file was loaded.
@@ -73,6 +73,7 @@ pub enum FileOutcome {
     /// The file was loaded before and has not changed.
     Unchanged,
     /// The file was not reached, or was rolled back with all others.
+    #[default]
     #[serde(rename = "not loaded")]
     Waiting,
     /// The file was not loaded, for this reason.

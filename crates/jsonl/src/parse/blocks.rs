@@ -23,7 +23,7 @@ pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBloc
     if let Some(elements) = &block.elements {
         let lines = lines_of(text, elements);
         if options.languages.is_empty() {
-            Parser::new(options, text, &mut parsed).parse_elements(&lines);
+            Parser::new(options, text, &mut parsed).parse_rows(lines, true);
         } else {
             parse_localised(text, &lines, options, &mut parsed);
         }
@@ -34,28 +34,30 @@ pub(crate) fn parse(block: Block, options: &ParseOptions, mut parsed: ParsedBloc
         return parsed;
     }
     let skipped = if block.is_first && text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    let mut count = 0;
+    let lines = lines(text, skipped).inspect(|_| count += 1);
     if options.languages.is_empty() {
-        Parser::new(options, text, &mut parsed).parse_lines(skipped);
+        Parser::new(options, text, &mut parsed).parse_rows(lines, false);
         parsed.text = block.buffer;
     } else {
-        let lines = lines(text, skipped);
-        parse_localised(text, &lines, options, &mut parsed);
-        parsed.lines = lines.len() as u32;
+        parse_localised(text, &lines.collect::<Vec<_>>(), options, &mut parsed);
         parsed.original = Some(block.buffer);
     }
+    parsed.lines = count;
     parsed
 }
 
-fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let mut at = skipped;
-    while at < text.len() {
-        let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |end| at + end + 1);
-        let number = lines.len() as u32;
-        lines.push(Line { number, column: 0, span: Span::new(at, trimmed(text, at, end)) });
-        at = end;
-    }
-    lines
+/// Returns the lines of a text from the byte `at`, without their line ends.
+fn lines(text: &[u8], mut at: usize) -> impl Iterator<Item = Line> {
+    (0..).map_while(move |number| {
+        let rest = text.get(at..).filter(|rest| !rest.is_empty())?;
+        let length = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
+        let line = rest[..length].strip_suffix(b"\n").unwrap_or(rest);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let span = Span::new(at, at + line.len());
+        at += length;
+        Some(Line { number, column: 0, span })
+    })
 }
 
 /// Finds the line and the column where each element of a block begins.
@@ -91,15 +93,20 @@ pub(crate) fn parse_each(objects: &[&[u8]], options: &ParseOptions, mut parsed: 
     parsed.keys.clone_from(&options.keys);
     let mut text = std::mem::take(&mut parsed.text);
     text.clear();
-    let mut ends = Vec::with_capacity(objects.len());
-    for object in objects {
+    let mut rows = Vec::with_capacity(objects.len());
+    for (object, number) in objects.iter().zip(0..) {
+        let start = text.len();
         // One byte more than the limit suffices to detect an object that is too long.
         text.extend_from_slice(&object[..object.len().min(options.max_line.saturating_add(1))]);
-        ends.push(text.len());
+        rows.push(Line { number, column: 0, span: Span::new(start, text.len()) });
         // Separates them, so that bytes of two objects do not form one character.
         text.push(b'\n');
     }
-    Parser::new(options, &text, &mut parsed).parse_objects(&ends);
+    let is_blank = |row: &&Line| row.span.of(&text).iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'));
+    let reason = ParseErrorKind::NotAnObject("nothing");
+    parsed.bad.extend(rows.iter().filter(is_blank).map(|line| BadLine { line: *line, at: 0, reason: reason.clone() }));
+    Parser::new(options, &text, &mut parsed).parse_rows(rows, false);
+    parsed.lines = objects.len() as u32;
     parsed.text = text;
     parsed
 }
@@ -117,7 +124,7 @@ fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, pars
         // Separates them, so that two rows do not form one character and no two copies begin at the same offset.
         text.push(b'\n');
     }
-    Parser::new(options, &text, parsed).parse_elements(&copies);
+    Parser::new(options, &text, parsed).parse_rows(copies.iter().copied(), true);
     // Positions refer to the original text.
     let restore = |line: &mut Line| {
         if let Ok(index) = copies.binary_search_by_key(&line.span.start, |copy| copy.span.start) {
@@ -131,15 +138,8 @@ fn parse_localised(original: &[u8], lines: &[Line], options: &ParseOptions, pars
         let mut alone = ParsedBlock { keys: options.keys.clone(), ..ParsedBlock::default() };
         let bytes = bad.line.span.of(original);
         let line = Line { span: Span::new(0, bytes.len()), ..bad.line };
-        Parser::new(options, bytes, &mut alone).parse_elements(&[line]);
+        Parser::new(options, bytes, &mut alone).parse_rows([line], true);
         bad.at = alone.bad.first().map_or(bad.at, |alone| alone.at);
     }
     parsed.text = text;
-}
-
-/// End of a line without its line end.
-pub(super) fn trimmed(text: &[u8], start: usize, end: usize) -> usize {
-    let line = &text[start..end];
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    start + line.strip_suffix(b"\r").unwrap_or(line).len()
 }

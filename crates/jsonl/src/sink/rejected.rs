@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::parse_error::ParseErrorKind;
+use crate::text::excerpt;
 
 /// Maximum bytes of the object that are shown at the position of the error.
 const EXCERPT_BYTES: usize = 60;
@@ -20,13 +21,7 @@ pub struct RejectedObject {
 
 impl RejectedObject {
     pub(crate) fn new(object: &[u8], at: usize, reason: ParseErrorKind) -> Self {
-        let rest = object.get(at..).unwrap_or_default();
-        let mut near = String::from_utf8_lossy(&rest[..rest.len().min(EXCERPT_BYTES)]).into_owned();
-        if rest.len() > EXCERPT_BYTES {
-            // The cut may split a character.
-            near.truncate(near.trim_end_matches('\u{fffd}').len());
-            near.push('…');
-        }
+        let near = excerpt(object.get(at..).unwrap_or_default(), EXCERPT_BYTES);
         RejectedObject { at: at as u64 + 1, reason, near }
     }
 }

@@ -105,13 +105,16 @@ impl Layout {
         self.columns.push(Column {
             path: Some(Path::new()),
             types: TypeSet::JSON,
-            ..Column::new(name, ColumnRule::Fixed(Type::Text))
+            name,
+            rule: ColumnRule::Fixed(Type::Text),
+            ..Column::default()
         });
         self.overflow = Some(self.columns.len() - 1);
         true
     }
 
-    fn rebuild(&mut self) {
+    /// Collects the names and the paths of all columns again.
+    pub(super) fn rebuild(&mut self) {
         self.by_path.clear();
         self.names = NameSet::default();
         for (index, column) in self.columns.iter().enumerate() {
