@@ -4,9 +4,10 @@
 //! would be lost.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gristmill_pool::CancelToken;
+use gristmill_store::sqlite::retry_while_busy;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{Error, Result};
@@ -50,18 +51,9 @@ pub(crate) fn read_only(path: &Path, stop: &CancelToken) -> Result<Connection> {
     open().map_err(|error| Error::sqlite(path, error))
 }
 
-/// Retries while the database is locked, in cases for which SQLite does not wait.
-pub(crate) fn retry_while_busy<T>(limit: Duration, stop: &CancelToken, mut attempt: impl FnMut() -> Sql<T>) -> Sql<T> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match attempt() {
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && Instant::now() < deadline
-                    && !stop.wait_timeout(Duration::from_millis(5)) => {}
-            done => return done,
-        }
-    }
+/// Whether an attempt failed because another program has locked the database.
+pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 /// A writable connection.
@@ -133,7 +125,7 @@ impl Database {
     fn wait_for_lock(&self, sql: &str) -> Result<()> {
         let timeout = |time: Duration| self.with(|conn| conn.busy_timeout(time));
         timeout(RETRY_INTERVAL.min(self.busy_timeout))?;
-        let done = retry_while_busy(self.busy_timeout, &self.stop, || self.conn.execute_batch(sql));
+        let done = retry_while_busy(self.busy_timeout, &self.stop, is_busy, || self.conn.execute_batch(sql));
         timeout(self.busy_timeout)?;
         match done.map_err(|error| self.failed(error)) {
             Err(Error::Busy(_)) if self.stop.is_cancelled() => Err(Error::Cancelled),

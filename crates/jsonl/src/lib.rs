@@ -37,7 +37,6 @@ mod number;
 mod parse;
 mod parse_error;
 mod parsed_block;
-mod publish;
 mod reader;
 mod sink;
 mod source;

@@ -12,13 +12,14 @@ use std::fmt;
 use std::path::Path;
 
 use gristmill_pool::CancelToken;
+use gristmill_store::sqlite::retry_while_busy;
 use rusqlite::{Connection, OpenFlags};
 
 use self::cached_table::CachedTable;
 use self::dedup::DedupWindow;
 pub use self::dedup::{AppendResult, WithId};
 pub use self::rejected::RejectedObject;
-use crate::database::{BUSY_TIMEOUT, Database, connect, retry_while_busy};
+use crate::database::{BUSY_TIMEOUT, Database, connect, is_busy};
 use crate::error::{Error, Failure, Result, is_table_mismatch};
 use crate::file_identity::FileIdentity;
 use crate::import::discover::validate_table_name;
@@ -334,7 +335,7 @@ fn configure(conn: &Connection, stop: &CancelToken) -> Sql<()> {
     // Other journal modes are as durable, but call fsync more often. SQLite does not wait here if two sinks open a new
     // database together.
     let use_wal = || conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()));
-    retry_while_busy(BUSY_TIMEOUT, stop, use_wal)?;
+    retry_while_busy(BUSY_TIMEOUT, stop, is_busy, use_wal)?;
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "wal_autocheckpoint", WAL_CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "foreign_keys", false)

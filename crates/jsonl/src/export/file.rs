@@ -1,15 +1,15 @@
 //! Exports a table to a file, which gets its name when it is complete.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gristmill_store::sqlite::{Draft, ExistingFile, PublishError};
+
 use super::{ExportSummary, export};
 use crate::error::{Error, Result};
 use crate::import::handle::ImportHandle;
-use crate::publish::{PublishError, folder_of, publish};
 use crate::source::{Compression, classify_name};
 
 /// Writes a table to a file, compressed if its name ends in `.gz` or `.zst`. An existing file is replaced only with
@@ -23,13 +23,13 @@ pub fn export_to_file(
 ) -> Result<ExportSummary> {
     let target = checked(database, target, force)?;
     let failed = |error: io::Error| Error::io("write", &target, error);
-    let draft = Draft::new(&target);
-    let file = OpenOptions::new().write(true).create_new(true).open(&draft.path).map_err(failed)?;
+    let draft = Draft::beside(&target);
+    let file = OpenOptions::new().write(true).create_new(true).open(draft.path()).map_err(failed)?;
     let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut writer = Compressed::new(BufWriter::new(file), classify_name(&name).1).map_err(failed)?;
     let exported = export(database, table, &mut writer, handle)?;
     writer.finish().map_err(failed)?;
-    match publish(&draft.path, &target, |_| force) {
+    match draft.publish(if force { ExistingFile::Replace } else { ExistingFile::Keep }) {
         Ok(()) => Ok(exported),
         Err(PublishError::Exists) => Err(exists(&target)),
         Err(PublishError::Io(error)) => Err(failed(error)),
@@ -54,27 +54,6 @@ fn checked(database: &Path, target: &Path, force: bool) -> Result<PathBuf> {
 
 fn exists(target: &Path) -> Error {
     Error::Exists(target.to_owned(), "exists; --force replaces it")
-}
-
-/// A hidden file that is removed when it is dropped.
-struct Draft {
-    path: PathBuf,
-}
-
-impl Draft {
-    fn new(target: &Path) -> Self {
-        let mut name = OsString::from(".");
-        name.push(target.file_name().unwrap_or_default());
-        name.push(format!(".export-{}", std::process::id()));
-        Draft { path: folder_of(target).join(name) }
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // A published draft has been renamed, so this fails.
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 enum Compressed {

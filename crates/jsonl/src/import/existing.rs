@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use gristmill_store::sqlite::is_store;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::Column;
@@ -18,8 +19,7 @@ use crate::types::Type;
 
 /// Fails if no rows may be written to a database.
 pub(crate) fn check(conn: &Connection, target: &Path) -> Result<(), Failure> {
-    let own_tables = "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
-    if conn.prepare(own_tables)?.exists([])? {
+    if is_store(conn)? {
         let problem = "is Gristmill's own database; name another file for the tables";
         return Err(Error::path(target, problem).into());
     }

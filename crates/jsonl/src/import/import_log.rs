@@ -9,7 +9,7 @@ use super::layout::Path;
 use super::names::IMPORT_LOG;
 use super::summary::{FileOutcome, FileSummary};
 use crate::source::Fingerprint;
-use crate::sql::{Sql, values};
+use crate::sql::{Sql, column_names, values};
 
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
   "id" INTEGER PRIMARY KEY,
@@ -75,11 +75,11 @@ pub(crate) struct Record<'a> {
 }
 
 pub(crate) fn exists(conn: &Connection) -> Sql<bool> {
-    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1)")?.exists([IMPORT_LOG])
+    Ok(!column_names(conn, IMPORT_LOG)?.is_empty())
 }
 
 fn has_column(conn: &Connection, name: &str) -> Sql<bool> {
-    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?.exists([IMPORT_LOG, name])
+    Ok(column_names(conn, IMPORT_LOG)?.iter().any(|column| column == name))
 }
 
 pub(crate) fn create(conn: &Connection) -> Sql<()> {

@@ -10,12 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gristmill_pool::CancelToken;
+use gristmill_store::sqlite::{ExistingFile, PublishError, folder_of, publish, with_suffix};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::database::{Database, check_format, connect};
 use crate::error::{Error, Result};
-use crate::file_identity::with_ending;
-use crate::publish::{PublishError, folder_of, publish};
 
 /// Page size of a new database. Rows of JSONL are wide: with SQLite's default of 4 KiB many of them need overflow
 /// pages, and inserting takes 50 % longer.
@@ -72,7 +71,7 @@ impl OutputDb {
         if let Some(draft) = &output.draft {
             // SQLite would apply the journal of a deleted database to the new one.
             for ending in ["-journal", "-wal"] {
-                let log = with_ending(target, ending);
+                let log = with_suffix(target, ending);
                 if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
                     let problem = "is left from a database that was deleted; move it away, or name another file";
                     return Err(Error::path(&log, problem));
@@ -134,7 +133,7 @@ impl OutputDb {
         conn.close().map_err(|(_, error)| Error::sqlite(&self.target, error))?;
         let Some(draft) = self.draft.clone() else { return Ok(()) };
         // An empty file, such as one made by mktemp, is a valid SQLite database and is replaced.
-        match publish(&draft, &self.target, |found| found.len() == 0) {
+        match publish(&draft, &self.target, ExistingFile::ReplaceEmpty) {
             Ok(()) => {}
             Err(PublishError::Exists) => {
                 let problem = "was created by another program during the import; it was kept";
@@ -193,6 +192,6 @@ impl Lock {
 fn remove_draft(draft: &Path) {
     for ending in ["", "-journal", "-wal", "-shm"] {
         // A missing file is no error. SQLite reports a file that cannot be removed.
-        let _ = fs::remove_file(with_ending(draft, ending));
+        let _ = fs::remove_file(with_suffix(draft, ending));
     }
 }
