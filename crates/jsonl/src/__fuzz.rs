@@ -68,12 +68,9 @@ pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
     };
     let path = |key: u32| block.keys.path(key).into_iter().map(text).collect();
     let mut parsed = Parsed { lines: block.lines as usize, blank: block.blank as usize, ..Parsed::default() };
-    let mut begin = 0;
-    for row in &block.rows {
-        let cells = &block.cells[begin..row.end as usize];
-        begin = row.end as usize;
+    for (line, cells) in block.each_row() {
         let members = cells.iter().map(|(key, cell)| (path(*key), value(cell))).collect();
-        parsed.rows.push((row.line.number as usize, members));
+        parsed.rows.push((line.number as usize, members));
     }
     parsed.bad = block.bad.iter().map(|bad| (bad.line.number as usize, bad.at, bad.reason.clone())).collect();
     parsed

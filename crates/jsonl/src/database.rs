@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gristmill_pool::CancelToken;
-use gristmill_store::sqlite::retry_while_busy;
+use gristmill_store::sqlite::{FileState, OpenedFiles, retry_while_busy};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{Error, Result};
-use crate::file_identity::FileIdentity;
 use crate::sql::Sql;
 
 /// Maximum wait for another program that has locked the database.
@@ -56,6 +55,22 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
+/// Identity of an open database file; detects that its path leads to another file or to none.
+#[derive(Clone, Debug)]
+pub struct FileIdentity(OpenedFiles);
+
+impl FileIdentity {
+    /// Fails with [`Error::Deleted`] or [`Error::Replaced`] if the path no longer leads to the opened file. Makes one
+    /// system call.
+    pub fn check(&self) -> Result<()> {
+        match self.0.state() {
+            FileState::Unchanged => Ok(()),
+            FileState::Deleted => Err(Error::Deleted(self.0.path().to_owned())),
+            FileState::Replaced => Err(Error::Replaced(self.0.path().to_owned())),
+        }
+    }
+}
+
 /// A writable connection.
 pub(crate) struct Database {
     pub(crate) conn: Connection,
@@ -69,7 +84,7 @@ pub(crate) struct Database {
 impl Database {
     /// `file` is the file that the connection has opened and read.
     pub(crate) fn new(conn: Connection, path: &Path, file: &Path, stop: &CancelToken) -> Self {
-        let (path, identity, stop) = (path.to_owned(), FileIdentity::of(file), stop.clone());
+        let (path, identity, stop) = (path.to_owned(), FileIdentity(OpenedFiles::record(file, true)), stop.clone());
         Database { conn, path, identity, stop, busy_timeout: BUSY_TIMEOUT }
     }
 
@@ -135,7 +150,7 @@ impl Database {
 
     /// Moves the WAL away if the file was replaced. Called before the connection is closed.
     pub(crate) fn before_close(&self) {
-        self.identity.before_close(&self.conn);
+        self.identity.0.before_close(&self.conn);
     }
 }
 

@@ -28,7 +28,6 @@ mod database;
 mod document;
 mod error;
 pub mod export;
-pub(crate) mod file_identity;
 pub mod import;
 mod keys;
 mod languages;
@@ -44,8 +43,8 @@ mod sql;
 mod text;
 mod types;
 
+pub use database::FileIdentity;
 pub use error::{Error, Result};
-pub use file_identity::FileIdentity;
 pub use parse_error::{BadLine, ParseErrorKind};
 pub use reader::{ReadError, Reader, Row, TypedRows, Value};
 pub use sink::{AppendResult, RejectedObject, Sink, WithId};

@@ -95,8 +95,7 @@ pub(crate) fn discover(given: &[PathBuf], options: &ImportOptions) -> Result<Dis
 
 /// Returns the table name that the user chose, or an error if it is not allowed.
 pub(crate) fn validate_table_name(name: &str) -> Result<String> {
-    let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
-    if name.is_empty() || name.contains('\0') || reserved || names::is_reserved(name) {
+    if name.is_empty() || name.contains('\0') || names::is_reserved(name) {
         let message = format!(
             "{name:?} cannot be a table name; expected: any name except {}, {}, the empty name and names that begin \
              with sqlite_",

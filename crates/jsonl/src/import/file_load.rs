@@ -38,32 +38,32 @@ pub(crate) enum LoadState {
     Abandoned,
 }
 
-/// A file that was read, while other files of its table follow.
-pub(crate) struct ReadFile {
-    pub(crate) index: usize,
-    pub(crate) rows: u64,
-    pub(crate) rejected: u64,
-    pub(crate) blank: u64,
-    pub(crate) started: Timestamp,
-    /// Its fingerprint; `None` if it was not read to its end because of a limit.
-    pub(crate) fingerprint: Option<Fingerprint>,
-}
-
-pub(crate) struct UnreadFile {
+/// Counts of one file of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct FileCounts {
     pub(crate) index: usize,
     /// Number of its rows that were written.
     pub(crate) rows: u64,
     pub(crate) rejected: u64,
-    pub(crate) why: String,
+    pub(crate) blank: u64,
+    pub(crate) lines: u64,
+    pub(crate) started: Timestamp,
 }
 
-/// The load of a table. The counts are those of the current file.
+impl FileCounts {
+    pub(crate) fn new(index: usize) -> Self {
+        FileCounts { index, rows: 0, rejected: 0, blank: 0, lines: 0, started: Timestamp::now() }
+    }
+}
+
+/// The load of a table.
 pub(crate) struct FileLoad {
-    pub(crate) index: usize,
-    /// Files of the table that were read before.
-    pub(crate) read: Vec<ReadFile>,
+    /// The current file.
+    pub(crate) file: FileCounts,
+    /// Files of the table that were read. One that was not read to its end because of a limit has no fingerprint.
+    pub(crate) read: Vec<(FileCounts, Option<Fingerprint>)>,
     /// Files of the table that could not be read, and why.
-    pub(crate) unread: Vec<UnreadFile>,
+    pub(crate) unread: Vec<(FileCounts, String)>,
     /// Rows that count towards the limit, and the file that reached it.
     pub(crate) counted: u64,
     pub(crate) limit_reached_by: Option<usize>,
@@ -71,10 +71,6 @@ pub(crate) struct FileLoad {
     /// Finds duplicate keys in a dry run.
     pub(crate) keys: Option<KeyCheck>,
     pub(crate) state: LoadState,
-    pub(crate) rows: u64,
-    pub(crate) rejected: u64,
-    pub(crate) blank: u64,
-    pub(crate) lines: u64,
     /// Whether values need a conversion that the parser did not apply, so it is unknown which rows are valid.
     pub(crate) needs_conversion: bool,
     /// Whether a line of its files was parsed as an object.
@@ -84,7 +80,6 @@ pub(crate) struct FileLoad {
     /// Whether the first block was received, or the table has several files.
     pub(crate) first_block_seen: bool,
     pub(crate) rejects_mark: Mark,
-    pub(crate) started: Timestamp,
     pub(crate) stop: ReadStop,
     pub(crate) is_replaced: bool,
     /// Note for the summary about the replaced table.
@@ -95,26 +90,34 @@ pub(crate) struct FileLoad {
 }
 
 impl FileLoad {
+    fn ended(&self) -> impl Iterator<Item = &FileCounts> {
+        self.read.iter().map(|(file, _)| file).chain(self.unread.iter().map(|(file, _)| file))
+    }
+
+    /// Counts of a file that has ended.
+    pub(crate) fn ended_file(&self, index: usize) -> Option<&FileCounts> {
+        self.ended().find(|file| file.index == index)
+    }
+
     /// Rows of all files that have ended.
     pub(crate) fn all_rows(&self) -> u64 {
-        self.read.iter().map(|file| file.rows).chain(self.unread.iter().map(|file| file.rows)).sum()
+        self.ended().map(|file| file.rows).sum()
     }
 
     pub(crate) fn all_rejected(&self) -> u64 {
-        self.read.iter().map(|file| file.rejected).chain(self.unread.iter().map(|file| file.rejected)).sum()
+        self.ended().map(|file| file.rejected).sum()
+    }
+
+    /// Why a file could not be read, if so.
+    pub(crate) fn read_error(&self, index: usize) -> Option<&str> {
+        self.unread.iter().find(|(file, _)| file.index == index).map(|(_, why)| why.as_str())
     }
 
     /// Resets files whose rows are in no table, so that a later import loads them again.
     pub(crate) fn forget_rows(&mut self) {
-        for file in self.read.iter_mut().filter(|file| file.rows > 0) {
-            (file.rows, file.fingerprint) = (0, None);
+        for (file, fingerprint) in self.read.iter_mut().filter(|(file, _)| file.rows > 0) {
+            (file.rows, *fingerprint) = (0, None);
         }
-    }
-
-    pub(crate) fn next_file(&mut self, index: usize) {
-        self.index = index;
-        (self.rows, self.rejected, self.blank, self.lines) = (0, 0, 0, 0);
-        self.started = Timestamp::now();
     }
 
     pub(crate) fn has_reached_limit(&self) -> bool {
@@ -124,23 +127,23 @@ impl FileLoad {
     /// Stops reading, because the limit of rows is reached.
     pub(crate) fn fill(&mut self) {
         self.stop.limit_reached.cancel();
-        self.limit_reached_by = Some(self.index);
+        self.limit_reached_by = Some(self.file.index);
     }
 
     pub(crate) fn fail_file(&mut self, why: String) {
-        let (index, rows, rejected) = (self.index, std::mem::take(&mut self.rows), std::mem::take(&mut self.rejected));
-        self.unread.push(UnreadFile { index, rows, rejected, why });
+        let file = self.take_file();
+        self.unread.push((file, why));
     }
 
     pub(crate) fn end_file(&mut self, fingerprint: Option<Fingerprint>) {
-        self.read.push(ReadFile {
-            index: self.index,
-            rows: std::mem::take(&mut self.rows),
-            rejected: std::mem::take(&mut self.rejected),
-            blank: std::mem::take(&mut self.blank),
-            started: self.started,
-            fingerprint,
-        });
+        let file = self.take_file();
+        self.read.push((file, fingerprint));
+    }
+
+    /// Returns the counts of the current file, which has ended.
+    fn take_file(&mut self) -> FileCounts {
+        let next = FileCounts { started: self.file.started, ..FileCounts::new(self.file.index) };
+        std::mem::replace(&mut self.file, next)
     }
 
     /// Ignores the rest of the table's files.

@@ -149,8 +149,7 @@ impl Layout {
 
     /// Finds a column by its exact name, then by the path of its key, then by its name without regard to case.
     pub(crate) fn find_column(&self, name: &str) -> Option<usize> {
-        let is_key =
-            |path: &Path| path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name;
+        let is_key = |path: &Path| joined(path, ".") == name;
         let by_key = || self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key));
         let exact = self.columns.iter().position(|column| column.name == name);
         exact.or_else(by_key).or_else(|| self.by_name(name))
@@ -229,9 +228,9 @@ impl Layout {
         if let Some(index) = self.by_path.get(&path).copied() {
             return (index, self.release_alias(index, &path));
         }
-        let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
-        let fixed = schema.and_then(|schema| schema.columns.get(&words.join(".")));
-        let preferred = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
+        let key = joined(&path, ".");
+        let fixed = schema.and_then(|schema| schema.columns.get(&key));
+        let preferred = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| joined(&path, "_"));
         let is_free = |column: &Column| column.name == preferred && (column.path.is_none() || column.is_tentative);
         let exact = self.columns.iter().position(is_free);
         if exact.is_none()
@@ -244,7 +243,7 @@ impl Layout {
         let index = exact.or_else(in_any_case).unwrap_or_else(|| {
             let name = self.names.reserve(&preferred);
             if name != preferred {
-                self.notes.push(format!("the key {:?} is the column {name:?}", words.join(".")));
+                self.notes.push(format!("the key {key:?} is the column {name:?}"));
             }
             let rule = fixed.and_then(|fixed| fixed.kind).map_or(ColumnRule::Inferred, ColumnRule::Fixed);
             self.columns.push(Column { name, rule, ..Column::default() });
@@ -379,8 +378,13 @@ impl Layout {
     }
 }
 
+/// Returns the keys of a path as one text.
+fn joined(path: &[Box<[u8]>], separator: &str) -> String {
+    path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(separator)
+}
+
 /// Returns the path for a key of a schema. With flattening, dots separate the keys.
-fn path_of(name: &str, options: &ImportOptions) -> Path {
+pub(super) fn path_of(name: &str, options: &ImportOptions) -> Path {
     match options.flatten {
         0 => vec![name.as_bytes().into()],
         _ => name.split('.').map(|part| part.as_bytes().into()).collect(),

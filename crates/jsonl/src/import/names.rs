@@ -6,8 +6,7 @@ use std::collections::HashSet;
 pub(crate) fn table(stem: &str) -> String {
     let mut name: String = stem.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '_' }).collect();
     // Prefixes reserved names and names that would need quotation marks.
-    let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
-    if name.is_empty() || reserved || name.starts_with(|c: char| c.is_numeric()) || is_reserved(&name) {
+    if name.is_empty() || name.starts_with(|c: char| c.is_numeric()) || is_reserved(&name) {
         name.insert_str(0, "t_");
     }
     name
@@ -18,9 +17,10 @@ pub(crate) const IMPORT_LOG: &str = "_imports";
 /// Table in which a sink records the ids that became rows.
 pub(crate) const PROCESSED_IDS: &str = "_processed_ids";
 
-/// Whether a table name is reserved for a table of imports or sinks.
+/// Whether a table name is reserved for tables of SQLite, of imports or of sinks.
 pub(crate) fn is_reserved(name: &str) -> bool {
-    name.eq_ignore_ascii_case(IMPORT_LOG) || name.eq_ignore_ascii_case(PROCESSED_IDS)
+    let is_of_sqlite = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
+    is_of_sqlite || name.eq_ignore_ascii_case(IMPORT_LOG) || name.eq_ignore_ascii_case(PROCESSED_IDS)
 }
 
 /// Name in the form in which SQLite compares names: ASCII letters in lower case.

@@ -1,7 +1,7 @@
 //! Applies `--columns` and `--filename-column` to the parse options.
 
 use super::column::Column;
-use super::layout::{Layout, Path, find_or_add};
+use super::layout::{self, Layout, Path, find_or_add};
 use super::options::ImportOptions;
 use super::schema::TableSchema;
 use crate::error::{Error, Result};
@@ -81,9 +81,5 @@ fn is_of(column: &Column, key: &Path) -> bool {
 fn path_of(name: &str, options: &ImportOptions, schema: Option<&TableSchema>) -> Path {
     let renamed = schema.into_iter().flat_map(|schema| &schema.columns);
     let key = renamed.into_iter().find(|(_, column)| column.name.as_deref() == Some(name));
-    let key = key.map_or(name, |(key, _)| key.as_str());
-    match options.flatten {
-        0 => vec![key.as_bytes().into()],
-        _ => key.split('.').map(|part| part.as_bytes().into()).collect(),
-    }
+    layout::path_of(key.map_or(name, |(key, _)| key.as_str()), options)
 }

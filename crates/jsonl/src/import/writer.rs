@@ -13,10 +13,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use rusqlite::Connection;
 
-use super::file_load::{FileLoad, LoadState, TableState};
+use super::file_load::{FileCounts, FileLoad, LoadState, TableState};
 use super::handle::{ImportHandle, add};
 use super::import_log;
 use super::key::{KeyPlan, KeyTracker};
@@ -118,7 +117,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn on_event(&mut self, index: usize, event: PipelineEvent, stop: &ReadStop) -> Result<()> {
         match &mut self.load {
             None => self.begin(index, stop)?,
-            Some(load) if load.index != index => load.next_file(index),
+            Some(load) if load.file.index != index => load.file = FileCounts::new(index),
             Some(_) => {}
         }
         match event {
@@ -175,7 +174,7 @@ impl<'a> Writer<'a> {
         let tracker = KeyTracker::new(requested, self.options.existing == ExistingTable::Upsert);
         let table = Table::new(name, table_state.shape, tracker);
         self.load = Some(FileLoad {
-            index,
+            file: FileCounts::new(index),
             read: Vec::new(),
             unread: Vec::new(),
             counted: 0,
@@ -183,17 +182,12 @@ impl<'a> Writer<'a> {
             keys: self.key_check(&table, passes)?,
             table,
             state: if self.tx.is_some() { LoadState::Writing } else { LoadState::Inspecting },
-            rows: 0,
-            rejected: 0,
-            blank: 0,
-            lines: 0,
             has_objects: false,
             needs_conversion: false,
             held: None,
             // The first of several files is never held.
             first_block_seen: is_one_of_many,
             rejects_mark: self.rejects.mark()?,
-            started: Timestamp::now(),
             stop: stop.clone(),
             is_replaced: table_state.is_replaced && self.tx.as_ref().is_none_or(|tx| !tx.is_new),
             note,
@@ -222,8 +216,8 @@ impl<'a> Writer<'a> {
             Some(limit) => self.write_rows_up_to_limit(load, block, limit)?,
             None => self.write_rows(load, block)?,
         }
-        load.blank += u64::from(block.blank);
-        load.lines += u64::from(block.lines);
+        load.file.blank += u64::from(block.blank);
+        load.file.lines += u64::from(block.lines);
         Ok(())
     }
 
@@ -233,7 +227,7 @@ impl<'a> Writer<'a> {
             std::mem::take(&mut block.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
         let mut written = block.rows.len() as u64;
         if *self.target != Target::ValidateOnly {
-            match load.table.layout.assign_columns(block, self.options, self.schema(load.index)) {
+            match load.table.layout.assign_columns(block, self.options, self.schema(load.file.index)) {
                 Ok(map) => {
                     let table = &mut load.table;
                     if widen_columns(table, self.tx.as_ref())?
@@ -244,7 +238,7 @@ impl<'a> Writer<'a> {
                     match (&self.tx, load.state) {
                         (Some(tx), LoadState::Writing) => {
                             if table.is_whole && !table.is_old && self.options.columns.is_empty() {
-                                table.layout.add_schema_columns(self.options, self.schema(load.index));
+                                table.layout.add_schema_columns(self.options, self.schema(load.file.index));
                             }
                             let result = match table.write(&tx.db.conn, block, &map) {
                                 Ok(result) => result,
@@ -302,7 +296,7 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        load.rows += written;
+        load.file.rows += written;
         add(&self.handle.rows, written);
         bad.sort_by_key(|(line, _, _)| line.span.start);
         self.reject_lines(load, block, bad)
@@ -315,11 +309,11 @@ impl<'a> Writer<'a> {
         bad: Vec<(Line, usize, ParseErrorKind)>,
     ) -> Result<()> {
         for (line, at, reason) in bad {
-            load.rejected += 1;
+            load.file.rejected += 1;
             add(&self.handle.rejected, 1);
             let rejected = RejectedLine {
-                file: self.files[load.index].source.clone(),
-                line: load.lines + u64::from(line.number) + 1,
+                file: self.files[load.file.index].source.clone(),
+                line: load.file.lines + u64::from(line.number) + 1,
                 column: u64::from(line.column) + at as u64 + 1,
                 reason: reason.to_string(),
             };
@@ -342,7 +336,7 @@ impl<'a> Writer<'a> {
 
     fn end_file(&mut self, end: io::Result<Fingerprint>) -> Result<()> {
         let Some(mut load) = self.load.take() else { return Ok(()) };
-        let index = load.index;
+        let index = load.file.index;
         match end {
             _ if load.state == LoadState::Abandoned => load.end_file(None),
             _ if load.has_reached_limit() => {
@@ -380,8 +374,8 @@ impl<'a> Writer<'a> {
             }
         }
         if let Some(load) = load {
-            let file = &mut self.files[load.index];
-            file.rejected = load.rejected;
+            let file = &mut self.files[load.file.index];
+            file.rejected = load.file.rejected;
             if let Some(bad) = &self.stopped_by {
                 let why = match self.options.on_error {
                     OnError::FailAfter(max_errors) => {

@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::key::DEFAULT_KEY_NAMES;
 use super::super::names::{NameSet, folded};
-use super::{Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_NAME, Path, TableSchema, Type, TypeSet};
+use super::{
+    Column, ColumnRule, ImportOptions, Layout, MAX_COLUMNS, OVERFLOW_NAME, Path, TableSchema, Type, TypeSet, joined,
+};
 
 /// Keys that always keep their column.
 pub(super) struct Reserved {
@@ -18,8 +20,7 @@ pub(super) struct Reserved {
 impl Reserved {
     /// Whether the key is reserved, by its path or by the name of its column.
     pub(super) fn has(&self, path: &Path) -> bool {
-        let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
-        !words.is_empty() && [".", "_"].iter().any(|joint| self.folded.contains(&folded(&words.join(joint))))
+        !path.is_empty() && [".", "_"].iter().any(|joint| self.folded.contains(&folded(&joined(path, joint))))
     }
 
     pub(super) fn names(&self) -> &[String] {

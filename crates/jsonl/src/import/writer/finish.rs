@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rusqlite::ErrorCode;
 
 use super::super::column::Column;
-use super::super::file_load::{FileLoad, LoadState, ReadFile, TableState};
+use super::super::file_load::{FileCounts, FileLoad, LoadState, TableState};
 use super::super::handle::{ImportPhase, add};
 use super::super::import_log::Record;
 use super::super::key::KeyPlan;
@@ -43,10 +43,10 @@ impl Writer<'_> {
                 None => self.reload_table(load),
             },
             _ if load.read.is_empty() => self.fail_table(&load, ""),
-            _ if load.unread.iter().any(|file| file.rows > 0) => self.restart_without_unread(&load),
+            _ if load.unread.iter().any(|(file, _)| file.rows > 0) => self.restart_without_unread(&load),
             // Rows that an existing table rejects are known only after they are parsed for its types.
             LoadState::Inspecting
-                if load.table.is_old && self.tx.is_none() && self.table_state(load.index).passes == 1 =>
+                if load.table.is_old && self.tx.is_none() && self.table_state(load.file.index).passes == 1 =>
             {
                 load.fix_types();
                 self.reload_table(load)
@@ -87,7 +87,7 @@ impl Writer<'_> {
 
     fn add_schema_columns(&self, load: &mut FileLoad) {
         if self.options.columns.is_empty() {
-            load.table.layout.add_schema_columns(self.options, self.schema(load.index));
+            load.table.layout.add_schema_columns(self.options, self.schema(load.file.index));
         }
     }
 
@@ -127,7 +127,7 @@ impl Writer<'_> {
 
     /// Reads the files of a table again with the types and the key found so far.
     fn reload_table(&mut self, mut load: FileLoad) -> Result<()> {
-        let index = load.index;
+        let index = load.file.index;
         self.rollback(&load)?;
         self.rejects.rollback(load.rejects_mark)?;
         self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
@@ -140,9 +140,8 @@ impl Writer<'_> {
             column.exists_in_table = column.existed_before_import;
         }
         tracing::info!(table = %load.table.name, pass = table_state.passes, "reading the files of the table again");
-        table_state
-            .fingerprints
-            .extend(load.read.iter().filter_map(|file| Some((file.index, file.fingerprint.clone()?))));
+        let fingerprints = load.read.iter().filter_map(|(file, found)| Some((file.index, found.clone()?)));
+        table_state.fingerprints.extend(fingerprints);
         table_state.shape.layout = std::mem::take(&mut load.table.layout);
         table_state.shape.plan = load.table.plan.clone();
         self.requeue_files(&load)
@@ -153,7 +152,7 @@ impl Writer<'_> {
         self.rollback(load)?;
         self.rejects.rollback(load.rejects_mark)?;
         self.handle.rejected.fetch_sub(load.all_rejected(), Ordering::Relaxed);
-        let table_state = self.table_state(load.index);
+        let table_state = self.table_state(load.file.index);
         if let Some(initial) = table_state.initial.clone() {
             let (passes, initial) = (table_state.passes, *initial);
             *table_state = TableState { passes, initial: Some(Box::new(initial.clone())), ..initial };
@@ -162,12 +161,10 @@ impl Writer<'_> {
     }
 
     fn requeue_files(&mut self, load: &FileLoad) -> Result<()> {
-        let is_unread = |index: &usize| load.unread.iter().any(|file| file.index == *index);
-        let reload: Vec<usize> = self.group(load.index).iter().copied().filter(|index| !is_unread(index)).collect();
+        let mut reload = self.group(load.file.index).to_vec();
+        reload.retain(|index| load.read_error(*index).is_none());
         self.reload.extend(reload);
-        for file in &load.unread {
-            self.fail_file(load, file.index, file.rejected, &file.why)?;
-        }
+        self.fail_unread(load)?;
         match &mut self.tx {
             Some(tx) if !load.unread.is_empty() => tx.commit(),
             _ => Ok(()),
@@ -181,13 +178,15 @@ impl Writer<'_> {
     }
 
     fn fail_all(&mut self, load: &FileLoad, why: &str) -> Result<()> {
-        for index in self.group(load.index).to_vec() {
-            let unread = load.unread.iter().find(|file| file.index == index);
-            let read = load.read.iter().find(|file| file.index == index);
-            let rejected = read.map_or(0, |file| file.rejected).max(unread.map_or(0, |file| file.rejected));
-            self.fail_file(load, index, rejected, unread.map_or(why, |file| &file.why))?;
+        for index in self.group(load.file.index).to_vec() {
+            let rejected = load.ended_file(index).map_or(0, |file| file.rejected);
+            self.fail_file(load, index, rejected, load.read_error(index).unwrap_or(why))?;
         }
         self.tx.as_mut().map_or(Ok(()), ImportTx::commit)
+    }
+
+    fn fail_unread(&mut self, load: &FileLoad) -> Result<()> {
+        load.unread.iter().try_for_each(|(file, why)| self.fail_file(load, file.index, file.rejected, why))
     }
 
     fn fail_file(&mut self, load: &FileLoad, index: usize, rejected: u64, why: &str) -> Result<()> {
@@ -195,7 +194,7 @@ impl Writer<'_> {
         let file = &mut self.files[index];
         file.outcome = FileOutcome::Failed(why.to_owned());
         file.rejected = rejected;
-        self.log_import(load, index, load.started, None, true)
+        self.log_import(load, index, load.file.started, None, true)
     }
 
     /// Adds types, key and indexes of a table after its rows.
@@ -231,7 +230,7 @@ impl Writer<'_> {
                 made => made?,
             }
         }
-        let schema = self.options.schema.tables.get(&self.stems[load.index]);
+        let schema = self.options.schema.tables.get(&self.stems[load.file.index]);
         let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
         for column in self.options.indexes.iter().chain(of_schema) {
             let Some(index) = table.layout.find_column(column) else { continue };
@@ -244,35 +243,39 @@ impl Writer<'_> {
     /// Completes a table: summarizes and logs each of its files, and commits.
     fn complete_table(&mut self, load: &FileLoad) -> Result<()> {
         let mut is_first = true;
-        for read in &load.read {
+        for (read, fingerprint) in &load.read {
             if read.rows == 0 && read.rejected > 0 && self.tx.is_some() {
                 self.fail_file(load, read.index, read.rejected, &no_valid_line_message(read.rejected))?;
                 continue;
             }
-            self.summarize_file(load, read, is_first);
+            self.summarize_file(load, read, fingerprint.as_ref(), is_first);
             add(&self.handle.files_done, 1);
-            self.log_import(load, read.index, read.started, read.fingerprint.as_ref(), is_first)?;
+            self.log_import(load, read.index, read.started, fingerprint.as_ref(), is_first)?;
             is_first = false;
         }
-        for file in &load.unread {
-            self.fail_file(load, file.index, file.rejected, &file.why)?;
-        }
-        for index in self.group(load.index).to_vec() {
+        self.fail_unread(load)?;
+        for index in self.group(load.file.index).to_vec() {
             let file = &mut self.files[index];
             if file.outcome == FileOutcome::Waiting {
                 file.notes.push(format!("{} was not read: the limit was reached before it", file.source));
             }
         }
         self.rejects.flush()?;
-        let bytes = |file: &ReadFile| file.fingerprint.as_ref().map_or(0, |fingerprint| fingerprint.bytes);
+        let fingerprints = load.read.iter().filter_map(|(_, fingerprint)| fingerprint.as_ref());
         match &mut self.tx {
-            Some(tx) => tx.commit_file(load.read.iter().map(bytes).sum()),
+            Some(tx) => tx.commit_file(fingerprints.map(|fingerprint| fingerprint.bytes).sum()),
             None => Ok(()),
         }
     }
 
     /// Fills in the summary of a file. Notes about its table are in the summary of the table's first file.
-    fn summarize_file(&mut self, load: &FileLoad, read: &ReadFile, is_first: bool) {
+    fn summarize_file(
+        &mut self,
+        load: &FileLoad,
+        read: &FileCounts,
+        fingerprint: Option<&Fingerprint>,
+        is_first: bool,
+    ) {
         let (table, options) = (&load.table, self.options);
         let schema = self.schema(read.index);
         let action = self.action(load, is_first).name();
@@ -282,7 +285,7 @@ impl Writer<'_> {
         file.rows = read.rows;
         file.rejected = read.rejected;
         file.blank = read.blank;
-        file.bytes = read.fingerprint.as_ref().map_or(file.bytes, |fingerprint| fingerprint.bytes);
+        file.bytes = fingerprint.map_or(file.bytes, |fingerprint| fingerprint.bytes);
         file.columns = table
             .layout
             .columns
@@ -355,7 +358,7 @@ impl Writer<'_> {
     /// Minimum number of rows of the table, if known without counting the rows of an existing table.
     fn table_rows(&self, load: &FileLoad, tx: &ImportTx) -> Result<Option<u64>> {
         let table = &load.table;
-        let table_state = self.tables.get(&self.first_files[load.index]);
+        let table_state = self.tables.get(&self.first_files[load.file.index]);
         let before = table_state.and_then(|table_state| table_state.table_rows);
         Ok(match (table.mode, table.is_old) {
             (WriteMode::Insert, _) => Some(before.unwrap_or(0) + load.all_rows()),

@@ -16,9 +16,9 @@ impl Writer<'_> {
     ) -> Result<()> {
         let mut left = limit.saturating_sub(load.counted);
         if (block.rows.len() as u64) < left {
-            let before = load.rows;
+            let before = load.file.rows;
             self.write_rows(load, block)?;
-            load.counted += load.rows - before;
+            load.counted += load.file.rows - before;
             return Ok(());
         }
         // Later rows may change the types inferred from the first ones.
@@ -26,12 +26,12 @@ impl Writer<'_> {
         let mut detached = block.detach_rows();
         loop {
             block.restore_rows(&mut detached, usize::try_from(left).unwrap_or(usize::MAX));
-            let before = load.rows;
+            let before = load.file.rows;
             self.write_rows(load, block)?;
             if self.stopped_by.is_some() {
                 return Ok(());
             }
-            load.counted += load.rows - before;
+            load.counted += load.file.rows - before;
             left = limit.saturating_sub(load.counted);
             if left == 0 {
                 load.fill();

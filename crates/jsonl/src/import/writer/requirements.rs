@@ -12,7 +12,7 @@ impl Writer<'_> {
     pub(super) fn lacks_key(&self, load: &FileLoad, rows: u64) -> bool {
         let (table, tracker) = (&load.table, &load.table.tracker);
         let is_only_table = self.first_files.iter().all(|leader| *leader == self.first_files[0]);
-        let key_applies = is_only_table || self.schema(load.index).is_some_and(TableSchema::has_key);
+        let key_applies = is_only_table || self.schema(load.file.index).is_some_and(TableSchema::has_key);
         !table.is_old
             && *self.target != Target::ValidateOnly
             && rows > 0
@@ -30,7 +30,7 @@ impl Writer<'_> {
             && *self.target != Target::ValidateOnly
             && load.has_objects
             && columns_apply
-            && !selection::is_in_lines(layout, self.options, self.schema(load.index))
+            && !selection::is_in_lines(layout, self.options, self.schema(load.file.index))
     }
 
     /// Whether there are rows but no columns.
