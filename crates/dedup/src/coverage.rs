@@ -13,9 +13,9 @@ use gristmill_store::{Store, display_path};
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::plan::{self, inode_of};
 use crate::read::MAX_SMALL_SIZE;
 use crate::roots;
+use crate::scan::{inode_of, newly_shared};
 
 /// States how complete the catalog is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -121,7 +121,7 @@ impl Coverage {
         })?;
         let mut ungrouped = HashSet::new();
         for algorithm in algorithms {
-            ungrouped.extend(plan::newly_shared(store, (algorithm, false), || false)?);
+            ungrouped.extend(newly_shared(store, (algorithm, false), || false)?);
         }
         for file in candidates.iter_mut().filter(|file| ungrouped.contains(&file.id)) {
             file.ungrouped = true;

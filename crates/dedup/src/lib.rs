@@ -6,17 +6,14 @@
 //! the store ([groups](gristmill_store::catalog::Catalog::groups)), [`folders`] and [`report`]. Files are equal if the
 //! cryptographic hashes of their whole contents are equal.
 //!
-//! `read` reads and hashes one file; `walk_hasher` uses it for new files during the walk, `hash_stage` for all others.
-//! `catalog_writer` writes the results. No function of this crate changes a scanned file.
+//! The modules of a scan are its stages: walk, by size, samples, contents, groups. `read` reads and hashes one file. No
+//! function of this crate changes a scanned file.
 
-mod catalog_writer;
 mod coverage;
 mod error;
 mod filter;
 pub mod folders;
 mod hash;
-mod hash_stage;
-mod plan;
 mod progress;
 mod racy;
 mod read;
@@ -25,8 +22,6 @@ pub mod roots;
 mod scan;
 mod summary;
 mod sys;
-mod walk;
-mod walk_hasher;
 
 pub use coverage::{Coverage, coverage};
 pub use error::{Error, Result};
@@ -34,3 +29,8 @@ pub use filter::Filter;
 pub use progress::{ScanHandle, ScanPhase, ScanProgress};
 pub use scan::{ScanMode, ScanOptions, scan};
 pub use summary::{ScanSummary, Timings};
+
+/// Ignores poisoning: no data under a lock of this crate is left half-changed by a panic.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

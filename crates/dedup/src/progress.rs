@@ -2,8 +2,9 @@
 //!
 //! Owns the counters. They can be read at any time while the scan runs, but not as one consistent snapshot.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use gristmill_pool::CancelToken;
 use serde::Serialize;
 
 /// Phase of a scan.
@@ -37,7 +38,7 @@ const PHASES: [ScanPhase; 6] = [
 /// Handle to a running scan. The scan updates its counters; any thread can read them or cancel the scan.
 #[derive(Debug, Default)]
 pub struct ScanHandle {
-    cancelled: AtomicBool,
+    token: CancelToken,
     phase: AtomicU8,
     pub(crate) folders: AtomicU64,
     pub(crate) files: AtomicU64,
@@ -85,12 +86,21 @@ pub struct ScanProgress {
 impl ScanHandle {
     /// Cancels the scan. Completed work is kept, and the next scan resumes from it.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.token.cancel();
     }
 
     /// Whether the scan was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.token.is_cancelled()
+    }
+
+    /// Returns the token that cancels the scan.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.token.clone()
+    }
+
+    pub(crate) fn token(&self) -> &CancelToken {
+        &self.token
     }
 
     /// Returns the current values of the counters.

@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gristmill_pool::CancelToken;
 use gristmill_store::catalog::Stat;
 
 /// Granularity of exact timestamps. The kernel's clock for timestamps ticks every 1 to 10 ms; exFAT stores 10 ms.
@@ -39,8 +40,9 @@ pub(crate) fn is_settled(stat: &Stat) -> bool {
     racy_for(stat, *EARLIER).is_zero() || racy_for(stat, now()).is_zero()
 }
 
-/// Waits until a change would be noticed, if that takes at most `FINE_TICK`. Returns false if it takes longer.
-pub(crate) fn wait_until_settled(stat: &Stat) -> bool {
+/// Waits until a change would be noticed, if that takes at most `FINE_TICK`. Returns false if it takes longer, or the
+/// scan is cancelled.
+pub(crate) fn wait_until_settled(stat: &Stat, token: &CancelToken) -> bool {
     if is_settled(stat) {
         return true;
     }
@@ -49,7 +51,9 @@ pub(crate) fn wait_until_settled(stat: &Stat) -> bool {
         if left.is_zero() || left > FINE_TICK {
             return left.is_zero();
         }
-        std::thread::park_timeout(left);
+        if token.wait_timeout(left) {
+            return false;
+        }
     }
 }
 
@@ -86,8 +90,8 @@ mod tests {
     fn racy_file_is_waited_for_unless_its_timestamps_are_coarse() {
         let moment = i64::try_from(now().as_nanos()).unwrap();
         let fine = stat(moment | 1, moment | 1);
-        assert!(wait_until_settled(&fine) && is_settled(&fine));
+        assert!(wait_until_settled(&fine, &CancelToken::new()) && is_settled(&fine));
         let coarse = stat(moment / SECOND_NS * SECOND_NS + SECOND_NS, moment / SECOND_NS * SECOND_NS);
-        assert!(!wait_until_settled(&coarse) && !is_settled(&coarse));
+        assert!(!wait_until_settled(&coarse, &CancelToken::new()) && !is_settled(&coarse));
     }
 }

@@ -13,6 +13,7 @@ use gristmill_store::catalog::{Algorithm, LinkKind, ReadResult, Stat};
 
 use crate::hash::{self, Hasher};
 use crate::racy;
+use crate::scan::Throttle;
 use crate::sys::{self, Advice, EntryKind, Folder};
 
 /// Files up to this size are read and hashed as a whole. Two samples of a larger file cost less than reading it; below
@@ -57,10 +58,24 @@ pub(crate) struct ReadFile {
     pub(crate) racy: bool,
 }
 
-/// Delays or cancels reads.
-pub(crate) trait Throttle {
-    /// Called before `bytes` bytes are read; may wait. Returns false if reading must stop.
-    fn may_read(&self, bytes: u64) -> bool;
+impl ReadFile {
+    /// The result for a file that could not be opened or read.
+    pub(crate) fn unread(listed: &Stat, error: &io::Error) -> Self {
+        let result = match is_missing(error) {
+            true => ReadResult::Gone,
+            false => ReadResult::Failed(error.to_string()),
+        };
+        ReadFile { stat: *listed, result, racy: false }
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        !matches!(self.result, ReadResult::Gone | ReadResult::Failed(_))
+    }
+
+    /// Whether it was read and is unchanged since it was listed.
+    pub(crate) fn is_same(&self, listed: &Stat) -> bool {
+        self.is_read() && self.stat.is_same(listed)
+    }
 }
 
 thread_local! {
@@ -75,18 +90,13 @@ pub(crate) fn read_file(
     open: impl Fn() -> io::Result<File>,
     expected: &Stat,
     scope: HashScope,
-    throttle: &impl Throttle,
+    throttle: &Throttle,
 ) -> Option<ReadFile> {
     BUFFER.with_borrow_mut(|buffer| read_with_retries(opened, open, expected, scope, buffer, throttle))
 }
 
 /// Reads a file from the page cache without waiting. Returns `None` if it is not cached, has changed, or is racy.
-pub(crate) fn read_if_cached(
-    file: &File,
-    expected: &Stat,
-    scope: HashScope,
-    throttle: &impl Throttle,
-) -> Option<ReadFile> {
+pub(crate) fn read_if_cached(file: &File, expected: &Stat, scope: HashScope, throttle: &Throttle) -> Option<ReadFile> {
     if !racy::is_settled(expected) {
         return None;
     }
@@ -128,13 +138,10 @@ fn read_with_retries(
     expected: &Stat,
     scope: HashScope,
     buffer: &mut Vec<u8>,
-    throttle: &impl Throttle,
+    throttle: &Throttle,
 ) -> Option<ReadFile> {
     let unread = |result: ReadResult| ReadFile { stat: *expected, result, racy: false };
-    let failed = |error: &io::Error| match is_missing(error) {
-        true => unread(ReadResult::Gone),
-        false => unread(ReadResult::Failed(error.to_string())),
-    };
+    let failed = |error: &io::Error| ReadFile::unread(expected, error);
     for attempt in 0..MAX_ATTEMPTS {
         let file = match opened.take().map_or_else(&open, Ok) {
             Ok(file) => file,
@@ -149,7 +156,7 @@ fn read_with_retries(
                 Err(error) => return Some(failed(&error)),
             }
         };
-        let racy = !racy::wait_until_settled(&before);
+        let racy = !racy::wait_until_settled(&before, throttle.token());
         let read = read_scope(&file, before.size, scope, buffer, throttle);
         let after = match sys::file_stat(&file) {
             Ok(found) if found.kind == EntryKind::File => with_link_kind(found.stat, expected),
@@ -183,7 +190,7 @@ fn read_scope(
     size: u64,
     scope: HashScope,
     buffer: &mut Vec<u8>,
-    throttle: &impl Throttle,
+    throttle: &Throttle,
 ) -> io::Result<Option<ReadResult>> {
     match scope {
         HashScope::Content(algorithm) if size <= MAX_SMALL_SIZE => hash_small(file, size, algorithm, buffer, throttle),
@@ -199,7 +206,7 @@ fn hash_small(
     size: u64,
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
-    throttle: &impl Throttle,
+    throttle: &Throttle,
 ) -> io::Result<Option<ReadResult>> {
     if !throttle.may_read(size) {
         return Ok(None);
@@ -227,7 +234,7 @@ fn hash_large(
     size: u64,
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
-    throttle: &impl Throttle,
+    throttle: &Throttle,
 ) -> io::Result<Option<ReadResult>> {
     sys::advise(file, Advice::Sequential);
     let mut hasher = Hasher::new(algorithm);
@@ -265,7 +272,7 @@ fn hash_samples(
     mut file: &File,
     size: u64,
     buffer: &mut Vec<u8>,
-    throttle: &impl Throttle,
+    throttle: &Throttle,
 ) -> io::Result<Option<ReadResult>> {
     if !throttle.may_read(HashScope::Samples.bytes(size)) {
         return Ok(None);
@@ -301,14 +308,7 @@ pub(crate) fn open_file(folder: &Folder, name: &OsStr, follow: bool) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Unthrottled;
-
-    impl Throttle for Unthrottled {
-        fn may_read(&self, _: u64) -> bool {
-            true
-        }
-    }
+    use std::sync::Arc;
 
     /// A read that failed midway leaves the file position in the middle.
     #[test]
@@ -321,7 +321,9 @@ mod tests {
         let mut found = Vec::new();
         for position in [0, 1, size / 4, size] {
             file.seek(SeekFrom::Start(position)).unwrap();
-            found.push(hash_samples(&file, size, &mut Vec::new(), &Unthrottled).unwrap().unwrap());
+            found.push(
+                hash_samples(&file, size, &mut Vec::new(), &Throttle::new(Arc::default(), None)).unwrap().unwrap(),
+            );
         }
         assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
     }

@@ -1,31 +1,58 @@
-//! Scans roots: walks, plans, reads, and summarizes the result.
+//! Scans roots and summarizes the result.
 //!
-//! Owns the order of the phases, and the state that a cancelled or killed scan leaves. The catalog is the only state: a
-//! resumed scan walks every folder again and reads the files that were not read yet.
+//! Owns the state that a cancelled or killed scan leaves. The catalog is the only state: a resumed scan walks every
+//! folder again and reads the files that were not read yet. `run` has the order of the stages, each of which is a module:
+//!
+//! | stage | module |
+//! |---|---|
+//! | folders and files, compared with the catalog | `walk` |
+//! | files that share their size | `by_size` |
+//! | small files in full, samples of large ones | `samples` |
+//! | large files with equal samples | `contents` |
+//! | files with equal contents | `groups` |
+//!
+//! `candidates` has the rule which files are read. `early` applies it to new files during the walk, with the same
+//! `reader` as the stages `samples` and `contents`, whose plans `planned` carries out. Rows go to the store through
+//! `catalog_queue`.
 
+mod by_size;
+mod candidates;
+mod catalog_queue;
+mod contents;
+mod early;
+mod groups;
+mod planned;
+mod reader;
 mod run;
+mod samples;
+mod throttle;
+mod walk;
 
+use std::cell::{Cell, OnceCell};
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use gristmill_store::catalog::{Algorithm, GroupQuery};
+use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
-use gristmill_store::scans::{Duplicates, FinishedScan, Scan, ScanRequest, ScanTotals, WalkRecord};
+use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals, WalkRecord};
 use gristmill_store::{Store, process};
 use serde::Serialize;
 
-use self::run::{ScanOutcome, ScanRun};
-use crate::catalog_writer::CatalogWriter;
+use self::by_size::RootTotals;
+use self::catalog_queue::CatalogQueue;
+use self::reader::Reader;
+use self::run::ScanRun;
 use crate::error::{Error, Result};
-use crate::filter::{CompiledFilter, Filter};
-use crate::hash_stage::RateLimiter;
-use crate::plan::RootTotals;
+use crate::filter::Filter;
+use crate::lock;
 use crate::progress::{ScanHandle, ScanPhase};
 use crate::summary::ScanSummary;
-use crate::walk::{Counters, WalkOptions};
+
+pub(crate) use self::candidates::inode_of;
+pub(crate) use self::groups::newly_shared;
+pub(crate) use self::throttle::Throttle;
 
 /// Options of a scan.
 #[derive(Clone, Debug)]
@@ -108,12 +135,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
     let all = store.roots().list()?;
     let within = |root: &&Root| roots.iter().any(|outer| root.path.starts_with(&outer.path));
     let chosen: Vec<Root> = all.iter().filter(within).cloned().collect();
-    let walk_options = Arc::new(WalkOptions {
-        filter: CompiledFilter::new(&options.filter, Path::new(""), &[])?,
-        one_file_system: options.one_file_system,
-        only_known: options.mode == ScanMode::Refresh,
-        allow_empty: options.allow_empty,
-    });
+    options.filter.check()?;
     let workers = options.workers.unwrap_or_else(default_workers).max(1);
     handle.workers.store(workers as u64, Ordering::Relaxed);
     let mut had_files = false;
@@ -121,8 +143,6 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
         had_files |= store.catalog().has_files(root.id)?;
     }
     let scans = begin_scans(store, &chosen, options)?;
-    let ids = scans.iter().map(|scan| scan.id).collect();
-    let writer = CatalogWriter::start(store, handle, ids, process::tag(), options.every_file)?;
     let mut run = ScanRun {
         store,
         options,
@@ -131,69 +151,60 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
         all: &all,
         chosen: &chosen,
         scans: &scans,
-        writer: &writer,
+        queue: Arc::new(CatalogQueue::new(store, handle, options.every_file)),
+        reader: Arc::new(Reader::new(handle.clone(), options.io_limit, workers)),
         counters: Arc::default(),
-        rate_limiter: Arc::new(RateLimiter::new(options.io_limit)),
         had_files,
         absent: HashSet::new(),
-        open_root_ids: HashSet::new(),
+        open_roots: Arc::default(),
         walked: HashMap::new(),
-        walk_hasher: None,
+        early: None,
         unchanged: None,
         summary: ScanSummary::default(),
         totals: HashMap::new(),
-        cancelled_at: std::cell::OnceCell::new(),
+        cancelled_at: OnceCell::new(),
+        last_heartbeat: Cell::new(Instant::now()),
+        files_read: Cell::new(0),
     };
-    let run_result = run.run(&walk_options).and_then(|()| match handle.is_cancelled() && options.mode.reads() {
-        true => run.mark_shared_after_cancel(),
-        false => Ok(()),
-    });
-    let excluded = writer.excluded.clone();
-    let ScanOutcome { mut summary, counters, totals, absent, walked, unchanged } = run.into_outcome();
+    let run_result = run.run();
     handle.set_phase(ScanPhase::Finishing);
-    let result = writer.finish().and_then(|removed| {
-        // An error of the catalog writer is the cause of the workers' errors, so it is returned first.
-        run_result?;
-        summary.removed_files = removed;
-        summary.excluded_files = excluded.load(Ordering::Relaxed);
-        summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
-        summary.resumed_from = scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
-        summary.resumed = summary.resumed_from.is_some();
-        summary.interrupted = handle.is_cancelled();
-        fill_summary(&mut summary, handle, &counters);
-        if summary.interrupted {
-            return Ok(());
-        }
-        let duplicates = find_duplicates(store, options, unchanged, &mut summary)?;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // A resumed scan does not retry files that failed before it was stopped, so its error count is not reliable.
-        let is_whole = summary.errors == 0
-            && !summary.resumed
-            && absent.is_empty()
-            && get(&handle.changed_during_scan) == 0
-            && get(&counters.uncompared) == 0;
-        let name = comparison_name(options);
-        let comparison = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
-        let mut finished = Vec::new();
-        for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
-            let totals = scan_totals(store, scan, &totals)?;
-            let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
-            let walk =
-                walk.map(|root| WalkRecord { filters: filters_json(options), filesystem: root.filesystem.clone() });
-            finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
-        }
-        store.scans().finish(finished, &process::tag(), comparison)?;
-        Ok(())
-    });
-    if result.is_err() || summary.interrupted || !absent.is_empty() {
+    // An error of a write is the cause of the workers' errors, so it is returned first.
+    let result = run.queue.close().and(run_result).and_then(|()| finish(&mut run));
+    if result.is_err() || run.summary.interrupted || !run.absent.is_empty() {
         for scan in &scans {
             // Releases the scan lock. If that fails, the next scan sees that this process has exited.
             let _ = store.scans().release(scan.id, &process::tag());
         }
     }
     result?;
-    summary.seconds.total = started.elapsed().as_secs_f64();
-    Ok(summary)
+    run.summary.seconds.total = started.elapsed().as_secs_f64();
+    Ok(run.summary)
+}
+
+/// Counts the duplicates and records that the scans have finished, unless they were cancelled.
+fn finish(run: &mut ScanRun<'_>) -> Result<()> {
+    fill_summary(run);
+    if run.summary.interrupted {
+        return Ok(());
+    }
+    let duplicates = groups::count(run)?;
+    let ScanRun { store, options, scans, absent, walked, totals, summary, .. } = run;
+    // A resumed scan does not retry files that failed before it was stopped, so its error count is not reliable.
+    let is_whole = summary.errors == 0
+        && !summary.resumed
+        && absent.is_empty()
+        && run.handle.changed_during_scan.load(Ordering::Relaxed) == 0
+        && summary.uncompared_files == 0;
+    let name = comparison_name(options);
+    let comparison = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
+    let mut finished = Vec::new();
+    for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
+        let totals = scan_totals(store, scan, totals)?;
+        let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
+        let walk = walk.map(|root| WalkRecord { filters: filters_json(options), filesystem: root.filesystem.clone() });
+        finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
+    }
+    Ok(store.scans().finish(finished, &process::tag(), comparison)?)
 }
 
 /// The filters stored with a root, as JSON. `None` if all files are included.
@@ -216,16 +227,23 @@ fn comparison_name(options: &ScanOptions) -> String {
     format!("{}{every}", options.algorithm.as_str())
 }
 
-fn fill_summary(summary: &mut ScanSummary, handle: &ScanHandle, counters: &Counters) {
+fn fill_summary(run: &mut ScanRun<'_>) {
+    let ScanRun { summary, handle, counters, chosen, scans, queue, .. } = run;
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
+    summary.resumed_from = scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
+    summary.resumed = summary.resumed_from.is_some();
+    summary.interrupted = handle.is_cancelled();
     let progress = handle.progress();
     summary.folders = progress.folders;
     summary.files = progress.files;
     summary.bytes = progress.bytes;
-    summary.read_files = handle.hashed_whole.load(Ordering::Relaxed);
+    summary.read_files = get(&handle.hashed_whole);
     summary.sampled_files = progress.read.saturating_sub(summary.read_files);
     summary.read_bytes = progress.bytes_read;
     summary.errors = progress.errors;
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    summary.removed_files = get(queue.missing());
+    summary.excluded_files = get(queue.excluded());
     summary.new_files = get(&counters.new);
     summary.changed_files = get(&counters.changed);
     summary.returned_files = get(&counters.returned);
@@ -236,39 +254,8 @@ fn fill_summary(summary: &mut ScanSummary, handle: &ScanHandle, counters: &Count
     summary.special_files = get(&counters.special);
     summary.broken_links = get(&counters.broken_links);
     summary.repeated_links = get(&counters.repeated_links);
-    summary.link_samples = std::mem::take(&mut counters.link_samples.lock().unwrap_or_else(PoisonError::into_inner));
-    summary.error_samples = std::mem::take(&mut counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner));
-}
-
-/// Counts the duplicates, unless they are known to be unchanged.
-fn find_duplicates(
-    store: &Store,
-    options: &ScanOptions,
-    unchanged: Option<Duplicates>,
-    summary: &mut ScanSummary,
-) -> Result<Option<Duplicates>> {
-    if !options.mode.reads() {
-        return Ok(None);
-    }
-    let begun = Instant::now();
-    let duplicates = match unchanged {
-        Some(unchanged) if options.top == 0 => unchanged,
-        _ => {
-            let query = GroupQuery { limit: options.top, ..GroupQuery::default() };
-            let groups = std::thread::scope(|scope| {
-                // Checkpoints the WAL in parallel with the search. If this fails, closing the store does it later.
-                scope.spawn(|| store.wal().checkpoint_passive());
-                store.catalog().groups(&query)
-            })?;
-            summary.top = groups.groups;
-            Duplicates { groups: groups.total, files: groups.files, reclaimable: groups.reclaimable }
-        }
-    };
-    summary.duplicate_groups = duplicates.groups;
-    summary.duplicate_files = duplicates.files;
-    summary.reclaimable_bytes = duplicates.reclaimable;
-    summary.seconds.groups += begun.elapsed().as_secs_f64();
-    Ok(Some(duplicates))
+    summary.link_samples = std::mem::take(&mut lock(&counters.link_samples));
+    summary.error_samples = std::mem::take(&mut lock(&counters.error_samples));
 }
 
 /// Four workers per core, 16 to 64: a worker that waits for a disk needs no core. On a cold tree of small files, 16

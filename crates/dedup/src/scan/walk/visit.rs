@@ -1,28 +1,25 @@
 //! Visits one folder: compares each entry with the catalog.
 //!
-//! Owns which entries are new, changed, missing, returned or excluded, and which new files are hashed during the walk.
+//! Owns which entries are new, changed, missing, returned or excluded.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::path::PathBuf;
 
-use gristmill_pool::{TaskError, TaskResult};
+use gristmill_pool::TaskResult;
 use gristmill_store::catalog::{
-    ChangedFile, Digest, FileHash, FileRef, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing,
-    ListingStatus, ReadResult, Skipped, Stat,
+    ChangedFile, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind, Listing, ListingStatus, Skipped, Stat,
 };
 
 use super::links::DeferredLink;
 use super::skipped;
-use super::{Counters, Walk};
-use crate::catalog_writer::Update;
+use super::{Counters, Walk, WalkContext};
 use crate::filter::IgnoreRules;
+use crate::lock;
 use crate::progress::add;
+use crate::scan::early::FollowUps;
 use crate::sys::{EntryKind, Folder};
-use crate::walk_hasher::{NewFile, WalkHasher};
 
 /// Entries after which a part of a folder is written. A folder may have millions.
 const PART_ENTRIES: usize = 512;
@@ -59,8 +56,6 @@ pub(super) struct Visit<'a> {
     pub(super) may_be_unmounted: bool,
     skipped: Skipped,
     follow_ups: FollowUps,
-    /// Samples of large files, and results of files that changed after they were listed.
-    hashes: Vec<FileHash>,
 }
 
 impl<'a> Visit<'a> {
@@ -88,7 +83,6 @@ impl<'a> Visit<'a> {
             may_be_unmounted: false,
             skipped: Skipped::default(),
             follow_ups: FollowUps::default(),
-            hashes: Vec::new(),
         }
     }
 
@@ -265,8 +259,7 @@ impl<'a> Visit<'a> {
     fn defer_link(&mut self, name: &OsStr) {
         let (file, folder) = (self.unseen_files.take(name), self.unseen_folders.take(name));
         let link = DeferredLink { parent: self.listing.folder.id, file, folder };
-        let mut links = self.walk.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.insert(self.path_of(name), link);
+        lock(&self.walk.links).insert(self.path_of(name), link);
     }
 
     /// Marks the entries that were not seen as missing. Returns the files to be read next.
@@ -297,59 +290,14 @@ impl<'a> Visit<'a> {
         next.mount_point = self.listing.mount_point;
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.status = status;
-        let number = self.walk.cx.listings.fetch_add(1, Ordering::Relaxed);
-        if let Some(hasher) = &self.walk.cx.hasher {
-            self.hash_new_files(hasher, number, &mut listing);
-        }
-        self.walk.cx.updates.send(Update::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())?;
-        self.walk.send_hashes(std::mem::take(&mut self.hashes))
-    }
-
-    /// Hashes those new files that can be duplicates of other new files.
-    fn hash_new_files(&mut self, hasher: &WalkHasher, number: u64, listing: &mut Listing) {
-        let mut in_folder = Vec::new();
-        for new_file in self.new_files(hasher, number, listing) {
-            let (own, other) = hasher.observe(new_file);
-            in_folder.extend(own);
-            match other {
-                Some(other) if matches!(other.file, FileRef::New(of, _) if of == number) => {
-                    in_folder.push(other);
-                }
-                other => self.follow_ups.elsewhere.extend(other),
-            }
-        }
-        for (new_file, hash) in hasher.hash_all(Some(self.folder), in_folder) {
-            match (new_file.file, hash) {
-                // Unchanged since it was listed: the hash is written with the row.
-                (
-                    FileRef::New(_, position),
-                    FileHash { result: ReadResult::Content(algorithm, hash), differs: false, racy: false, .. },
-                ) => listing.contents.push((position, Digest { algorithm, hash, shared: false })),
-                (_, hash) => {
-                    self.follow_ups.match_samples(hasher, new_file, &hash);
-                    self.hashes.push(hash);
-                }
-            }
-        }
-        listing.contents.sort_unstable_by_key(|(position, _)| *position);
-    }
-
-    /// Lists the new files that can be hashed during the walk.
-    fn new_files(&self, hasher: &WalkHasher, number: u64, listing: &Listing) -> Vec<NewFile> {
-        if listing.new_files.is_empty() {
-            return Vec::new();
-        }
-        let folder: Arc<Path> = Arc::from(listing.folder.path.as_path());
-        let files = (0..).zip(&listing.new_files).filter(|(_, (_, stat))| hasher.accepts(stat));
-        let new_file = files.map(|(position, (name, stat))| NewFile {
-            root_folder: self.walk.root_folder.clone(),
-            follow_links: self.walk.cx.root.follow_links,
-            folder: folder.clone(),
-            name: name.clone(),
-            stat: *stat,
-            file: FileRef::New(number, position),
+        let WalkContext { queue, early, root, .. } = &self.walk.cx;
+        let number = queue.next_listing();
+        let hashes = early.as_ref().map(|early| {
+            let root = (&self.walk.root_folder, root.follow_links);
+            early.hash_listing(self.folder, root, (number, &mut listing), &mut self.follow_ups)
         });
-        new_file.collect()
+        queue.add_listing(number, listing)?;
+        queue.add_hashes(hashes.unwrap_or_default())
     }
 }
 
@@ -384,24 +332,6 @@ impl<T: Copy> Unseen<T> {
 
     fn rest(&self) -> impl Iterator<Item = &(OsString, T)> {
         self.known.iter().zip(&self.taken).filter(|(_, taken)| !**taken).map(|(known, _)| known)
-    }
-}
-
-/// Files to be read after their folder was visited.
-#[derive(Default)]
-pub(super) struct FollowUps {
-    /// Files in folders visited earlier.
-    pub(super) elsewhere: Vec<NewFile>,
-    /// Large files to be read in full.
-    pub(super) whole: Vec<NewFile>,
-}
-
-impl FollowUps {
-    /// Adds the large files that can be duplicates of a file whose samples were read.
-    pub(super) fn match_samples(&mut self, hasher: &WalkHasher, new_file: NewFile, hash: &FileHash) {
-        if let FileHash { result: ReadResult::Samples(samples), differs: false, .. } = hash {
-            self.whole.extend(hasher.match_samples(new_file, *samples));
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use gristmill_pool::{Context, Pool, TaskResult};
 use gristmill_store::catalog::{FolderRef, KnownFile, KnownFolder, LinkKind, Listing, Skipped, Stat};
@@ -13,6 +13,7 @@ use gristmill_store::display_path;
 
 use super::visit::add_file;
 use super::{FolderTask, Walk, skipped};
+use crate::lock;
 use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
 
@@ -26,9 +27,7 @@ pub(super) struct DeferredLink {
 
 impl Walk {
     pub(super) fn is_first_visit_by_link(&self, folder: &Folder) -> bool {
-        folder.own_stat().is_ok_and(|own| {
-            self.visited.lock().unwrap_or_else(PoisonError::into_inner).insert((own.device, own.inode))
-        })
+        folder.own_stat().is_ok_and(|own| lock(&self.visited).insert((own.device, own.inode)))
     }
 
     /// Whether a link leads to a root, which is walked separately.
@@ -37,24 +36,18 @@ impl Walk {
         found.is_ok_and(|found| self.cx.roots.contains(&found))
     }
 
-    pub(crate) fn has_links(&self) -> bool {
-        !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
     /// Describes a link that is not followed, by its target.
     pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
         let target = std::fs::read_link(self.cx.root.path.join(path)).map(PathBuf::into_os_string);
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
     }
 
-    /// Follows the next link, if any is left. Links are followed in the order of their paths, so that the same tree is
-    /// always walked in the same way.
-    pub(crate) fn follow_next(self: &Arc<Self>, pool: &Pool) {
-        let next = self.links.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
-        let Some((path, link)) = next else { return };
+    /// Follows the next link on the pool. Returns false if none is left. Links are followed in the order of their paths,
+    /// one after another, so that the same tree is always walked in the same way.
+    pub(super) fn follow_next(self: &Arc<Self>, pool: &Pool) -> bool {
+        let Some((path, link)) = lock(&self.links).pop_first() else { return false };
         let walk = self.clone();
-        // Runs on the pool, because a link may lead to a disk that hangs, which must not block the caller.
-        let _ = pool.submit(move |ctx| walk.follow_link(ctx, path, link));
+        pool.submit(move |ctx| walk.follow_link(ctx, path, link)).is_ok()
     }
 
     fn follow_link(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: DeferredLink) -> TaskResult<()> {

@@ -1,7 +1,7 @@
 //! Walks a root and compares each folder with the catalog.
 //!
 //! Owns which files are new, changed, missing or returned. Each folder is a task, and its listing records that it was
-//! walked. Subfolders are spawned after the listing is sent to the catalog writer, so a parent's row is always written
+//! walked. Subfolders are spawned after the listing is added to the catalog queue, so a parent's row is always written
 //! before its children's. A folder that cannot be read keeps its error, and nothing in or below it is marked missing.
 
 mod links;
@@ -10,28 +10,31 @@ mod skipped;
 mod visit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
-use gristmill_store::catalog::{FileHash, FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
+use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
 use gristmill_store::{Store, display_path};
 
 use self::links::DeferredLink;
 use self::mounts::UNMOUNTED;
-use self::visit::{FollowUps, Subfolder, Visit, VisitError};
-use crate::catalog_writer::{Update, UpdateSender};
+use self::visit::{Subfolder, Visit, VisitError};
+use super::catalog_queue::CatalogQueue;
+use super::early::{EarlyStages, FollowUps, NewFile};
+use super::reader::BusyGuard;
+use super::run::{ScanRun, WalkedRoot};
+use super::{ScanMode, ScanOptions};
 use crate::error::{Error, Result};
 use crate::filter::{CompiledFilter, Filter, IgnoreRules};
-use crate::hash_stage::{BusyGuard, submit};
-use crate::progress::{ScanHandle, add};
+use crate::lock;
+use crate::progress::{ScanHandle, ScanPhase, add};
 use crate::read::is_missing;
 use crate::sys::{EntryKind, Folder};
-use crate::walk_hasher::{NewFile, WalkHasher};
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -74,35 +77,102 @@ impl Counters {
 fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
     const MAX_SAMPLES: usize = 20;
     tracing::info!(path = %display_path(path), "{reason}");
-    let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut samples = lock(samples);
     if samples.len() < MAX_SAMPLES {
         samples.push(format!("{}: {reason}", display_path(path)));
     }
 }
 
+/// Walks the chosen roots of a scan. Returns false if the results could not be written.
+pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
+    run.handle.set_phase(ScanPhase::Walking);
+    if run.options.mode == ScanMode::All {
+        run.early = Some(Arc::new(EarlyStages::new(run.rule(), run.reader.clone())));
+    }
+    let roots = Arc::new(run.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
+    let scanned: Vec<_> = run.chosen.iter().map(|root| root.path.clone()).collect();
+    let mut walks = Vec::new();
+    for (root, scan) in run.chosen.iter().zip(run.scans) {
+        let walk = Walk::new(WalkContext {
+            store: run.store.clone(),
+            queue: run.queue.clone(),
+            handle: run.handle.clone(),
+            options: WalkOptions::new(run.options, &root.path, &scanned)?,
+            root: root.clone(),
+            scan: scan.id,
+            roots: roots.clone(),
+            counters: run.counters.clone(),
+            early: run.early.clone(),
+        });
+        match walk {
+            Ok(walk) => {
+                let folder = walk.root_folder.clone();
+                run.walked.insert(root.id, WalkedRoot { filesystem: folder.filesystem(), folder });
+                walks.push(walk);
+            }
+            // An unreachable root does not stop the scan of the others.
+            Err(error) if run.chosen.len() > 1 => {
+                add(&run.handle.errors, 1);
+                add(&run.counters.failed_roots, 1);
+                run.absent.insert(root.id);
+                lock(&run.counters.error_samples).push(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let pool = run.pool("walk")?;
+    for walk in &walks {
+        walk.begin(&pool)?;
+    }
+    run.wait(&pool);
+    for walk in &walks {
+        while !run.handle.is_cancelled() && walk.follow_next(&pool) {
+            run.wait(&pool);
+        }
+    }
+    run.finish(&pool)?;
+    for walk in walks.iter().filter(|walk| walk.has_failed.load(Ordering::Relaxed)) {
+        run.walked.remove(&walk.cx.root.id);
+        run.absent.insert(walk.cx.root.id);
+    }
+    let is_written = run.queue.flush();
+    let is_whole = run.options.filter == Filter::default()
+        && !run.options.one_file_system
+        && run.handle.errors.load(Ordering::Relaxed) == 0;
+    if is_written && is_whole && !run.handle.is_cancelled() {
+        for walk in &walks {
+            let missing = run.store.catalog().mark_unseen_missing(walk.cx.root.id)?;
+            add(run.queue.missing(), missing as u64);
+        }
+    }
+    Ok(is_written)
+}
+
 #[derive(Debug)]
-pub(crate) struct WalkOptions {
-    pub(crate) filter: CompiledFilter,
-    pub(crate) one_file_system: bool,
+struct WalkOptions {
+    filter: CompiledFilter,
+    one_file_system: bool,
     /// Whether new files and folders are ignored.
-    pub(crate) only_known: bool,
+    only_known: bool,
     /// Whether to accept folders that had files and are empty, or whose disk is not mounted.
-    pub(crate) allow_empty: bool,
+    allow_empty: bool,
 }
 
 impl WalkOptions {
     /// Compiles the filter for one root of a scan. An absolute pattern applies only to the root that contains it.
-    pub(crate) fn for_root(&self, filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Arc<Self>> {
-        let WalkOptions { one_file_system, only_known, allow_empty, .. } = *self;
+    fn new(options: &ScanOptions, root: &Path, roots: &[PathBuf]) -> Result<Self> {
+        let ScanOptions { filter, one_file_system, allow_empty, mode, .. } = options;
         let filter = CompiledFilter::new(filter, root, roots)?;
-        Ok(Arc::new(WalkOptions { filter, one_file_system, only_known, allow_empty }))
+        let only_known = *mode == ScanMode::Refresh;
+        Ok(WalkOptions { filter, one_file_system: *one_file_system, only_known, allow_empty: *allow_empty })
     }
 }
 
-pub(crate) struct Walk {
+struct Walk {
     cx: WalkContext,
     /// Paths of nested roots, relative to this one. They are walked separately.
     nested_roots: HashSet<PathBuf>,
+    /// Folder of the root. It stays open, so its filesystem cannot be unmounted while the scan reads.
     root_folder: Arc<Folder>,
     device: u64,
     /// Whether the catalog has unusual files of the root. Without any, its known entries are read faster.
@@ -132,24 +202,22 @@ struct FolderTask {
     via_link: bool,
 }
 
-pub(crate) struct WalkContext {
-    pub(crate) store: Store,
-    pub(crate) updates: UpdateSender,
-    pub(crate) handle: Arc<ScanHandle>,
-    pub(crate) options: Arc<WalkOptions>,
-    pub(crate) root: Root,
-    pub(crate) scan: i64,
+struct WalkContext {
+    store: Store,
+    queue: Arc<CatalogQueue>,
+    handle: Arc<ScanHandle>,
+    options: WalkOptions,
+    root: Root,
+    scan: i64,
     /// Paths of all roots, to detect links that lead into a root.
-    pub(crate) roots: Arc<Vec<PathBuf>>,
-    pub(crate) counters: Arc<Counters>,
+    roots: Arc<Vec<PathBuf>>,
+    counters: Arc<Counters>,
     /// Hashes new files during the walk, if the scan reads files.
-    pub(crate) hasher: Option<Arc<WalkHasher>>,
-    /// Number of the next listing.
-    pub(crate) listings: Arc<AtomicU64>,
+    early: Option<Arc<EarlyStages>>,
 }
 
 impl Walk {
-    pub(crate) fn new(cx: WalkContext) -> Result<Arc<Self>> {
+    fn new(cx: WalkContext) -> Result<Arc<Self>> {
         let path = &cx.root.path;
         let unreadable = |error: io::Error| Error::Root(path.clone(), format!("cannot be read: {error}"));
         let root_folder = Arc::new(Folder::open(path).map_err(unreadable)?);
@@ -174,22 +242,8 @@ impl Walk {
         Ok(Arc::new(walk))
     }
 
-    /// Whether the root could not be walked. Its current files are then unknown.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
-    }
-
-    /// Folder of the root. It stays open, so its filesystem cannot be unmounted while the scan reads.
-    pub(crate) fn root_folder(&self) -> &Arc<Folder> {
-        &self.root_folder
-    }
-
-    pub(crate) fn filesystem(&self) -> Option<String> {
-        self.root_folder.filesystem()
-    }
-
     /// Submits the folder of the root. A resumed scan walks every folder again, because files may have changed since.
-    pub(crate) fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
+    fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
         let catalog = self.cx.store.catalog();
         let folder_ref = catalog.root_folder(self.cx.root.id)?;
         let filesystem = match folder_ref.id {
@@ -206,7 +260,8 @@ impl Walk {
             via_link: false,
         };
         let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
-        submit(pool, task, &self.cx.handle);
+        // Refused only if the scan is cancelled.
+        let _ = pool.submit_task(task);
         Ok(())
     }
 
@@ -217,7 +272,7 @@ impl Walk {
         {
             return Ok(*filesystem);
         }
-        let mut known = self.filesystems.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.filesystems);
         if let Some(filesystem) = known.get(&device) {
             return Ok(*filesystem);
         }
@@ -337,8 +392,8 @@ impl Walk {
             let folder_task = FolderTask { folder_ref, filesystem, was_mount_point, parent_fs, rules, via_link };
             let _ = ctx.spawn(move |ctx| walk.walk_folder(ctx, folder_task));
         }
-        let Some(hasher) = &self.cx.hasher else { return Ok(()) };
-        self.hash_elsewhere(hasher, &mut next)?;
+        let Some(early) = &self.cx.early else { return Ok(()) };
+        self.cx.queue.add_hashes(early.hash_elsewhere(&mut next))?;
         for new_file in next.whole {
             let walk = self.clone();
             let _ = ctx.spawn(move |_| walk.hash_whole(new_file));
@@ -346,34 +401,10 @@ impl Walk {
         Ok(())
     }
 
-    /// Hashes files whose folders were visited earlier.
-    fn hash_elsewhere(&self, hasher: &WalkHasher, next: &mut FollowUps) -> TaskResult<()> {
-        let mut hashes = Vec::new();
-        for new_file in std::mem::take(&mut next.elsewhere) {
-            if self.cx.handle.is_cancelled() {
-                break;
-            }
-            let folder = new_file.root_folder.open_below(&new_file.folder, new_file.follow_links);
-            for (new_file, hash) in hasher.hash_all(folder.as_ref().ok(), vec![new_file]) {
-                next.match_samples(hasher, new_file, &hash);
-                hashes.push(hash);
-            }
-        }
-        self.send_hashes(hashes)
-    }
-
     fn hash_whole(&self, new_file: NewFile) -> TaskResult<()> {
-        let Some(hasher) = &self.cx.hasher else { return Ok(()) };
+        let Some(early) = &self.cx.early else { return Ok(()) };
         let _busy = BusyGuard::new(&self.cx.handle);
-        let folder = new_file.root_folder.open_below(&new_file.folder, new_file.follow_links);
-        self.send_hashes(hasher.hash_whole(folder.as_ref().ok(), new_file).into_iter().collect())
-    }
-
-    fn send_hashes(&self, hashes: Vec<FileHash>) -> TaskResult<()> {
-        if hashes.is_empty() {
-            return Ok(());
-        }
-        self.cx.updates.send(Update::Hashes(hashes)).map_err(|_| TaskError::cancelled())
+        self.cx.queue.add_hashes(early.hash_whole(new_file).into_iter().collect())
     }
 
     fn open(&self, folder_ref: &FolderRef, via_link: bool) -> io::Result<Folder> {
@@ -383,20 +414,24 @@ impl Walk {
     /// Records that a folder belongs to another root or to a virtual filesystem.
     fn record_foreign(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
         add(&self.cx.counters.special, 1);
-        let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
-        let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
-        listing.foreign_folders.push(name);
-        listing.skipped = skipped;
-        self.send_listing(listing)
+        self.record_in_parent(folder_ref, skipped, |listing, name| listing.foreign_folders.push(name))
     }
 
     /// Records that a folder was removed during the walk, or that no symbolic link leads to it any more.
     fn record_missing(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
+        self.record_in_parent(folder_ref, skipped, |listing, name| listing.missing_folders.push(name))
+    }
+
+    fn record_in_parent(
+        &self,
+        folder_ref: &FolderRef,
+        skipped: Skipped,
+        record: impl FnOnce(&mut Listing, OsString),
+    ) -> TaskResult<()> {
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
-        let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
-        listing.missing_folders.push(name);
+        let path = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let mut listing = Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path });
+        record(&mut listing, name);
         listing.skipped = skipped;
         self.send_listing(listing)
     }
@@ -415,8 +450,7 @@ impl Walk {
 
     /// Bytes that a file adds to the root's size: 0 if another name of its inode was counted.
     fn bytes_of(&self, stat: &Stat) -> u64 {
-        let is_new = stat.links == LinkKind::Single
-            || self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert((stat.device, stat.inode));
+        let is_new = stat.links == LinkKind::Single || lock(&self.counted).insert((stat.device, stat.inode));
         if is_new { stat.size } else { 0 }
     }
 
@@ -428,7 +462,6 @@ impl Walk {
     }
 
     fn send_listing(&self, listing: Listing) -> TaskResult<()> {
-        let number = self.cx.listings.fetch_add(1, Ordering::Relaxed);
-        self.cx.updates.send(Update::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())
+        self.cx.queue.add_listing(self.cx.queue.next_listing(), listing)
     }
 }

@@ -1,0 +1,187 @@
+//! Reads the files of a plan on a pool and sends the results to the catalog.
+//!
+//! Workers take the next batch of files when they are done with one, so that nothing is queued.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use gristmill_pool::TaskResult;
+use gristmill_store::Store;
+use gristmill_store::catalog::{FileHash, FileRef, FileRow, ReadResult};
+use gristmill_store::roots::Root;
+
+use super::candidates::Plan;
+use super::catalog_queue::CatalogQueue;
+use super::reader::{BusyGuard, Reader};
+use super::run::ScanRun;
+use super::walk::Counters;
+use crate::error::Result;
+use crate::lock;
+use crate::progress::add;
+use crate::read::{HashScope, ReadFile};
+use crate::roots::open_if_reachable;
+use crate::sys::Folder;
+
+/// Rows fetched from the catalog per page.
+const PAGE_ROWS: usize = 2_048;
+
+/// The opened folders of roots. Roots that cannot be reached, such as those on an unmounted disk, are not included.
+#[derive(Default)]
+pub(super) struct OpenRoots(HashMap<i64, OpenRoot>);
+
+struct OpenRoot {
+    path: PathBuf,
+    folder: Arc<Folder>,
+    follow_links: bool,
+    /// Whether this scan covers the root. Files of other roots are read only for comparison. Those that have changed
+    /// since the last scan of their root are left to its next scan.
+    is_scanned: bool,
+}
+
+impl OpenRoots {
+    pub(super) fn ids(&self) -> HashSet<i64> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Opens a root unless the walk has already opened it as `walked`. Returns false if it cannot be reached.
+    pub(super) fn open(&mut self, store: &Store, root: &Root, walked: Option<&Arc<Folder>>, is_scanned: bool) -> bool {
+        let folder = walked.cloned().or_else(|| open_if_reachable(store, root).map(Arc::new));
+        let open_root = folder.map(|folder| {
+            let (path, follow_links) = (root.path.clone(), root.follow_links);
+            OpenRoot { path, folder, follow_links, is_scanned }
+        });
+        let is_open = open_root.is_some();
+        self.0.extend(open_root.map(|open_root| (root.id, open_root)));
+        is_open
+    }
+}
+
+/// Rows of one folder, or the error of the store.
+pub(super) type Batch = Result<Vec<FileRow>, gristmill_store::Error>;
+
+/// The reads of one stage.
+pub(super) struct PlannedReads {
+    batches: Mutex<Box<dyn Iterator<Item = Batch> + Send>>,
+    /// The part of a file that is read, by its size.
+    scope: Box<dyn Fn(u64) -> Option<HashScope> + Send + Sync>,
+    links: HashMap<i64, Vec<i64>>,
+    reader: Arc<Reader>,
+    queue: Arc<CatalogQueue>,
+    roots: Arc<OpenRoots>,
+    counters: Arc<Counters>,
+}
+
+impl PlannedReads {
+    /// Reads `batches`, each of files of one folder. Returns when all results are written.
+    pub(super) fn run(
+        run: &mut ScanRun<'_>,
+        plan: Plan,
+        batches: impl Iterator<Item = Batch> + Send + 'static,
+        scope: impl Fn(u64) -> Option<HashScope> + Send + Sync + 'static,
+    ) -> Result<()> {
+        run.summary.rehashed_files += plan.rehashed;
+        add(&run.handle.to_read, plan.ids.len() as u64);
+        add(&run.handle.bytes_to_read, plan.bytes);
+        if plan.ids.is_empty() {
+            return Ok(());
+        }
+        let reads = Arc::new(PlannedReads {
+            batches: Mutex::new(Box::new(batches)),
+            scope: Box::new(scope),
+            links: plan.links,
+            reader: run.reader.clone(),
+            queue: run.queue.clone(),
+            roots: run.open_roots.clone(),
+            counters: run.counters.clone(),
+        });
+        let pool = run.pool("read")?;
+        for _ in 0..run.workers {
+            let reads = reads.clone();
+            // Refused only if the pool was cancelled.
+            let _ = pool.submit(move |_| reads.read_batches());
+        }
+        run.finish(&pool)?;
+        // The next stage starts from committed rows.
+        run.queue.flush();
+        run.update_totals()
+    }
+
+    fn read_batches(&self) -> TaskResult<()> {
+        while !self.reader.is_cancelled() {
+            let Some(batch) = lock(&self.batches).next() else { break };
+            self.read_batch(batch?)?;
+        }
+        Ok(())
+    }
+
+    fn read_batch(&self, batch: Vec<FileRow>) -> TaskResult<()> {
+        let _busy = BusyGuard::new(self.reader.handle());
+        let Some(first) = batch.first() else { return Ok(()) };
+        let Some(root) = self.roots.0.get(&first.root) else { return Ok(()) };
+        let folder = root.folder.open_below(first.path.parent().unwrap_or(Path::new("")), root.follow_links);
+        let read = match &folder {
+            Ok(folder) => self.reader.read_all(folder, root.follow_links, batch, &self.scope),
+            Err(error) => {
+                let read = batch.iter().map(|row| ReadFile::unread(&row.stat, error)).collect::<Vec<_>>();
+                batch.into_iter().zip(read).collect()
+            }
+        };
+        let found = read.into_iter().flat_map(|(row, read)| self.hashes_of(root, &row, read));
+        self.queue.add_hashes(found.collect())
+    }
+
+    /// Returns the results to be written for a file that was read, and for other names of its inode.
+    fn hashes_of(&self, root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
+        if !root.is_scanned && !read.is_same(&row.stat) {
+            add(&self.counters.uncompared, 1);
+            return Vec::new();
+        }
+        if let ReadResult::Failed(error) = &read.result {
+            self.counters.record_error(&root.path.join(&row.path), error);
+        }
+        let is_same = self.reader.count(&row.stat, &read);
+        let ReadFile { stat, result, racy } = read;
+        let mut found = Vec::new();
+        // Other names of the inode have the same content. If this name is missing or unreadable, they are left to the
+        // next scan, which chooses another name.
+        if is_same {
+            for &id in self.links.get(&row.id).into_iter().flatten() {
+                let (file, result) = (FileRef::Row(id), result.clone());
+                found.push(FileHash { file, stat: row.stat, result, shared: false, differs: true, racy });
+            }
+        }
+        let differs = !is_same || row.failed;
+        found.push(FileHash { file: FileRef::Row(row.id), stat, result, shared: false, differs, racy });
+        found
+    }
+}
+
+/// Fetches the rows of a plan that are in reachable roots, page by page. `ids` are sorted.
+pub(super) fn pages(
+    store: &Store,
+    ids: Arc<Vec<i64>>,
+    roots: HashSet<i64>,
+) -> impl Iterator<Item = Batch> + Send + 'static {
+    let store = store.clone();
+    let (mut after, mut position) = (Some(0), 0);
+    std::iter::from_fn(move || {
+        let page = store.catalog().page(after?, PAGE_ROWS, |row| {
+            // Rows are sorted by id too, so one pass over the plan is enough.
+            while ids.get(position).is_some_and(|id| *id < row.id) {
+                position += 1;
+            }
+            ids.get(position) == Some(&row.id) && roots.contains(&row.root)
+        });
+        Some(match page {
+            Ok((rows, next)) => {
+                after = next.filter(|_| position < ids.len());
+                Ok(rows)
+            }
+            Err(error) => {
+                after = None;
+                Err(error)
+            }
+        })
+    })
+}
