@@ -1,6 +1,6 @@
 //! Renders the catalog as one HTML page.
 //!
-//! Owns the content of the page and its order. The page is a single file that runs no script and loads nothing, as its
+//! Owns the content of the page; the templates have its order and markup. The page is a single file that runs no script and loads nothing, as its
 //! content security policy enforces, so it can be mailed and archived. The same catalog and time give the same bytes.
 
 mod html;
@@ -8,18 +8,19 @@ mod stats;
 mod svg;
 mod treemap;
 
-use std::collections::HashMap;
 use std::path::Path;
 
-use gristmill_store::catalog::{Group, GroupQuery, Groups};
+use askama::Template;
+use gristmill_store::catalog::{GroupQuery, Groups};
 use gristmill_store::roots::Root;
 use gristmill_store::{Store, UtcTime, display_path};
 
-use self::html::{Page, bytes, count, counted, percent};
-use self::stats::Stats;
-use crate::Result;
-use crate::coverage::{Coverage, coverage};
+use self::html::{Length, bytes, count, counted, percent};
+use self::stats::{Stats, TypeStats};
+use self::svg::{FolderMap, SizeColumn, UsagePart, radius};
+use crate::coverage::coverage;
 use crate::folders::{self, FolderGroup};
+use crate::{Error, Result};
 
 /// Options of the report.
 #[derive(Clone, Debug)]
@@ -48,264 +49,188 @@ pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
     let folder_groups = folders::find_identical(store, &folders::FolderOptions::default())?;
     let coverage = coverage(store, &[])?;
-    let report = Report {
-        options,
-        roots: &roots,
+    let has_space = stats.allocated > 0;
+    let most = stats.types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
+    let listed_types = stats.types.iter().take(options.types);
+    let page = Page {
+        now: minute(options.now),
+        is_complete: coverage.complete,
+        reasons: coverage.reasons(),
+        tiles: tiles(&roots, &stats, &groups),
+        usage: has_space.then(|| svg::usage(groups.reclaimable, stats.kept, stats.allocated)).unwrap_or_default(),
+        maps: svg::maps(&stats.space),
+        group_lists: Lists { options, roots: &roots }.all(&groups, &folder_groups),
+        types_showing: showing(stats.types.len().min(options.types), stats.types.len()),
+        types: listed_types.map(|kind| (kind, svg::bar(kind.reclaimable, most))).collect(),
+        sizes: svg::sizes(&stats.sizes),
+        roots: roots.iter().map(RootRow::new).collect(),
         stats: &stats,
-        groups: &groups,
-        folder_groups: &folder_groups,
-        coverage: &coverage,
     };
-    let mut page = Page::default();
-    report.write(&mut page);
-    Ok(page.finish())
+    page.render().map_err(|error| Error::System(format!("cannot render the report: {error}")))
 }
 
-/// A listed file or folder: the row id of its root, its path relative to the root, and the kind of link if it is one.
-type ListedPath<'a> = (i64, &'a Path, Option<&'static str>);
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    now: String,
+    is_complete: bool,
+    /// Why the page is incomplete, so that it is not mistaken for complete.
+    reasons: Vec<String>,
+    tiles: [Tile; 6],
+    usage: Vec<UsagePart>,
+    maps: [FolderMap<'a>; 2],
+    group_lists: Vec<GroupList>,
+    types_showing: String,
+    /// The listed file types, each with the width of its bar.
+    types: Vec<(&'a TypeStats, Length)>,
+    sizes: Vec<SizeColumn<'a>>,
+    roots: Vec<RootRow>,
+    stats: &'a Stats,
+}
 
-struct Report<'a> {
+/// A number of the headline.
+struct Tile {
+    class: &'static str,
+    name: &'static str,
+    value: String,
+    more: String,
+}
+
+fn tiles(roots: &[Root], stats: &Stats, groups: &Groups) -> [Tile; 6] {
+    let last = roots.iter().filter_map(|root| root.last_scanned_at).max();
+    let last = last.map(minute).unwrap_or_default();
+    let (day, hour) = last.split_once(' ').unwrap_or(("never", ""));
+    let hour = if hour.is_empty() { String::new() } else { format!("{hour} UTC") };
+    let unreadable = match stats.unreadable {
+        0 => format!("in {}", counted(stats.folders, "folder", "folders")),
+        number => format!("{} unreadable", count(number)),
+    };
+    let share = format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
+    let tile = |class, name, value, more| Tile { class, name, value, more };
+    [
+        tile("main", "Reclaimable", bytes(groups.reclaimable), share),
+        tile("", "Duplicate groups", count(groups.total), counted(groups.files, "file", "files")),
+        tile("", "Files", count(stats.files), unreadable),
+        tile("", "Size", bytes(stats.bytes), format!("{} bytes", count(stats.bytes))),
+        tile("", "Roots", count(roots.len() as u64), String::new()),
+        tile("", "Last scan", day.to_owned(), hour),
+    ]
+}
+
+/// Groups of files or folders.
+struct GroupList {
+    title: &'static str,
+    intro: &'static str,
+    groups: Vec<GroupItem>,
+    /// How many groups are listed, unless all are.
+    showing: String,
+}
+
+struct GroupItem {
+    /// "VALUE of COPIES".
+    value: String,
+    of: &'static str,
+    copies: String,
+    bar: Option<Length>,
+    /// The listed paths. The first one is the title, the others are in a collapsed list.
+    paths: Vec<Location>,
+    others: String,
+    /// Number of paths that are not listed.
+    more: Option<String>,
+}
+
+/// A file or folder, and the kind of link if it is one.
+struct Location {
+    text: String,
+    link: Option<&'static str>,
+}
+
+struct Lists<'a> {
     options: &'a ReportOptions,
     roots: &'a [Root],
-    stats: &'a Stats,
-    groups: &'a Groups,
-    /// Identical folders, followed by folders that are identical except for entries that were not scanned.
-    folder_groups: &'a [FolderGroup],
-    coverage: &'a Coverage,
 }
 
-impl Report<'_> {
-    fn write(&self, page: &mut Page) {
-        page.raw("<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n");
-        page.raw("<meta charset=\"utf-8\"/>\n<meta http-equiv=\"Content-Security-Policy\" ");
-        page.raw("content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n");
-        page.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n");
-        page.raw("<meta name=\"referrer\" content=\"no-referrer\"/>\n<title>Duplicates</title>\n<style>\n");
-        page.raw(include_str!("report/page.css")).raw("</style>\n</head>\n<body>\n<header><h1>Duplicates</h1>");
-        page.raw("<p class=\"soft\">Catalog as of ").text(&minute(self.options.now));
-        page.raw(" UTC</p></header>\n<main>\n");
-        self.completeness(page);
-        self.headline(page);
-        if self.stats.files == 0 {
-            page.raw("<section><p>The catalog has no files. Scan a folder with <code>gristmill scan FOLDER</code>.");
-            page.raw("</p></section>\n");
-        } else {
-            self.space(page);
-            self.biggest(page);
-            self.folders(page);
-            page.raw("<div class=\"two\">");
-            self.types(page);
-            self.sizes(page);
-            page.raw("</div>\n");
-        }
-        self.scanned(page);
-        page.raw("</main>\n<footer>Made by Gristmill. Hard links to one file count as one copy. Bytes that are ");
-        page.raw("not valid text and invisible characters are shown as escapes.</footer>\n</body>\n</html>\n");
-    }
-
-    /// Writes first why the page is incomplete, so that it is not mistaken for complete.
-    fn completeness(&self, page: &mut Page) {
-        let reasons = self.coverage.reasons();
-        if reasons.is_empty() {
-            return;
-        }
-        let title = if self.coverage.complete { "Note" } else { "Not complete" };
-        page.raw("<section class=\"coverage\"><h2>").raw(title).raw("</h2><ul>");
-        for reason in reasons {
-            page.raw("<li>").text(&reason).raw("</li>");
-        }
-        page.raw("</ul></section>\n");
-    }
-
-    fn headline(&self, page: &mut Page) {
-        let (stats, groups) = (self.stats, self.groups);
-        let last = self.roots.iter().filter_map(|root| root.last_scanned_at).max();
-        let last = last.map(minute).unwrap_or_default();
-        let (day, hour) = last.split_once(' ').unwrap_or(("never", ""));
-        let hour = if hour.is_empty() { String::new() } else { format!("{hour} UTC") };
-        page.raw("<dl class=\"tiles\">");
-        let mut tile = |class: &'static str, name: &'static str, value: &str, more: &str| {
-            page.raw("<div class=\"").raw(class).raw("\"><dt>").raw(name).raw("</dt><dd>").text(value);
-            page.raw(" <small>").text(more).raw("</small></dd></div>");
+impl Lists<'_> {
+    fn all(&self, groups: &Groups, folder_groups: &[FolderGroup]) -> Vec<GroupList> {
+        let most = groups.groups.first().map_or(0, |group| group.reclaimable);
+        let files = groups.groups.iter().map(|group| {
+            let copies = format!("{} × {}", count(group.copies), bytes(group.size));
+            let members = group.members.iter().map(|file| (file.root, file.path.as_path(), file.link()));
+            let bar = Some(svg::bar(group.reclaimable, most));
+            self.item(members, (bytes(group.reclaimable), "of", copies), bar)
+        });
+        let files = GroupList {
+            title: "Largest duplicate groups",
+            intro: "Files with the same content.",
+            groups: files.collect(),
+            showing: showing(groups.groups.len(), groups.total as usize),
         };
-        let unreadable = match stats.unreadable {
-            0 => format!("in {}", counted(stats.folders, "folder", "folders")),
-            number => format!("{} unreadable", count(number)),
-        };
-        let share = format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
-        tile("main", "Reclaimable", &bytes(groups.reclaimable), &share);
-        tile("", "Duplicate groups", &count(groups.total), &counted(groups.files, "file", "files"));
-        tile("", "Files", &count(stats.files), &unreadable);
-        tile("", "Size", &bytes(stats.bytes), &format!("{} bytes", count(stats.bytes)));
-        tile("", "Roots", &count(self.roots.len() as u64), "");
-        tile("", "Last scan", day, &hour);
-        page.raw("</dl>\n");
-        if stats.allocated > 0 {
-            page.raw("<section><h2>Space usage</h2>");
-            svg::total(page, groups.reclaimable, stats.kept, stats.allocated);
-            page.raw("</section>\n");
-        }
-    }
-
-    fn space(&self, page: &mut Page) {
-        let stats = self.stats;
-        page.raw(
-            "<section><h2>Space by folder</h2><p class=\"soft\">Areas are proportional to size. The stronger the ",
-        );
-        page.raw("colour, the larger the share of duplicates.</p>");
-        svg::maps(page, &stats.space);
-        page.raw("</section>\n");
-    }
-
-    fn biggest(&self, page: &mut Page) {
-        let groups = &self.groups.groups;
-        page.raw("<section><h2>Largest duplicate groups</h2>");
-        self.list_intro(page, groups.len() as u64, self.groups.total, "Files with the same content.");
-        let max = groups.first().map_or(0, |group| group.reclaimable);
-        page.raw("<ol class=\"groups\">");
-        for group in groups {
-            let Group { size, copies, reclaimable, members, .. } = group;
-            let copies = format!("{} × {}", count(*copies), bytes(*size));
-            let paths: Vec<ListedPath<'_>> =
-                members.iter().map(|file| (file.root, file.path.as_path(), file.link())).collect();
-            self.group_item(page, &paths, (&bytes(*reclaimable), "of", &copies), Some((*reclaimable, max)));
-        }
-        page.raw("</ol></section>\n");
-    }
-
-    fn folders(&self, page: &mut Page) {
-        let (identical, others) =
-            self.folder_groups.split_at(self.folder_groups.partition_point(|group| group.identical));
+        let (identical, others) = folder_groups.split_at(folder_groups.partition_point(|group| group.identical));
         let intro = "Folders with the same contents and layout. Names are ignored.";
-        self.folder_groups(page, "Identical folders", intro, identical);
+        let identical = self.folders("Identical folders", intro, identical);
         let intro = "Folders whose scanned files are the same. They may differ in entries that were not scanned: \
             excluded files, symbolic links and special files. Compare them before you delete one.";
-        self.folder_groups(page, "Folders identical apart from entries not scanned", intro, others);
+        let others = self.folders("Folders identical apart from entries not scanned", intro, others);
+        [files].into_iter().chain([identical, others].into_iter().filter(|list| !list.groups.is_empty())).collect()
     }
 
-    fn folder_groups(&self, page: &mut Page, title: &'static str, intro: &'static str, groups: &[FolderGroup]) {
-        if groups.is_empty() {
-            return;
-        }
+    fn folders(&self, title: &'static str, intro: &'static str, groups: &[FolderGroup]) -> GroupList {
+        let most = groups.first().map_or(0, |group| group.reclaimable);
         let listed = &groups[..groups.len().min(self.options.groups.div_ceil(2))];
-        page.raw("<section><h2>").raw(title).raw("</h2>");
-        self.list_intro(page, listed.len() as u64, groups.len() as u64, intro);
-        let max = listed.first().map_or(0, |group| group.reclaimable);
-        page.raw("<ol class=\"groups\">");
-        for group in listed {
+        let showing = showing(listed.len(), groups.len());
+        let listed = listed.iter().map(|group| {
             let files = counted(group.files, "file", "files");
             let copies = format!("{} × {} ({files})", count(group.folders.len() as u64), bytes(group.bytes));
-            let paths: Vec<ListedPath<'_>> =
-                group.folders.iter().map(|folder| (folder.root, folder.path.as_path(), None)).collect();
-            if group.identical {
-                self.group_item(
-                    page,
-                    &paths,
-                    (&bytes(group.reclaimable), "of", &copies),
-                    Some((group.reclaimable, max)),
-                );
-            } else {
-                self.group_item(page, &paths, (&unscanned(group), "in", &copies), None);
+            let folders = group.folders.iter().map(|folder| (folder.root, folder.path.as_path(), None));
+            match group.identical {
+                true => {
+                    let bar = Some(svg::bar(group.reclaimable, most));
+                    self.item(folders, (bytes(group.reclaimable), "of", copies), bar)
+                }
+                false => self.item(folders, (unscanned(group), "in", copies), None),
             }
-        }
-        page.raw("</ol></section>\n");
+        });
+        GroupList { title, intro, showing, groups: listed.collect() }
     }
 
-    /// Writes the description of a list, and how many items it omits.
-    fn list_intro(&self, page: &mut Page, listed: u64, total: u64, intro: &'static str) {
-        page.raw("<p class=\"soft\">").raw(intro);
-        match total {
-            0 => page.raw(" None found."),
-            _ if listed < total => page.raw(" Showing ").text(&count(listed)).raw(" of ").text(&count(total)).raw("."),
-            _ => page,
-        };
-        page.raw("</p>");
-    }
-
-    /// Writes a group: the first path, a bar of `part` relative to `max`, and the other paths in a collapsed list.
-    fn group_item(
+    /// Describes a group by the root, path and kind of link of each member.
+    fn item<'a>(
         &self,
-        page: &mut Page,
-        paths: &[ListedPath<'_>],
-        (value, of, copies): (&str, &'static str, &str),
-        bar: Option<(u64, u64)>,
-    ) {
-        let roots: HashMap<i64, &Path> = self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
-        let write = |page: &mut Page, (root, path, link): &ListedPath<'_>| {
-            let root = roots.get(root).copied().unwrap_or(Path::new(""));
+        members: impl ExactSizeIterator<Item = (i64, &'a Path, Option<&'static str>)>,
+        (value, of, copies): (String, &'static str, String),
+        bar: Option<Length>,
+    ) -> GroupItem {
+        let others = members.len().saturating_sub(1);
+        let more = others.saturating_sub(self.options.paths) as u64;
+        let location = |(root, path, link): (i64, &Path, _)| {
+            let root = self.roots.iter().find(|other| other.id == root).map_or(Path::new(""), |root| &root.path);
             let path = if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) };
-            page.raw("<bdi>").text(&display_path(&path)).raw("</bdi>");
-            if let Some(link) = link {
-                page.raw(" <span class=\"soft\">(").text(link).raw(")</span>");
-            }
+            Location { text: display_path(&path), link }
         };
-        page.raw("<li><div class=\"line\"><span>");
-        if let Some(first) = paths.first() {
-            write(page, first);
-        }
-        page.raw("</span><span><b>");
-        page.text(value).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(copies);
-        page.raw("</span></span></div>");
-        if let Some((part, max)) = bar {
-            svg::bar(page, part, max);
-        }
-        let others = &paths[1.min(paths.len())..];
-        page.raw("<details><summary>").text(&counted(others.len() as u64, "other location", "other locations"));
-        page.raw("</summary><ul>");
-        for other in others.iter().take(self.options.paths) {
-            page.raw("<li>");
-            write(page, other);
-            page.raw("</li>");
-        }
-        if others.len() > self.options.paths {
-            page.raw("<li>and ").text(&count((others.len() - self.options.paths) as u64)).raw(" more</li>");
-        }
-        page.raw("</ul></details></li>");
+        let paths = members.take(1 + self.options.paths).map(location).collect();
+        let others = counted(others as u64, "other location", "other locations");
+        GroupItem { value, of, copies, bar, paths, others, more: (more > 0).then(|| count(more)) }
     }
+}
 
-    fn types(&self, page: &mut Page) {
-        let types = &self.stats.types;
-        let listed = &types[..types.len().min(self.options.types)];
-        page.raw("<section><h2>Duplicates by type</h2>");
-        self.list_intro(page, listed.len() as u64, types.len() as u64, "By file name extension.");
-        page.raw("<div class=\"wide\"><table><thead><tr><th>Type</th><th class=\"n\">Files</th>");
-        page.raw("<th class=\"n less\">Size</th><th class=\"n less\">Duplicates</th>");
-        page.raw("<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>");
-        let max = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
-        for kind in listed {
-            let name = if kind.name.is_empty() { "(none)" } else { &kind.name };
-            page.raw("<tr><td>").text(name).raw("</td><td class=\"n\">").text(&count(kind.files));
-            page.raw("</td><td class=\"n less\">").text(&bytes(kind.bytes)).raw("</td><td class=\"n less\">");
-            page.text(&count(kind.duplicates)).raw("</td><td class=\"n\">").text(&bytes(kind.reclaimable));
-            page.raw("</td><td class=\"draw\">");
-            svg::bar(page, kind.reclaimable, max);
-            page.raw("</td></tr>");
+struct RootRow {
+    path: String,
+    files: String,
+    bytes: String,
+    last_scan: String,
+}
+
+impl RootRow {
+    fn new(root: &Root) -> Self {
+        let text = |number: Option<i64>, format: fn(u64) -> String| {
+            number.and_then(|number| u64::try_from(number).ok()).map(format).unwrap_or_default()
+        };
+        RootRow {
+            path: display_path(&root.path),
+            files: text(root.files, count),
+            bytes: text(root.bytes, bytes),
+            last_scan: root.last_scanned_at.map_or("never".to_owned(), minute),
         }
-        page.raw("</tbody></table></div></section>\n");
-    }
-
-    fn sizes(&self, page: &mut Page) {
-        page.raw(
-            "<section><h2>Files by size</h2><p class=\"soft\">Each column counts files from its size up to the next. ",
-        );
-        page.raw("Duplicates are in colour.</p>");
-        svg::sizes(page, &self.stats.sizes);
-        page.raw("</section>\n");
-    }
-
-    fn scanned(&self, page: &mut Page) {
-        page.raw("<section><h2>Roots</h2>");
-        self.list_intro(page, self.roots.len() as u64, self.roots.len() as u64, "Folders you have scanned.");
-        page.raw("<div class=\"wide\"><table><thead><tr><th>Folder</th><th class=\"n\">Files</th>");
-        page.raw("<th class=\"n\">Size</th><th class=\"n less\">Last scan (UTC)</th></tr></thead><tbody>");
-        for root in self.roots {
-            let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
-            page.raw("<tr><td><bdi>").text(&display_path(&root.path)).raw("</bdi></td><td class=\"n\">");
-            page.text(&number(root.files).map(count).unwrap_or_default()).raw("</td><td class=\"n\">");
-            page.text(&number(root.bytes).map(bytes).unwrap_or_default()).raw("</td><td class=\"n less\">");
-            page.text(&root.last_scanned_at.map_or("never".to_owned(), minute)).raw("</td></tr>");
-        }
-        page.raw("</tbody></table></div></section>\n");
     }
 }
 
@@ -314,6 +239,15 @@ fn unscanned(group: &FolderGroup) -> String {
     match group.unscanned() {
         Some(entries) => format!("{} not scanned", counted(entries, "entry", "entries")),
         None => "Scan again to compare the entries not scanned".to_owned(),
+    }
+}
+
+/// Says how many items of a list are shown.
+fn showing(listed: usize, total: usize) -> String {
+    match total {
+        0 => " None found.".to_owned(),
+        _ if listed < total => format!(" Showing {} of {}.", count(listed as u64), count(total as u64)),
+        _ => String::new(),
     }
 }
 

@@ -1,47 +1,39 @@
-//! Writes HTML text and formats numbers.
+//! Escapes texts and formats numbers for the page.
 //!
 //! Owns the escaping: a file name can add only text to the page. Markup is escaped; invisible characters and those that
 //! reverse the text direction are written as escapes.
 
+use std::fmt::{self, Display, Write};
+
 use gristmill_store::is_invisible;
 
-/// A page under construction. Markup comes only from this program; all other strings go through [`text`](Page::text).
-#[derive(Default)]
-pub(super) struct Page(String);
+/// Escapes every value that a template writes, as text or as an attribute value.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Escape;
 
-impl Page {
-    /// Appends markup of this program, unescaped.
-    pub(super) fn raw(&mut self, markup: &'static str) -> &mut Self {
-        self.0.push_str(markup);
-        self
+impl askama::filters::Escaper for Escape {
+    fn write_escaped_str<W: Write>(&self, mut page: W, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| match c {
+            '&' => page.write_str("&amp;"),
+            '<' => page.write_str("&lt;"),
+            '>' => page.write_str("&gt;"),
+            '"' => page.write_str("&quot;"),
+            '\'' => page.write_str("&#39;"),
+            c if is_invisible(c) => write!(page, "{}", c.escape_unicode()),
+            c => page.write_char(c),
+        })
     }
+}
 
-    /// Appends text or an attribute value, escaped.
-    pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        for c in text.chars() {
-            match c {
-                '&' => self.0.push_str("&amp;"),
-                '<' => self.0.push_str("&lt;"),
-                '>' => self.0.push_str("&gt;"),
-                '"' => self.0.push_str("&quot;"),
-                '\'' => self.0.push_str("&#39;"),
-                c if is_invisible(c) => self.0.extend(c.escape_unicode()),
-                c => self.0.push(c),
-            }
-        }
-        self
-    }
+/// A coordinate or length for SVG.
+#[derive(Clone, Copy)]
+pub(super) struct Length(pub(super) f64);
 
-    /// Appends a coordinate or length for SVG.
-    pub(super) fn number(&mut self, number: f64) -> &mut Self {
+impl Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Tenths are finer than any screen shows.
-        let text = format!("{number:.1}");
-        self.0.push_str(text.strip_suffix(".0").unwrap_or(&text));
-        self
-    }
-
-    pub(super) fn finish(self) -> String {
-        self.0
+        let text = format!("{:.1}", self.0);
+        f.write_str(text.strip_suffix(".0").unwrap_or(&text))
     }
 }
 
@@ -126,6 +118,7 @@ pub(super) fn fit(text: &str, width: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use askama::filters::Escaper;
 
     #[test]
     fn numbers_are_formatted_for_reading() {
@@ -157,8 +150,8 @@ mod tests {
 
     #[test]
     fn text_is_escaped_and_invisible_characters_are_written_out() {
-        let mut page = Page::default();
-        page.text("<b a='1' b=\"2\">&\u{202e}\n\u{0}");
-        assert_eq!(page.finish(), "&lt;b a=&#39;1&#39; b=&quot;2&quot;&gt;&amp;\\u{202e}\\u{a}\\u{0}");
+        let mut page = String::new();
+        Escape.write_escaped_str(&mut page, "<b a='1' b=\"2\">&\u{202e}\n\u{0}").unwrap();
+        assert_eq!(page, "&lt;b a=&#39;1&#39; b=&quot;2&quot;&gt;&amp;\\u{202e}\\u{a}\\u{0}");
     }
 }
