@@ -236,11 +236,7 @@ impl ScanRun<'_> {
 
     /// Waits until the pool is idle or the scan is cancelled.
     pub(super) fn wait(&self, pool: &Pool) {
-        pool.close();
-        let mut interval = Duration::from_micros(50);
-        while !pool.is_finished() && !self.handle.token().wait_timeout(interval) {
-            // The interval starts short, because a scan of an unchanged folder takes less than 2 ms.
-            interval = (interval * 2).min(Duration::from_millis(2));
+        while !pool.wait_idle_until(self.handle.token(), HEARTBEAT_INTERVAL) && !self.handle.is_cancelled() {
             self.renew_heartbeat();
         }
     }

@@ -261,7 +261,7 @@ impl Walk {
         };
         let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
         // Refused only if the scan is cancelled.
-        let _ = pool.submit_task(task);
+        let _ = pool.submit_until(task, self.cx.handle.token());
         Ok(())
     }
 
