@@ -1,367 +1,330 @@
-//! Parses the arguments of `cargo xtask`.
-//!
-//! Owns the grammar of the commands. It reads only its arguments, no files or environment variables.
-
-mod help;
+//! Arguments of `cargo xtask`: each command is declared once, with its options and its help.
 
 use std::ffi::OsString;
-use std::str::FromStr;
 
-use self::help::{BENCH_HELP, CHECK_HELP, CRASH_HELP, FUZZ_HELP, HELP, PROVE_HELP, TEST_HELP};
-use crate::check::{self, CHECKERS, Checker};
-use crate::error::Error;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::check::{CHECKERS, Checker};
 use crate::model_check::ModelCheck;
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    Help(&'static str),
-    Test(TestOptions),
-    Prove(ProveOptions),
-    Check(CheckOptions),
-    Crash(CrashOptions),
-    Fuzz(FuzzOptions),
-    Bench(Vec<OsString>),
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask test                   Run everything, as continuous integration does
+  cargo xtask test --fast            Run the steps to pass before each commit
+  cargo xtask prove --full           Check many more schedules; takes long
+  cargo xtask check import           Run thousands of random sequences of imports
+  cargo xtask check dedup            Run thousands of random trees, edits and scans
+  cargo xtask crash jobs             Kill workers 50 times and check the database
+  cargo xtask crash scan             Kill scans and compare the result with an undisturbed one
+  cargo xtask crash import           Kill imports; each table must be the old or the new one
+  cargo xtask crash consume          Kill consumers and RabbitMQ, and check that no message is lost
+  cargo xtask fuzz                   Run 20 million inputs
+  cargo xtask bench                  List the benchmarks
+
+Exit statuses: 0 success, 1 a failed test or a user error, 2 a system error";
+
+/// Development commands of Gristmill
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub(crate) enum Command {
+    /// Run all tests and checks: format, lints, tests, docs, model checks, crashes, dependencies
+    Test(TestOptions),
+    /// Check the concurrency of crates/pool with shuttle, loom and miri
+    Prove(ProveOptions),
+    /// Compare random operations with a model in memory
+    Check(CheckOptions),
+    /// Kill real workers, scans, imports and consumers at random, on healthy and faulty disks
+    #[command(subcommand, after_help = CRASH_NOTES, arg_required_else_help = true)]
+    Crash(Crash),
+    /// Fuzz the parsers and type inference
+    Fuzz(FuzzOptions),
+    /// Run benchmarks against named peers, in a release build
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench {
+        /// Name of a benchmark and its options; without a name, the benchmarks are listed
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME [ARGS]")]
+        args: Vec<OsString>,
+    },
+}
+
+const TEST_STEPS: &str = "\
+Steps:
+  set-up        Install missing tools: cargo-deny, strace, cargo-fuzz, RabbitMQ
+  format        cargo fmt --check
+  lints         cargo clippy, warnings are errors
+  tests         cargo test, ignored tests included
+  doc tests     cargo test --doc
+  docs          cargo doc, warnings are errors
+  shuttle, loom, miri   as in `cargo xtask prove`
+  crash jobs, enospc, eio   as in `cargo xtask crash jobs`, 50, 5 and 10 rounds
+  crash scan    as in `cargo xtask crash scan`, 50 rounds
+  crash import  as in `cargo xtask crash import`, 36 rounds
+  crash consume   as in `cargo xtask crash consume`, 6 rounds
+  fuzz          as in `cargo xtask fuzz --short`
+  dependencies  cargo deny: licences, duplicates, sources
+  advisories    cargo deny: known vulnerabilities; NOT CHECKED if their database is unreachable
+
+Examples:
+  cargo xtask test
+  cargo xtask test --fast --fail-fast";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+#[command(after_help = TEST_STEPS)]
 pub(crate) struct TestOptions {
+    /// Run only format, lints, tests and doc tests
+    #[arg(long)]
     pub(crate) fast: bool,
+    /// Stop at the first step that fails, instead of running the later ones
+    #[arg(long)]
     pub(crate) fail_fast: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+const PROVE_EXAMPLES: &str = "\
+Examples:
+  cargo xtask prove
+  cargo xtask prove --full --only shuttle";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+#[command(after_help = PROVE_EXAMPLES)]
 pub(crate) struct ProveOptions {
+    /// Run 20000 schedules per shuttle test instead of 200
+    #[arg(long)]
     pub(crate) full: bool,
+    /// Run one model checker
+    #[arg(long, value_name = "NAME")]
     pub(crate) only: Option<ModelCheck>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+const CHECKER_NOTES: &str = "\
+Checkers:
+  import   Random sequences of create, append, upsert, replace and resume, with missing keys, values
+           of changing types and names of changing case, compared with the tables that a model in
+           memory expects
+  dedup    Random trees, edits, links, roots, and stopped or killed scans, compared with a naive
+           walk that compares all bytes. As root, it also mounts and unmounts disks
+  runner   Tasks of random kinds and priorities in several processes that are killed and stopped,
+           checked against rules: no task runs twice at once, a crash had a start, no task is lost
+
+`cargo test` runs a few rounds of each with fixed seeds. A round that fails prints its seed and its
+operations, reduced as far as the failure remains. Repeat it with --rounds 1 --seed S.
+
+Examples:
+  cargo xtask check import
+  cargo xtask check import --rounds 100000
+  cargo xtask check import --rounds 1 --seed 4711
+  cargo xtask check dedup --rounds 20000";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
+#[command(after_help = CHECKER_NOTES)]
 pub(crate) struct CheckOptions {
+    /// Name of the checker
+    #[arg(value_name = "NAME", value_parser = checker())]
     pub(crate) checker: &'static Checker,
-    /// Number of rounds; default: the checker's.
+    /// Number of rounds [default: 5000 for import, 3000 for dedup, 150 for runner]
+    #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u64>,
-    /// Seed of the first round; default: random.
+    /// Seed of the first round; each later round has the next one [default: random]
+    #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
 }
 
-/// Options of `cargo xtask crash`. An option that is not set is chosen by the crash run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+fn checker() -> impl TypedValueParser<Value = &'static Checker> {
+    let names = PossibleValuesParser::new(CHECKERS.iter().map(|checker| checker.name));
+    names.try_map(|name| CHECKERS.iter().find(|checker| checker.name == name).ok_or("no such checker"))
+}
+
+const CRASH_NOTES: &str = "\
+If the machine does not support a fault, the run is NOT DONE, with the reason. The files of a run
+that fails are kept, and their folder is printed. RabbitMQ is downloaded if it is missing.
+
+Examples:
+  cargo xtask crash jobs
+  cargo xtask crash jobs --rounds 1000
+  cargo xtask crash jobs --fault enospc --rounds 5
+  cargo xtask crash jobs --rounds 10 --seed 4711
+  cargo xtask crash scan --rounds 500
+  cargo xtask crash import --rounds 500
+  cargo xtask crash consume --rounds 500";
+
+/// The programs that a crash run kills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub(crate) enum Crash {
+    /// Kill workers on one database, or suspend them until their leases have expired
+    ///
+    /// Afterwards every acknowledged task is finished, with one effect per key; no task was finished twice or by a
+    /// worker that had lost it; the database is sound; and tasks of dead workers were claimed within two lease lengths.
+    Jobs {
+        #[command(flatten)]
+        options: CrashOptions,
+        /// Fault of the disk
+        #[arg(long, value_enum, default_value_t)]
+        fault: Disk,
+    },
+    /// Kill scans of generated trees, first scans and later ones, up to four times each, and resume them
+    ///
+    /// Afterwards the catalog equals that of an undisturbed scan, row for row, and nothing that was committed before a
+    /// kill was walked or read again.
+    Scan(CrashOptions),
+    /// Kill and interrupt imports, let calls fail and disks fill up, run imports concurrently, and resume them
+    ///
+    /// At any moment each table is the old or the new one, row for row, as `_imports` records, and no file is loaded
+    /// twice; a new database is complete or does not exist; no other file is left.
+    Import(CrashOptions),
+    /// Kill or stop consumers of RabbitMQ's queues, several at a time, while messages arrive, and the broker
+    ///
+    /// Afterwards every message that the broker confirmed was handled or, if it is a bad one, is a dead letter with the
+    /// reason; no message was handled that was not sent, none was repeated more often than necessary, and none is left.
+    Consume(CrashOptions),
+}
+
+/// Options of a crash run. One that is not set is chosen by the crash run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct CrashOptions {
-    pub(crate) target: CrashTarget,
-    pub(crate) disk: Disk,
+    /// Number of kills, stops or disk faults [default: 50]
+    #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u32>,
+    /// Repeat the choices of an earlier run, which printed its seed; times still vary
+    #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
-}
-
-/// Options of `cargo xtask fuzz`; default: the full run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FuzzOptions {
-    pub(crate) short: bool,
-    pub(crate) executions: Option<u64>,
-}
-
-/// The program that a crash run kills.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum CrashTarget {
-    #[default]
-    Jobs,
-    Scan,
-    Import,
-    Consume,
-}
-
-impl CrashTarget {
-    /// The command and its first argument, as they are typed.
-    fn command(self) -> &'static str {
-        match self {
-            CrashTarget::Jobs => "crash",
-            CrashTarget::Scan => "crash scan",
-            CrashTarget::Import => "crash import",
-            CrashTarget::Consume => "crash consume",
-        }
-    }
 }
 
 /// The fault of the disk in a crash run of jobs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Disk {
+    /// A healthy disk
     #[default]
-    Healthy,
-    Full,
-    Failing,
+    None,
+    /// Full at times: a small tmpfs; needs the right to mount one
+    Enospc,
+    /// Reads, writes and syncs fail at times; needs strace
+    Eio,
 }
 
-impl Disk {
-    const ALL: [Disk; 3] = [Disk::Healthy, Disk::Full, Disk::Failing];
+const FUZZ_NOTES: &str = "\
+Targets:
+  cut         files cut into blocks: no byte is lost; a line that is too long affects no other
+  parse       lines into rows: no panic, and the same values as serde_json
+  infer       rows into tables: each value is read from the database as it was written
+  frames      a broker's frames: the result does not depend on the pieces; a handshake ends
+  methods     a broker's methods: parsed or refused
+  properties  properties of messages: encoded as they were decoded, also through JSON
+  tables      header tables: encoded as they were decoded, type by type, also through JSON
+  uris        a broker's URIs: parsed or refused, and no error contains a password
 
-    /// The name, as it is typed after `--fault`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Disk::Healthy => "none",
-            Disk::Full => "enospc",
-            Disk::Failing => "eio",
-        }
-    }
+Of 20 million executions the first three have 3, 6.8 and 0.2 million, the others 4, 1, 2, 2
+and 1 million.
+
+An input that fails is kept under fuzz/artifacts, and its path is printed. Fuzzing needs a nightly
+toolchain; without one it is NOT RUN. cargo-fuzz (libFuzzer) is installed if it is missing.
+
+Examples:
+  cargo xtask fuzz
+  cargo xtask fuzz --executions 100000000
+  cargo +nightly fuzz run parse fuzz/artifacts/parse/crash-…      repeat one input";
+
+/// Options of `cargo xtask fuzz`; default: the full run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+#[command(after_help = FUZZ_NOTES)]
+pub(crate) struct FuzzOptions {
+    /// Run 800000 executions of all targets together, about a minute
+    #[arg(long, conflicts_with = "executions")]
+    pub(crate) short: bool,
+    /// Run N executions of all targets together [default: 20 million]
+    #[arg(long, value_name = "N")]
+    pub(crate) executions: Option<u64>,
 }
 
-pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Error> {
-    let args: Vec<OsString> = args.collect();
-    let Some((name, rest)) = args.split_first() else {
-        return Ok(Command::Help(HELP));
-    };
-    match name.to_str() {
-        Some("help" | "--help" | "-h") => Ok(Command::Help(HELP)),
-        Some("test") => parse_test(rest),
-        Some("prove") => parse_prove(rest),
-        Some("check") => parse_check(rest),
-        Some("crash") => parse_crash(rest),
-        Some("fuzz") => parse_fuzz(rest),
-        Some("bench") => Ok(parse_bench(rest)),
-        _ => Err(Error::User(format!(
-            "no command {name:?}; expected: test, prove, check, crash, fuzz, bench or help (see `cargo xtask --help`)"
-        ))),
-    }
-}
-
-fn parse_test(args: &[OsString]) -> Result<Command, Error> {
-    let mut options = TestOptions::default();
-    for arg in args {
-        match arg.to_str() {
-            Some("--fast") => options.fast = true,
-            Some("--fail-fast") => options.fail_fast = true,
-            Some("--help" | "-h") => return Ok(Command::Help(TEST_HELP)),
-            _ => return Err(unknown("test", arg, "--fast, --fail-fast or --help")),
-        }
-    }
-    Ok(Command::Test(options))
-}
-
-fn parse_prove(args: &[OsString]) -> Result<Command, Error> {
-    let mut options = ProveOptions::default();
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("--full") => options.full = true,
-            Some("--only") => options.only = Some(parse_model_check(args.next())?),
-            Some("--help" | "-h") => return Ok(Command::Help(PROVE_HELP)),
-            _ => return Err(unknown("prove", arg, "--full, --only NAME or --help")),
-        }
-    }
-    Ok(Command::Prove(options))
-}
-
-fn parse_check(args: &[OsString]) -> Result<Command, Error> {
-    let mut args = args.iter();
-    let Some(name) = args.next() else {
-        return Err(Error::User(format!("check: no checker given; expected: {}", check::names())));
-    };
-    if name == "--help" || name == "-h" {
-        return Ok(Command::Help(CHECK_HELP));
-    }
-    let Some(checker) = CHECKERS.iter().find(|checker| name == checker.name) else {
-        return Err(Error::User(format!("check: no checker {name:?}; expected: {}", check::names())));
-    };
-    let mut options = CheckOptions { checker, rounds: None, seed: None };
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("--rounds") => options.rounds = Some(parse_number("check: --rounds", args.next())?),
-            Some("--seed") => options.seed = Some(parse_number("check: --seed", args.next())?),
-            Some("--help" | "-h") => return Ok(Command::Help(CHECK_HELP)),
-            _ => return Err(unknown("check", arg, "--rounds N, --seed S or --help")),
-        }
-    }
-    Ok(Command::Check(options))
-}
-
-fn parse_crash(args: &[OsString]) -> Result<Command, Error> {
-    let mut args = args.iter();
-    let target = match args.next().map(|arg| (arg, arg.to_str())) {
-        Some((_, Some("jobs"))) => CrashTarget::Jobs,
-        Some((_, Some("scan"))) => CrashTarget::Scan,
-        Some((_, Some("import"))) => CrashTarget::Import,
-        Some((_, Some("consume"))) => CrashTarget::Consume,
-        Some((_, Some("--help" | "-h"))) => return Ok(Command::Help(CRASH_HELP)),
-        Some((arg, _)) => {
-            let text = format!("crash: no crash run {arg:?}; expected: jobs, scan, import or consume");
-            return Err(Error::User(text));
-        }
-        None => {
-            let text = "crash: the name of the crash run is missing; expected: jobs, scan, import or consume";
-            return Err(Error::User(text.to_owned()));
-        }
-    };
-    let mut options = CrashOptions { target, ..CrashOptions::default() };
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("--rounds") => options.rounds = Some(parse_number("crash: --rounds", args.next())?),
-            Some("--seed") => options.seed = Some(parse_number("crash: --seed", args.next())?),
-            Some("--fault") if target == CrashTarget::Jobs => options.disk = parse_disk(args.next())?,
-            Some("--help" | "-h") => return Ok(Command::Help(CRASH_HELP)),
-            _ if target != CrashTarget::Jobs => {
-                return Err(unknown(target.command(), arg, "--rounds N, --seed S or --help"));
-            }
-            _ => {
-                return Err(unknown(target.command(), arg, "--rounds N, --seed S, --fault NAME or --help"));
-            }
-        }
-    }
-    Ok(Command::Crash(options))
-}
-
-fn parse_fuzz(args: &[OsString]) -> Result<Command, Error> {
-    let mut options = FuzzOptions::default();
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("--short") if options.executions.is_none() => options.short = true,
-            Some("--executions") if !options.short => {
-                options.executions = Some(parse_number("fuzz: --executions", args.next())?);
-            }
-            Some("--help" | "-h") => return Ok(Command::Help(FUZZ_HELP)),
-            _ => return Err(unknown("fuzz", arg, "--short or --executions N, or --help")),
-        }
-    }
-    Ok(Command::Fuzz(options))
-}
-
-fn parse_number<T: FromStr>(option: &str, arg: Option<&OsString>) -> Result<T, Error> {
-    let number = arg.and_then(|arg| arg.to_str()).and_then(|arg| arg.parse().ok());
-    number.ok_or_else(|| {
-        let found = arg.map_or_else(|| "without a value".to_owned(), |arg| format!("{arg:?}"));
-        Error::User(format!("{option} is {found}; expected: a whole number from 0 on"))
-    })
-}
-
-fn parse_disk(name: Option<&OsString>) -> Result<Disk, Error> {
-    let Some(name) = name else {
-        return Err(Error::User("crash: --fault needs a name; expected: none, enospc or eio".to_owned()));
-    };
-    let known = Disk::ALL.into_iter().find(|disk| name == disk.name());
-    known.ok_or_else(|| Error::User(format!("crash: no fault {name:?}; expected: none, enospc or eio")))
-}
-
-/// Only a first `--help` is for xtask: after the name, every argument is passed to the benchmark.
-fn parse_bench(args: &[OsString]) -> Command {
-    match args.first().and_then(|arg| arg.to_str()) {
-        Some("--help" | "-h") => Command::Help(BENCH_HELP),
-        _ => Command::Bench(args.to_vec()),
-    }
-}
-
-fn parse_model_check(name: Option<&OsString>) -> Result<ModelCheck, Error> {
-    let Some(name) = name else {
-        return Err(Error::User("prove: --only needs a name; expected: shuttle, loom or miri".to_owned()));
-    };
-    let known = ModelCheck::ALL.into_iter().find(|model_check| name == model_check.name());
-    known.ok_or_else(|| Error::User(format!("prove: no model checker {name:?}; expected: shuttle, loom or miri")))
-}
-
-fn unknown(command: &str, arg: &OsString, expected: &str) -> Error {
-    Error::User(format!("{command}: {arg:?} is unknown; expected: {expected} (see `cargo xtask {command} --help`)"))
-}
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  cargo xtask bench
+  cargo xtask bench jobs --reps 5
+  cargo xtask bench import --help
+  cargo xtask bench amqp --peers lapin,amqprs --reps 9";
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
-    fn parse_line(line: &str) -> Result<Command, Error> {
-        parse(line.split_whitespace().map(OsString::from))
+    fn parse(line: &str) -> Result<Command, String> {
+        let args = std::iter::once("xtask").chain(line.split_whitespace());
+        Arguments::try_parse_from(args).map(|arguments| arguments.command).map_err(|error| error.to_string())
     }
 
     #[track_caller]
     fn check(line: &str, expected: &Command) {
-        assert_eq!(parse_line(line).as_ref(), Ok(expected), "cargo xtask {line}");
-    }
-
-    /// Checks that the error of a rejected line names the wrong argument and the expected ones.
-    #[track_caller]
-    fn check_rejected(line: &str, wrong: &str, expected: &str) {
-        let Err(error) = parse_line(line) else {
-            panic!("cargo xtask {line} was accepted");
-        };
-        let text = error.to_string();
-        assert!(text.contains(wrong) && text.contains(expected), "cargo xtask {line}: {text}");
-        assert_eq!(error.exit_code(), 1, "cargo xtask {line}");
+        assert_eq!(parse(line).as_ref(), Ok(expected), "cargo xtask {line}");
     }
 
     #[test]
     fn valid_arguments_are_parsed() {
         let test = |fast, fail_fast| Command::Test(TestOptions { fast, fail_fast });
         let prove = |full, only| Command::Prove(ProveOptions { full, only });
-        let crash = |disk, rounds, seed| Command::Crash(CrashOptions { target: CrashTarget::Jobs, disk, rounds, seed });
-        let scan = |rounds, seed| {
-            Command::Crash(CrashOptions { target: CrashTarget::Scan, disk: Disk::Healthy, rounds, seed })
-        };
-        let import = |rounds, seed| {
-            Command::Crash(CrashOptions { target: CrashTarget::Import, disk: Disk::Healthy, rounds, seed })
-        };
-        let consume = |rounds, seed| {
-            Command::Crash(CrashOptions { target: CrashTarget::Consume, disk: Disk::Healthy, rounds, seed })
-        };
+        let options = |rounds, seed| CrashOptions { rounds, seed };
+        let jobs = |fault, rounds, seed| Command::Crash(Crash::Jobs { options: options(rounds, seed), fault });
         let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
         let check_import = |rounds, seed| Command::Check(CheckOptions { checker: &CHECKERS[0], rounds, seed });
-        let bench = |args: &[&str]| Command::Bench(args.iter().map(OsString::from).collect());
+        let bench = |args: &[&str]| Command::Bench { args: args.iter().map(OsString::from).collect() };
 
-        check("", &Command::Help(HELP));
-        check("--help", &Command::Help(HELP));
         check("test", &test(false, false));
         check("test --fast", &test(true, false));
         check("test --fail-fast --fast", &test(true, true));
-        check("test --fast -h", &Command::Help(TEST_HELP));
         check("prove", &prove(false, None));
         check("prove --full --only loom", &prove(true, Some(ModelCheck::Loom)));
         check("prove --only miri", &prove(false, Some(ModelCheck::Miri)));
-        check("prove --help", &Command::Help(PROVE_HELP));
-        check("check --help", &Command::Help(CHECK_HELP));
         check("check import", &check_import(None, None));
         check("check import --rounds 9 --seed 4", &check_import(Some(9), Some(4)));
-        check("check import --seed 4 -h", &Command::Help(CHECK_HELP));
-        check("crash --help", &Command::Help(CRASH_HELP));
-        check("crash jobs", &crash(Disk::Healthy, None, None));
-        check("crash jobs --rounds 1000 --seed 7", &crash(Disk::Healthy, Some(1000), Some(7)));
-        check("crash jobs --fault enospc", &crash(Disk::Full, None, None));
-        check("crash jobs --fault eio --rounds 5 -h", &Command::Help(CRASH_HELP));
-        check("crash scan", &scan(None, None));
-        check("crash scan --seed 4 --rounds 9", &scan(Some(9), Some(4)));
-        check("crash scan --help", &Command::Help(CRASH_HELP));
-        check("crash import --rounds 9", &import(Some(9), None));
-        check("crash consume", &consume(None, None));
-        check("crash consume --rounds 9 --seed 4", &consume(Some(9), Some(4)));
+        check("crash jobs", &jobs(Disk::None, None, None));
+        check("crash jobs --rounds 1000 --seed 7", &jobs(Disk::None, Some(1000), Some(7)));
+        check("crash jobs --fault enospc", &jobs(Disk::Enospc, None, None));
+        check("crash scan --seed 4 --rounds 9", &Command::Crash(Crash::Scan(options(Some(9), Some(4)))));
+        check("crash import --rounds 9", &Command::Crash(Crash::Import(options(Some(9), None))));
+        check("crash consume", &Command::Crash(Crash::Consume(options(None, None))));
         check("fuzz", &fuzz(false, None));
         check("fuzz --short", &fuzz(true, None));
         check("fuzz --executions 5000", &fuzz(false, Some(5_000)));
-        check("fuzz --short --help", &Command::Help(FUZZ_HELP));
         check("bench", &bench(&[]));
-        check("bench --help", &Command::Help(BENCH_HELP));
         check("bench amqp --peers lapin", &bench(&["amqp", "--peers", "lapin"]));
         check("bench submit --help --fast", &bench(&["submit", "--help", "--fast"]));
     }
 
     #[test]
-    fn invalid_arguments_are_rejected_with_the_expected_ones() {
-        check_rejected("tests", "\"tests\"", "test, prove, check, crash, fuzz, bench");
-        check_rejected("check", "no checker given", "import");
-        check_rejected("check exports", "\"exports\"", "import");
-        check_rejected("check import --round 5", "\"--round\"", "--rounds N, --seed S");
-        check_rejected("check import --rounds", "check: --rounds", "a whole number");
-        check_rejected("crash", "is missing", "jobs");
-        check_rejected("crash pool", "\"pool\"", "jobs, scan, import or consume");
-        check_rejected("crash scan --fault eio", "\"--fault\"", "--rounds N, --seed S");
-        check_rejected("crash import --fault eio", "crash import: \"--fault\"", "--rounds N, --seed S");
-        check_rejected("crash consume --fault eio", "crash consume: \"--fault\"", "--rounds N, --seed S");
-        check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
-        check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
-        check_rejected("crash jobs --seed", "without a value", "a whole number");
-        check_rejected("crash jobs --fault fire", "\"fire\"", "none, enospc or eio");
-        check_rejected("crash jobs --fault", "needs a name", "none, enospc or eio");
-        check_rejected("fuzz parse", "\"parse\"", "--short or --executions N");
-        check_rejected("fuzz --short --executions 5", "\"--executions\"", "--short or --executions N");
-        check_rejected("fuzz --executions all", "fuzz: --executions", "a whole number");
-        check_rejected("test --quick", "\"--quick\"", "--fast, --fail-fast");
-        check_rejected("test prove", "\"prove\"", "--fast, --fail-fast");
-        check_rejected("prove --fast", "\"--fast\"", "--full, --only NAME");
-        check_rejected("prove --only", "needs a name", "shuttle, loom or miri");
-        check_rejected("prove --only --full", "\"--full\"", "shuttle, loom or miri");
-        check_rejected("prove --only tsan", "\"tsan\"", "shuttle, loom or miri");
+    fn invalid_arguments_are_rejected() {
+        for line in [
+            "tests",
+            "check",
+            "check exports",
+            "check import --rounds",
+            "crash pool",
+            "crash scan --fault eio",
+            "crash jobs --rounds many",
+            "crash jobs --fault fire",
+            "fuzz parse",
+            "fuzz --short --executions 5",
+            "test --quick",
+            "prove --only tsan",
+        ] {
+            assert!(parse(line).is_err(), "cargo xtask {line}");
+        }
+    }
+
+    #[test]
+    fn every_help_has_examples_and_at_most_100_columns() {
+        let mut command = Arguments::command();
+        command.build();
+        for command in std::iter::once(&mut command.clone()).chain(command.get_subcommands_mut()) {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Examples:") || command.get_name() == "help", "{help}");
+            assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        }
     }
 }

@@ -30,10 +30,6 @@ pub(crate) const CHECKERS: &[Checker] = &[
     Checker { name: "runner", step: "check runner", package: "gristmill-jobs", test: "runner_model", rounds: 150 },
 ];
 
-pub(crate) fn names() -> String {
-    CHECKERS.iter().map(|checker| checker.name).collect::<Vec<_>>().join(", ")
-}
-
 pub(crate) fn run(workspace: &Workspace, options: CheckOptions) -> ExitCode {
     let seed = options.seed.unwrap_or_else(random_seed);
     let step = Step::new(options.checker.step, move || check(workspace, options, seed));

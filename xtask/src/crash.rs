@@ -5,7 +5,9 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::args::{CrashOptions, CrashTarget, Disk};
+use clap::ValueEnum;
+
+use crate::args::{Crash, CrashOptions, Disk};
 use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::tools;
@@ -15,63 +17,76 @@ use crate::workspace::{Workspace, describe_exit, display, watch_stdout};
 const NOT_DONE_CODE: i32 = 3;
 const NOT_DONE_PREFIX: &str = "NOT DONE: ";
 
-/// Rounds in the whole test run, by target and disk.
-const ROUNDS: [(CrashTarget, Disk, u32); 6] = [
-    (CrashTarget::Jobs, Disk::Healthy, 50),
-    (CrashTarget::Jobs, Disk::Full, 5),
-    (CrashTarget::Jobs, Disk::Failing, 10),
-    (CrashTarget::Scan, Disk::Healthy, 50),
-    (CrashTarget::Import, Disk::Healthy, 36),
-    (CrashTarget::Consume, Disk::Healthy, 6),
-];
+/// Crash runs of the whole test run, with their rounds.
+fn suite() -> [Crash; 6] {
+    let options = |rounds| CrashOptions { rounds: Some(rounds), seed: None };
+    let jobs = |fault, rounds| Crash::Jobs { options: options(rounds), fault };
+    [
+        jobs(Disk::None, 50),
+        jobs(Disk::Enospc, 5),
+        jobs(Disk::Eio, 10),
+        Crash::Scan(options(50)),
+        Crash::Import(options(36)),
+        Crash::Consume(options(6)),
+    ]
+}
 
-impl CrashOptions {
-    fn step(self) -> &'static str {
-        match (self.target, self.disk) {
-            (CrashTarget::Jobs, Disk::Healthy) => "crash jobs",
-            (CrashTarget::Jobs, Disk::Full) => "crash enospc",
-            (CrashTarget::Jobs, Disk::Failing) => "crash eio",
-            (CrashTarget::Scan, _) => "crash scan",
-            (CrashTarget::Import, _) => "crash import",
-            (CrashTarget::Consume, _) => "crash consume",
-        }
+/// Returns the name of the step of a crash run.
+fn step_name(crash: Crash) -> &'static str {
+    match crash {
+        Crash::Jobs { fault: Disk::None, .. } => "crash jobs",
+        Crash::Jobs { fault: Disk::Enospc, .. } => "crash enospc",
+        Crash::Jobs { fault: Disk::Eio, .. } => "crash eio",
+        Crash::Scan(_) => "crash scan",
+        Crash::Import(_) => "crash import",
+        Crash::Consume(_) => "crash consume",
     }
 }
 
-pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
-    let step = Step::new(options.step(), || crash(workspace, options));
-    run_all(vec![step], false)
+pub(crate) fn run(workspace: &Workspace, crash: Crash) -> ExitCode {
+    run_all(vec![step(workspace, crash)], false)
 }
 
 pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
-    let step = |(target, disk, rounds): (CrashTarget, Disk, u32)| {
-        let options = CrashOptions { target, disk, rounds: Some(rounds), seed: None };
-        Step::new(options.step(), move || crash(workspace, options))
-    };
-    ROUNDS.into_iter().map(step).collect()
+    suite().map(|crash| step(workspace, crash)).into()
 }
 
-fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Error> {
-    if options.target != CrashTarget::Jobs {
-        // The killed program must be in the same folder as the one that kills.
-        let built = program(&mut workspace.cargo(["build", "--quiet", "-p", "gristmill"]))?;
-        if built != Outcome::Passed {
-            return Ok(built);
+fn step(workspace: &Workspace, crash: Crash) -> Step<'_> {
+    Step::new(step_name(crash), move || {
+        if !matches!(crash, Crash::Jobs { .. }) {
+            // The killed program must be in the same folder as the one that kills.
+            let built = program(&mut workspace.cargo(["build", "--quiet", "-p", "gristmill"]))?;
+            if built != Outcome::Passed {
+                return Ok(built);
+            }
         }
-    }
-    if options.target == CrashTarget::Consume {
-        tools::set_up_broker(workspace)?;
-    }
-    run_and_classify(&mut command(workspace, options))
+        if matches!(crash, Crash::Consume(_)) {
+            tools::set_up_broker(workspace)?;
+        }
+        run_and_classify(&mut command(workspace, crash))
+    })
 }
 
-fn command(workspace: &Workspace, options: CrashOptions) -> Command {
+fn command(workspace: &Workspace, crash: Crash) -> Command {
     let mut command = workspace.cargo(["run", "--quiet", "-p", "gristmill-crash", "--"]);
-    match options.target {
-        CrashTarget::Jobs => command.args(["run", "--fault", options.disk.name()]),
-        CrashTarget::Scan => command.arg("scan"),
-        CrashTarget::Import => command.arg("import"),
-        CrashTarget::Consume => command.arg("consume"),
+    let options = match crash {
+        Crash::Jobs { options, fault } => {
+            let fault = fault.to_possible_value().map(|value| value.get_name().to_owned());
+            command.args(["run", "--fault"]).args(fault);
+            options
+        }
+        Crash::Scan(options) => {
+            command.arg("scan");
+            options
+        }
+        Crash::Import(options) => {
+            command.arg("import");
+            options
+        }
+        Crash::Consume(options) => {
+            command.arg("consume");
+            options
+        }
     };
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
@@ -102,23 +117,20 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(options: CrashOptions, expected: &str) {
+    fn check(crash: Crash, expected: &str) {
         let workspace = Workspace::find().unwrap();
-        assert_eq!(display(&command(&workspace, options)), expected);
+        assert_eq!(display(&command(&workspace, crash)), format!("cargo run --quiet -p gristmill-crash -- {expected}"));
     }
 
     #[test]
     fn only_given_options_are_passed_on() {
-        let line = "cargo run --quiet -p gristmill-crash -- run --fault";
-        check(CrashOptions::default(), &format!("{line} none"));
-        let options = CrashOptions { target: CrashTarget::Jobs, disk: Disk::Full, rounds: Some(7), seed: Some(9) };
-        check(options, &format!("{line} enospc --rounds 7 --seed 9"));
-        let options = CrashOptions { target: CrashTarget::Scan, disk: Disk::Healthy, ..options };
-        check(options, "cargo run --quiet -p gristmill-crash -- scan --rounds 7 --seed 9");
-        let options = CrashOptions { target: CrashTarget::Import, seed: None, ..options };
-        check(options, "cargo run --quiet -p gristmill-crash -- import --rounds 7");
-        let options = CrashOptions { target: CrashTarget::Consume, rounds: None, ..options };
-        check(options, "cargo run --quiet -p gristmill-crash -- consume");
+        let options = |rounds, seed| CrashOptions { rounds, seed };
+        check(Crash::Jobs { options: options(None, None), fault: Disk::None }, "run --fault none");
+        let jobs = Crash::Jobs { options: options(Some(7), Some(9)), fault: Disk::Enospc };
+        check(jobs, "run --fault enospc --rounds 7 --seed 9");
+        check(Crash::Scan(options(Some(7), Some(9))), "scan --rounds 7 --seed 9");
+        check(Crash::Import(options(Some(7), None)), "import --rounds 7");
+        check(Crash::Consume(options(None, None)), "consume");
     }
 
     #[track_caller]

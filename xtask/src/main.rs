@@ -20,12 +20,23 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use args::Command;
+use args::{Arguments, Command};
+use clap::Parser;
+use clap::error::ErrorKind;
 use error::Error;
 use workspace::Workspace;
 
 fn main() -> ExitCode {
-    match run() {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => {
+            // If the message cannot be printed, the exit status still tells.
+            let _ = error.print();
+            let wrong = error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+            return ExitCode::from(u8::from(wrong));
+        }
+    };
+    match run(command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error}");
@@ -34,19 +45,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<ExitCode, Error> {
-    let command = args::parse(std::env::args_os().skip(1))?;
+fn run(command: Command) -> Result<ExitCode, Error> {
     let workspace = Workspace::find()?;
     match command {
-        Command::Help(text) => {
-            print!("{text}");
-            Ok(ExitCode::SUCCESS)
-        }
         Command::Test(options) => Ok(suite::run(&workspace, options)),
         Command::Prove(options) => Ok(model_check::run(&workspace, options)),
         Command::Check(options) => Ok(check::run(&workspace, options)),
-        Command::Crash(options) => Ok(crash::run(&workspace, options)),
+        Command::Crash(crash) => Ok(crash::run(&workspace, crash)),
         Command::Fuzz(options) => Ok(fuzz::run(&workspace, options)),
-        Command::Bench(arguments) => bench::run(&workspace, &arguments),
+        Command::Bench { args } => bench::run(&workspace, &args),
     }
 }

@@ -6,6 +6,8 @@
 
 use std::process::{Command, ExitCode};
 
+use clap::ValueEnum;
+
 use crate::args::ProveOptions;
 use crate::error::Error;
 use crate::step::{Outcome, Step, run_all};
@@ -16,17 +18,18 @@ const SHORT_SCHEDULES: u32 = 200;
 const FULL_SCHEDULES: u32 = 20_000;
 
 /// A tool that checks the pool's concurrency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelCheck {
+    /// Run the pool's scenarios under random schedules
     Shuttle,
+    /// Run its smallest building blocks under every schedule
     Loom,
+    /// Run its unit tests and detect undefined behaviour; needs the component miri
     Miri,
 }
 
 impl ModelCheck {
-    pub(crate) const ALL: [ModelCheck; 3] = [ModelCheck::Shuttle, ModelCheck::Loom, ModelCheck::Miri];
-
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             ModelCheck::Shuttle => "shuttle",
             ModelCheck::Loom => "loom",
@@ -48,7 +51,8 @@ pub(crate) fn run(workspace: &Workspace, options: ProveOptions) -> ExitCode {
 }
 
 pub(crate) fn steps(workspace: &Workspace, options: ProveOptions) -> Vec<Step<'_>> {
-    let selected = ModelCheck::ALL.into_iter().filter(|check| options.only.is_none_or(|only| only == *check));
+    let selected =
+        ModelCheck::value_variants().iter().copied().filter(|check| options.only.is_none_or(|only| only == *check));
     selected.map(|check| Step::new(check.name(), move || check.run(workspace, options.full))).collect()
 }
 
