@@ -18,8 +18,8 @@ pub(crate) struct Hazards {
     proxy: Option<Proxy>,
     disk: Option<SmallDisk>,
     short_ack_timeout: bool,
-    /// Whether connections are being cut now.
-    pub(crate) cutting: bool,
+    /// Whether consumers cannot connect at times.
+    pub(crate) unreachable: bool,
 }
 
 impl Hazards {
@@ -34,11 +34,15 @@ impl Hazards {
             set_broker_env(broker, "consumer_timeout", &CONSUMER_TIMEOUT.as_millis().to_string())?;
             set_broker_env(broker, "channel_tick_interval", "300")?;
         }
+        if plan.max_length.is_some() {
+            // A full queue refuses messages that return from a retry queue, and the broker tries again after 3 minutes.
+            set_broker_env(broker, "dead_letter_worker_publisher_confirm_timeout", "1000")?;
+        }
         Ok(Hazards {
             proxy: proxy.context("cannot open a port")?,
             disk,
             short_ack_timeout: plan.has_slow_handlers(),
-            cutting: false,
+            unreachable: false,
         })
     }
 

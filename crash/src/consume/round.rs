@@ -123,7 +123,7 @@ impl ConsumeRound<'_> {
                         self.counters.at_calls += 1;
                     }
                     // A consumer that cannot connect at first reports that and exits.
-                    _ if self.hazards.cutting && !consumer.has_started() => {}
+                    _ if self.hazards.unreachable && !consumer.has_started() => {}
                     // So does a consumer that finds a full disk when it creates its database.
                     _ if self.plan.has_full_disk() && consumer.failed_on_full_disk() => {}
                     _ => {
@@ -185,11 +185,16 @@ impl ConsumeRound<'_> {
                 self.cuts += 1;
                 self.counters.brokers += 1;
                 self.round.event(format!("broker killed for {} ms", down.as_millis()));
+                self.hazards.unreachable = true;
                 self.wait(down)?;
-                return broker.restart().context("cannot restart the broker");
+                broker.restart().context("cannot restart the broker")?;
+                // Replaces consumers that tried to connect meanwhile.
+                self.wait(Duration::ZERO)?;
+                self.hazards.unreachable = false;
+                return Ok(());
             }
             Event::CutConnections(cuts) => {
-                self.hazards.cutting = true;
+                self.hazards.unreachable = true;
                 for _ in 0..cuts {
                     self.hazards.cut();
                     let outage = self.rng.millis(0..30);
@@ -200,7 +205,7 @@ impl ConsumeRound<'_> {
                 }
                 // A consumer may notice the last cut only now.
                 self.wait(Duration::from_secs(1))?;
-                self.hazards.cutting = false;
+                self.hazards.unreachable = false;
                 self.cuts += cuts;
                 self.counters.hazards[0] += cuts;
                 self.round.event(format!("{cuts} connection cuts"));
