@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode, 
         }
         Some("amqp") => {
             if !wants_help(args) {
-                tools::set_up_broker(workspace)?;
+                tools::set_up_broker()?;
             }
             if wants_peers(args) {
                 tools::set_up_amqp_peers(workspace)?;

@@ -61,7 +61,7 @@ fn step(workspace: &Workspace, crash: Crash) -> Step<'_> {
             }
         }
         if matches!(crash, Crash::Consume(_)) {
-            tools::set_up_broker(workspace)?;
+            tools::set_up_broker()?;
         }
         run_and_classify(&mut command(workspace, crash))
     })

@@ -41,7 +41,7 @@ fn outcome(result: Advisories) -> Outcome {
 }
 
 fn cargo_deny(workspace: &Workspace, arguments: &[&str]) -> Result<Command, Error> {
-    let path = tools::cargo_deny(workspace)
+    let path = tools::find_program("cargo-deny")
         .ok_or_else(|| Error::System("cargo-deny is missing; the step set-up installs it".to_owned()))?;
     Ok(workspace.program(path, arguments))
 }

@@ -51,7 +51,7 @@ fn fuzz(workspace: &Workspace, options: FuzzOptions) -> Result<Outcome, Error> {
     if !has_nightly(workspace) {
         return not_run("no nightly toolchain (rustup toolchain install nightly)");
     }
-    if tools::cargo_fuzz(workspace).is_none() {
+    if tools::find_program("cargo-fuzz").is_none() {
         return not_run("cargo-fuzz is missing and could not be installed");
     }
     let executions = options.executions.unwrap_or(if options.short { SHORT_EXECUTIONS } else { FULL_EXECUTIONS });

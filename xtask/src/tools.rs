@@ -15,80 +15,95 @@ use crate::step::Outcome;
 use crate::workspace::{Workspace, display, run_captured, run_program, runs};
 
 struct Tool {
+    /// Name of its program.
     name: &'static str,
-    is_available: fn(&Workspace) -> bool,
     source: Source,
+    /// Whether the run fails without it. Otherwise, the steps that need it are not done.
+    required: bool,
 }
 
 /// How a missing tool is installed.
 enum Source {
-    /// By this function. If it fails, the run fails.
-    Custom(fn(&Workspace) -> Result<(), Error>),
-    /// From this Debian package. If it cannot be installed, a step is not done.
+    /// Downloaded into the folder for tools, without installing or starting it.
+    RabbitMq,
+    /// From this Debian package.
     Debian(&'static str),
-    /// From the crate of this name and version. If it cannot be installed, a step is not done.
-    Crate(&'static str, &'static str),
+    /// From the crate of the same name, in this version.
+    Crate(&'static str),
 }
 
-const TOOLS: &[Tool] = &[
-    Tool {
-        name: "cargo-deny",
-        is_available: |workspace| cargo_deny(workspace).is_some(),
-        source: Source::Custom(install_cargo_deny),
-    },
-    Tool {
-        name: "strace",
-        is_available: |workspace| runs(&mut workspace.program("strace", ["-V"])),
-        source: Source::Debian("strace"),
-    },
+const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", source: Source::Crate("0.13.2"), required: false };
+
+const TOOLS: [Tool; 4] = [
+    // The version that `deny.toml` is written for.
+    Tool { name: "cargo-deny", source: Source::Crate("0.20.2"), required: true },
+    Tool { name: "strace", source: Source::Debian("strace"), required: false },
     CARGO_FUZZ,
-    Tool { name: "RabbitMQ", is_available: |_| Installation::find().is_ok(), source: Source::Custom(install_rabbitmq) },
+    Tool { name: "RabbitMQ", source: Source::RabbitMq, required: true },
 ];
 
-const CARGO_FUZZ: Tool = Tool {
-    name: "cargo-fuzz",
-    // Needed only with a nightly toolchain.
-    is_available: |workspace| cargo_fuzz(workspace).is_some() || !fuzz::has_nightly(workspace),
-    source: Source::Crate("cargo-fuzz", "0.13.2"),
-};
-
-/// The version that `deny.toml` is written for.
-const CARGO_DENY_VERSION: &str = "0.20.2";
+/// Programs that `bench dedup` measures. Building czkawka takes many minutes, the others together a few.
+const DEDUP_PEERS: [Tool; 7] = [
+    Tool { name: "b3sum", source: Source::Crate("1.8.7"), required: false },
+    Tool { name: "fclones", source: Source::Crate("0.35.0"), required: false },
+    Tool { name: "yadf", source: Source::Crate("1.5.2"), required: false },
+    Tool { name: "jdupes", source: Source::Debian("jdupes"), required: false },
+    Tool { name: "rmlint", source: Source::Debian("rmlint"), required: false },
+    Tool { name: "rdfind", source: Source::Debian("rdfind"), required: false },
+    Tool { name: "czkawka_cli", source: Source::Crate("12.0.2"), required: false },
+];
 
 /// The step `set-up`: installs all missing tools, and names those that cannot be installed.
 pub(crate) fn set_up(workspace: &Workspace) -> Result<Outcome, Error> {
-    install_all(workspace, TOOLS)
+    install_all(workspace, &TOOLS)
 }
 
 pub(crate) fn set_up_fuzz(workspace: &Workspace) -> Result<Outcome, Error> {
     install_all(workspace, &[CARGO_FUZZ])
 }
 
+/// Installs the peers of the benchmark `dedup`. The run continues without those that cannot be installed.
+pub(crate) fn set_up_dedup_peers(workspace: &Workspace) -> Result<(), Error> {
+    install_all(workspace, &DEDUP_PEERS).map(drop)
+}
+
 fn install_all(workspace: &Workspace, tools: &[Tool]) -> Result<Outcome, Error> {
     let mut missing = Vec::new();
     for tool in tools {
-        if (tool.is_available)(workspace) {
+        if tool.is_available(workspace) {
             println!("{}: installed", tool.name);
             continue;
         }
         println!("{}: missing, installing it", tool.name);
-        let installed = match tool.source {
-            Source::Custom(install) => {
-                install(workspace)?;
-                Ok(())
+        if let Err(why) = tool.install(workspace) {
+            let why = format!("without {}: {why}", tool.name);
+            println!("{why}");
+            if tool.required {
+                return Err(Error::System(why));
             }
-            Source::Debian(package) => install_package(workspace, package),
-            Source::Crate(name, version) => match install_crate(workspace, name, version)? {
-                true => Ok(()),
-                false => Err("cargo could not install it; see its output above".to_owned()),
-            },
-        };
-        if let Err(why) = installed {
-            println!("{}: {why}", tool.name);
-            missing.push(format!("without {}: {why}", tool.name));
+            missing.push(why);
         }
     }
     Ok(if missing.is_empty() { Outcome::Passed } else { Outcome::PassedBut(missing.join("; ")) })
+}
+
+impl Tool {
+    fn is_available(&self, workspace: &Workspace) -> bool {
+        match self.source {
+            Source::RabbitMq => Installation::find().is_ok(),
+            // cargo-fuzz is needed only with a nightly toolchain.
+            _ => find_program(self.name).is_some() || (self.name == CARGO_FUZZ.name && !fuzz::has_nightly(workspace)),
+        }
+    }
+
+    /// Installs the tool. The error is the reason why it cannot be installed here.
+    fn install(&self, workspace: &Workspace) -> Result<(), String> {
+        match self.source {
+            Source::RabbitMq => Installation::install().map(drop).map_err(|error| error.to_string()),
+            Source::Debian(package) => install_package(workspace, package),
+            Source::Crate(version) => install_crate(workspace, self.name, version),
+        }
+    }
 }
 
 /// Installs a Debian package. The error is the reason why it cannot be installed here.
@@ -113,84 +128,22 @@ fn install_package(workspace: &Workspace, package: &str) -> Result<(), String> {
     Err(format!("apt-get could not install the package {package}; see its output above"))
 }
 
-pub(crate) fn cargo_deny(workspace: &Workspace) -> Option<PathBuf> {
-    find_program(workspace, "cargo-deny")
-}
-
-pub(crate) fn cargo_fuzz(workspace: &Workspace) -> Option<PathBuf> {
-    find_program(workspace, "cargo-fuzz")
-}
-
 /// Finds a program on the PATH, or else in the folder for tools.
-fn find_program(workspace: &Workspace, name: &str) -> Option<PathBuf> {
-    let installed = tools_folder().ok().map(|tools| tools.join("bin").join(name));
-    let candidates = std::iter::once(PathBuf::from(name)).chain(installed);
-    candidates.into_iter().find(|path| runs(&mut workspace.program(path, ["--version"])))
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = path_with_tools().ok()?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-fn install_cargo_deny(workspace: &Workspace) -> Result<(), Error> {
-    if install_crate(workspace, "cargo-deny", CARGO_DENY_VERSION)? {
-        return Ok(());
-    }
-    Err(Error::System(
-        "cannot install cargo-deny; see the output of cargo above, or put any version of it on the PATH".to_owned(),
-    ))
-}
-
-/// Downloads RabbitMQ into the folder for tools, without installing or starting it.
-fn install_rabbitmq(_workspace: &Workspace) -> Result<(), Error> {
-    Installation::install().map(drop).map_err(|error| Error::System(error.to_string()))
-}
-
-/// Installs a crate's program into the folder for tools. Returns whether it succeeded; cargo prints the reason if not.
-fn install_crate(workspace: &Workspace, name: &str, version: &str) -> Result<bool, Error> {
+/// Installs a crate's program into the folder for tools.
+fn install_crate(workspace: &Workspace, name: &str, version: &str) -> Result<(), String> {
     let mut install = workspace.cargo(["install", "--locked", name, "--version", version]);
-    install.arg("--root").arg(tools_folder()?).arg("--target-dir").arg(workspace.target().join("tools"));
+    install.arg("--root").arg(tools_folder().map_err(|error| error.to_string())?);
+    install.arg("--target-dir").arg(workspace.target().join("tools"));
     println!("{}", display(&install));
-    run_program(&mut install)
-}
-
-/// A program that `bench dedup` measures, and where it comes from.
-struct Peer {
-    program: &'static str,
-    source: PeerSource,
-}
-
-enum PeerSource {
-    /// A crate and its version.
-    Crate(&'static str, &'static str),
-    Debian(&'static str),
-}
-
-/// Building czkawka takes many minutes, the others together a few.
-const PEERS: &[Peer] = &[
-    Peer { program: "b3sum", source: PeerSource::Crate("b3sum", "1.8.7") },
-    Peer { program: "fclones", source: PeerSource::Crate("fclones", "0.35.0") },
-    Peer { program: "yadf", source: PeerSource::Crate("yadf", "1.5.2") },
-    Peer { program: "jdupes", source: PeerSource::Debian("jdupes") },
-    Peer { program: "rmlint", source: PeerSource::Debian("rmlint") },
-    Peer { program: "rdfind", source: PeerSource::Debian("rdfind") },
-    Peer { program: "czkawka_cli", source: PeerSource::Crate("czkawka_cli", "12.0.2") },
-];
-
-/// Installs the peers of the benchmark `dedup`. The run continues without those that cannot be installed.
-pub(crate) fn set_up_dedup_peers(workspace: &Workspace) -> Result<(), Error> {
-    let path = path_with_tools()?;
-    let is_available = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    for Peer { program, source } in PEERS.iter().filter(|peer| !is_available(peer.program)) {
-        println!("{program}: missing, installing it");
-        let installed = match source {
-            PeerSource::Crate(name, version) => match install_crate(workspace, name, version)? {
-                true => Ok(()),
-                false => Err("cargo could not install it; see its output above".to_owned()),
-            },
-            PeerSource::Debian(package) => install_package(workspace, package),
-        };
-        if let Err(why) = installed {
-            println!("{program}: {why}");
-        }
+    match run_program(&mut install) {
+        Ok(true) => Ok(()),
+        _ => Err("cargo could not install it; see its output above, or put any version of it on the PATH".to_owned()),
     }
-    Ok(())
 }
 
 /// Python packages for the peers of `bench import`. The extension writes SQLite and must match the version of DuckDB.
@@ -199,11 +152,7 @@ const IMPORT_PACKAGES: &[&str] =
 
 /// Installs the peers of the benchmark `import`. The run continues without those that cannot be installed.
 pub(crate) fn set_up_import_peers(workspace: &Workspace) -> Result<(), Error> {
-    if !runs(&mut workspace.program("sqlite3", ["-version"]))
-        && let Err(why) = install_package(workspace, "sqlite3")
-    {
-        println!("sqlite3: {why}");
-    }
+    install_all(workspace, &[Tool { name: "sqlite3", source: Source::Debian("sqlite3"), required: false }])?;
     install_python_packages(workspace, IMPORT_PACKAGES)
 }
 
@@ -214,8 +163,8 @@ pub(crate) fn set_up_amqp_peers(workspace: &Workspace) -> Result<(), Error> {
     install_python_packages(workspace, AMQP_PACKAGES)
 }
 
-pub(crate) fn set_up_broker(workspace: &Workspace) -> Result<(), Error> {
-    install_rabbitmq(workspace)
+pub(crate) fn set_up_broker() -> Result<(), Error> {
+    Installation::install().map(drop).map_err(|error| Error::System(error.to_string()))
 }
 
 fn install_python_packages(workspace: &Workspace, packages: &[&str]) -> Result<(), Error> {
@@ -258,15 +207,17 @@ fn python() -> Result<PathBuf, Error> {
 
 /// The virtual environment before the caller's PATH, so that peers are found with their packages.
 pub(crate) fn path_with_python() -> Result<OsString, Error> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(python()?.join("bin")).chain(std::env::split_paths(&path));
-    std::env::join_paths(folders).map_err(|error| Error::User(format!("PATH: {error}")))
+    path_with(Some(python()?.join("bin")), None)
 }
 
 /// The caller's PATH before the folder for tools, so that the user's programs are preferred.
 pub(crate) fn path_with_tools() -> Result<OsString, Error> {
+    path_with(None, Some(tools_folder()?.join("bin")))
+}
+
+fn path_with(before: Option<PathBuf>, after: Option<PathBuf>) -> Result<OsString, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([tools_folder()?.join("bin")]);
+    let folders = before.into_iter().chain(std::env::split_paths(&path)).chain(after);
     std::env::join_paths(folders).map_err(|error| Error::User(format!("PATH: {error}")))
 }
 
