@@ -20,7 +20,6 @@ pub(crate) mod import;
 pub(crate) mod jobs;
 mod management;
 mod paging;
-mod progress;
 pub(crate) mod publish;
 pub(crate) mod purge;
 pub(crate) mod queues;

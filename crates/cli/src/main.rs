@@ -8,11 +8,13 @@ mod context;
 mod error;
 mod files;
 mod hints;
+mod lines;
 mod logging;
 mod output;
+mod progress;
 mod run;
 mod settings;
-mod signals;
+mod supervisor;
 mod units;
 
 use std::process::ExitCode;

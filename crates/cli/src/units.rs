@@ -140,6 +140,12 @@ pub(crate) fn format_duration(seconds: f64) -> String {
     if seconds < 60.0 { format!("{seconds:.1} s") } else { format_seconds(seconds as u64) }
 }
 
+/// Formats how long something took, and its rate: `in 3.2 s (1,234/s)`.
+pub(crate) fn in_seconds(count: u64, seconds: f64, show: fn(u64) -> String) -> String {
+    let rate = if seconds > 0.0 { (count as f64 / seconds) as u64 } else { 0 };
+    format!("in {} ({}/s)", format_duration(seconds), show(rate))
+}
+
 /// Formats the time since `then` with its largest unit: `42s`, `5m`, `3h`, `2d`.
 pub(crate) fn age(then: UtcTime, now: UtcTime) -> String {
     match now.since(then).as_secs() {

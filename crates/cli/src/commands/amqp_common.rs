@@ -1,18 +1,18 @@
-//! Shared by the commands that connect to RabbitMQ: `--uri`, the runtime, signals, and advice for errors.
+//! Shared by the commands that connect to RabbitMQ: `--uri`, the runtime, the client, and advice for errors.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use gristmill_amqp::{Client, ClientBuilder, Error as AmqpError, Queue};
+use gristmill_pool::CancelToken;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::settings::consumers::QueueKind;
 use crate::settings::typed::Typed;
-use crate::settings::{Amqp, keys};
-use crate::signals::Listener;
+use crate::settings::{Amqp, Settings, keys};
+use crate::supervisor::Supervisor;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BrokerArgs {
@@ -35,14 +35,34 @@ pub(super) fn runtime(threads: usize) -> Result<Runtime, Error> {
     built.map_err(|error| Error::System(format!("cannot start threads: {error}")))
 }
 
-/// Returns a channel that receives a message for each signal. The signal after the first `max` ends the process.
-pub(super) fn signals(max: u32) -> Result<(Listener, UnboundedReceiver<()>), Error> {
-    let (sender, receiver) = unbounded_channel();
-    let notify = move || {
-        // The receiver is dropped when the command is finished.
-        let _ = sender.send(());
-    };
-    Ok((Listener::start(max, notify)?, receiver))
+/// Connects and runs `operate`, which ends when its token is cancelled by a signal. Returns none if a signal came before
+/// there was a connection.
+pub(super) fn with_client<T>(
+    settings: &Settings,
+    name: &str,
+    operate: impl AsyncFnOnce(&Client, &CancelToken) -> T,
+) -> Result<Option<T>, Error> {
+    let supervisor = Supervisor::with_stop(true)?;
+    let runtime = runtime(2)?;
+    let ended = runtime.block_on(async {
+        let Some(client) = unless_cancelled(&supervisor.stop, builder(&settings.amqp, name).start()).await else {
+            return Ok(None);
+        };
+        let client = client.map_err(failed)?;
+        let ended = operate(&client, &supervisor.stop).await;
+        close(client).await;
+        Ok(Some(ended))
+    });
+    runtime.shutdown_background();
+    ended
+}
+
+/// Returns the output of `work`, or none if the token is cancelled before.
+pub(super) async fn unless_cancelled<T>(token: &CancelToken, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        output = work => Some(output),
+        () = token.cancelled() => None,
+    }
 }
 
 /// Returns a client builder with the URIs and the timeout of the settings.

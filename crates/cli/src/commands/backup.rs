@@ -1,7 +1,8 @@
 //! `gristmill backup`: copies the database to one file while it is in use.
 
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gristmill_store::backup::ExistingFile;
 use serde_json::json;
@@ -10,6 +11,7 @@ use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::path;
+use crate::progress::{ProgressLine, ProgressReporter};
 use crate::settings::absolute;
 use crate::units::bytes;
 
@@ -39,9 +41,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let store = context.open_store()?;
     let target = absolute(&args.file)?;
     let existing = if args.force { ExistingFile::Replace } else { ExistingFile::Keep };
-    let mut progress = ProgressBar::new(context.quiet);
-    let report = store.backup(&target, existing, |done, total| progress.show(done, total));
-    progress.clear();
+    let pages = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let progress = ProgressReporter::start(context.quiet, {
+        let pages = Arc::clone(&pages);
+        move |_| progress_line(pages.0.load(Relaxed), pages.1.load(Relaxed))
+    });
+    let report = store.backup(&target, existing, |done, all| {
+        pages.0.store(done, Relaxed);
+        pages.1.store(all, Relaxed);
+    });
+    drop(progress);
     let report = report.map_err(|error| match error {
         gristmill_store::Error::Conflict(text) if !args.force && target.exists() => {
             Error::Setting(format!("{text}; replace it with --force"))
@@ -55,27 +64,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-struct ProgressBar {
-    is_drawn: bool,
-    is_enabled: bool,
-}
-
-impl ProgressBar {
-    fn new(quiet: bool) -> Self {
-        ProgressBar { is_drawn: false, is_enabled: !quiet && io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, done: u64, total: u64) {
-        if self.is_enabled {
-            self.is_drawn = true;
-            let percent = done * 100 / total.max(1);
-            let _ = write!(io::stderr(), "\rcopying {percent:3} % of {total} pages");
-        }
-    }
-
-    fn clear(&self) {
-        if self.is_drawn {
-            let _ = write!(io::stderr(), "\r{:40}\r", "");
-        }
-    }
+fn progress_line(done: u64, all: u64) -> ProgressLine {
+    let done = done * 100 / all.max(1);
+    let mut line = ProgressLine::new(format!("copying {done:3} % of {all} pages"));
+    line.bar = Some(done);
+    line
 }

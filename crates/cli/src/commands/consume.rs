@@ -1,12 +1,13 @@
 //! `gristmill consume`: consumes RabbitMQ queues and runs an action for each message.
 //!
 //! Turns arguments and settings into consumers of the AMQP client. `args` declares the flags, each action has a module,
-//! `supervisor` waits for the end. The client (`gristmill-amqp`) acknowledges, retries and dead-letters messages.
+//! `end` waits for the end. The client (`gristmill-amqp`) acknowledges, retries and dead-letters messages.
 
 mod args;
 mod batch;
 mod batch_writer;
 mod drain;
+mod end;
 mod exec;
 mod http;
 mod metadata;
@@ -15,25 +16,24 @@ mod open_databases;
 mod returning_counter;
 mod status;
 mod streams;
-pub(super) mod supervisor;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::{Binding, Client, ClientBuilder, Consumer, Delivery, Error as AmqpError, Exchange, Offset, Queue};
 use gristmill_jobs::ProcessGroups;
+use gristmill_pool::CancelToken;
 use gristmill_store::{Error as StoreError, Store};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 pub(crate) use self::args::Args;
 use self::batch_writer::{BatchResult, WriterPanic};
+use self::end::{Check, Consuming};
 use self::exec::Exec;
 use self::http::Http;
 pub(super) use self::metadata::MESSAGE_VARIABLES;
 use self::open_databases::SinkTable;
 use self::returning_counter::ReturningCounter;
-use self::supervisor::{Check, Supervisor};
 use super::amqp_common;
 use super::management::Management;
 use crate::context::{Context, create_data_folder};
@@ -42,6 +42,7 @@ use crate::output::note;
 use crate::settings::consumers::{self, Action};
 use crate::settings::typed::Typed;
 use crate::settings::{Origin, ResolvedSetting, Settings, absolute, keys};
+use crate::supervisor::Supervisor;
 use crate::units::show_duration;
 
 /// Timeout of a request, unless `--timeout` is given.
@@ -52,8 +53,8 @@ const COMMIT_MESSAGES: usize = 200;
 
 /// State shared by the actions and the supervisor.
 struct RunControl {
-    /// True once running actions must end at once.
-    cancel: watch::Receiver<bool>,
+    /// Cancelled when running actions must end at once.
+    abort: CancelToken,
     /// Consuming stops when one of these fails.
     checks: Mutex<Vec<Check>>,
 }
@@ -69,15 +70,14 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let settings = context.settings()?;
     let chosen = args.choose(&settings)?;
     let limits = args.limits()?;
-    let (listener, mut signals) = amqp_common::signals(2)?;
-    let (cancel_sender, cancel) = watch::channel(false);
-    let control = RunControl { cancel, checks: Mutex::default() };
+    let supervisor = Supervisor::with_forced_stop(context.quiet)?;
+    let control = RunControl { abort: supervisor.force.child(), checks: Mutex::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = amqp_common::runtime(cores.clamp(2, 4))?;
     // Pools and stores start tasks, which requires a runtime.
     let _guard = runtime.enter();
     let limit = limits.limit.into_iter().chain(limits.drain).min();
-    let opened = runtime.block_on(open_databases::open_store(&settings, limit, &mut signals));
+    let opened = runtime.block_on(open_databases::open_store(&settings, limit, &supervisor.stop));
     let Some(opened) = opened.transpose() else {
         // Does not wait for the thread that is opening the database.
         runtime.shutdown_background();
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         };
         let client = tokio::select! {
             client = builder.start() => client.map_err(|error| start_error(error, &chosen))?,
-            Some(()) = signals.recv() => return Ok(None),
+            () = supervisor.stop.cancelled() => return Ok(None),
         };
         let stats = client.stats_handle();
         if let Some(listener) = metrics_listener {
@@ -104,34 +104,33 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         if !context.quiet {
             note(&describe_start(&chosen, &client));
         }
-        let progress = status::start_progress(stats.clone(), context.quiet);
-        let mut supervisor = Supervisor {
-            stats,
-            signals,
-            cancel: cancel_sender,
+        let progress = status::start_progress(stats, context.quiet);
+        let mut consuming = Consuming {
+            supervisor: &supervisor,
+            abort: control.abort.clone(),
             quiet: context.quiet,
             shutdown: settings.amqp.shutdown,
             limit: limits.limit,
             drain: limits.drain.map(|timeout| (timeout, ReturningCounter::new(Management::from_settings(&settings)))),
             rejects_when_full: chosen.iter().any(rejects_when_full),
             unfinished: None,
-            signal_count: 0,
             checks: std::mem::take(&mut *control.checks.lock().unwrap_or_else(PoisonError::into_inner)),
             failure: None,
         };
-        let stats = supervisor.until_stopped(client).await;
-        progress.end();
-        if let Some(error) = supervisor.failure {
-            return Err(error);
+        let stats = consuming.until_stopped(client).await;
+        drop(progress);
+        match consuming.failure {
+            Some(error) => Err(error),
+            None => Ok(Some((stats.map_err(amqp_common::failed)?, consuming.unfinished))),
         }
-        Ok::<_, Error>(Some((stats.map_err(amqp_common::failed)?, supervisor.signal_count, supervisor.unfinished)))
     });
     // The shutdown timeout of actions that still run is over.
     runtime.shutdown_background();
-    let Some((stats, signal_count, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
-    listener.stop();
+    let Some((stats, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
     let has_end = limits.drain.is_some() || limits.limit.is_some();
-    let interrupted = signal_count > 1 || (signal_count > 0 && has_end);
+    let outcome = supervisor.outcome(has_end);
+    drop(supervisor);
+    let interrupted = outcome == Outcome::Interrupted;
     let paused = stats.consumers.iter().find_map(|one| Some((&one.queue, one.paused.as_deref()?)));
     let elapsed = started.elapsed();
     let value = status::summary_json(&stats, elapsed, interrupted)?;
@@ -143,7 +142,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         Some((queue, why)) if has_end && !interrupted => Err(Error::System(format!(
             "ended while consuming was paused: messages are left in {queue}, because the action fails: {why}"
         ))),
-        _ => Ok(if interrupted { Outcome::Interrupted } else { Outcome::Done }),
+        _ => Ok(outcome),
     }
 }
 
@@ -298,7 +297,7 @@ fn with_action(
             // Without the folder commands are not recorded, which is logged.
             let _ = create_data_folder(settings);
             let groups = ProcessGroups::for_database(&settings.database);
-            let exec = Exec::new(words.clone(), timeout, control.cancel.clone(), groups);
+            let exec = Exec::new(words.clone(), timeout, control.abort.clone(), groups);
             if let Some(limits) = one.batch() {
                 let runtime = Handle::current();
                 let run = move |batch: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(batch, &lines));

@@ -13,11 +13,13 @@ use gristmill_store::tasks::{MAX_PAYLOAD, NewTask};
 use gristmill_store::{Store, UtcTime};
 use serde_json::json;
 
+use super::value_parsers::positive_duration;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
+use crate::lines;
 use crate::output::note;
 use crate::settings::absolute;
-use crate::signals::Listener;
+use crate::supervisor::Supervisor;
 use crate::units::{self, plural};
 
 const HELP: &str = "\
@@ -103,7 +105,7 @@ pub(crate) struct Args {
     document: Option<String>,
 
     /// How long the command may run [default: setting exec.timeout]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = EXEC_OPTIONS)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true, help_heading = EXEC_OPTIONS)]
     timeout: Option<Duration>,
 
     /// Folder to run the command in [default: the current folder]
@@ -138,11 +140,6 @@ fn when(text: &str) -> Result<When, String> {
     })
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    let found = units::duration(text).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| format!("expected: more than 0s, written as {}", units::DURATIONS))
-}
-
 fn priority(text: &str) -> Result<i32, String> {
     text.parse().map_err(|_| format!("expected: a whole number from {} to {}", i32::MIN, i32::MAX))
 }
@@ -169,7 +166,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     check_exec_flags(args)?;
     let settings = context.settings()?;
     if let Some(path) = &args.lines {
-        let source = open_lines(path)?;
+        let source =
+            lines::open(path).map_err(|error| Error::Setting(format!("cannot read {}: {error}", path.display())))?;
         let store = open_or_create(&settings)?;
         return enqueue_lines(context, &store, &template(args, &store), source);
     }
@@ -249,7 +247,7 @@ fn read(source: impl Read, name: &str) -> Result<String, Error> {
 /// Checks the payload of a task. The error completes a sentence that begins with the name of its source.
 pub(super) fn check(kind: &str, text: &str) -> Result<(), String> {
     if text.len() > MAX_PAYLOAD {
-        return Err(format!("is too long; the maximum is {MAX_PAYLOAD} bytes"));
+        return Err(lines::too_long(MAX_PAYLOAD));
     }
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("is not JSON: {error}"))?;
     if kind == exec::KIND {
@@ -278,17 +276,8 @@ fn command(args: &Args) -> Result<String, Error> {
         .map_err(|error| Error::Setting(format!("the command cannot be written as JSON: {error}")))
 }
 
-fn open_lines(path: &Path) -> Result<Box<dyn BufRead + Send>, Error> {
-    if path == Path::new("-") {
-        return Ok(Box::new(io::BufReader::new(io::stdin())));
-    }
-    let file = std::fs::File::open(path)
-        .map_err(|error| Error::Setting(format!("cannot read {}: {error}", path.display())))?;
-    Ok(Box::new(io::BufReader::new(file)))
-}
-
 enum Input {
-    Line(Result<String, String>),
+    Line(Result<Vec<u8>, String>),
     /// The lines have ended, or cannot be read.
     End(Result<(), Error>),
     Signal,
@@ -302,11 +291,10 @@ fn enqueue_lines(
     source: Box<dyn BufRead + Send>,
 ) -> Result<Outcome, Error> {
     let (inputs, input) = mpsc::sync_channel(MAX_BATCH_TASKS);
-    let signals = Listener::start(1, {
-        let inputs = inputs.clone();
-        move || drop(inputs.send(Input::Signal))
-    })?;
-    read_lines(source, inputs)?;
+    let supervisor = Supervisor::with_stop(context.quiet)?;
+    let signalled = inputs.clone();
+    let stop = supervisor.stop.on_cancel(move || drop(signalled.send(Input::Signal)));
+    lines::spawn(move || read_lines(source, &inputs))?;
     let mut batches = Batches { store, batch: Vec::new(), bytes: 0, queued: 0, lines: 0 };
     let (mut refused, mut lines) = (0, 0u64);
     let end = loop {
@@ -316,25 +304,18 @@ fn enqueue_lines(
             Ok(Input::Signal) | Err(_) => break Ok(Outcome::Interrupted),
         };
         lines += 1;
-        let checked = line.and_then(|text| match text.trim().is_empty() {
-            true => Ok(None),
-            false => check(&template.kind, &text).map(|()| Some(text)),
-        });
-        match checked {
+        match line.and_then(|line| payload_of_line(&template.kind, line)) {
             Ok(None) => {}
-            Ok(Some(text)) => batches.add(NewTask { payload: text, ..template.clone() }, lines)?,
+            Ok(Some(payload)) => batches.add(NewTask { payload, ..template.clone() }, lines)?,
             Err(error) => {
                 refused += 1;
-                // serde_json counts from the start of this line.
-                let error = error.replace(" at line 1 column ", " at column ");
                 note(&format!("error: line {lines} {error}"));
             }
         }
     };
     batches.flush(lines)?;
     // Unblocks the threads that still send.
-    drop(input);
-    signals.stop();
+    drop((stop, input, supervisor));
     let queued = batches.queued;
     let outcome = end.inspect_err(|_| batches.report_progress())?;
     let value = json!({"queued": queued, "refused": refused, "lines": lines});
@@ -352,24 +333,33 @@ fn enqueue_lines(
     Ok(if refused == 0 { outcome } else { outcome.and(Outcome::UserError) })
 }
 
-/// Reads lines on a thread that is never joined, because reading a line cannot be interrupted.
-fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: SyncSender<Input>) -> Result<(), Error> {
-    let read = move || {
-        loop {
-            let (input, more) = match next_line(source.as_mut()) {
-                Ok(Some(line)) => (Input::Line(line), true),
-                Ok(None) => (Input::End(Ok(())), false),
-                Err(error) => (Input::End(Err(error)), false),
-            };
-            if inputs.send(input).is_err() || !more {
-                return;
-            }
+fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: &SyncSender<Input>) {
+    let end = loop {
+        let line = match lines::next(source.as_mut(), MAX_PAYLOAD) {
+            Ok(Some(line)) => line,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(Error::System(format!("cannot read the lines: {error}"))),
+        };
+        if inputs.send(Input::Line(line)).is_err() {
+            return;
         }
     };
-    let thread = std::thread::Builder::new().name("lines".to_owned()).spawn(read);
-    thread.map(drop).map_err(|error| Error::System(format!("cannot start a thread: {error}")))
+    // Nobody receives it after a signal.
+    drop(inputs.send(Input::End(end)));
 }
 
+/// Returns the payload in a line, or none if the line is blank.
+fn payload_of_line(kind: &str, line: Vec<u8>) -> Result<Option<String>, String> {
+    let text = String::from_utf8(line).map_err(|error| format!("is not UTF-8: {error}"))?;
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    // serde_json counts from the start of this line.
+    check(kind, &text).map_err(|error| error.replace(" at line 1 column ", " at column "))?;
+    Ok(Some(text))
+}
+
+/// Tasks that are inserted by one transaction.
 struct Batches<'a> {
     store: &'a Store,
     batch: Vec<NewTask>,
@@ -389,13 +379,9 @@ impl Batches<'_> {
 
     /// Inserts the collected tasks, which come from the lines up to this one.
     fn flush(&mut self, line: u64) -> Result<(), Error> {
-        let count = self.batch.len() as u64;
         self.bytes = 0;
-        if count > 0 {
-            let batch = std::mem::take(&mut self.batch);
-            self.store.tasks().enqueue_many(batch).inspect_err(|_| self.report_progress())?;
-        }
-        self.queued += count;
+        let queued = self.store.tasks().enqueue_many(std::mem::take(&mut self.batch));
+        self.queued += queued.inspect_err(|_| self.report_progress())?.len() as u64;
         self.lines = line;
         Ok(())
     }
@@ -405,24 +391,6 @@ impl Batches<'_> {
         let lines = plural(self.lines, "line");
         note(&format!("queued {} before this, from the first {lines}", plural(self.queued, "task")));
     }
-}
-
-/// Returns the next line or why it is invalid, or none at the end. At most [`MAX_PAYLOAD`] bytes are kept in memory.
-fn next_line(source: &mut dyn BufRead) -> Result<Option<Result<String, String>>, Error> {
-    let failed = |error: io::Error| Error::System(format!("cannot read the lines: {error}"));
-    let mut line = Vec::new();
-    let max = MAX_PAYLOAD as u64 + 2;
-    if source.take(max).read_until(b'\n', &mut line).map_err(failed)? == 0 {
-        return Ok(None);
-    }
-    if line.last() != Some(&b'\n') && line.len() as u64 == max {
-        source.skip_until(b'\n').map_err(failed)?;
-        return Ok(Some(Err(format!("is too long; the maximum is {MAX_PAYLOAD} bytes"))));
-    }
-    while line.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
-        line.pop();
-    }
-    Ok(Some(String::from_utf8(line).map_err(|error| format!("is not UTF-8: {error}"))))
 }
 
 #[cfg(test)]
@@ -449,18 +417,5 @@ mod tests {
         for text in ["", "tomorrow", "in five minutes", "2030-13-01", "5"] {
             check_when(text, None);
         }
-    }
-
-    #[test]
-    fn lines_are_limited_in_length_and_separated() {
-        let long = "x".repeat(MAX_PAYLOAD + 2);
-        let text = format!("1\r\n\n{long}\n3");
-        let mut source: &[u8] = text.as_bytes();
-        let mut found = Vec::new();
-        while let Some(line) = next_line(&mut source).unwrap() {
-            found.push(line.map_err(|error| error[..14].to_owned()));
-        }
-        let expected = [Ok("1".to_owned()), Ok(String::new()), Err("is too long; t".to_owned()), Ok("3".to_owned())];
-        assert_eq!(found, expected);
     }
 }

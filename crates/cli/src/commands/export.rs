@@ -5,16 +5,17 @@
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gristmill_jsonl::export::{ExportSummary, export, export_to_file};
 use gristmill_jsonl::import::handle::{ImportHandle, ImportProgress};
 use serde_json::json;
 
-use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::path;
-use crate::signals::Listener;
+use crate::progress::{ProgressLine, RateMeter};
+use crate::supervisor::with_progress;
 use crate::units::{bytes, count_of, format_duration, format_seconds};
 
 const HELP: &str = "\
@@ -65,19 +66,17 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let control = Arc::new(ImportHandle::default());
-    let signals = Listener::start(1, {
-        let control = control.clone();
-        move || control.cancel()
-    })?;
     let is_file = args.output.as_os_str() != "-";
-    let reporter = progress(&control, context.quiet);
-    let result = if is_file {
-        export_to_file(&args.from, &args.table, &args.output, args.force, &control)
-    } else {
-        to_standard_output(args, &control)
-    };
-    reporter.end();
-    signals.stop();
+    let cancelled = control.clone();
+    let result = with_progress(
+        context.quiet,
+        move || cancelled.cancel(),
+        progress_lines(&control),
+        || match is_file {
+            true => export_to_file(&args.from, &args.table, &args.output, args.force, &control),
+            false => to_standard_output(args, &control),
+        },
+    )?;
     match result {
         Ok(exported) if is_file => print_summary(&exported, &args.output, context).map(|()| Outcome::Done),
         // The reader of a pipe, such as `head`, has read enough.
@@ -87,20 +86,17 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     }
 }
 
-fn progress(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
+fn progress_lines(control: &Arc<ImportHandle>) -> impl FnMut(Duration) -> ProgressLine + Send + 'static {
     let control = control.clone();
     let mut rate_meter = RateMeter::default();
-    ProgressReporter::start(quiet, move |elapsed| {
+    move |elapsed| {
         let ImportProgress { rows, bytes_read: written, .. } = control.progress();
-        let segments = vec![
-            Segment(9, "exporting".to_owned()),
-            Segment(7, bytes(written)),
-            Segment(6, format!("{}/s", bytes(rate_meter.rate(written) as u64))),
-            Segment(4, count_of(rows, "row")),
-            Segment(2, format_seconds(elapsed.as_secs())),
-        ];
-        ProgressLine { segments, bar: None }
-    })
+        let mut line = ProgressLine::new("exporting");
+        line.push_bytes(written, None, &mut rate_meter);
+        line.push(4, count_of(rows, "row"));
+        line.push(2, format_seconds(elapsed.as_secs()));
+        line
+    }
 }
 
 fn to_standard_output(args: &Args, control: &Arc<ImportHandle>) -> gristmill_jsonl::Result<ExportSummary> {

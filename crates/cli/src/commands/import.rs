@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{path, sanitize};
 use crate::settings::keys;
-use crate::signals::Listener;
+use crate::supervisor::with_progress;
 use crate::units::{bytes, count_of, thousands};
 
 const HELP: &str = "\
@@ -240,14 +240,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     };
     let options = options(args, context)?;
     let control = Arc::new(ImportHandle::default());
-    let signals = Listener::start(1, {
-        let control = control.clone();
-        move || control.cancel()
-    })?;
-    let reporter = progress::show(&control, context.quiet);
-    let result = import(&args.paths, &target, &options, &control);
-    reporter.end();
-    signals.stop();
+    let cancelled = control.clone();
+    let result = with_progress(
+        context.quiet,
+        move || cancelled.cancel(),
+        progress::lines(&control),
+        || import(&args.paths, &target, &options, &control),
+    )?;
     let summary = match result {
         Err(gristmill_jsonl::Error::Cancelled) => ImportSummary { interrupted: true, ..ImportSummary::default() },
         result => result?,

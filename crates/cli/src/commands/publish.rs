@@ -17,13 +17,15 @@ use serde_json::json;
 use self::sender::{MAX_REPORTED, MessageSender, PublishCounts, PublishEnd};
 use self::source::Splitting;
 use super::amqp_common::{self, BrokerArgs};
-use super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment};
+use super::value_parsers::{duration, positive_duration};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::note;
+use crate::progress::{ProgressLine, ProgressReporter, RateMeter};
 use crate::settings::consumers::{ARGUMENTS, DECLARE, QUEUE_KINDS};
 use crate::settings::typed::{self, Typed};
-use crate::units::{self, DURATIONS, count_of, format_duration, thousands};
+use crate::supervisor::Supervisor;
+use crate::units::{self, count_of, in_seconds, thousands};
 
 const HELP: &str = "\
 Each line of standard input is a message, without its line end; empty lines are skipped. Each FILE is one message with \
@@ -154,15 +156,6 @@ fn timestamp(text: &str) -> Result<u64, String> {
     typed::seconds(text).ok_or_else(|| expected.to_owned())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    units::duration(text).ok_or_else(|| format!("expected: {DURATIONS}"))
-}
-
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    let found = units::duration(text).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| format!("expected: more than 0s, written as {DURATIONS}"))
-}
-
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     args.broker.apply(context);
     if args.whole && !args.files.is_empty() && args.files.iter().all(|file| file != "-") {
@@ -179,25 +172,25 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         builder = builder.exchange(Exchange::existing(exchange));
     }
     builder.check().map_err(amqp_common::failed)?;
-    let (signals, mut cancelled) = amqp_common::signals(1)?;
+    let supervisor = Supervisor::with_stop(context.quiet)?;
+    let stop = &supervisor.stop;
     let runtime = amqp_common::runtime(2)?;
     let started = Instant::now();
     let counts = Arc::new(PublishCounts::default());
     let ended = runtime.block_on(async {
         let client = tokio::select! {
             client = builder.start() => client.map_err(amqp_common::failed)?,
-            Some(()) = cancelled.recv() => return Ok(PublishEnd::Interrupted),
+            () = stop.cancelled() => return Ok(PublishEnd::Interrupted),
         };
         let inputs = source::read(&args.files, args.splitting())?;
         let progress = start_progress(&counts, context.quiet);
-        let end = MessageSender::new(args, client.publisher(), &counts).send_all(inputs, cancelled).await;
-        progress.end();
+        let end = MessageSender::new(args, client.publisher(), &counts).send_all(inputs, stop).await;
+        drop(progress);
         amqp_common::close(client).await;
         Ok::<_, Error>(end)
     });
     runtime.shutdown_background();
     let end = ended?;
-    signals.stop();
     let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
     let seconds = started.elapsed().as_secs_f64();
     if failed > MAX_REPORTED {
@@ -217,13 +210,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     };
     let outcome = if failed > 0 { outcome.and(Outcome::UserError) } else { outcome };
     context.output.summary(&value, outcome, |_| {
-        let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
-        let mut text = format!(
-            "{} published in {} ({}/s)",
-            count_of(published, "message"),
-            format_duration(seconds),
-            thousands(rate)
-        );
+        let took = in_seconds(published, seconds, thousands);
+        let mut text = format!("{} published {took}", count_of(published, "message"));
         if failed > 0 {
             text.push_str(&format!(", {} failed", thousands(failed)));
         }
@@ -291,14 +279,12 @@ fn start_progress(counts: &Arc<PublishCounts>, quiet: bool) -> ProgressReporter 
     let mut rate = RateMeter::default();
     ProgressReporter::start(quiet, move |_| {
         let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
-        let mut parts = vec![
-            Segment(9, format!("{} published", thousands(published))),
-            Segment(8, format!("{}/s", thousands(rate.rate(published) as u64))),
-            Segment(6, units::bytes(counts.bytes.load(Relaxed))),
-        ];
+        let mut line = ProgressLine::new(format!("{} published", thousands(published)));
+        line.push(8, format!("{}/s", thousands(rate.rate(published) as u64)));
+        line.push(6, units::bytes(counts.bytes.load(Relaxed)));
         if failed > 0 {
-            parts.push(Segment(7, format!("{} failed", thousands(failed))));
+            line.push(7, format!("{} failed", thousands(failed)));
         }
-        ProgressLine { segments: parts, bar: None }
+        line
     })
 }

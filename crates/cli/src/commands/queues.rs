@@ -9,7 +9,7 @@ use gristmill_amqp::{Client, Error as AmqpError, derived_queue_names};
 use serde::Serialize;
 use serde_json::json;
 
-use super::amqp_common::{self, BrokerArgs};
+use super::amqp_common::{self, BrokerArgs, unless_cancelled, with_client};
 use super::management::Management;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -90,21 +90,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     args.broker.apply(context);
     let settings = context.settings()?;
     let lookups = lookups(args, &settings)?;
-    let (signals, mut cancelled) = amqp_common::signals(1)?;
-    let runtime = amqp_common::runtime(1)?;
-    let found = runtime.block_on(async {
-        let look = async {
-            let client = amqp_common::builder(&settings.amqp, "gristmill queues").start().await?;
-            look_up(&client, &lookups).await
-        };
-        tokio::select! {
-            found = look => found.map(Some).map_err(amqp_common::failed),
-            Some(()) = cancelled.recv() => Ok(None),
-        }
-    });
-    runtime.shutdown_background();
-    signals.stop();
-    let Some(mut found) = found? else { return Ok(Outcome::Interrupted) };
+    let found = with_client(&settings, "gristmill queues", async |client, stop| {
+        unless_cancelled(stop, look_up(client, &lookups)).await
+    })?;
+    let Some(found) = found.flatten() else { return Ok(Outcome::Interrupted) };
+    let mut found = found.map_err(amqp_common::failed)?;
     let counted = count_returning(&settings, &mut found);
     context.output.print(&json!({"items": found, "next_cursor": null}), |output| table(output, &found))?;
     let missing = found.iter().any(|one| !one.exists);

@@ -21,7 +21,7 @@ use crate::context::{Context, open_or_create, store_options};
 use crate::error::{Error, Outcome};
 use crate::output::{note, path};
 use crate::settings::keys;
-use crate::signals::Listener;
+use crate::supervisor::with_progress;
 
 const HELP: &str = "\
 The first scan of a folder registers it as a root: the folder with everything below it.
@@ -208,14 +208,13 @@ pub(crate) fn scan_and_report(
     context: &Context,
 ) -> Result<Outcome, Error> {
     let control = Arc::new(ScanHandle::default());
-    let signals = Listener::start(1, {
-        let control = control.clone();
-        move || control.cancel()
-    })?;
-    let reporter = progress::show(&control, context.quiet);
-    let result = scan(store, roots, options, &control);
-    reporter.end();
-    signals.stop();
+    let cancelled = control.clone();
+    let result = with_progress(
+        context.quiet,
+        move || cancelled.cancel(),
+        progress::lines(&control),
+        || scan(store, roots, options, &control),
+    )?;
     let summary = result?;
     let outcome = match summary {
         ScanSummary { interrupted: true, .. } => Outcome::Interrupted,

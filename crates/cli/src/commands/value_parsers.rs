@@ -1,5 +1,7 @@
 //! Parsers of argument values that several commands accept: sizes and times.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::units::{self, DURATIONS, SIZE};
@@ -8,6 +10,15 @@ use crate::units::{self, DURATIONS, SIZE};
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let size = units::size(text).or_else(|| text.parse().ok());
     size.ok_or_else(|| format!("expected: {SIZE}, or a number of bytes"))
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    units::duration(text).ok_or_else(|| format!("expected: {DURATIONS}"))
+}
+
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
+    let found = units::duration(text).filter(|duration| !duration.is_zero());
+    found.ok_or_else(|| format!("expected: more than 0s, written as {DURATIONS}"))
 }
 
 /// Parses a date, a time, or a duration that means that long ago.

@@ -1,13 +1,11 @@
 //! `gristmill worker`: runs queued tasks.
 //!
-//! Owns the reaction to signals. `gristmill_jobs::Runner` claims and runs tasks.
+//! `gristmill_jobs::Runner` claims and runs tasks.
 
 mod scan_jobs;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::Scope;
 use std::time::Duration;
 
 use gristmill_jobs::{RunSummary, RunnerHandle, exec};
@@ -23,8 +21,8 @@ use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{note, path};
 use crate::settings::{Settings, keys};
-use crate::signals::Listener;
-use crate::units::{plural, show_duration, utc};
+use crate::supervisor::{FORCED_SHUTDOWN_TIMEOUT, Supervisor};
+use crate::units::{plural, utc};
 
 const HELP: &str = "\
 Runs tasks of the kind exec, which are commands. Tasks of other kinds wait for workers that you write; --once reports \
@@ -51,9 +49,6 @@ Examples:
   gristmill worker --once && echo 'no command is due'
   gristmill worker --once --json | jq .left";
 
-/// Time for running commands to end after the second signal.
-const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Interval at which progress is printed, if it has changed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -69,45 +64,21 @@ pub(crate) struct Args {
     queue: Vec<String>,
 }
 
-/// Events that the supervisor of a worker waits for.
-enum Event {
-    /// A signal asks to stop, or to stop faster.
-    Signal,
-    /// The worker has no due task left, or has failed. The result of stopping it tells which.
-    Ended,
-    Stopped(Result<RunSummary, gristmill_jobs::Error>),
-}
-
 pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     context.flags.add(&keys::QUEUES, "--queue", Some(&args.queue).filter(|queues| !queues.is_empty()));
     let settings = context.settings()?;
-    let (events, event) = mpsc::channel();
     // Before the first claim, so that every signal leads to an orderly end.
-    let signals = Listener::start(2, {
-        let events = events.clone();
-        // The receiver is gone when the worker has stopped.
-        move || drop(events.send(Event::Signal))
-    })?;
+    let supervisor = Supervisor::with_forced_stop(context.quiet)?;
     let store = open_or_create(&settings)?;
     let running = start(&store, &settings)?;
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
         note(&format!("worker {} serves queues {queues} of {}", running.worker(), path(store.path())));
     }
-    let supervisor = Supervisor { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
     let progress = !context.quiet && (context.verbose || io::stderr().is_terminal());
-    let (signal_count, summary) = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            match args.once {
-                true => drop(running.wait_no_due_tasks()),
-                false => drop(running.wait_ended(Duration::MAX)),
-            }
-            let _ = supervisor.events.send(Event::Ended);
-        });
-        supervisor.wait_stopped(scope, &event, progress)
-    });
-    signals.stop();
-    let summary = summary?;
+    let summary = run_until_stopped(&running, &supervisor, args.once, settings.worker.shutdown, progress)?;
+    let outcome = supervisor.outcome(args.once);
+    drop(supervisor);
     let mut value = to_object(&summary)?;
     let mut claims = ForeignClaims::default();
     if args.once {
@@ -120,74 +91,48 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         value.insert("left".to_owned(), json!(left));
     }
     context.output.summary(&value, Outcome::Done, |_| summary_text(&summary, &claims, &context.hints))?;
-    Ok(if signal_count > 1 || (signal_count > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
+    Ok(outcome)
 }
 
-struct Supervisor<'a> {
-    running: &'a RunnerHandle,
+/// Waits until a signal stops the worker, it has failed, or with `once` it has no due task left. Then stops it.
+fn run_until_stopped(
+    running: &RunnerHandle,
+    supervisor: &Supervisor,
+    once: bool,
     shutdown: Duration,
-    quiet: bool,
-    events: Sender<Event>,
-}
-
-impl Supervisor<'_> {
-    /// Waits until the worker has stopped, and stops it on signals. Returns the number of signals and the result.
-    fn wait_stopped<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        event: &Receiver<Event>,
-        progress: bool,
-    ) -> (u32, Result<RunSummary, gristmill_jobs::Error>) {
-        let mut signals = 0;
+    progress: bool,
+) -> Result<RunSummary, Error> {
+    let (end, force) = (supervisor.stop.child(), supervisor.force.child());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The result of stopping the worker tells whether it has failed.
+            match once {
+                true => drop(running.wait_no_due_tasks()),
+                false => drop(running.wait_ended(Duration::MAX)),
+            }
+            end.cancel();
+        });
+        scope.spawn(|| {
+            force.wait();
+            if supervisor.force.is_cancelled() {
+                supervisor.note_forced("commands are ended and their tasks");
+                // Of several deadlines, the shortest applies.
+                drop(running.stop(FORCED_SHUTDOWN_TIMEOUT));
+            }
+        });
         let mut last = Progress::default();
-        loop {
-            match event.recv_timeout(if progress { PROGRESS_INTERVAL } else { Duration::MAX }) {
-                Ok(Event::Signal) => {
-                    signals += 1;
-                    self.on_signal(scope, signals);
-                }
-                Ok(Event::Ended) if signals == 0 => self.stop(scope, self.shutdown),
-                // A signal has already stopped it.
-                Ok(Event::Ended) => {}
-                Ok(Event::Stopped(summary)) => return (signals, summary),
-                // The channel cannot be disconnected: `self` holds a sender.
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let now = Progress::of(self.running);
-                    if now != last {
-                        note(&now.text());
-                        last = now;
-                    }
-                }
+        while !end.wait_timeout(if progress { PROGRESS_INTERVAL } else { Duration::MAX }) {
+            let now = Progress::of(running);
+            if now != last {
+                note(&now.text());
+                last = now;
             }
         }
-    }
-
-    fn on_signal<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, signals: u32) {
-        let (limit, text) = match signals {
-            1 => {
-                let limit = show_duration(self.shutdown);
-                (self.shutdown, format!(
-                    "stopping: waiting up to {limit} for running tasks; interrupt again to stop within 1 s"
-                ))
-            }
-            _ => (
-                FORCED_SHUTDOWN_TIMEOUT,
-                "stopping now: running commands are ended and their tasks return to the queue; interrupt again to exit at \
-                 once"
-                    .to_owned(),
-            ),
-        };
-        if !self.quiet {
-            note(&text);
-        }
-        self.stop(scope, limit);
-    }
-
-    /// Stops the worker on another thread, so that signals are still received. Of several deadlines, the shortest
-    /// applies.
-    fn stop<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, limit: Duration) {
-        scope.spawn(move || drop(self.events.send(Event::Stopped(self.running.stop(limit)))));
-    }
+        supervisor.note_stopping(shutdown, "tasks");
+        let summary = running.stop(shutdown);
+        force.cancel();
+        Ok(summary?)
+    })
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::super::amqp_common::BrokerArgs;
+use super::super::value_parsers::positive_duration;
 use super::drain::DEFAULT_DRAIN_TIMEOUT;
 use crate::context::Context;
 use crate::error::Error;
 use crate::settings::consumers::{self, Consumer, ConsumerFlags, ConsumerOption, Declared};
 use crate::settings::{Raw, Settings, keys};
-use crate::units::{self, DURATIONS};
 
 const HELP: &str = "\
 With an action (--exec, --http, --enqueue or --into), run one consumer of QUEUE as the flags describe. Without an \
@@ -165,12 +165,9 @@ impl Args {
     pub(super) fn limits(&self) -> Result<RunLimits, Error> {
         let read = |flag: &str, text: &Option<String>| {
             let Some(text) = text else { return Ok(None) };
-            let limit = units::duration(text).filter(|limit| !limit.is_zero());
-            limit.map(Some).ok_or_else(|| {
-                Error::Setting(format!(
-                    "{flag} is {text:?}, which is not allowed\n\nexpected: more than 0s, written as {DURATIONS}"
-                ))
-            })
+            positive_duration(text)
+                .map(Some)
+                .map_err(|expected| Error::Setting(format!("{flag} is {text:?}, which is not allowed\n\n{expected}")))
         };
         let timeout = read("--drain-timeout", &self.drain_timeout)?.unwrap_or(DEFAULT_DRAIN_TIMEOUT);
         Ok(RunLimits { drain: self.drain.then_some(timeout), limit: read("--for", &self.limit)? })

@@ -11,9 +11,9 @@ use gristmill_amqp::stats::ConsumerStats;
 use gristmill_amqp::{Client, ClientStats, Error as AmqpError, derived_queue_names};
 use tokio::time::{Instant, timeout};
 
+use super::end::poll_ticks;
 use super::returning_counter::ReturningCounter;
 use super::streams::StreamEnds;
-use super::supervisor::poll_ticks;
 use crate::units::{count_of, show_duration, thousands};
 
 /// Queues count as drained after nothing has happened for this long.

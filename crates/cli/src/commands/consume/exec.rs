@@ -14,9 +14,8 @@ use std::time::Duration;
 use gristmill_amqp::Delivery;
 use gristmill_jobs::ProcessGroups;
 use gristmill_jobs::exec::{CommandEnd, CommandError, CommandRun, ExitClass, OutputLimit};
-use gristmill_pool::{TaskError, TaskResult};
+use gristmill_pool::{CancelToken, TaskError, TaskResult};
 use tokio::process::Command;
-use tokio::sync::watch;
 
 use super::metadata::{FieldLimits, MessageField, message_fields, normalize_name, trace_headers};
 use crate::commands::environment::{HEADER_PREFIX, withheld};
@@ -38,8 +37,8 @@ const BATCH_VARIABLE: &str = "GRISTMILL_BATCH";
 pub(super) struct Exec {
     command: Vec<String>,
     timeout: Option<Duration>,
-    /// True once running commands must end at once.
-    cancel: watch::Receiver<bool>,
+    /// Cancelled when running commands must end at once.
+    abort: CancelToken,
     /// Names of variables that commands do not inherit.
     withheld: Vec<OsString>,
     /// Records running commands, so that a later run can kill orphans.
@@ -50,11 +49,11 @@ impl Exec {
     pub(super) fn new(
         command: Vec<String>,
         timeout: Option<Duration>,
-        cancel: watch::Receiver<bool>,
+        abort: CancelToken,
         groups: ProcessGroups,
     ) -> Arc<Self> {
         groups.kill_orphans(None);
-        Arc::new(Exec { command, timeout, cancel, withheld: withheld(), groups })
+        Arc::new(Exec { command, timeout, abort, withheld: withheld(), groups })
     }
 
     /// Kills the commands of killed consumers if one of these messages was delivered before.
@@ -92,7 +91,7 @@ impl Exec {
         command.envs(variables);
         let grace = |end| if end == CommandEnd::TimedOut { TERMINATE_TIMEOUT } else { TERMINATE_TIMEOUT / 4 };
         let run = CommandRun::new(command, OutputLimit::last(MAX_TAIL_BYTES)).stdin(Some(input)).timeout(self.timeout);
-        let run = run.run(&self.groups, "a message", until_cancelled(self.cancel.clone()), grace);
+        let run = run.run(&self.groups, "a message", self.abort.cancelled(), grace);
         let output = run.await.map_err(|error| command_error(program, error))?;
         let status = match output.end {
             CommandEnd::Exited(status) => status,
@@ -156,12 +155,6 @@ pub(super) fn check_program(words: &[String]) -> Result<(), Error> {
         false => "check that it is executable and on the PATH",
     };
     Err(Error::Setting(format!("--exec: no program {program:?}; {hint}")))
-}
-
-async fn until_cancelled(mut cancel: watch::Receiver<bool>) {
-    if cancel.wait_for(|is_cancelled| *is_cancelled).await.is_err() {
-        std::future::pending::<()>().await;
-    }
 }
 
 /// Returns the variables of a message. Omits values with a NUL, and headers whose variable is already set.

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gristmill_jsonl::{AppendResult, Error as SinkError, FileIdentity, RejectedObject, Sink, WithId};
-use gristmill_pool::TaskError;
+use gristmill_pool::{CancelToken, TaskError};
 use gristmill_store::{Error as StoreError, Store};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
 
+use crate::commands::amqp_common::unless_cancelled;
 use crate::context::open_or_create;
 use crate::error::Error;
 use crate::output::path;
@@ -25,7 +25,7 @@ const OPEN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) async fn open_store(
     settings: &Settings,
     limit: Option<Duration>,
-    signals: &mut UnboundedReceiver<()>,
+    stop: &CancelToken,
 ) -> Result<Option<Store>, Error> {
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let settings = Arc::new(settings.clone());
@@ -33,10 +33,7 @@ pub(super) async fn open_store(
     loop {
         let opening = Arc::clone(&settings);
         let opening = tokio::task::spawn_blocking(move || open_or_create(&opening));
-        let opened = tokio::select! {
-            opened = opening => opened,
-            Some(()) = signals.recv() => return Ok(None),
-        };
+        let Some(opened) = unless_cancelled(stop, opening).await else { return Ok(None) };
         let error = match opened {
             Ok(Err(error @ Error::Store(StoreError::Busy(_)))) => error,
             Ok(opened) => return opened.map(Some),
@@ -49,7 +46,7 @@ pub(super) async fn open_store(
             tracing::warn!("{error}. Consuming starts once the database can be opened");
             is_reported = true;
         }
-        if let Ok(Some(())) = timeout(OPEN_RETRY_INTERVAL, signals.recv()).await {
+        if timeout(OPEN_RETRY_INTERVAL, stop.cancelled()).await.is_ok() {
             return Ok(None);
         }
     }

@@ -1,25 +1,25 @@
 //! Progress line and final summary of consumers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gristmill_amqp::{ClientStats, stats::StatsHandle};
 use serde_json::{Value, json};
 
-use super::super::progress::{ProgressLine, ProgressReporter, Segment};
 use super::super::to_object;
 use crate::error::Error;
 use crate::output::{Output, truncate};
-use crate::units::{count_of, format_duration, thousands};
+use crate::progress::{ProgressLine, ProgressReporter, RateMeter};
+use crate::units::{count_of, in_seconds, thousands};
 
 /// Characters of the reason of a pause in the progress line.
 const MAX_REASON_CHARS: usize = 60;
 
 pub(super) fn start_progress(handle: StatsHandle, quiet: bool) -> ProgressReporter {
-    let mut rate = MessageRate::default();
+    let mut rate = RateMeter::recent();
     ProgressReporter::start(quiet, move |_| {
         let stats = handle.stats();
         let sum = Totals::of(&stats);
-        progress_line(&sum, rate.update(sum.acknowledged), &describe_state(&stats))
+        progress_line(&sum, rate.rate(sum.acknowledged).round() as u64, &describe_state(&stats))
     })
 }
 
@@ -70,43 +70,24 @@ fn describe_state(stats: &ClientStats) -> String {
 }
 
 fn progress_line(sum: &Totals, rate: u64, state: &str) -> ProgressLine {
-    let mut parts = vec![
-        Segment(9, state.to_owned()),
-        Segment(8, format!("{}/s", thousands(rate))),
-        Segment(7, format!("{} acknowledged", thousands(sum.acknowledged))),
-        Segment(5, format!("{} in flight", thousands(sum.in_flight))),
-    ];
-    parts.extend(sum.lag.map(|lag| Segment(6, format!("{} waiting", thousands(lag)))));
-    for (count, what, weight) in [
+    let mut line = ProgressLine::new(state);
+    line.push(8, format!("{}/s", thousands(rate)));
+    line.push(7, format!("{} acknowledged", thousands(sum.acknowledged)));
+    line.push(5, format!("{} in flight", thousands(sum.in_flight)));
+    if let Some(lag) = sum.lag {
+        line.push(6, format!("{} waiting", thousands(lag)));
+    }
+    for (count, what, importance) in [
         (sum.postponed, "postponed", 5),
         (sum.retried, "retried", 3),
         (sum.dead_lettered, "dead-lettered", 4),
         (sum.skipped, "skipped", 2),
     ] {
         if count > 0 {
-            parts.push(Segment(weight, format!("{} {what}", thousands(count))));
+            line.push(importance, format!("{} {what}", thousands(count)));
         }
     }
-    ProgressLine { segments: parts, bar: None }
-}
-
-/// Messages per second, updated every second.
-#[derive(Default)]
-struct MessageRate {
-    since: Option<(Instant, u64)>,
-    last: u64,
-}
-
-impl MessageRate {
-    fn update(&mut self, count: u64) -> u64 {
-        let (begun, before) = *self.since.get_or_insert((Instant::now(), count));
-        let seconds = begun.elapsed().as_secs_f64();
-        if seconds >= 1.0 {
-            self.last = (count.saturating_sub(before) as f64 / seconds).round() as u64;
-            self.since = Some((Instant::now(), count));
-        }
-        self.last
-    }
+    line
 }
 
 pub(super) fn summary_json(stats: &ClientStats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
@@ -138,13 +119,11 @@ pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Outp
     let headers = ["CONSUMER", "QUEUE", "RECEIVED", "HANDLED", "RETRIED", "DEAD", "SKIPPED", "P50", "P99"];
     let sum = Totals::of(stats);
     let seconds = elapsed.as_secs_f64();
-    let rate = if seconds > 0.0 { (sum.handled as f64 / seconds) as u64 } else { 0 };
     let mut text = output.table(&headers, &rows);
     text.push_str(&format!(
-        "{} done in {} ({}/s)",
+        "{} done {}",
         count_of(sum.handled, "message"),
-        format_duration(seconds),
-        thousands(rate)
+        in_seconds(sum.handled, seconds, thousands)
     ));
     if sum.postponed > 0 {
         let count = thousands(sum.postponed);

@@ -5,49 +5,42 @@ use std::time::Duration;
 
 use gristmill_jsonl::import::handle::{ImportHandle, ImportPhase, ImportProgress};
 
-use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
-use crate::units::{bytes, count_of, format_seconds, thousands};
+use crate::progress::{ProgressLine, RateMeter, percent};
+use crate::units::{count_of, format_seconds, thousands};
 
-pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
+/// Returns the function that describes a running import.
+pub(super) fn lines(control: &Arc<ImportHandle>) -> impl FnMut(Duration) -> ProgressLine + Send + 'static {
     let control = control.clone();
     let mut rate_meter = RateMeter::default();
-    ProgressReporter::start(quiet, move |elapsed| {
-        line(&control.progress(), elapsed, &mut rate_meter, control.is_cancelled())
-    })
+    move |elapsed| line(&control.progress(), elapsed, &mut rate_meter, control.is_cancelled())
 }
 
 fn line(progress: &ImportProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> ProgressLine {
     let ImportProgress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
     let knows_end = size > 0 && !stopping && matches!(phase, ImportPhase::Loading | ImportPhase::Indexing);
-    let mut segments = vec![Segment(
-        9,
-        match phase {
-            _ if stopping => "stopping: rolling back incomplete files".to_owned(),
-            ImportPhase::Starting => "finding files".to_owned(),
-            ImportPhase::Loading if size > 0 => format!("loading {:>3} %", percent(bytes_read, size)),
-            ImportPhase::Loading => "loading".to_owned(),
-            ImportPhase::Indexing => "creating indexes".to_owned(),
-            ImportPhase::Finishing => "finishing".to_owned(),
-        },
-    )];
+    let mut line = match phase {
+        _ if stopping => ProgressLine::new("stopping: rolling back incomplete files"),
+        ImportPhase::Starting => ProgressLine::new("finding files"),
+        ImportPhase::Loading if size > 0 => ProgressLine::new(format!("loading {:>3} %", percent(bytes_read, size))),
+        ImportPhase::Loading => ProgressLine::new("loading"),
+        ImportPhase::Indexing => ProgressLine::new("creating indexes"),
+        ImportPhase::Finishing => ProgressLine::new("finishing"),
+    };
+    line.bar = knows_end.then(|| percent(bytes_read, size));
     if phase != ImportPhase::Starting {
-        let rate = rate_meter.rate(bytes_read);
-        segments.push(Segment(3, format!("{} of {}", thousands(files_done), count_of(files, "file"))));
+        line.push(3, format!("{} of {}", thousands(files_done), count_of(files, "file")));
         // Standard input has no size.
-        let read = if size > 0 { format!("{} of {}", bytes(bytes_read), bytes(size)) } else { bytes(bytes_read) };
-        segments.push(Segment(7, read));
-        segments.push(Segment(6, format!("{}/s", bytes(rate as u64))));
-        segments.push(Segment(4, count_of(rows, "row")));
-        if rate > 0.0 && knows_end {
-            let left = size.saturating_sub(bytes_read) as f64 / rate;
-            segments.push(Segment(8, format!("{} left", format_seconds(left as u64))));
+        let rate = line.push_bytes(bytes_read, Some(size).filter(|size| *size > 0), rate_meter);
+        line.push(4, count_of(rows, "row"));
+        if knows_end {
+            line.push_time_left(size.saturating_sub(bytes_read), rate);
         }
     }
     if rejected > 0 {
-        segments.push(Segment(5, format!("{} rejected", thousands(rejected))));
+        line.push(5, format!("{} rejected", thousands(rejected)));
     }
-    segments.push(Segment(2, format_seconds(elapsed.as_secs())));
-    ProgressLine { segments, bar: knows_end.then(|| percent(bytes_read, size)) }
+    line.push(2, format_seconds(elapsed.as_secs()));
+    line
 }
 
 #[cfg(test)]

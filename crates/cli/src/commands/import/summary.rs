@@ -6,7 +6,7 @@ use gristmill_jsonl::import::options::Target;
 use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
 use crate::output::{Output, path, sanitize};
-use crate::units::{bytes, count_of, format_duration, thousands};
+use crate::units::{bytes, count_of, in_seconds, thousands};
 
 pub(super) struct ImportSummaryView<'a> {
     pub(super) summary: &'a ImportSummary,
@@ -99,7 +99,6 @@ impl ImportSummaryView<'_> {
     fn last_line(&self) -> String {
         let ImportSummary { rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, .. } =
             self.summary;
-        let rate = if *seconds > 0.0 { (*size as f64 / seconds) as u64 } else { 0 };
         let is_table = |file: &&FileSummary| {
             matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Checked)
                 && (*self.target == Target::ValidateOnly || !file.columns.is_empty())
@@ -110,12 +109,11 @@ impl ImportSummaryView<'_> {
         }
         let tables = tables.len() as u64;
         let done = format!(
-            "{}, {} from {} in {} ({}/s)",
+            "{}, {} from {} {}",
             count_of(tables, if *self.target == Target::ValidateOnly { "file" } else { "table" }),
             count_of(*rows, "row"),
             bytes(*size),
-            format_duration(*seconds),
-            bytes(rate)
+            in_seconds(*size, *seconds, bytes)
         );
         let done = if tables == 0 && *rows == 0 { "nothing".to_owned() } else { done };
         let Target::Database(database) = self.target else {

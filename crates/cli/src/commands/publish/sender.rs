@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gristmill_amqp::{Error as AmqpError, Publisher};
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+use gristmill_pool::CancelToken;
+use tokio::sync::mpsc::Receiver;
 
 use super::Args;
 use super::source::{Input, MessageOrigin};
@@ -47,12 +48,8 @@ impl<'a> MessageSender<'a> {
         MessageSender { args, publisher, counts, in_flight: VecDeque::new(), is_unconfirmed: false }
     }
 
-    /// Sends all messages until cancelled, then waits for those in flight.
-    pub(super) async fn send_all(
-        &mut self,
-        mut inputs: Receiver<Input>,
-        mut cancelled: UnboundedReceiver<()>,
-    ) -> PublishEnd {
+    /// Sends all messages until stopped, then waits for those in flight.
+    pub(super) async fn send_all(&mut self, mut inputs: Receiver<Input>, stop: &CancelToken) -> PublishEnd {
         let capacity = usize::try_from(self.args.max_in_flight).unwrap_or(1) * 2;
         let end = loop {
             if self.is_unconfirmed {
@@ -62,13 +59,13 @@ impl<'a> MessageSender<'a> {
             let is_full = self.in_flight.len() >= capacity;
             tokio::select! {
                 biased;
-                Some(()) = cancelled.recv() => break PublishEnd::Interrupted,
+                () = stop.cancelled() => break PublishEnd::Interrupted,
                 settled = self.next_confirmation(), if !self.in_flight.is_empty() => self.settle(settled),
                 input = inputs.recv(), if !is_full => match input {
                     None => break PublishEnd::All,
                     Some(Input::Invalid(origin, why)) => self.report(&origin, &why),
                     Some(Input::Message(origin, body)) => {
-                        if !self.send(origin, body, &mut cancelled).await {
+                        if !self.send(origin, body, stop).await {
                             break PublishEnd::Interrupted;
                         }
                     }
@@ -82,12 +79,12 @@ impl<'a> MessageSender<'a> {
         if self.is_unconfirmed { PublishEnd::Unconfirmed } else { end }
     }
 
-    /// Sends a message as soon as there is capacity. Returns false if cancelled before.
-    async fn send(&mut self, origin: MessageOrigin, body: Vec<u8>, cancelled: &mut UnboundedReceiver<()>) -> bool {
+    /// Sends a message as soon as there is capacity. Returns false if stopped before.
+    async fn send(&mut self, origin: MessageOrigin, body: Vec<u8>, stop: &CancelToken) -> bool {
         let size = body.len() as u64;
         let begun = tokio::select! {
             begun = self.publisher.send(self.args.message(body)) => begun,
-            Some(()) = cancelled.recv() => return false,
+            () = stop.cancelled() => return false,
         };
         match begun {
             Ok(confirmed) => self.in_flight.push_back((origin, size, Box::pin(confirmed))),

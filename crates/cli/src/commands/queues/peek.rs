@@ -3,7 +3,7 @@
 use gristmill_amqp::Delivery;
 use serde_json::{Value, json};
 
-use super::super::amqp_common::{self, BrokerArgs};
+use super::super::amqp_common::{BrokerArgs, unless_cancelled, with_client};
 use super::failed;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -41,24 +41,12 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     args.broker.apply(context);
     let settings = context.settings()?;
-    let (signals, mut cancelled) = amqp_common::signals(1)?;
-    let runtime = amqp_common::runtime(1)?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let found = runtime.block_on(async {
-        let peek = async {
-            let client = amqp_common::builder(&settings.amqp, "gristmill queues peek").start().await?;
-            let found = client.peek(&args.queue, limit).await;
-            amqp_common::close(client).await;
-            found
-        };
-        tokio::select! {
-            found = peek => found.map(Some).map_err(failed),
-            Some(()) = cancelled.recv() => Ok(None),
-        }
-    });
-    runtime.shutdown_background();
-    signals.stop();
-    let Some(found) = found? else { return Ok(Outcome::Interrupted) };
+    let found = with_client(&settings, "gristmill queues peek", async |client, stop| {
+        unless_cancelled(stop, client.peek(&args.queue, limit)).await
+    })?;
+    let Some(found) = found.flatten() else { return Ok(Outcome::Interrupted) };
+    let found = found.map_err(failed)?;
     let items: Vec<Value> = found.iter().map(message_json).collect();
     let text = |output: &Output| match found.is_empty() {
         true => format!("no ready messages in {}", args.queue),

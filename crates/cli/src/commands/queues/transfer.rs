@@ -3,7 +3,7 @@
 use gristmill_amqp::{Error as AmqpError, Transfer, Transferred};
 use serde_json::json;
 
-use super::super::amqp_common::{self, BrokerArgs};
+use super::super::amqp_common::{BrokerArgs, with_client};
 use super::super::to_object;
 use super::failed;
 use super::filter::{self, Condition};
@@ -81,24 +81,10 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     if args.dry_run {
         transfer = transfer.dry_run();
     }
-    let (signals, mut cancelled) = amqp_common::signals(1)?;
-    let runtime = amqp_common::runtime(2)?;
-    let ended = runtime.block_on(async {
-        let start = amqp_common::builder(&settings.amqp, "gristmill queues move").start();
-        let client = tokio::select! {
-            client = start => client.map_err(amqp_common::failed)?,
-            Some(()) = cancelled.recv() => return Ok(None),
-        };
-        let cancelled = async {
-            cancelled.recv().await;
-        };
-        let ended = client.transfer(&transfer, cancelled).await;
-        amqp_common::close(client).await;
-        Ok::<_, Error>(Some(ended))
-    });
-    runtime.shutdown_background();
-    signals.stop();
-    let Some((progress, result)) = ended? else { return Ok(Outcome::Interrupted) };
+    let ended = with_client(&settings, "gristmill queues move", async |client, stop| {
+        client.transfer(&transfer, stop.cancelled()).await
+    })?;
+    let Some((progress, result)) = ended else { return Ok(Outcome::Interrupted) };
     let outcome = match result {
         Ok(()) => outcome(args, &progress),
         // No message was examined.

@@ -5,26 +5,22 @@ use std::time::Duration;
 
 use gristmill_dedup::{ScanHandle, ScanPhase, ScanProgress};
 
-use super::super::progress::{ProgressLine, ProgressReporter, RateMeter, Segment, percent};
+use crate::progress::{ProgressLine, RateMeter, percent};
 use crate::units::{bytes, count_of, format_seconds, thousands};
 
-pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> ProgressReporter {
+/// Returns the function that describes a running scan.
+pub(super) fn lines(control: &Arc<ScanHandle>) -> impl FnMut(Duration) -> ProgressLine + Send + 'static {
     let control = control.clone();
     let mut rate_meter = RateMeter::default();
     let mut phase = ScanPhase::Starting;
-    ProgressReporter::start(quiet, move |elapsed| {
+    move |elapsed| {
         let progress = control.progress();
         if phase != progress.phase {
             phase = progress.phase;
             tracing::info!("{}", name(phase));
         }
         line(&progress, elapsed, &mut rate_meter, control.is_cancelled())
-    })
-}
-
-fn line(progress: &ScanProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> ProgressLine {
-    let bar = (is_reading(progress.phase) && !stopping).then(|| percent_read(progress));
-    ProgressLine { segments: segments(progress, elapsed, rate_meter, stopping), bar }
+    }
 }
 
 fn percent_read(progress: &ScanProgress) -> u64 {
@@ -44,49 +40,44 @@ fn is_reading(phase: ScanPhase) -> bool {
     matches!(phase, ScanPhase::Samples | ScanPhase::Contents)
 }
 
-fn segments(progress: &ScanProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> Vec<Segment> {
-    let mut segments = Vec::new();
+fn line(progress: &ScanProgress, elapsed: Duration, rate_meter: &mut RateMeter, stopping: bool) -> ProgressLine {
     let phase = progress.phase;
-    if stopping {
-        segments.push(Segment(9, "stopping: saving what was found".to_owned()));
-    } else if is_reading(phase) {
-        segments.push(Segment(9, format!("reading {:>3} %", percent_read(progress))));
-    } else {
-        segments.push(Segment(9, name(phase).to_owned()));
-    }
+    let mut line = match phase {
+        _ if stopping => ProgressLine::new("stopping: saving what was found"),
+        _ if is_reading(phase) => ProgressLine::new(format!("reading {:>3} %", percent_read(progress))),
+        _ => ProgressLine::new(name(phase)),
+    };
+    line.bar = (is_reading(phase) && !stopping).then(|| percent_read(progress));
     match phase {
         ScanPhase::Starting | ScanPhase::Walking => {
-            segments.push(Segment(6, count_of(progress.folders, "folder")));
-            segments.push(Segment(8, count_of(progress.files, "file")));
-            segments.push(Segment(7, bytes(progress.bytes)));
+            line.push(6, count_of(progress.folders, "folder"));
+            line.push(8, count_of(progress.files, "file"));
+            line.push(7, bytes(progress.bytes));
             // Some scans hash files while they walk.
             if progress.bytes_read > 0 {
-                segments.push(Segment(3, format!("{} read", bytes(progress.bytes_read))));
+                line.push(3, format!("{} read", bytes(progress.bytes_read)));
             }
         }
-        ScanPhase::Planning => segments.push(Segment(8, count_of(progress.files, "file"))),
+        ScanPhase::Planning => line.push(8, count_of(progress.files, "file")),
         ScanPhase::Samples | ScanPhase::Contents => {
-            let rate = rate_meter.rate(progress.bytes_read);
-            let left = progress.bytes_to_read.saturating_sub(progress.bytes_read);
-            segments
-                .push(Segment(3, format!("{} of {}", thousands(progress.read), count_of(progress.to_read, "file"))));
-            segments.push(Segment(7, format!("{} of {}", bytes(progress.bytes_read), bytes(progress.bytes_to_read))));
-            segments.push(Segment(6, format!("{}/s", bytes(rate as u64))));
-            if rate > 0.0 && !stopping {
-                segments.push(Segment(8, format!("{} left", format_seconds((left as f64 / rate) as u64))));
+            let ScanProgress { bytes_read, bytes_to_read, .. } = *progress;
+            line.push(3, format!("{} of {}", thousands(progress.read), count_of(progress.to_read, "file")));
+            let rate = line.push_bytes(bytes_read, Some(bytes_to_read), rate_meter);
+            if !stopping {
+                line.push_time_left(bytes_to_read.saturating_sub(bytes_read), rate);
             }
         }
         ScanPhase::Finishing => {}
     }
     if progress.errors > 0 {
-        segments.push(Segment(5, format!("{} unreadable", thousands(progress.errors))));
+        line.push(5, format!("{} unreadable", thousands(progress.errors)));
     }
     if !matches!(phase, ScanPhase::Planning | ScanPhase::Finishing) {
-        segments.push(Segment(1, format!("{} of {} workers busy", progress.busy, progress.workers)));
+        line.push(1, format!("{} of {} workers busy", progress.busy, progress.workers));
     }
     // The elapsed time matters more while the end is not known.
-    segments.push(Segment(if is_reading(phase) { 2 } else { 4 }, format_seconds(elapsed.as_secs())));
-    segments
+    line.push(if is_reading(phase) { 2 } else { 4 }, format_seconds(elapsed.as_secs()));
+    line
 }
 
 #[cfg(test)]

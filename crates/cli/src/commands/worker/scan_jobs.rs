@@ -18,8 +18,8 @@ use serde::Deserialize;
 
 use crate::settings::Scan;
 
-/// Interval at which cancellation is checked and progress is stored.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval at which progress is stored.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Payload of a job. A missing field and null are equal. Other fields, such as batch sizes, are ignored.
 #[derive(Default, Deserialize)]
@@ -52,10 +52,9 @@ pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<
     let summary = std::thread::scope(|scope| {
         let scan = scope.spawn(|| scan(call.store(), &roots, &options, &control));
         while !scan.is_finished() {
-            if control.is_cancelled() {
-                std::thread::park_timeout(POLL_INTERVAL);
-            } else if call.wait_cancelled(POLL_INTERVAL) {
+            if call.wait_cancelled(PROGRESS_INTERVAL) {
                 control.cancel();
+                break;
             }
             let progress = control.progress();
             let part = progress.bytes_read as f64 / progress.bytes_to_read.max(1) as f64;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use gristmill_amqp::stats::StatsHandle;
 use gristmill_amqp::{Client, ClientStats, Error as AmqpError};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::watch;
+use gristmill_pool::CancelToken;
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use super::drain;
@@ -13,13 +11,10 @@ use super::returning_counter::ReturningCounter;
 use crate::commands::amqp_common;
 use crate::error::Error;
 use crate::output::note;
-use crate::units::show_duration;
+use crate::supervisor::{FORCED_SHUTDOWN_TIMEOUT, Supervisor};
 
 /// Interval of the checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Time until exit after the second signal, or after a failed check.
-const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn poll_ticks() -> Interval {
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
@@ -27,11 +22,10 @@ pub(super) fn poll_ticks() -> Interval {
     ticks
 }
 
-pub(super) struct Supervisor {
-    pub(super) stats: StatsHandle,
-    pub(super) signals: UnboundedReceiver<()>,
-    /// Set to true when running actions must end at once.
-    pub(super) cancel: watch::Sender<bool>,
+pub(super) struct Consuming<'a> {
+    pub(super) supervisor: &'a Supervisor,
+    /// Cancelled when running actions must end at once: by the second signal, or here.
+    pub(super) abort: CancelToken,
     pub(super) quiet: bool,
     pub(super) shutdown: Duration,
     pub(super) limit: Option<Duration>,
@@ -41,7 +35,6 @@ pub(super) struct Supervisor {
     pub(super) rejects_when_full: bool,
     /// Messages that are left, and the reason, if consuming ended because of that.
     pub(super) unfinished: Option<String>,
-    pub(super) signal_count: u32,
     /// Consuming stops when one of these fails.
     pub(super) checks: Vec<Check>,
     /// Error of the check that failed.
@@ -51,7 +44,7 @@ pub(super) struct Supervisor {
 /// Fails if consuming cannot continue: a database was deleted, moved or replaced, or a writer thread has ended.
 pub(super) type Check = Box<dyn Fn() -> Result<(), Error> + Send>;
 
-impl Supervisor {
+impl Consuming<'_> {
     /// Waits until consuming ends, then shuts the client down.
     pub(super) async fn until_stopped(&mut self, client: Client) -> Result<ClientStats, AmqpError> {
         let drain = self.drain.take();
@@ -77,10 +70,7 @@ impl Supervisor {
         let mut drained = std::pin::pin!(drained);
         loop {
             tokio::select! {
-                Some(()) = self.signals.recv() => {
-                    self.signal_count += 1;
-                    return Ok(());
-                }
+                () = self.supervisor.stop.cancelled() => return Ok(()),
                 () = async { sleep_until(deadline.unwrap_or_else(Instant::now)).await }, if deadline.is_some() => return Ok(()),
                 end = &mut drained => {
                     let end = end?;
@@ -107,7 +97,7 @@ impl Supervisor {
         let failure = self.checks.iter().find_map(|check| check().err());
         self.failure = failure.or_else(|| client.check_running().err().map(amqp_common::failed));
         if self.failure.is_some() {
-            let _ = self.cancel.send(true);
+            self.abort.cancel();
             self.shutdown = FORCED_SHUTDOWN_TIMEOUT;
         }
         self.failure.is_some()
@@ -127,30 +117,18 @@ impl Supervisor {
         }
     }
 
-    async fn stop(&mut self, client: Client) -> ClientStats {
-        let limit = show_duration(self.shutdown);
-        if self.signal_count > 0 && !self.quiet {
-            note(&format!("stopping: waiting up to {limit} for running actions; interrupt again to stop within 1 s"));
-        }
-        let mut shutdown = std::pin::pin!(client.shutdown(self.shutdown));
-        let mut forced_deadline = None;
-        loop {
-            tokio::select! {
-                stats = &mut shutdown => return stats,
-                Some(()) = self.signals.recv() => {
-                    self.signal_count += 1;
-                    let _ = self.cancel.send(true);
-                    forced_deadline.get_or_insert(Instant::now() + FORCED_SHUTDOWN_TIMEOUT);
-                    if !self.quiet {
-                        note(
-                            "stopping now: running actions are cancelled and their messages return to the queue; \
-                             interrupt again to exit at once",
-                        );
-                    }
-                }
-                // The broker redelivers unacknowledged messages after the connection is closed.
-                () = async { sleep_until(forced_deadline.unwrap_or_else(Instant::now)).await }, if forced_deadline.is_some() => return self.stats.stats(),
-            }
+    async fn stop(&self, client: Client) -> ClientStats {
+        self.supervisor.note_stopping(self.shutdown, "actions");
+        let stats = client.stats_handle();
+        let forced = async {
+            self.supervisor.force.cancelled().await;
+            self.supervisor.note_forced("actions are cancelled and their messages");
+            tokio::time::sleep(FORCED_SHUTDOWN_TIMEOUT).await;
+        };
+        tokio::select! {
+            stats = client.shutdown(self.shutdown) => stats,
+            // The broker redelivers unacknowledged messages after the connection is closed.
+            () = forced => stats.stats(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::output::note;
+use crate::units::{bytes, format_seconds};
 
 /// Interval at which the line is redrawn on a terminal.
 const DRAW_INTERVAL: Duration = Duration::from_millis(100);
@@ -20,21 +21,19 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const WIDE_BAR_CELLS: usize = 24;
 const NARROW_BAR_CELLS: usize = 10;
 
-pub(super) struct ProgressLine {
-    pub(super) segments: Vec<Segment>,
+pub(crate) struct ProgressLine {
+    /// Parts of the line with their importance, 0 to 9. On a narrow terminal, the least important are dropped first.
+    segments: Vec<(u8, String)>,
     /// Progress in percent, if it is known.
-    pub(super) bar: Option<u64>,
+    pub(crate) bar: Option<u64>,
 }
 
-/// A part of the line with its importance, 0 to 9. On a narrow terminal, the least important parts are dropped first.
-pub(super) struct Segment(pub(super) u8, pub(super) String);
-
-/// Thread that shows progress until it is ended.
+/// Thread that shows progress until this is dropped, which clears the line.
 pub(crate) struct ProgressReporter(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl ProgressReporter {
     /// Starts to show progress, unless `quiet`. `current` returns the line for the time since the start.
-    pub(super) fn start(quiet: bool, current: impl FnMut(Duration) -> ProgressLine + Send + 'static) -> Self {
+    pub(crate) fn start(quiet: bool, current: impl FnMut(Duration) -> ProgressLine + Send + 'static) -> Self {
         if quiet {
             return ProgressReporter(None);
         }
@@ -44,10 +43,11 @@ impl ProgressReporter {
         let thread = thread.spawn(move || show(current, &ended)).ok();
         ProgressReporter(thread.map(|thread| (end, thread)))
     }
+}
 
-    /// Stops the thread, which clears the line.
-    pub(crate) fn end(self) {
-        if let Some((end, thread)) = self.0 {
+impl Drop for ProgressReporter {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.0.take() {
             drop(end);
             drop(thread.join());
         }
@@ -78,24 +78,59 @@ fn show(mut current: impl FnMut(Duration) -> ProgressLine, ended: &Receiver<()>)
     }
 }
 
-/// Measures the rate at which bytes are processed.
+/// Measures a rate per second.
 #[derive(Default)]
-pub(super) struct RateMeter {
+pub(crate) struct RateMeter {
     since: Option<(Instant, u64)>,
+    last: f64,
+    is_recent: bool,
 }
 
 impl RateMeter {
-    /// Returns bytes per second since the first call, or 0 in the first 0.2 s.
-    pub(super) fn rate(&mut self, bytes: u64) -> f64 {
-        let (begun, before) = *self.since.get_or_insert((Instant::now(), bytes));
+    /// Measures the rate of the last second instead of the rate since the first call.
+    pub(crate) fn recent() -> Self {
+        RateMeter { is_recent: true, ..RateMeter::default() }
+    }
+
+    /// Returns the rate at which `count` grows; 0 until enough time has passed to measure it.
+    pub(crate) fn rate(&mut self, count: u64) -> f64 {
+        let (begun, before) = *self.since.get_or_insert((Instant::now(), count));
         let seconds = begun.elapsed().as_secs_f64();
-        if seconds < 0.2 { 0.0 } else { bytes.saturating_sub(before) as f64 / seconds }
+        if seconds >= if self.is_recent { 1.0 } else { 0.2 } {
+            self.last = count.saturating_sub(before) as f64 / seconds;
+            self.since = self.since.filter(|_| !self.is_recent).or(Some((Instant::now(), count)));
+        }
+        self.last
     }
 }
 
 impl ProgressLine {
+    /// Creates a line that begins with the state of the work.
+    pub(crate) fn new(state: impl Into<String>) -> Self {
+        ProgressLine { segments: vec![(9, state.into())], bar: None }
+    }
+
+    pub(crate) fn push(&mut self, importance: u8, text: impl Into<String>) {
+        self.segments.push((importance, text.into()));
+    }
+
+    /// Adds the bytes done, of those in all if that is known, and the rate, which is returned.
+    pub(crate) fn push_bytes(&mut self, done: u64, all: Option<u64>, meter: &mut RateMeter) -> f64 {
+        let rate = meter.rate(done);
+        self.push(7, all.map_or_else(|| bytes(done), |all| format!("{} of {}", bytes(done), bytes(all))));
+        self.push(6, format!("{}/s", bytes(rate as u64)));
+        rate
+    }
+
+    /// Adds the time left until `left` bytes are done, if it can be known.
+    pub(crate) fn push_time_left(&mut self, left: u64, rate: f64) {
+        if rate > 0.0 {
+            self.push(8, format!("{} left", format_seconds((left as f64 / rate) as u64)));
+        }
+    }
+
     /// Returns the most important segments that fit, in their order, with a bar after the first.
-    pub(super) fn fit(&self, width: usize) -> String {
+    pub(crate) fn fit(&self, width: usize) -> String {
         let line = |min: u8, cells: usize| {
             let bar = self.bar.filter(|_| cells > 0).map(|percent| bar_text(percent, cells));
             let mut shown: Vec<&str> =
@@ -111,7 +146,7 @@ impl ProgressLine {
 }
 
 /// Returns a part of a whole in percent; 100 if the whole is 0.
-pub(super) fn percent(part: u64, whole: u64) -> u64 {
+pub(crate) fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(100).min(100)
 }
 
