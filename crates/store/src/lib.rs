@@ -45,8 +45,8 @@ mod paths;
 pub mod process;
 mod protocol;
 mod queue;
+mod rows;
 pub mod sqlite;
-mod string_enum;
 pub mod time;
 
 use std::fmt;
@@ -71,7 +71,7 @@ use crate::sqlite::notify::Notifier;
 use crate::sqlite::opened_files::OpenedFiles;
 use crate::sqlite::reader_pool::ReaderPool;
 use crate::sqlite::writer::{WriteKind, Writer};
-use crate::sqlite::{Connection, migrations, read_only};
+use crate::sqlite::{migrations, read_only};
 
 /// An open database. Clones share the same connections and writer thread.
 #[derive(Clone)]
@@ -310,12 +310,8 @@ impl Store {
     }
 
     pub(crate) fn read<T>(&self, body: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {
-        self.with_reader(|conn| body(&self.0.file.db(conn)))
-    }
-
-    pub(crate) fn with_reader<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.0.opened_files.check()?;
-        self.0.readers.with(body)
+        self.0.readers.with(|conn| body(&self.0.file.db(conn)))
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) mod writer;
 
 pub use self::busy::retry_while_busy;
 pub use self::change_watcher::ChangeWatcher;
+pub(crate) use self::db::Db;
 pub use self::db::Durability;
-pub(crate) use self::db::{Db, invalid_value, required_time, time};
 pub use self::opened_files::{FileState, OpenedFiles};
 pub use self::publish::{Draft, ExistingFile, PublishError, folder_of, publish};
 pub use self::tables::{is_store, table_exists};
@@ -35,6 +35,7 @@ pub use self::writer::WriteHandle;
 pub(crate) use self::writer::WriteKind;
 pub use crate::paths::with_suffix;
 
+pub(crate) use rusqlite::params;
+pub(crate) use rusqlite::types::{Type, ValueRef};
 /// What the SQL of the other modules needs from the SQLite library.
 pub(crate) use rusqlite::{CachedStatement, Connection, Error as SqlError, Params, Result as SqlResult, Row, ToSql};
-pub(crate) use rusqlite::{params, types::ValueRef};

@@ -6,10 +6,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use super::hashes::SHARED_HASHES_SQL;
 use super::links::{SharedNameFinder, unstable_filesystems};
 use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
+use crate::rows::column;
 use crate::sqlite::{Connection, SqlResult};
 
 /// Filter and order of groups.
@@ -141,11 +143,8 @@ impl GroupSummary {
 impl Catalog<'_> {
     /// Returns groups of files with the same content.
     pub fn groups(self, query: &GroupQuery) -> Result<Groups> {
-        self.0.read(|db| {
-            // In one transaction, for one snapshot and because SQLite would otherwise lock the file for each row.
-            let run = || groups(&*db.conn.unchecked_transaction()?, query);
-            run().map_err(|error| db.file.error(&error))
-        })
+        // In one transaction, for one snapshot and because SQLite would otherwise lock the file for each row.
+        self.0.read(|db| db.with_conn(|conn| groups(&*conn.unchecked_transaction()?, query)))
     }
 }
 
@@ -184,11 +183,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
     let unstable = unstable_filesystems(conn)?;
     let search = GroupSearch { conn, query, unstable: &unstable };
     // The index alone shows where groups are; only their rows are read.
-    let mut statement = conn.prepare_cached(
-        "SELECT hash_algorithm, content_hash, id FROM library_files INDEXED BY ix_library_files_dedup_group
-            WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL
-            ORDER BY hash_algorithm, content_hash, id",
-    )?;
+    let mut statement = conn.prepare_cached(SHARED_HASHES_SQL)?;
     let mut rows = statement.query([])?;
     let mut batch: Vec<HashGroup> = Vec::new();
     let mut files = 0;
@@ -206,7 +201,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> SqlResult<Groups> {
             }
             // A single file is not a group.
             batch.pop_if(|last| last.ids.len() < 2);
-            let algorithm = Algorithm::read(row, "hash_algorithm")?;
+            let algorithm = column(row, "hash_algorithm")?;
             batch.push(HashGroup { algorithm, hash: hash.to_vec(), ids: vec![id] });
         }
         files += 1;

@@ -10,8 +10,8 @@ use super::record::SET_MISSING;
 use super::{Batch, Catalog, ChangedFile, LinkKind, NewFileIds, Stat};
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::rows::{column, string_enum};
 use crate::sqlite::{Db, Row, SqlResult, ValueRef, params};
-use crate::string_enum::string_enum;
 use crate::time::UtcTime;
 
 string_enum! {
@@ -133,6 +133,11 @@ const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns,
     coalesce(CASE WHEN f.needs_hash = 0 AND f.content_hash IS NOT NULL THEN f.hash_algorithm END, f.read_algorithm)
         AS algorithm, f.hash_error_count > 0, CASE WHEN f.hash_error_count > 0 THEN f.hash_last_error_at END";
 
+/// Shared hashes in order, read from the index alone.
+pub(super) const SHARED_HASHES_SQL: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
+    INDEXED BY ix_library_files_dedup_group
+    WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
+
 /// Reads in row order, because an index would look up each row separately.
 const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0 AND f.excluded_at IS NULL";
 
@@ -140,19 +145,7 @@ impl Catalog<'_> {
     /// Visits every present file in row order, without its path.
     pub fn for_each_file(self, mut visit: impl FnMut(&FileRow) -> ControlFlow<()>) -> Result<()> {
         let sql = format!("SELECT {COLUMNS} FROM {FILES}");
-        self.0.read(|db| {
-            let mut run = || {
-                let mut statement = db.conn.prepare_cached(&sql)?;
-                let mut rows = statement.query([])?;
-                while let Some(found) = rows.next()? {
-                    if visit(&row(found)?).is_break() {
-                        break;
-                    }
-                }
-                Ok(())
-            };
-            run().map_err(|error| db.file.error(&error))
-        })
+        self.0.read(|db| db.visit(&sql, [], |found| Ok(visit(&row(found)?)))).map(drop)
     }
 
     /// Returns up to `limit` present, non-empty files after the row `after`, with their paths, that match `filter`.
@@ -167,23 +160,18 @@ impl Catalog<'_> {
             format!("SELECT {COLUMNS}, f.relative_path FROM {FILES} AND f.id > ?1 AND f.size_bytes > 0 ORDER BY f.id");
         self.0.read(|db| {
             let mut files = Vec::new();
-            let mut run = || {
-                let mut statement = db.conn.prepare_cached(&sql)?;
-                let mut rows = statement.query([after])?;
-                while let Some(found) = rows.next()? {
-                    let mut row = row(found)?;
+            let last = db.visit(&sql, [after], |found| {
+                let mut row = row(found)?;
+                if filter(&row) {
+                    row.path = paths::from_text(found.get_ref(13)?.as_str()?).into();
                     let id = row.id;
-                    if filter(&row) {
-                        row.path = paths::from_text(found.get_ref(13)?.as_str()?).into();
-                        files.push(row);
-                        if files.len() >= limit {
-                            return Ok(Some(id));
-                        }
+                    files.push(row);
+                    if files.len() >= limit {
+                        return Ok(ControlFlow::Break(id));
                     }
                 }
-                Ok(None)
-            };
-            let last = run().map_err(|error| db.file.error(&error))?;
+                Ok(ControlFlow::Continue(()))
+            })?;
             Ok((files, last))
         })
     }
@@ -213,19 +201,13 @@ impl Catalog<'_> {
         let unshared = "SELECT id, read_hash FROM library_files NOT INDEXED
             WHERE is_missing = 0 AND excluded_at IS NULL AND needs_hash = 1 AND read_algorithm = ?1";
         self.0.read(|db| {
-            let mut run = || {
-                for (sql, is_shared) in [(shared, true), (unshared, false)] {
-                    let mut statement = db.conn.prepare_cached(sql)?;
-                    let mut rows = statement.query([algorithm.as_str()])?;
-                    while let Some(row) = rows.next()? {
-                        if visit(row.get(0)?, prefix(row.get_ref(1)?.as_blob()?), is_shared).is_break() {
-                            return Ok(());
-                        }
-                    }
+            for (sql, is_shared) in [(shared, true), (unshared, false)] {
+                let visit_row = |row: &Row<'_>| Ok(visit(row.get(0)?, prefix(row.get_ref(1)?.as_blob()?), is_shared));
+                if db.visit(sql, [algorithm.as_str()], visit_row)?.is_some() {
+                    break;
                 }
-                Ok(())
-            };
-            run().map_err(|error| db.file.error(&error))
+            }
+            Ok(())
         })
     }
 }
@@ -326,7 +308,7 @@ fn backoff(failures: i64) -> Duration {
 fn row(row: &Row<'_>) -> SqlResult<FileRow> {
     let algorithm = match row.get_ref(10)? {
         ValueRef::Null => None,
-        _ => Some(Algorithm::read(row, "algorithm")?),
+        _ => Some(column(row, "algorithm")?),
     };
     let (id, root, samples, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
     let failed_at = row.get_ref(12)?.as_str_or_null()?.and_then(UtcTime::parse);

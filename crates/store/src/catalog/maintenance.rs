@@ -40,7 +40,24 @@ struct Rule {
     sets: &'static str,
 }
 
-/// Consistency rules. The two `rtrim`s turn a path into that of its folder, by cutting off the last name.
+/// Query for the numbers of folders and files of a root, and the total size of its files. A file with several names
+/// counts once for the size.
+pub(super) const ROOT_TOTALS: &str =
+    "(SELECT (SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL
+            AND excluded_at IS NULL),
+        (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0
+            AND excluded_at IS NULL),
+        (SELECT coalesce(sum(bytes), 0) FROM (
+            SELECT size_bytes AS bytes FROM library_files WHERE library_id = library_roots.id
+                AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
+            UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = library_roots.id
+                AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode)))";
+
+/// Query for the id of the folder in a row's path. The two `rtrim`s cut off the last name of the path.
+const FOLDER_IN_PATH: &str = "(SELECT p.id FROM folders p WHERE p.library_id = {table}.library_id AND p.relative_path =
+    rtrim(rtrim({table}.relative_path, replace({table}.relative_path, '/', '')), '/'))";
+
+/// Consistency rules. `{folder}` stands for [`FOLDER_IN_PATH`], and `{totals}` for [`ROOT_TOTALS`].
 const RULES: &[Rule] = &[
     Rule {
         name: "a hash is complete and matches the size and mtime of its file",
@@ -57,12 +74,8 @@ const RULES: &[Rule] = &[
         name: "a file belongs to the folder in its path",
         repair: "the file is assigned to that folder",
         table: "library_files",
-        broken: "is_missing = 0 AND folder_id IS NOT (SELECT f.id FROM folders f
-            WHERE f.library_id = library_files.library_id AND f.relative_path =
-                rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/'))",
-        sets: "updated_at = ?1, folder_id = (SELECT f.id FROM folders f
-            WHERE f.library_id = library_files.library_id AND f.relative_path =
-                rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/'))",
+        broken: "is_missing = 0 AND folder_id IS NOT {folder}",
+        sets: "updated_at = ?1, folder_id = {folder}",
     },
     Rule {
         name: "no present file is in a removed folder",
@@ -82,11 +95,8 @@ const RULES: &[Rule] = &[
         name: "a folder belongs to the parent in its path",
         repair: "the folder is assigned to that parent",
         table: "folders",
-        broken: "relative_path <> '' AND parent_id IS NOT (SELECT p.id FROM folders p
-            WHERE p.library_id = folders.library_id AND p.relative_path =
-                rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/'))",
-        sets: "parent_id = (SELECT p.id FROM folders p WHERE p.library_id = folders.library_id AND p.relative_path =
-                rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/'))",
+        broken: "relative_path <> '' AND parent_id IS NOT {folder}",
+        sets: "parent_id = {folder}",
     },
     Rule {
         name: "the totals of a root match its rows",
@@ -95,27 +105,8 @@ const RULES: &[Rule] = &[
         broken: "last_scanned_at IS NOT NULL AND file_count IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM scan_sessions s WHERE s.library_id = library_roots.id
                 AND s.status = 'running')
-            AND (folder_count, file_count, total_size) IS NOT
-                ((SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL
-                    AND excluded_at IS NULL),
-                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0
-                    AND excluded_at IS NULL),
-                (SELECT coalesce(sum(bytes), 0) FROM (
-                    SELECT size_bytes AS bytes FROM library_files WHERE library_id = library_roots.id
-                        AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
-                    UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = library_roots.id
-                        AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode)))",
-        sets: "updated_at = ?1, folder_count =
-                (SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL
-                    AND excluded_at IS NULL),
-            file_count =
-                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0
-                    AND excluded_at IS NULL),
-            total_size = (SELECT coalesce(sum(bytes), 0) FROM (
-                    SELECT size_bytes AS bytes FROM library_files WHERE library_id = library_roots.id
-                        AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
-                    UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = library_roots.id
-                        AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode))",
+            AND (folder_count, file_count, total_size) IS NOT {totals}",
+        sets: "updated_at = ?1, (folder_count, file_count, total_size) = {totals}",
     },
     Rule {
         name: "an excluded file is in no group",
@@ -156,9 +147,13 @@ impl Catalog<'_> {
 }
 
 impl Rule {
+    fn sql(&self, text: &str) -> String {
+        text.replace("{folder}", FOLDER_IN_PATH).replace("{table}", self.table).replace("{totals}", ROOT_TOTALS)
+    }
+
     fn check(&self, db: &Db<'_>) -> Result<Check> {
         let Rule { name, repair, table, broken, .. } = *self;
-        let broken = db.number(&format!("SELECT count(*) FROM {table} WHERE {broken}"), [])?;
+        let broken = db.number(&self.sql(&format!("SELECT count(*) FROM {table} WHERE {broken}")), [])?;
         Ok(Check { name, broken, repaired: 0, repair })
     }
 
@@ -166,7 +161,8 @@ impl Rule {
     fn repair(&self, db: &Db<'_>, broken: i64) -> Result<i64> {
         let Rule { table, broken: rows, sets, .. } = *self;
         // A statement must use its parameter, but not every rule needs the time.
-        db.execute(&format!("UPDATE {table} SET {sets} WHERE ({rows}) AND ?1 IS NOT NULL"), [db.now()])?;
+        let sql = self.sql(&format!("UPDATE {table} SET {sets} WHERE ({rows}) AND ?1 IS NOT NULL"));
+        db.execute(&sql, [db.now()])?;
         Ok(broken - self.check(db)?.broken)
     }
 }

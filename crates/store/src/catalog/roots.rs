@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::maintenance::ROOT_TOTALS;
 use crate::Store;
 use crate::error::{Error, Result};
 use crate::paths;
 use crate::paths::display_path;
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, required_time, time};
+use crate::rows::column;
+use crate::sqlite::{Db, Row, SqlResult, WriteKind};
 use crate::time::UtcTime;
 
 /// A folder that is scanned.
@@ -167,18 +169,11 @@ fn move_from_enclosing(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<
 }
 
 fn recount(db: &Db<'_>, root: i64) -> Result<()> {
-    let sql = "UPDATE library_roots SET
-            folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
-                AND excluded_at IS NULL),
-            file_count = (SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0
-                AND excluded_at IS NULL),
-            total_size = (SELECT coalesce(sum(bytes), 0) FROM (
-                SELECT size_bytes AS bytes FROM library_files WHERE library_id = ?1
-                    AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
-                UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = ?1
-                    AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode))
-        WHERE id = ?1 AND file_count IS NOT NULL";
-    db.execute(sql, [root]).map(drop)
+    let sql = format!(
+        "UPDATE library_roots SET (folder_count, file_count, total_size) = {ROOT_TOTALS}
+         WHERE id = ?1 AND file_count IS NOT NULL"
+    );
+    db.execute(&sql, [root]).map(drop)
 }
 
 /// Returns the folder's name, with a number if it is taken.
@@ -200,8 +195,8 @@ fn root(row: &Row<'_>) -> SqlResult<Root> {
         name: row.get("name")?,
         path: paths::from_text(&row.get::<_, String>("root_path")?).into(),
         follow_links: row.get("traverse_links")?,
-        created_at: required_time(row, "created_at")?,
-        last_scanned_at: time(row, "last_scanned_at")?,
+        created_at: column(row, "created_at")?,
+        last_scanned_at: column(row, "last_scanned_at")?,
         folders: row.get("folder_count")?,
         files: row.get("file_count")?,
         bytes: row.get("total_size")?,

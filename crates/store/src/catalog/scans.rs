@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
+use crate::rows::column;
+use crate::sqlite::{Db, Row, SqlResult, WriteKind, params};
 use crate::time::UtcTime;
 
 /// Time without a heartbeat after which a holder of unknown liveness counts as dead.
@@ -279,11 +280,11 @@ fn running(row: &Row<'_>) -> SqlResult<RunningScan> {
         scan: Scan {
             id: row.get("id")?,
             root: row.get("library_id")?,
-            started_at: required_time(row, "started_at")?,
+            started_at: column(row, "started_at")?,
             resumed: true,
         },
         holder: row.get("holder")?,
-        heartbeat_at: time(row, "heartbeat_at")?,
+        heartbeat_at: column(row, "heartbeat_at")?,
         settings: row.get("settings")?,
     })
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::hashes::SHARED_HASHES_SQL;
 use super::links::{SharedName, SharedNameFinder, unstable_filesystems};
 use super::{Catalog, Skipped, Stat, hashes, skipped};
 use crate::error::Result;
@@ -101,11 +102,6 @@ const FOLDERS_SQL: &str =
         filesystem_id
     FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL ORDER BY id";
 
-/// Shared hashes, read from the index alone.
-const SHARED_SQL: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
-    INDEXED BY ix_library_files_dedup_group
-    WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
-
 /// Files, with the folder from the path if another program recorded none.
 const FILES_SQL: &str =
     "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
@@ -117,14 +113,8 @@ const FILES_SQL: &str =
 impl Catalog<'_> {
     /// Visits every present folder and file, in one snapshot.
     pub fn tree(self, mut visit: impl FnMut(Node<'_>)) -> Result<()> {
-        self.0.read(|db| {
-            let mut run = || {
-                // One snapshot for all queries; it ends with the transaction, which changes nothing.
-                let snapshot = db.conn.unchecked_transaction()?;
-                tree(&snapshot, &mut visit)
-            };
-            run().map_err(|error| db.file.error(&error))
-        })
+        // One snapshot for all queries; it ends with the transaction, which changes nothing.
+        self.0.read(|db| db.with_conn(|conn| tree(&*conn.unchecked_transaction()?, &mut visit)))
     }
 
     /// Returns the root of a folder and its path in it.
@@ -215,7 +205,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> SqlResult<()> {
 /// Returns the rows of files with a shared content, and its number, ordered by row.
 fn shared(conn: &Connection) -> SqlResult<Vec<(i64, u32)>> {
     let mut shared: Vec<(i64, u32)> = Vec::new();
-    let mut statement = conn.prepare_cached(SHARED_SQL)?;
+    let mut statement = conn.prepare_cached(SHARED_HASHES_SQL)?;
     let mut rows = statement.query([])?;
     let (mut algorithm, mut hash) = (String::new(), Vec::new());
     let (mut first, mut number, mut copies) = (0, 0, 0_u64);

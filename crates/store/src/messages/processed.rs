@@ -43,7 +43,7 @@ impl ProcessedIds<'_> {
         self.0.read(|db| {
             // One query for each id, because a JSON list would cut off an id at a NUL. In one transaction, which ends
             // when it is dropped: with a lock for each query, 200 ids took 1.0 ms instead of 0.6 ms.
-            let _transaction = db.conn.unchecked_transaction().map_err(|error| db.file.error(&error))?;
+            let _transaction = db.with_conn(|conn| conn.unchecked_transaction())?;
             let sql = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
             let horizon = db.now.minus(window).to_string();
             ids.iter().map(|id| Ok(db.number(sql, params![scope, id, horizon])? > 0)).collect()
@@ -169,20 +169,6 @@ mod tests {
         if process::is_alive(&running).is_some() {
             assert_eq!(claimed_by(&running, "-1 seconds"), ClaimResult::Claimed);
         }
-    }
-
-    #[test]
-    fn ids_are_claimed_and_released_together() {
-        use ClaimResult::{AlreadyProcessed, Claimed, InProgress};
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path().join("x.db")).unwrap();
-        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
-        let claim = |wanted| store.processed_ids().claim_all("q", ids(wanted), Duration::from_secs(60)).unwrap();
-        store.processed_ids().record("q", ids(&["done"])).unwrap();
-        assert_eq!(claim(&["a", "done", "b", "a"]), [Claimed, AlreadyProcessed, Claimed, InProgress]);
-        store.processed_ids().release_all("q", ids(&["a", "done"])).unwrap();
-        assert_eq!(claim(&["a", "done", "b"]), [Claimed, AlreadyProcessed, InProgress]);
-        assert_eq!(claim(&[]), []);
     }
 
     /// Counts SQLite's virtual machine steps instead of measuring time.

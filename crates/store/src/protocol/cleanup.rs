@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::lease::{DueRows, HeldLeases, LeaseRules, Token, sortable_time};
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
-use crate::string_enum::string_enum;
+use crate::lease::{self, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
+use crate::rows::{string_enum, table_row};
+use crate::sqlite::{Db, WriteKind, params};
 use crate::thumbnails;
 use crate::time::UtcTime;
 
@@ -33,45 +33,28 @@ string_enum! {
     }
 }
 
-/// A row of `thumbnail_cleanup_jobs`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "each field is the column of its name")]
-pub struct CleanupRow {
-    pub id: i64,
-    pub group_key: String,
-    pub status: CleanupStatus,
-    pub execute_after: UtcTime,
-    pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<UtcTime>,
-    pub lease_expires_at: Option<UtcTime>,
-    pub error_code: Option<String>,
-    pub error_message: Option<String>,
-    pub created_at: UtcTime,
-    pub updated_at: UtcTime,
-    pub finished_at: Option<UtcTime>,
-}
-
-impl CleanupRow {
-    fn read(row: &Row<'_>) -> SqlResult<Self> {
-        Ok(CleanupRow {
-            id: row.get("id")?,
-            group_key: row.get("group_key")?,
-            status: CleanupStatus::read(row, "status")?,
-            execute_after: required_time(row, "execute_after")?,
-            worker_id: row.get("worker_id")?,
-            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
-            lease_expires_at: time(row, "lease_expires_at")?,
-            error_code: row.get("error_code")?,
-            error_message: row.get("error_message")?,
-            created_at: required_time(row, "created_at")?,
-            updated_at: required_time(row, "updated_at")?,
-            finished_at: time(row, "finished_at")?,
-        })
+table_row! {
+    /// A row of `thumbnail_cleanup_jobs`.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct CleanupRow {
+        pub id: i64,
+        pub group_key: String,
+        pub status: CleanupStatus,
+        pub execute_after: UtcTime,
+        pub worker_id: Option<String>,
+        pub worker_heartbeat_at: Option<UtcTime>,
+        pub lease_expires_at: Option<UtcTime>,
+        pub error_code: Option<String>,
+        pub error_message: Option<String>,
+        pub created_at: UtcTime,
+        pub updated_at: UtcTime,
+        pub finished_at: Option<UtcTime>,
     }
 }
 
-static LEASE_RULES: LeaseRules = LeaseRules {
+pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {
     table: "thumbnail_cleanup_jobs",
+    noun: "clean-up",
     canonical_times: false,
     row_filter: "",
     on_claim: ", finished_at = NULL, updated_at = ?1",
@@ -80,6 +63,8 @@ static LEASE_RULES: LeaseRules = LeaseRules {
         error_message = 'Lease expired and requeued', finished_at = NULL, updated_at = ?1",
     renews_expired: true,
 };
+
+leased_row!(CleanupRow, LEASE_RULES);
 
 /// Clean-ups of a store.
 #[derive(Clone, Copy, Debug)]
@@ -111,15 +96,13 @@ impl Cleanups<'_> {
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<CleanupRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
-            LEASE_RULES.recover(db)?;
             let due = sortable_time("execute_after");
             let ids = format!(
                 "SELECT id FROM thumbnail_cleanup_jobs WHERE status = 'pending' AND {due} <= ?1 AND NOT {}
                  ORDER BY {due}, id",
                 thumbnails::unfinished_in_group("thumbnail_cleanup_jobs.group_key")
             );
-            let due = DueRows { ids: &ids, params: &[], limit: 1 };
-            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", CleanupRow::read)?.pop())
+            lease::claim_one(db, (&token, lease), &ids, &[])
         })
     }
 
@@ -134,7 +117,7 @@ impl Cleanups<'_> {
             let sql = "SELECT count(*) FROM thumbnail_cleanup_jobs
                 WHERE id = ?1 AND status = 'running' AND worker_id = ?2";
             let is_owner = db.number(sql, params![id, token.as_str()])? == 1;
-            let cleanup = require_owned(db, is_owner, id, &token)?;
+            let cleanup: CleanupRow = lease::require_owned(db, is_owner, id, &token)?;
             thumbnails::remove_finished(db, &cleanup.group_key)
         })
     }
@@ -149,17 +132,14 @@ impl Cleanups<'_> {
             };
             let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
             let done = LEASE_RULES.finish(db, &id, &token, sets, &[&status.as_str(), &code, &message])?;
-            require_owned(db, done, id, &token)
+            lease::require_owned(db, done, id, &token)
         })
     }
 
     /// Returns a clean-up to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<CleanupRow> {
         let token = token.clone();
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
-            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
-            require_owned(db, done, id, &token)
-        })
+        self.0.write_and_notify(WriteKind::Compound, move |db| lease::release(db, id, &token))
     }
 
     /// Makes clean-ups with an expired lease pending. Returns how many.
@@ -178,23 +158,8 @@ impl Cleanups<'_> {
     }
 }
 
-pub(crate) fn lease_rules() -> &'static LeaseRules {
-    &LEASE_RULES
-}
-
 fn row_by_group(db: &Db<'_>, group_key: &str) -> Result<CleanupRow> {
     let sql = "SELECT * FROM thumbnail_cleanup_jobs WHERE group_key = ?1";
     let found = db.first(sql, [group_key], CleanupRow::read)?;
     found.ok_or_else(|| Error::not_found("clean-up of the group", group_key))
-}
-
-/// Returns the row after its owner's write, or the error if the caller does not own it.
-fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<CleanupRow> {
-    let found = db.first("SELECT * FROM thumbnail_cleanup_jobs WHERE id = ?1", [id], CleanupRow::read)?;
-    let cleanup = found.ok_or_else(|| Error::not_found("clean-up", id))?;
-    if done {
-        return Ok(cleanup);
-    }
-    let (status, token) = (cleanup.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("clean-up {id} is {status} and not owned by {token:?}")))
 }

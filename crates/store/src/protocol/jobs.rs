@@ -18,9 +18,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::lease::{DueRows, HeartbeatResult, HeldLeases, LeaseRules, Token, sortable_time};
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
-use crate::string_enum::string_enum;
+use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
+use crate::rows::{string_enum, table_row};
+use crate::sqlite::{Db, WriteKind, params};
 use crate::tasks::MAX_PAYLOAD;
 use crate::time::UtcTime;
 use crate::{Page, Store};
@@ -72,50 +72,27 @@ impl JobStatus {
     }
 }
 
-/// A row of `jobs`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "each field is the column of its name")]
-pub struct JobRow {
-    pub id: String,
-    pub kind: JobKind,
-    pub status: JobStatus,
-    pub dry_run: bool,
-    pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<UtcTime>,
-    pub lease_expires_at: Option<UtcTime>,
-    pub progress: f64,
-    pub total_items: Option<i64>,
-    pub processed_items: i64,
-    pub payload: String,
-    pub error_code: Option<String>,
-    pub error_message: Option<String>,
-    pub created_at: UtcTime,
-    pub updated_at: UtcTime,
-    pub started_at: Option<UtcTime>,
-    pub finished_at: Option<UtcTime>,
-}
-
-impl JobRow {
-    fn read(row: &Row<'_>) -> SqlResult<Self> {
-        Ok(JobRow {
-            id: row.get("id")?,
-            kind: JobKind::read(row, "kind")?,
-            status: JobStatus::read(row, "status")?,
-            dry_run: row.get("dry_run")?,
-            worker_id: row.get("worker_id")?,
-            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
-            lease_expires_at: time(row, "lease_expires_at")?,
-            progress: row.get("progress")?,
-            total_items: row.get("total_items")?,
-            processed_items: row.get("processed_items")?,
-            payload: row.get("payload")?,
-            error_code: row.get("error_code")?,
-            error_message: row.get("error_message")?,
-            created_at: required_time(row, "created_at")?,
-            updated_at: required_time(row, "updated_at")?,
-            started_at: time(row, "started_at")?,
-            finished_at: time(row, "finished_at")?,
-        })
+table_row! {
+    /// A row of `jobs`.
+    #[derive(Clone, Debug, PartialEq, Serialize)]
+    pub struct JobRow {
+        pub id: String,
+        pub kind: JobKind,
+        pub status: JobStatus,
+        pub dry_run: bool,
+        pub worker_id: Option<String>,
+        pub worker_heartbeat_at: Option<UtcTime>,
+        pub lease_expires_at: Option<UtcTime>,
+        pub progress: f64,
+        pub total_items: Option<i64>,
+        pub processed_items: i64,
+        pub payload: String,
+        pub error_code: Option<String>,
+        pub error_message: Option<String>,
+        pub created_at: UtcTime,
+        pub updated_at: UtcTime,
+        pub started_at: Option<UtcTime>,
+        pub finished_at: Option<UtcTime>,
     }
 }
 
@@ -128,8 +105,9 @@ pub struct JobFilter {
     pub kind: Option<JobKind>,
 }
 
-static LEASE_RULES: LeaseRules = LeaseRules {
+pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {
     table: "jobs",
+    noun: "job",
     canonical_times: false,
     row_filter: " AND kind IN ('scan', 'hash')",
     on_claim: ", started_at = coalesce(started_at, ?1), updated_at = ?1",
@@ -138,6 +116,8 @@ static LEASE_RULES: LeaseRules = LeaseRules {
         error_message = 'Lease expired and recovered', finished_at = ?1, updated_at = ?1",
     renews_expired: false,
 };
+
+leased_row!(JobRow, LEASE_RULES);
 
 /// Condition of the index `ix_jobs_single_active_scan_hash`, which allows one such row; worded so that SQLite uses it.
 const ACTIVE: &str = "lower(status) IN ('pending', 'running') AND lower(kind) IN ('scan', 'hash')";
@@ -161,7 +141,7 @@ impl Jobs<'_> {
                     updated_at)
                 VALUES (?1, ?2, 'pending', ?3, 0.0, 0, ?4, ?5, ?5)";
             db.execute(sql, params![id, kind.as_str(), dry_run, payload, db.now()])?;
-            row(db, &id)
+            lease::row(db, &id)
         })
     }
 
@@ -169,13 +149,11 @@ impl Jobs<'_> {
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<JobRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
-            LEASE_RULES.recover(db)?;
             let ids = format!(
                 "SELECT id FROM jobs WHERE status = 'pending' AND kind IN ('scan', 'hash') ORDER BY {}, id",
                 sortable_time("created_at")
             );
-            let due = DueRows { ids: &ids, params: &[], limit: 1 };
-            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", JobRow::read)?.pop())
+            lease::claim_one(db, (&token, lease), &ids, &[])
         })
     }
 
@@ -197,7 +175,7 @@ impl Jobs<'_> {
         self.0.write(WriteKind::Compound, move |db| {
             let heartbeat_result = LEASE_RULES.heartbeat(db, &id, (&token, lease), &[&progress, &items])?;
             if heartbeat_result == HeartbeatResult::Lost {
-                row(db, &id)?;
+                lease::row::<JobRow>(db, &id)?;
             }
             Ok(heartbeat_result)
         })
@@ -215,7 +193,7 @@ impl Jobs<'_> {
                 }
                 Err(message) => end_with_error(db, &id, &token, JobStatus::Failed, WORKER_FAILURE, message)?,
             };
-            require_owned(db, done, &id, &token)
+            lease::require_owned(db, done, &id, &token)
         })
     }
 
@@ -225,7 +203,7 @@ impl Jobs<'_> {
         let (code, message) = (code.to_owned(), message.to_owned());
         self.0.write(WriteKind::Compound, move |db| {
             let done = end_with_error(db, &id, &token, JobStatus::Retryable, &code, &message)?;
-            require_owned(db, done, &id, &token)
+            lease::require_owned(db, done, &id, &token)
         })
     }
 
@@ -236,9 +214,9 @@ impl Jobs<'_> {
             // The protocol allows the change from running to pending only through retryable.
             if LEASE_RULES.release(db, &id, &token, "status = 'retryable', updated_at = ?1")? {
                 to_pending(db, &id)?;
-                return row(db, &id);
+                return lease::row(db, &id);
             }
-            require_owned(db, false, &id, &token)
+            lease::require_owned(db, false, &id, &token)
         })
     }
 
@@ -249,7 +227,7 @@ impl Jobs<'_> {
             let sql = "UPDATE jobs SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL, updated_at = ?2
                 WHERE id = ?1 AND status IN ('pending', 'running', 'retryable')";
             let count = db.execute(sql, params![id, db.now()])?;
-            require_changed(db, count, &id, "pending, running or retryable")
+            lease::require_changed(db, count, &id, "pending, running or retryable")
         })
     }
 
@@ -258,12 +236,12 @@ impl Jobs<'_> {
         let id = id.to_owned();
         self.0.write_and_notify(WriteKind::Compound, move |db| {
             LEASE_RULES.recover(db)?;
-            let job = row(db, &id)?;
+            let job: JobRow = lease::row(db, &id)?;
             if job.status == JobStatus::Retryable && is_leased(job.kind) {
                 check_no_other_active(db, &id)?;
             }
             let count = to_pending(db, &id)?;
-            require_changed(db, count, &id, "retryable")
+            lease::require_changed(db, count, &id, "retryable")
         })
     }
 
@@ -279,7 +257,7 @@ impl Jobs<'_> {
 
     /// Returns the job with this id.
     pub fn get(self, id: &str) -> Result<JobRow> {
-        self.0.read(|db| row(db, id))
+        self.0.read(|db| lease::row(db, id))
     }
 
     /// Lists jobs, newest first. `after`: the last id of the previous page. `limit`: 1 to [`MAX_PAGE`].
@@ -354,33 +332,4 @@ fn to_pending(db: &Db<'_>, id: &str) -> Result<usize> {
 fn end_with_error(db: &Db<'_>, id: &str, token: &Token, to: JobStatus, code: &str, message: &str) -> Result<bool> {
     let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
     LEASE_RULES.finish(db, &id, token, sets, &[&to.as_str(), &code, &message])
-}
-
-pub(crate) fn lease_rules() -> &'static LeaseRules {
-    &LEASE_RULES
-}
-
-fn row(db: &Db<'_>, id: &str) -> Result<JobRow> {
-    let found = db.first("SELECT * FROM jobs WHERE id = ?1", [id], JobRow::read)?;
-    found.ok_or_else(|| Error::not_found("job", id))
-}
-
-/// Returns the row after its owner's write, or the error if the caller does not own it.
-fn require_owned(db: &Db<'_>, done: bool, id: &str, token: &Token) -> Result<JobRow> {
-    let job = row(db, id)?;
-    if done {
-        return Ok(job);
-    }
-    let (status, token) = (job.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("job {id} is {status} and not owned by {token:?}")))
-}
-
-/// Returns the row after a guarded update, or the error if its status does not allow the update.
-fn require_changed(db: &Db<'_>, count: usize, id: &str, required: &str) -> Result<JobRow> {
-    let job = row(db, id)?;
-    if count == 1 {
-        return Ok(job);
-    }
-    let status = job.status.as_str();
-    Err(Error::Conflict(format!("job {id} is {status}; expected {required}")))
 }

@@ -116,21 +116,4 @@ mod tests {
             assert_eq!(cost(bytes, rate), expected, "{bytes} at {rate}");
         }
     }
-
-    #[test]
-    fn reader_waits_for_the_bytes_before_its_own_or_for_the_cancellation() {
-        let (open, cancelled) = (CancelToken::new(), CancelToken::new());
-        cancelled.cancel();
-        let unlimited = RateLimiter::new(0);
-        assert!(!unlimited.is_limited() && unlimited.acquire(u64::MAX, &open));
-        assert!(!unlimited.acquire(1, &cancelled));
-        let limited = RateLimiter::new(1);
-        assert!(limited.is_limited() && limited.acquire(3_600, &open), "nothing was read before");
-        assert!(!limited.acquire(0, &cancelled));
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| limited.acquire(1, &open));
-            open.cancel();
-            assert!(!waits.join().unwrap(), "an hour is left");
-        });
-    }
 }

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::lease::{DueRows, HeartbeatResult, HeldLeases, LeaseRules, Token, sortable_time};
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
-use crate::string_enum::string_enum;
+use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
+use crate::rows::{column, string_enum, table_row};
+use crate::sqlite::{Db, WriteKind, params};
 use crate::time::UtcTime;
 
 /// Default maximum number of pending and running thumbnails.
@@ -84,68 +84,36 @@ pub struct NewThumbnail {
     pub output_relpath: String,
 }
 
-/// A row of `thumbnails`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "each field is the column of its name")]
-pub struct ThumbnailRow {
-    pub id: i64,
-    pub thumb_key: String,
-    pub file_id: i64,
-    pub group_key: Option<String>,
-    pub status: ThumbStatus,
-    pub media_type: MediaType,
-    pub format: ThumbFormat,
-    pub max_dimension: i64,
-    pub version: i64,
-    pub source_size_bytes: i64,
-    pub source_mtime_ns: i64,
-    pub output_relpath: Option<String>,
-    pub width: Option<i64>,
-    pub height: Option<i64>,
-    pub bytes_size: Option<i64>,
-    pub error_code: Option<String>,
-    pub error_message: Option<String>,
-    pub error_count: i64,
-    pub retry_after: Option<UtcTime>,
-    pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<UtcTime>,
-    pub lease_expires_at: Option<UtcTime>,
-    pub created_at: UtcTime,
-    pub updated_at: UtcTime,
-    pub started_at: Option<UtcTime>,
-    pub finished_at: Option<UtcTime>,
-}
-
-impl ThumbnailRow {
-    fn read(row: &Row<'_>) -> SqlResult<Self> {
-        Ok(ThumbnailRow {
-            id: row.get("id")?,
-            thumb_key: row.get("thumb_key")?,
-            file_id: row.get("file_id")?,
-            group_key: row.get("group_key")?,
-            status: ThumbStatus::read(row, "status")?,
-            media_type: MediaType::read(row, "media_type")?,
-            format: ThumbFormat::read(row, "format")?,
-            max_dimension: row.get("max_dimension")?,
-            version: row.get("version")?,
-            source_size_bytes: row.get("source_size_bytes")?,
-            source_mtime_ns: row.get("source_mtime_ns")?,
-            output_relpath: row.get("output_relpath")?,
-            width: row.get("width")?,
-            height: row.get("height")?,
-            bytes_size: row.get("bytes_size")?,
-            error_code: row.get("error_code")?,
-            error_message: row.get("error_message")?,
-            error_count: row.get("error_count")?,
-            retry_after: time(row, "retry_after")?,
-            worker_id: row.get("worker_id")?,
-            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
-            lease_expires_at: time(row, "lease_expires_at")?,
-            created_at: required_time(row, "created_at")?,
-            updated_at: required_time(row, "updated_at")?,
-            started_at: time(row, "started_at")?,
-            finished_at: time(row, "finished_at")?,
-        })
+table_row! {
+    /// A row of `thumbnails`.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct ThumbnailRow {
+        pub id: i64,
+        pub thumb_key: String,
+        pub file_id: i64,
+        pub group_key: Option<String>,
+        pub status: ThumbStatus,
+        pub media_type: MediaType,
+        pub format: ThumbFormat,
+        pub max_dimension: i64,
+        pub version: i64,
+        pub source_size_bytes: i64,
+        pub source_mtime_ns: i64,
+        pub output_relpath: Option<String>,
+        pub width: Option<i64>,
+        pub height: Option<i64>,
+        pub bytes_size: Option<i64>,
+        pub error_code: Option<String>,
+        pub error_message: Option<String>,
+        pub error_count: i64,
+        pub retry_after: Option<UtcTime>,
+        pub worker_id: Option<String>,
+        pub worker_heartbeat_at: Option<UtcTime>,
+        pub lease_expires_at: Option<UtcTime>,
+        pub created_at: UtcTime,
+        pub updated_at: UtcTime,
+        pub started_at: Option<UtcTime>,
+        pub finished_at: Option<UtcTime>,
     }
 }
 
@@ -185,8 +153,9 @@ pub enum ThumbOutcome {
     },
 }
 
-static LEASE_RULES: LeaseRules = LeaseRules {
+pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {
     table: "thumbnails",
+    noun: "thumbnail",
     canonical_times: false,
     row_filter: "",
     on_claim: ", started_at = coalesce(started_at, ?1), updated_at = ?1",
@@ -195,6 +164,8 @@ static LEASE_RULES: LeaseRules = LeaseRules {
         error_message = 'Lease expired and requeued', updated_at = ?1",
     renews_expired: true,
 };
+
+leased_row!(ThumbnailRow, LEASE_RULES);
 
 /// Condition: fewer than ?2 thumbnails are pending or running. Counts at most ?2 rows.
 const HAS_CAPACITY: &str = "(SELECT count(*) FROM
@@ -230,14 +201,12 @@ impl Thumbnails<'_> {
     pub fn claim(self, token: &Token, lease: Duration, limits: ThumbLimits) -> Result<Option<ThumbnailRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
-            LEASE_RULES.recover(db)?;
             let ids = format!(
                 "SELECT id FROM (SELECT * FROM ({}) UNION ALL SELECT * FROM ({})) ORDER BY created, id",
                 oldest_pending_sql(MediaType::Image, 5),
                 oldest_pending_sql(MediaType::Video, 6)
             );
-            let due = DueRows { ids: &ids, params: &[&limits.image, &limits.video], limit: 1 };
-            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", ThumbnailRow::read)?.pop())
+            lease::claim_one(db, (&token, lease), &ids, &[&limits.image, &limits.video])
         })
     }
 
@@ -259,24 +228,21 @@ impl Thumbnails<'_> {
                     LEASE_RULES.finish(db, &id, &token, sets, &[width, height, &bytes])?
                 }
                 ThumbOutcome::Failed { code, message } => {
-                    let failures = row(db, id)?.error_count.saturating_add(1);
+                    let failures = lease::row::<ThumbnailRow>(db, id)?.error_count.saturating_add(1);
                     let retry_after = db.now.plus(retry_delay(failures)).to_string();
                     let sets = "status = 'failed', error_code = ?4, error_message = ?5, error_count = ?6,
                         retry_after = ?7, finished_at = ?1, updated_at = ?1";
                     LEASE_RULES.finish(db, &id, &token, sets, &[code, message, &failures, &retry_after])?
                 }
             };
-            require_owned(db, done, id, &token)
+            lease::require_owned(db, done, id, &token)
         })
     }
 
     /// Returns a thumbnail to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<ThumbnailRow> {
         let token = token.clone();
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
-            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
-            require_owned(db, done, id, &token)
-        })
+        self.0.write_and_notify(WriteKind::Compound, move |db| lease::release(db, id, &token))
     }
 
     /// Makes thumbnails with an expired lease pending. Returns how many.
@@ -306,7 +272,7 @@ impl Thumbnails<'_> {
     pub fn counts(self) -> Result<Vec<(ThumbStatus, u64)>> {
         self.0.read(|db| {
             db.rows("SELECT status, count(*) AS n FROM thumbnails GROUP BY status ORDER BY status", [], |row| {
-                Ok((ThumbStatus::read(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs()))
+                Ok((column(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs()))
             })
         })
     }
@@ -403,31 +369,12 @@ pub(crate) fn remove_finished(db: &Db<'_>, group_key: &str) -> Result<Vec<String
     Ok(paths.into_iter().flatten().collect())
 }
 
-pub(crate) fn lease_rules() -> &'static LeaseRules {
-    &LEASE_RULES
-}
-
 fn by_key(db: &Db<'_>, thumb_key: &str) -> Result<Option<ThumbnailRow>> {
     db.first("SELECT * FROM thumbnails WHERE thumb_key = ?1", [thumb_key], ThumbnailRow::read)
 }
 
 fn require_by_key(db: &Db<'_>, thumb_key: &str) -> Result<ThumbnailRow> {
     by_key(db, thumb_key)?.ok_or_else(|| Error::not_found("thumbnail", thumb_key))
-}
-
-fn row(db: &Db<'_>, id: i64) -> Result<ThumbnailRow> {
-    let found = db.first("SELECT * FROM thumbnails WHERE id = ?1", [id], ThumbnailRow::read)?;
-    found.ok_or_else(|| Error::not_found("thumbnail", id))
-}
-
-/// Returns the row after its owner's write, or the error if the caller does not own it.
-fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<ThumbnailRow> {
-    let thumbnail = row(db, id)?;
-    if done {
-        return Ok(thumbnail);
-    }
-    let (status, token) = (thumbnail.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("thumbnail {id} is {status} and not owned by {token:?}")))
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::lease::{DueRows, HeldLeases, LeaseRules, Token, sortable_time};
+use crate::lease::{self, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
 use crate::paths::with_suffix;
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time, time};
-use crate::string_enum::string_enum;
+use crate::rows::{column, string_enum, table_row};
+use crate::sqlite::{Db, WriteKind, params};
 use crate::time::UtcTime;
 
 /// Default minimum interval between a completed checkpoint and the next request: 15 minutes.
@@ -54,56 +54,30 @@ string_enum! {
     }
 }
 
-/// A row of `wal_maintenance_jobs`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "each field is the column of its name")]
-pub struct WalRow {
-    pub id: i64,
-    pub requested_mode: WalMode,
-    pub status: WalStatus,
-    pub requested_by: Option<String>,
-    pub reason: Option<String>,
-    pub execute_after: UtcTime,
-    pub retry_count: i64,
-    pub retry_after: Option<UtcTime>,
-    pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<UtcTime>,
-    pub lease_expires_at: Option<UtcTime>,
-    pub checkpoint_busy: Option<i64>,
-    pub checkpoint_log_frames: Option<i64>,
-    pub checkpointed_frames: Option<i64>,
-    pub error_code: Option<String>,
-    pub error_message: Option<String>,
-    pub created_at: UtcTime,
-    pub updated_at: UtcTime,
-    pub started_at: Option<UtcTime>,
-    pub finished_at: Option<UtcTime>,
-}
-
-impl WalRow {
-    fn read(row: &Row<'_>) -> SqlResult<Self> {
-        Ok(WalRow {
-            id: row.get("id")?,
-            requested_mode: WalMode::read(row, "requested_mode")?,
-            status: WalStatus::read(row, "status")?,
-            requested_by: row.get("requested_by")?,
-            reason: row.get("reason")?,
-            execute_after: required_time(row, "execute_after")?,
-            retry_count: row.get("retry_count")?,
-            retry_after: time(row, "retry_after")?,
-            worker_id: row.get("worker_id")?,
-            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
-            lease_expires_at: time(row, "lease_expires_at")?,
-            checkpoint_busy: row.get("checkpoint_busy")?,
-            checkpoint_log_frames: row.get("checkpoint_log_frames")?,
-            checkpointed_frames: row.get("checkpointed_frames")?,
-            error_code: row.get("error_code")?,
-            error_message: row.get("error_message")?,
-            created_at: required_time(row, "created_at")?,
-            updated_at: required_time(row, "updated_at")?,
-            started_at: time(row, "started_at")?,
-            finished_at: time(row, "finished_at")?,
-        })
+table_row! {
+    /// A row of `wal_maintenance_jobs`.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct WalRow {
+        pub id: i64,
+        pub requested_mode: WalMode,
+        pub status: WalStatus,
+        pub requested_by: Option<String>,
+        pub reason: Option<String>,
+        pub execute_after: UtcTime,
+        pub retry_count: i64,
+        pub retry_after: Option<UtcTime>,
+        pub worker_id: Option<String>,
+        pub worker_heartbeat_at: Option<UtcTime>,
+        pub lease_expires_at: Option<UtcTime>,
+        pub checkpoint_busy: Option<i64>,
+        pub checkpoint_log_frames: Option<i64>,
+        pub checkpointed_frames: Option<i64>,
+        pub error_code: Option<String>,
+        pub error_message: Option<String>,
+        pub created_at: UtcTime,
+        pub updated_at: UtcTime,
+        pub started_at: Option<UtcTime>,
+        pub finished_at: Option<UtcTime>,
     }
 }
 
@@ -144,8 +118,9 @@ pub struct WalMetrics {
     pub latest_completed_at: Option<UtcTime>,
 }
 
-static LEASE_RULES: LeaseRules = LeaseRules {
+pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {
     table: "wal_maintenance_jobs",
+    noun: "checkpoint",
     canonical_times: false,
     row_filter: "",
     on_claim: ", started_at = coalesce(started_at, ?1), finished_at = NULL, updated_at = ?1",
@@ -157,6 +132,8 @@ static LEASE_RULES: LeaseRules = LeaseRules {
         updated_at = ?1",
     renews_expired: true,
 };
+
+leased_row!(WalRow, LEASE_RULES);
 
 /// Requested checkpoints of a store's WAL.
 #[derive(Clone, Copy, Debug)]
@@ -189,7 +166,6 @@ impl Wal<'_> {
     pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<WalRow>> {
         let token = token.clone();
         self.0.write(WriteKind::Compound, move |db| {
-            LEASE_RULES.recover(db)?;
             // A pending row is due by `execute_after`; its `retry_after` is ignored.
             let due = sortable_time(
                 "CASE status WHEN 'pending' THEN execute_after ELSE coalesce(retry_after, execute_after) END",
@@ -198,8 +174,7 @@ impl Wal<'_> {
                 "SELECT id FROM wal_maintenance_jobs WHERE status IN ('pending', 'retryable') AND {due} <= ?1
                  ORDER BY {due}, id"
             );
-            let due = DueRows { ids: &ids, params: &[], limit: 1 };
-            Ok(LEASE_RULES.claim(db, (&token, lease), &due, "*", WalRow::read)?.pop())
+            lease::claim_one(db, (&token, lease), &ids, &[])
         })
     }
 
@@ -209,17 +184,14 @@ impl Wal<'_> {
         let (id, token) = (claimed.id, token.clone());
         self.0.write(WriteKind::Compound, move |db| {
             let done = settle(db, id, &token, &outcome)?;
-            require_owned(db, done, id, &token)
+            lease::require_owned(db, done, id, &token)
         })
     }
 
     /// Returns a claimed checkpoint to pending, so that another worker can claim it at once.
     pub fn release(self, id: i64, token: &Token) -> Result<WalRow> {
         let token = token.clone();
-        self.0.write_and_notify(WriteKind::Compound, move |db| {
-            let done = LEASE_RULES.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
-            require_owned(db, done, id, &token)
-        })
+        self.0.write_and_notify(WriteKind::Compound, move |db| lease::release(db, id, &token))
     }
 
     /// Makes expired checkpoints retryable in two minutes. Returns how many.
@@ -244,8 +216,7 @@ impl Wal<'_> {
         let wal_size_bytes = self.wal_size()?;
         self.0.read(|db| {
             let sql = "SELECT status, count(*) AS n FROM wal_maintenance_jobs GROUP BY status";
-            let counts: Vec<(WalStatus, i64)> =
-                db.rows(sql, [], |row| Ok((WalStatus::read(row, "status")?, row.get("n")?)))?;
+            let counts: Vec<(WalStatus, i64)> = db.rows(sql, [], |row| Ok((column(row, "status")?, row.get("n")?)))?;
             let count = |status| counts.iter().find(|(found, _)| *found == status).map_or(0, |(_, n)| n.unsigned_abs());
             Ok(WalMetrics {
                 wal_size_bytes,
@@ -278,14 +249,13 @@ impl Wal<'_> {
     fn checkpoint(self, mode: WalMode) -> Result<CheckpointCounts> {
         let file = &self.0.0.file;
         let conn = file.open_writer()?;
-        let run = || -> SqlResult<CheckpointCounts> {
+        file.db(&conn).with_conn(|conn| {
             conn.busy_timeout(CHECKPOINT_BUSY_TIMEOUT.min(file.busy_timeout))?;
             let sql = format!("PRAGMA wal_checkpoint({})", mode.as_str());
             conn.query_row(&sql, [], |row| {
                 Ok(CheckpointCounts { busy: row.get(0)?, log_frames: row.get(1)?, checkpointed: row.get(2)? })
             })
-        };
-        run().map_err(|error| file.error(&error))
+        })
     }
 }
 
@@ -303,7 +273,7 @@ fn insert(db: &Db<'_>, request: &WalRequest) -> Result<WalRow> {
             retry_count, retry_after, created_at, updated_at)
         VALUES (?1, 'pending', ?2, ?3, ?4, 0, ?4, ?4, ?4)";
     db.execute(sql, params![request.mode.as_str(), by, request.reason, db.now()])?;
-    row(db, db.conn.last_insert_rowid())
+    lease::row(db, db.conn.last_insert_rowid())
 }
 
 fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
@@ -312,7 +282,7 @@ fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
         "SELECT finished_at FROM wal_maintenance_jobs WHERE status = 'completed' AND finished_at IS NOT NULL
          ORDER BY {finished} DESC LIMIT 1"
     );
-    Ok(db.first(&sql, [], |row| time(row, "finished_at"))?.flatten())
+    Ok(db.first(&sql, [], |row| column(row, "finished_at"))?.flatten())
 }
 
 fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<CheckpointCounts>) -> Result<bool> {
@@ -336,23 +306,4 @@ fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<CheckpointCounts
     let sets = "status = 'completed', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
         error_code = NULL, error_message = NULL, finished_at = ?1, updated_at = ?1";
     LEASE_RULES.finish(db, &id, token, sets, &[busy, log_frames, checkpointed])
-}
-
-pub(crate) fn lease_rules() -> &'static LeaseRules {
-    &LEASE_RULES
-}
-
-fn row(db: &Db<'_>, id: i64) -> Result<WalRow> {
-    let found = db.first("SELECT * FROM wal_maintenance_jobs WHERE id = ?1", [id], WalRow::read)?;
-    found.ok_or_else(|| Error::not_found("checkpoint", id))
-}
-
-/// Returns the row after its owner's write, or the error if the caller does not own it.
-fn require_owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<WalRow> {
-    let checkpoint = row(db, id)?;
-    if done {
-        return Ok(checkpoint);
-    }
-    let (status, token) = (checkpoint.status.as_str(), token.as_str());
-    Err(Error::Conflict(format!("checkpoint {id} is {status} and not owned by {token:?}")))
 }

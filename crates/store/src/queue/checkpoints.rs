@@ -12,18 +12,21 @@ use crate::Store;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
-use crate::sqlite::{Db, WriteKind, params, required_time};
+use crate::rows::table_row;
+use crate::sqlite::{Db, WriteKind, params};
 use crate::time::UtcTime;
 
-/// Data that a task saved for one step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Checkpoint {
-    /// Name of the step.
-    pub step: String,
-    /// Saved data as JSON.
-    pub data: String,
-    /// When the data was last saved.
-    pub updated_at: UtcTime,
+table_row! {
+    /// Data that a task saved for one step.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct Checkpoint {
+        /// Name of the step.
+        pub step: String,
+        /// Saved data as JSON.
+        pub data: String,
+        /// When the data was last saved.
+        pub updated_at: UtcTime,
+    }
 }
 
 /// Checkpoints of a store.
@@ -51,9 +54,7 @@ impl Checkpoints<'_> {
         self.0.read(|db| {
             let sql =
                 "SELECT step, data, updated_at FROM task_checkpoints WHERE task_id = ?1 ORDER BY created_at, step";
-            db.rows(sql, [task], |row| {
-                Ok(Checkpoint { step: row.get(0)?, data: row.get(1)?, updated_at: required_time(row, "updated_at")? })
-            })
+            db.rows(sql, [task], Checkpoint::read)
         })
     }
 
@@ -65,8 +66,7 @@ impl Checkpoints<'_> {
                 LEFT JOIN task_checkpoints ON task_id = tasks.id
                 WHERE tasks.id = ?1 AND status = 'running' AND worker_id = ?2 ORDER BY task_checkpoints.created_at, step";
             let found = db.rows(sql, params![task, token.as_str()], |row| {
-                let Some(step) = row.get(0)? else { return Ok(None) };
-                Ok(Some(Checkpoint { step, data: row.get(1)?, updated_at: required_time(row, "updated_at")? }))
+                row.get::<_, Option<String>>("step")?.map(|_| Checkpoint::read(row)).transpose()
             })?;
             match found.is_empty() {
                 true => Err(not_owned(task)),

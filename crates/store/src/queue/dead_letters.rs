@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::json;
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params, required_time};
+use crate::rows::table_row;
+use crate::sqlite::{Db, WriteKind, params};
 use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, NewTask, TaskFailure};
 use crate::time::UtcTime;
 use crate::{Page, Store};
@@ -58,50 +59,30 @@ impl NewDeadLetter {
     }
 }
 
-/// A row of `dead_letter_queue`. Those of messages and of other programs have no payload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "each field is the column of its name")]
-pub struct DeadLetter {
-    pub id: i64,
-    pub task_id: String,
-    pub task_type: String,
-    pub document_id: String,
-    pub failure_reason: String,
-    pub attempt_count: u32,
-    pub first_failure: UtcTime,
-    pub last_failure: UtcTime,
-    pub error_details: Option<String>,
-    pub checkpoint: Option<String>,
-    pub created_at: UtcTime,
-    pub queue: Option<String>,
-    pub payload: Option<String>,
-    pub priority: Option<i32>,
-    pub max_attempts: Option<u32>,
-    pub unique_key: Option<String>,
+table_row! {
+    /// A row of `dead_letter_queue`. Those of messages and of other programs have no payload.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct DeadLetter {
+        pub id: i64,
+        pub task_id: String,
+        pub task_type: String,
+        pub document_id: String,
+        pub failure_reason: String,
+        pub attempt_count: u32,
+        pub first_failure: UtcTime,
+        pub last_failure: UtcTime,
+        pub error_details: Option<String>,
+        pub checkpoint: Option<String>,
+        pub created_at: UtcTime,
+        pub queue: Option<String>,
+        pub payload: Option<String>,
+        pub priority: Option<i32>,
+        pub max_attempts: Option<u32>,
+        pub unique_key: Option<String>,
+    }
 }
 
 impl DeadLetter {
-    fn read(row: &Row<'_>) -> SqlResult<Self> {
-        Ok(DeadLetter {
-            id: row.get("id")?,
-            task_id: row.get("task_id")?,
-            task_type: row.get("task_type")?,
-            document_id: row.get("document_id")?,
-            failure_reason: row.get("failure_reason")?,
-            attempt_count: row.get("attempt_count")?,
-            first_failure: required_time(row, "first_failure")?,
-            last_failure: required_time(row, "last_failure")?,
-            error_details: row.get("error_details")?,
-            checkpoint: row.get("checkpoint")?,
-            created_at: required_time(row, "created_at")?,
-            queue: row.get("queue")?,
-            payload: row.get("payload")?,
-            priority: row.get("priority")?,
-            max_attempts: row.get("max_attempts")?,
-            unique_key: row.get("unique_key")?,
-        })
-    }
-
     /// Returns the original task, if the row contains it.
     pub fn task(&self) -> Option<NewTask> {
         let mut task = NewTask::new(self.task_type.clone(), self.payload.clone()?);

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::Result;
-use crate::sqlite::{Db, params, required_time};
+use crate::rows::table_row;
+use crate::sqlite::{Db, params};
 use crate::tasks::TaskFailure;
 use crate::time::UtcTime;
 
@@ -16,19 +17,21 @@ const MAX_ATTEMPTS_KEPT: i64 = 20;
 /// Maximum length of the output kept for one attempt in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 10;
 
-/// A failed attempt of a task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FailedAttempt {
-    /// Number of the attempt, from 1.
-    pub attempt: u32,
-    /// When the attempt failed.
-    pub failed_at: UtcTime,
-    /// Reason in one line.
-    pub reason: String,
-    /// Step of the task that failed.
-    pub step: Option<String>,
-    /// Last part of the attempt's output, or of its error beyond the reason.
-    pub output: Option<String>,
+table_row! {
+    /// A failed attempt of a task.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct FailedAttempt {
+        /// Number of the attempt, from 1.
+        pub attempt: u32,
+        /// When the attempt failed.
+        pub failed_at: UtcTime,
+        /// Reason in one line.
+        pub reason: String,
+        /// Step of the task that failed.
+        pub step: Option<String>,
+        /// Last part of the attempt's output, or of its error beyond the reason.
+        pub output: Option<String>,
+    }
 }
 
 /// Failed attempts of a store.
@@ -41,15 +44,7 @@ impl Failures<'_> {
         self.0.read(|db| {
             let sql = "SELECT attempt, failed_at, reason, step, output FROM task_failures WHERE task_id = ?1
                 ORDER BY attempt";
-            db.rows(sql, [task], |row| {
-                Ok(FailedAttempt {
-                    attempt: row.get(0)?,
-                    failed_at: required_time(row, "failed_at")?,
-                    reason: row.get(2)?,
-                    step: row.get(3)?,
-                    output: row.get(4)?,
-                })
-            })
+            db.rows(sql, [task], FailedAttempt::read)
         })
     }
 }

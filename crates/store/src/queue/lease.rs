@@ -10,11 +10,12 @@
 //! hold it ([`HeldLeases`]). Any worker or control plane may recover at any time.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sqlite::{Db, Row, SqlResult, ToSql, params};
 use crate::{cleanup, jobs, tasks, thumbnails, wal, workers};
 
@@ -109,6 +110,8 @@ pub(crate) fn sortable_time(column: &str) -> String {
 /// How the rows of one table are leased. The SQL fragments may use ?1, the current time.
 pub(crate) struct LeaseRules {
     pub(crate) table: &'static str,
+    /// What a row is called in messages.
+    pub(crate) noun: &'static str,
     /// Whether only Gristmill writes the times of the table, so that they compare as texts.
     pub(crate) canonical_times: bool,
     /// Condition on rows that are leased, such as jobs of some kinds.
@@ -121,6 +124,87 @@ pub(crate) struct LeaseRules {
     pub(crate) on_expiry: &'static str,
     /// Whether a heartbeat renews an expired lease that was not recovered yet. For jobs the protocol forbids it.
     pub(crate) renews_expired: bool,
+}
+
+/// A row of a table with leases.
+pub(crate) trait LeasedRow: Sized {
+    fn rules() -> &'static LeaseRules;
+    fn read(row: &Row<'_>) -> SqlResult<Self>;
+    fn status(&self) -> &'static str;
+}
+
+/// Implements [`LeasedRow`] for a struct of `table_row` with a status.
+macro_rules! leased_row {
+    ($row:ident, $rules:ident) => {
+        impl $crate::lease::LeasedRow for $row {
+            fn rules() -> &'static $crate::lease::LeaseRules {
+                &$rules
+            }
+
+            fn read(row: &$crate::sqlite::Row<'_>) -> $crate::sqlite::SqlResult<Self> {
+                $row::read(row)
+            }
+
+            fn status(&self) -> &'static str {
+                self.status.as_str()
+            }
+        }
+    };
+}
+pub(crate) use leased_row;
+
+/// Returns the row with this id.
+pub(crate) fn row<R: LeasedRow>(db: &Db<'_>, id: impl ToSql + Display) -> Result<R> {
+    let LeaseRules { table, noun, .. } = R::rules();
+    let found = db.first(&format!("SELECT * FROM {table} WHERE id = ?1"), [&id], R::read)?;
+    found.ok_or_else(|| Error::not_found(noun, id))
+}
+
+/// Returns the row after its owner's write, or the error if the caller does not own it.
+pub(crate) fn require_owned<R: LeasedRow>(
+    db: &Db<'_>,
+    done: bool,
+    id: impl ToSql + Display,
+    token: &Token,
+) -> Result<R> {
+    let row: R = row(db, &id)?;
+    if done {
+        return Ok(row);
+    }
+    let (noun, status, token) = (R::rules().noun, row.status(), token.as_str());
+    Err(Error::Conflict(format!("{noun} {id} is {status} and not owned by {token:?}")))
+}
+
+/// Returns the row after a guarded update, or the error if its status does not allow the update.
+pub(crate) fn require_changed<R: LeasedRow>(
+    db: &Db<'_>,
+    count: usize,
+    id: impl ToSql + Display,
+    required: &str,
+) -> Result<R> {
+    let row: R = row(db, &id)?;
+    if count == 1 {
+        return Ok(row);
+    }
+    let (noun, status) = (R::rules().noun, row.status());
+    Err(Error::Conflict(format!("{noun} {id} is {status}; expected {required}")))
+}
+
+/// Frees stale rows, then claims the most urgent row of the query `ids` (see [`DueRows`]), if there is one.
+pub(crate) fn claim_one<R: LeasedRow>(
+    db: &Db<'_>,
+    claim: (&Token, Duration),
+    ids: &str,
+    params: &[&dyn ToSql],
+) -> Result<Option<R>> {
+    R::rules().recover(db)?;
+    Ok(R::rules().claim(db, claim, &DueRows { ids, params, limit: 1 }, "*", R::read)?.pop())
+}
+
+/// Returns a row to pending, so that another worker can claim it at once.
+pub(crate) fn release<R: LeasedRow>(db: &Db<'_>, id: i64, token: &Token) -> Result<R> {
+    let done = R::rules().release(db, &id, token, "status = 'pending', updated_at = ?1")?;
+    require_owned(db, done, id, token)
 }
 
 /// Rows that a claim may take.
@@ -314,7 +398,7 @@ impl LeaseRules {
 
 /// Returns the rules of every table with leases.
 pub(crate) fn leased_tables() -> [&'static LeaseRules; 5] {
-    [tasks::lease_rules(), jobs::lease_rules(), thumbnails::lease_rules(), cleanup::lease_rules(), wal::lease_rules()]
+    [&tasks::LEASE_RULES, &jobs::LEASE_RULES, &thumbnails::LEASE_RULES, &cleanup::LEASE_RULES, &wal::LEASE_RULES]
 }
 
 /// Runs a statement of [`LeaseRules::finish_sql`].

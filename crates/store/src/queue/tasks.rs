@@ -36,10 +36,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dead_letters;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::json;
-use crate::lease::{HeartbeatResult, HeldLeases, LeaseRules, Token};
-use crate::sqlite::{CachedStatement, Db, WriteHandle, WriteKind, invalid_value, params};
+use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row};
+use crate::rows::column;
+use crate::sqlite::{CachedStatement, Db, WriteHandle, WriteKind, params};
 use crate::start_log;
 use crate::time::UtcTime;
 use crate::workers;
@@ -60,8 +61,9 @@ pub const DEFAULT_QUEUE: &str = "default";
 /// Maximum length of a payload or result in bytes.
 pub const MAX_PAYLOAD: usize = json::MAX_BYTES;
 
-static LEASE_RULES: LeaseRules = LeaseRules {
+pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {
     table: "tasks",
+    noun: "task",
     canonical_times: true,
     row_filter: "",
     on_claim: ", started_at = NULL",
@@ -181,13 +183,13 @@ impl Tasks<'_> {
     pub fn run_now(self, id: i64) -> Result<()> {
         self.0.write_and_notify(WriteKind::Compound, move |db| {
             let sql = "UPDATE tasks SET status = 'pending', run_after = NULL WHERE id = ?1 AND status = 'scheduled'";
-            require_changed(db, db.execute(sql, [id])?, id, "scheduled")
+            lease::require_changed::<TaskRow>(db, db.execute(sql, [id])?, id, "scheduled").map(drop)
         })
     }
 
     /// Returns the task with this id.
     pub fn get(self, id: i64) -> Result<TaskRow> {
-        self.0.read(|db| row(db, id))
+        self.0.read(|db| lease::row(db, id))
     }
 
     /// Lists tasks, newest first. `after`: the last id of the previous page.
@@ -209,13 +211,8 @@ impl Tasks<'_> {
     /// Returns the number of tasks in each status.
     pub fn counts(self) -> Result<Vec<(TaskStatus, u64)>> {
         self.0.read(|db| {
-            db.rows("SELECT status, count(*) FROM tasks GROUP BY status", [], |row| {
-                let status: String = row.get(0)?;
-                let known = TaskStatus::parse(&status);
-                Ok((
-                    known.ok_or_else(|| invalid_value(row, "status", &status, "a task's status"))?,
-                    row.get::<_, i64>(1)?.unsigned_abs(),
-                ))
+            db.rows("SELECT status, count(*) AS n FROM tasks GROUP BY status", [], |row| {
+                Ok((column(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs()))
             })
         })
     }
@@ -285,7 +282,7 @@ fn insert_statement<'a>(db: &Db<'a>) -> Result<CachedStatement<'a>> {
     let sql = "INSERT INTO tasks (queue,kind,status,priority,attempts,max_attempts,crashes,run_after,created_at,unique_key,\
         document_id,payload) VALUES (?1,?2,?3,?4,0,?5,0,?6,?7,?8,?9,?10) ON CONFLICT (kind,unique_key) \
         WHERE unique_key IS NOT NULL AND status<>'completed' AND status<>'failed' AND status<>'cancelled' DO NOTHING";
-    db.conn.prepare_cached(sql).map_err(|error| db.file.error(&error))
+    db.with_conn(|conn| conn.prepare_cached(sql))
 }
 
 fn insert_with(db: &Db<'_>, insert: &mut CachedStatement<'_>, task: &NewTask) -> Result<Enqueued> {
@@ -303,7 +300,7 @@ fn insert_with(db: &Db<'_>, insert: &mut CachedStatement<'_>, task: &NewTask) ->
         task.document_id,
         task.payload,
     ];
-    let created = insert.execute(params).map_err(|error| db.file.error(&error))? == 1;
+    let created = db.with_conn(|_| insert.execute(params))? == 1;
     let id = if created { db.conn.last_insert_rowid() } else { unfinished(db, task)? };
     Ok(Enqueued { id, created })
 }
@@ -387,20 +384,4 @@ fn record_logged_starts(db: &Db<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn row(db: &Db<'_>, id: i64) -> Result<TaskRow> {
-    let found = db.first("SELECT * FROM tasks WHERE id = ?1", [id], TaskRow::read)?;
-    found.ok_or_else(|| Error::not_found("task", id))
-}
-
-pub(crate) fn lease_rules() -> &'static LeaseRules {
-    &LEASE_RULES
-}
-
-/// Fails if a guarded update changed nothing: the task does not exist, or its status does not allow the update.
-fn require_changed(db: &Db<'_>, count: usize, id: i64, required: &str) -> Result<()> {
-    if count == 1 {
-        return Ok(());
-    }
-    let status = row(db, id)?.status.as_str();
-    Err(Error::Conflict(format!("task {id} is {status}; expected {required}")))
-}
+leased_row!(TaskRow, LEASE_RULES);

@@ -29,35 +29,3 @@ pub fn retry_while_busy<T, E>(
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Fails `failures` times, as busy or not. Returns the result and the number of attempts.
-    fn run(failures: u32, is_busy: bool, limit: Duration, stop: &CancelToken) -> (Result<u32, u32>, u32) {
-        let mut attempts = 0;
-        let attempt = || {
-            attempts += 1;
-            if attempts <= failures { Err(attempts) } else { Ok(attempts) }
-        };
-        (retry_while_busy(limit, stop, |_| is_busy, attempt), attempts)
-    }
-
-    #[test]
-    fn only_busy_errors_are_retried_until_the_limit_or_the_cancellation() {
-        let (open, cancelled) = (CancelToken::new(), CancelToken::new());
-        cancelled.cancel();
-        for (failures, is_busy, limit, stop, result) in [
-            (0, true, Duration::ZERO, &cancelled, Ok(1)),
-            (2, true, Duration::MAX, &open, Ok(3)),
-            (2, false, Duration::MAX, &open, Err(1)),
-            (2, true, Duration::ZERO, &open, Err(1)),
-            (2, true, Duration::MAX, &cancelled, Err(1)),
-        ] {
-            let (found, attempts) = run(failures, is_busy, limit, stop);
-            assert_eq!(found, result, "{failures} {is_busy} {limit:?}");
-            assert_eq!(found.unwrap_or_else(|last| last), attempts);
-        }
-    }
-}

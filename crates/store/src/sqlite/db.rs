@@ -3,6 +3,7 @@
 //! Owns how a connection is opened and configured. `writer` decides when its connection writes.
 
 use std::cell::OnceCell;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -156,7 +157,7 @@ pub(crate) struct Db<'a> {
     text: OnceCell<String>,
 }
 
-impl Db<'_> {
+impl<'a> Db<'a> {
     pub(crate) fn path(&self) -> &Path {
         &self.file.path
     }
@@ -166,14 +167,18 @@ impl Db<'_> {
         self.text.get_or_init(|| self.now.to_string())
     }
 
+    /// Runs `body` with the connection and translates its error.
+    pub(crate) fn with_conn<T>(&self, body: impl FnOnce(&'a Connection) -> rusqlite::Result<T>) -> Result<T> {
+        body(self.conn).map_err(|error| self.file.error(&error))
+    }
+
     /// Runs a statement and returns the number of changed rows.
     pub(crate) fn execute(&self, sql: &str, params: impl Params) -> Result<usize> {
-        let run = || self.conn.prepare_cached(sql)?.execute(params);
-        run().map_err(|error| self.file.error(&error))
+        self.with_conn(|conn| conn.prepare_cached(sql)?.execute(params))
     }
 
     pub(crate) fn batch(&self, sql: &str) -> Result<()> {
-        self.conn.execute_batch(sql).map_err(|error| self.file.error(&error))
+        self.with_conn(|conn| conn.execute_batch(sql))
     }
 
     /// Returns all rows of a query, or of a statement with RETURNING.
@@ -183,8 +188,7 @@ impl Db<'_> {
         params: impl Params,
         map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>> {
-        let run = || self.conn.prepare_cached(sql)?.query_map(params, map)?.collect::<rusqlite::Result<_>>();
-        run().map_err(|error| self.file.error(&error))
+        self.with_conn(|conn| conn.prepare_cached(sql)?.query_map(params, map)?.collect())
     }
 
     pub(crate) fn first<T>(
@@ -196,31 +200,33 @@ impl Db<'_> {
         Ok(self.rows(sql, params, map)?.into_iter().next())
     }
 
+    /// Calls `visit` with each row until it breaks, and returns the value with which it broke.
+    pub(crate) fn visit<B>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        mut visit: impl FnMut(&Row<'_>) -> rusqlite::Result<ControlFlow<B>>,
+    ) -> Result<Option<B>> {
+        self.with_conn(|conn| {
+            let mut statement = conn.prepare_cached(sql)?;
+            let mut rows = statement.query(params)?;
+            while let Some(row) = rows.next()? {
+                if let ControlFlow::Break(value) = visit(row)? {
+                    return Ok(Some(value));
+                }
+            }
+            Ok(None)
+        })
+    }
+
     pub(crate) fn has_table(&self, name: &str) -> Result<bool> {
-        tables::table_exists(self.conn, name).map_err(|error| self.file.error(&error))
+        self.with_conn(|conn| tables::table_exists(conn, name))
     }
 
     /// Returns one number, such as a count; 0 for no row or NULL.
     pub(crate) fn number(&self, sql: &str, params: impl Params) -> Result<i64> {
         Ok(self.first(sql, params, |row| row.get::<_, Option<i64>>(0))?.flatten().unwrap_or(0))
     }
-}
-
-/// Reads an optional time. Text that is not a time is an error, because the end of a lease must not be guessed.
-pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTime>> {
-    let text: Option<String> = row.get(column)?;
-    text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time"))).transpose()
-}
-
-pub(crate) fn required_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
-    time(row, column)?.ok_or_else(|| invalid_value(row, column, "NULL", "a UTC time"))
-}
-
-/// Makes the error for a value that the protocol does not allow.
-pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: &str) -> rusqlite::Error {
-    let index = row.as_ref().column_index(column).unwrap_or(0);
-    let text = format!("column {column} is {found:?}, expected {expected}");
-    rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, text.into())
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use crate::paths::display_path;
 use crate::sqlite::db::{Db, DbFile};
 use crate::sqlite::schema;
 
+use self::Step::{Call, Columns, Sql};
+
 /// Migrations 1 to 12 belong to the Python control plane. A new file contains their tables and records their versions.
 const CONTROL_PLANE_MIGRATIONS: &[(i64, &str)] = &[
     (1, "baseline"),
@@ -29,23 +31,56 @@ const CONTROL_PLANE_MIGRATIONS: &[(i64, &str)] = &[
     (12, "wal_maintenance_jobs"),
 ];
 
-type Migration = fn(&Db<'_>) -> Result<()>;
+/// A part of a migration.
+enum Step {
+    /// Runs statements, each of which may be repeated.
+    Sql(&'static str),
+    /// Adds the columns that tables lack.
+    Columns(&'static [(&'static str, &'static [(&'static str, &'static str)])]),
+    /// Calls a function.
+    Call(fn(&Db<'_>) -> Result<()>),
+}
 
 /// Migrations of Gristmill, in order.
-const MIGRATIONS: &[(i64, &str, Migration)] = &[
-    (1001, "protocol", protocol),
-    (1002, "tasks", tasks),
-    (1003, "catalog", catalog),
-    (1004, "messages", messages),
-    (1005, "catalog_identity", catalog_identity),
-    (1006, "catalog_exceptions", catalog_exceptions),
-    (1007, "mount_points", mount_points),
-    (1008, "task_starts", task_starts),
-    (1009, "task_failures", task_failures),
-    (1010, "message_runs", message_runs),
-    (1011, "message_claims", message_claims),
-    (1012, "stream_positions", stream_positions),
+const MIGRATIONS: &[(i64, &str, &[Step])] = &[
+    (1001, "protocol", &[Call(protocol)]),
+    (1002, "tasks", &[Sql(schema::TASKS), Columns(&[("dead_letter_queue", schema::DEAD_LETTER_COLUMNS)])]),
+    (1003, "catalog", &[Columns(schema::CATALOG_COLUMNS), Sql(schema::CATALOG_INDEXES), Call(drop_unused_indexes)]),
+    (1004, "messages", &[Sql(schema::SEEN_MESSAGES)]),
+    // Clears settled marks that were kept too long.
+    (
+        1005,
+        "catalog_identity",
+        &[Sql(schema::FILESYSTEMS), Columns(schema::IDENTITY_COLUMNS), Call(crate::scans::clear_settled)],
+    ),
+    (1006, "catalog_exceptions", &[Call(index_exceptions)]),
+    (1007, "mount_points", &[Columns(&[("folders", schema::MOUNT_COLUMNS)])]),
+    (
+        1008,
+        "task_starts",
+        &[
+            Columns(&[("tasks", schema::START_COLUMNS)]),
+            Sql(schema::SUSPICIOUS_INDEX),
+            Sql(schema::WORKERS),
+            // In earlier versions each failed attempt and each crash was a start.
+            Sql("UPDATE tasks SET starts = attempts + crashes WHERE attempts + crashes > starts"),
+        ],
+    ),
+    (1009, "task_failures", &[Columns(&[("tasks", schema::CANCEL_COLUMNS)]), Sql(schema::TASK_FAILURES)]),
+    (1010, "message_runs", &[Sql(schema::MESSAGE_RUNS)]),
+    (1011, "message_claims", &[Sql(schema::MESSAGE_CLAIMS)]),
+    (1012, "stream_positions", &[Sql(schema::STREAM_POSITIONS)]),
 ];
+
+impl Step {
+    fn run(&self, db: &Db<'_>) -> Result<()> {
+        match *self {
+            Sql(sql) => db.batch(sql),
+            Columns(tables) => tables.iter().try_for_each(|(table, columns)| add_columns(db, table, columns)),
+            Call(function) => function(db),
+        }
+    }
+}
 
 /// Returns the version of the last migration.
 pub(crate) fn latest() -> i64 {
@@ -113,7 +148,7 @@ pub(crate) fn run(file: &DbFile, conn: &Connection) -> Result<()> {
     let db = file.db(conn);
     for (version, name, migration) in MIGRATIONS {
         db.batch("BEGIN IMMEDIATE")?;
-        let result = apply(&db, *version, name, *migration).and_then(|()| db.batch("COMMIT"));
+        let result = apply(&db, *version, name, migration).and_then(|()| db.batch("COMMIT"));
         if result.is_err() && !conn.is_autocommit() {
             db.batch("ROLLBACK")?;
         }
@@ -122,7 +157,7 @@ pub(crate) fn run(file: &DbFile, conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-fn apply(db: &Db<'_>, version: i64, name: &str, migration: Migration) -> Result<()> {
+fn apply(db: &Db<'_>, version: i64, name: &str, migration: &[Step]) -> Result<()> {
     let is_new_file = db.number("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [])? == 0;
     db.batch(schema::CREATE_MIGRATIONS_TABLE)?;
     let applied = applied(db)?;
@@ -131,7 +166,7 @@ fn apply(db: &Db<'_>, version: i64, name: &str, migration: Migration) -> Result<
         return Ok(());
     }
     tracing::info!(version, name, path = %display_path(db.path()), "migrating");
-    migration(db)?;
+    migration.iter().try_for_each(|step| step.run(db))?;
     if is_new_file {
         CONTROL_PLANE_MIGRATIONS.iter().try_for_each(|(version, name)| record(db, *version, name))?;
     }
@@ -165,7 +200,7 @@ fn columns(db: &Db<'_>, table: &str) -> Result<BTreeSet<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// 1001: creates or completes the shared tables.
+/// Creates or completes the shared tables.
 fn protocol(db: &Db<'_>) -> Result<()> {
     for table in schema::SHARED_TABLES {
         if columns(db, table.name)?.is_empty() {
@@ -183,78 +218,20 @@ fn protocol(db: &Db<'_>) -> Result<()> {
     db.batch(schema::SINGLE_ACTIVE_INDEX)
 }
 
-/// 1002: creates the tables of durable tasks.
-fn tasks(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::TASKS)?;
-    add_columns(db, "dead_letter_queue", schema::DEAD_LETTER_COLUMNS)
-}
-
-/// 1003: adds the columns of the catalog.
-fn catalog(db: &Db<'_>) -> Result<()> {
-    for (table, columns_to_add) in schema::CATALOG_COLUMNS {
-        add_columns(db, table, columns_to_add)?;
-    }
-    db.batch(schema::CATALOG_INDEXES)?;
+/// Drops indexes that no query needs, unless another program created the file.
+fn drop_unused_indexes(db: &Db<'_>) -> Result<()> {
     let is_gristmill = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
         AND sql LIKE '%CHECK (size_bytes >= 0)%'";
     if db.number(is_gristmill, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
 }
 
-/// 1004: creates the table of processed messages.
-fn messages(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::SEEN_MESSAGES)
-}
-
-/// 1005: adds columns for file identity, allocation, filters and folders. Clears settled marks that were kept too long.
-fn catalog_identity(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::FILESYSTEMS)?;
-    for (table, columns_to_add) in schema::IDENTITY_COLUMNS {
-        add_columns(db, table, columns_to_add)?;
-    }
-    crate::scans::clear_settled(db)
-}
-
-/// 1006: adds indexes of files whose row has unusual values, and of folders that could not be read.
-fn catalog_exceptions(db: &Db<'_>) -> Result<()> {
+/// Adds indexes of files whose row has unusual values, and of folders that could not be read.
+fn index_exceptions(db: &Db<'_>) -> Result<()> {
     let unusual = schema::UNUSUAL;
     db.batch(&format!(
         "CREATE INDEX IF NOT EXISTS ix_library_files_unusual ON library_files (library_id, folder_id) WHERE {unusual};
         CREATE INDEX IF NOT EXISTS ix_folders_unreadable ON folders (library_id) WHERE error_status IS NOT NULL;"
     ))
-}
-
-/// 1007: adds the column that marks mount points.
-fn mount_points(db: &Db<'_>) -> Result<()> {
-    add_columns(db, "folders", schema::MOUNT_COLUMNS)
-}
-
-/// 1008: adds start counts and workers. In earlier versions each failed attempt and each crash was a start.
-fn task_starts(db: &Db<'_>) -> Result<()> {
-    add_columns(db, "tasks", schema::START_COLUMNS)?;
-    db.batch(schema::SUSPICIOUS_INDEX)?;
-    db.batch(schema::WORKERS)?;
-    db.batch("UPDATE tasks SET starts = attempts + crashes WHERE attempts + crashes > starts")
-}
-
-/// 1009: creates the table of failed attempts, and adds the cancel request of tasks.
-fn task_failures(db: &Db<'_>) -> Result<()> {
-    add_columns(db, "tasks", schema::CANCEL_COLUMNS)?;
-    db.batch(schema::TASK_FAILURES)
-}
-
-/// 1010: creates the table of message runs.
-fn message_runs(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::MESSAGE_RUNS)
-}
-
-/// 1011: creates the table of message claims.
-fn message_claims(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::MESSAGE_CLAIMS)
-}
-
-/// 1012: creates the table of stream positions.
-fn stream_positions(db: &Db<'_>) -> Result<()> {
-    db.batch(schema::STREAM_POSITIONS)
 }
 
 fn add_columns(db: &Db<'_>, table: &str, columns_to_add: &[(&str, &str)]) -> Result<()> {

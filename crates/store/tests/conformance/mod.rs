@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod dead_letters;
 pub(crate) mod dispositions;
 pub(crate) mod leases;
+pub(crate) mod message_runs;
 pub(crate) mod pages;
 pub(crate) mod positions;
 pub(crate) mod processed;
@@ -114,6 +115,11 @@ macro_rules! conformance {
                 retry_of_a_message_as_a_task_is_refused,
                 filter_by_task_id_excludes_messages_with_that_id,
                 invalid_dead_letter_of_a_message_is_refused;
+            message_runs:
+                starts_are_counted_up_to_the_limit_per_scope_and_copy,
+                failed_attempt_clears_starts_and_undone_start_deletes_the_run,
+                prune_deletes_old_runs_up_to_the_limit,
+                age_counts_from_the_last_failure;
             checkpoints:
                 checkpoints_are_ordered_by_first_save_and_replaced,
                 checkpoint_with_a_wrong_token_is_refused,
@@ -132,6 +138,7 @@ macro_rules! conformance {
             positions:
                 position_is_stored_per_stream_and_consumer;
             processed:
+                ids_are_claimed_and_released_together,
                 id_is_contained_until_its_window_ends,
                 recording_an_id_again_restarts_its_window,
                 scopes_are_independent,

@@ -129,3 +129,14 @@ pub(crate) fn recorded_ids_survive_closing_the_store(fixture: &Fixture) {
     assert_refused(fixture.store.processed_ids().prune(QUEUE, HOUR, 1), |error| *error == Error::Closed, &[]);
     check(&fixture.open_again(), QUEUE, &["a", "b", "c", "d"], HOUR, &[true, true, true, false]);
 }
+
+pub(crate) fn ids_are_claimed_and_released_together(fixture: &Fixture) {
+    use ClaimResult::{AlreadyProcessed, Claimed, InProgress};
+    let processed = fixture.store.processed_ids();
+    let claim = |wanted| processed.claim_all(QUEUE, ids(wanted), HOUR).unwrap();
+    record(fixture, QUEUE, &["done"]);
+    assert_eq!(claim(&["a", "done", "b", "a"]), [Claimed, AlreadyProcessed, Claimed, InProgress]);
+    processed.release_all(QUEUE, ids(&["a", "done"])).unwrap();
+    assert_eq!(claim(&["a", "done", "b"]), [Claimed, AlreadyProcessed, InProgress]);
+    assert_eq!(claim(&[]), []);
+}

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use gristmill_store::rate_limits::THUMBNAIL_IO;
+use gristmill_pool::CancelToken;
+use gristmill_store::rate_limits::{RateLimiter, THUMBNAIL_IO};
 
 use crate::{Fixture, seconds};
 
@@ -62,4 +63,21 @@ fn row_with_an_impossible_backlog_is_reset() {
     // A row after an excessive reservation is reset, too.
     assert_eq!(fixture.store.rate_limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
     assert_eq!(fixture.store.rate_limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
+}
+
+#[test]
+fn reader_waits_for_the_bytes_before_its_own_or_for_the_cancellation() {
+    let (open, cancelled) = (CancelToken::new(), CancelToken::new());
+    cancelled.cancel();
+    let unlimited = RateLimiter::new(0);
+    assert!(!unlimited.is_limited() && unlimited.acquire(u64::MAX, &open));
+    assert!(!unlimited.acquire(1, &cancelled));
+    let limited = RateLimiter::new(1);
+    assert!(limited.is_limited() && limited.acquire(3_600, &open), "nothing was read before");
+    assert!(!limited.acquire(0, &cancelled));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| limited.acquire(1, &open));
+        open.cancel();
+        assert!(!waits.join().unwrap(), "an hour is left");
+    });
 }

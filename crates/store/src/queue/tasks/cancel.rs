@@ -9,10 +9,10 @@
 //! | running, and its worker is dead or its lease has expired | cancelled by the next recovery |
 //! | completed, failed, cancelled | refused |
 
-use super::{LEASE_RULES, require_changed};
+use super::{LEASE_RULES, TaskRow};
 use crate::checkpoints;
 use crate::error::Result;
-use crate::lease::Token;
+use crate::lease::{self, Token};
 use crate::sqlite::{Db, Params, Row, params};
 
 /// Result of a request to cancel a task.
@@ -34,7 +34,8 @@ pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
     }
     let running = "UPDATE tasks SET cancel_requested_at = coalesce(cancel_requested_at, ?1)
         WHERE id = ?2 AND status = 'running'";
-    require_changed(db, db.execute(running, params![db.now(), id])?, id, "pending, scheduled or running")?;
+    let count = db.execute(running, params![db.now(), id])?;
+    lease::require_changed::<TaskRow>(db, count, id, "pending, scheduled or running")?;
     Ok(CancelOutcome::Requested)
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::error::Result;
-use crate::sqlite::{Db, time};
+use crate::rows::column;
+use crate::sqlite::Db;
 use crate::time::UtcTime;
 use crate::workers;
 
@@ -28,7 +29,7 @@ pub(super) fn foreign_claims(db: &Db<'_>, queues: &[String], own_worker: &str) -
     let mut alive: Option<BTreeSet<String>> = None;
     for queue in queues.iter().collect::<BTreeSet<_>>() {
         let held: Vec<(Option<String>, i64, Option<UtcTime>)> =
-            db.rows(&sql, [queue], |row| Ok((row.get(0)?, row.get(1)?, time(row, "until")?)))?;
+            db.rows(&sql, [queue], |row| Ok((row.get(0)?, row.get(1)?, column(row, "until")?)))?;
         for (worker, count, until) in held {
             let count = count.unsigned_abs();
             let alive = match &alive {

@@ -9,7 +9,7 @@ use super::DEFAULT_QUEUE;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
-use crate::sqlite::{Row, SqlResult, invalid_value, required_time, time};
+use crate::rows::{string_enum, table_row};
 use crate::time::UtcTime;
 
 /// A task to be inserted.
@@ -75,122 +75,62 @@ pub struct Enqueued {
     pub created: bool,
 }
 
-/// State of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TaskStatus {
-    /// Due, and waits for a worker.
-    Pending,
-    /// Waits for `run_after`: it was delayed, postponed, or an attempt failed.
-    Scheduled,
-    /// A worker has claimed it.
-    Running,
-    /// The run finished with success.
-    Completed,
-    /// Failed for good; a dead letter exists.
-    Failed,
-    /// Cancelled; its run, if any, has ended.
-    Cancelled,
+string_enum! {
+    "a task's status",
+    /// State of a task.
+    pub enum TaskStatus {
+        /// Due, and waits for a worker.
+        Pending = "pending",
+        /// Waits for `run_after`: it was delayed, postponed, or an attempt failed.
+        Scheduled = "scheduled",
+        /// A worker has claimed it.
+        Running = "running",
+        /// The run finished with success.
+        Completed = "completed",
+        /// Failed for good; a dead letter exists.
+        Failed = "failed",
+        /// Cancelled; its run, if any, has ended.
+        Cancelled = "cancelled",
+    }
 }
 
 impl TaskStatus {
-    /// All states, in order of declaration.
-    pub const ALL: [TaskStatus; 6] = [
-        TaskStatus::Pending,
-        TaskStatus::Scheduled,
-        TaskStatus::Running,
-        TaskStatus::Completed,
-        TaskStatus::Failed,
-        TaskStatus::Cancelled,
-    ];
-
-    /// Returns the value stored in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TaskStatus::Pending => "pending",
-            TaskStatus::Scheduled => "scheduled",
-            TaskStatus::Running => "running",
-            TaskStatus::Completed => "completed",
-            TaskStatus::Failed => "failed",
-            TaskStatus::Cancelled => "cancelled",
-        }
-    }
-
-    /// Parses a stored value or user input.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-
     /// Returns whether the state is final.
     pub fn is_terminal(self) -> bool {
         matches!(self, TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Cancelled)
     }
 }
 
-/// A row of `tasks`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "each field is the column of its name")]
-pub struct TaskRow {
-    pub id: i64,
-    pub queue: String,
-    pub kind: String,
-    pub status: TaskStatus,
-    pub priority: i32,
-    pub attempts: u32,
-    pub max_attempts: Option<u32>,
-    pub starts: u32,
-    pub crashes: u32,
-    pub abandoned: u32,
-    pub run_after: Option<UtcTime>,
-    pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<UtcTime>,
-    pub lease_expires_at: Option<UtcTime>,
-    pub created_at: UtcTime,
-    pub started_at: Option<UtcTime>,
-    pub finished_at: Option<UtcTime>,
-    pub first_failed_at: Option<UtcTime>,
-    pub last_failed_at: Option<UtcTime>,
-    pub cancel_requested_at: Option<UtcTime>,
-    pub failed_step: Option<String>,
-    pub error_message: Option<String>,
-    pub unique_key: Option<String>,
-    pub document_id: Option<String>,
-    pub result: Option<String>,
-    pub payload: String,
-}
-
-impl TaskRow {
-    pub(super) fn read(row: &Row<'_>) -> SqlResult<Self> {
-        let status: String = row.get("status")?;
-        Ok(TaskRow {
-            id: row.get("id")?,
-            queue: row.get("queue")?,
-            kind: row.get("kind")?,
-            status: TaskStatus::parse(&status)
-                .ok_or_else(|| invalid_value(row, "status", &status, "a task's status"))?,
-            priority: row.get("priority")?,
-            attempts: row.get("attempts")?,
-            max_attempts: row.get("max_attempts")?,
-            starts: row.get("starts")?,
-            crashes: row.get("crashes")?,
-            abandoned: row.get("abandoned")?,
-            run_after: time(row, "run_after")?,
-            worker_id: row.get("worker_id")?,
-            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
-            lease_expires_at: time(row, "lease_expires_at")?,
-            created_at: required_time(row, "created_at")?,
-            started_at: time(row, "started_at")?,
-            finished_at: time(row, "finished_at")?,
-            first_failed_at: time(row, "first_failed_at")?,
-            last_failed_at: time(row, "last_failed_at")?,
-            cancel_requested_at: time(row, "cancel_requested_at")?,
-            failed_step: row.get("failed_step")?,
-            error_message: row.get("error_message")?,
-            unique_key: row.get("unique_key")?,
-            document_id: row.get("document_id")?,
-            result: row.get("result")?,
-            payload: row.get("payload")?,
-        })
+table_row! {
+    /// A row of `tasks`.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+    pub struct TaskRow {
+        pub id: i64,
+        pub queue: String,
+        pub kind: String,
+        pub status: TaskStatus,
+        pub priority: i32,
+        pub attempts: u32,
+        pub max_attempts: Option<u32>,
+        pub starts: u32,
+        pub crashes: u32,
+        pub abandoned: u32,
+        pub run_after: Option<UtcTime>,
+        pub worker_id: Option<String>,
+        pub worker_heartbeat_at: Option<UtcTime>,
+        pub lease_expires_at: Option<UtcTime>,
+        pub created_at: UtcTime,
+        pub started_at: Option<UtcTime>,
+        pub finished_at: Option<UtcTime>,
+        pub first_failed_at: Option<UtcTime>,
+        pub last_failed_at: Option<UtcTime>,
+        pub cancel_requested_at: Option<UtcTime>,
+        pub failed_step: Option<String>,
+        pub error_message: Option<String>,
+        pub unique_key: Option<String>,
+        pub document_id: Option<String>,
+        pub result: Option<String>,
+        pub payload: String,
     }
 }
 

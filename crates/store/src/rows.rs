@@ -1,0 +1,104 @@
+//! Rows of tables and the values of their columns.
+//!
+//! Owns how a column is read, and the macros that declare an enum stored as text and a struct for the rows of a table.
+
+use crate::sqlite::{Row, SqlError, SqlResult};
+use crate::time::UtcTime;
+
+/// A value of a column.
+pub(crate) trait Column: Sized {
+    fn read(row: &Row<'_>, column: &str) -> SqlResult<Self>;
+}
+
+/// Reads a column by its name.
+pub(crate) fn column<T: Column>(row: &Row<'_>, column: &str) -> SqlResult<T> {
+    T::read(row, column)
+}
+
+macro_rules! plain_columns {
+    ($($plain:ty),+) => {
+        $(impl Column for $plain {
+            fn read(row: &Row<'_>, column: &str) -> SqlResult<Self> {
+                row.get(column)
+            }
+        })+
+    };
+}
+
+plain_columns!(bool, f64, i32, i64, u32, String, Option<i32>, Option<i64>, Option<u32>, Option<String>);
+
+/// Text that is not a time is an error, because the end of a lease must not be guessed.
+impl Column for Option<UtcTime> {
+    fn read(row: &Row<'_>, column: &str) -> SqlResult<Self> {
+        let text: Option<String> = row.get(column)?;
+        text.map(|text| UtcTime::parse(&text).ok_or_else(|| invalid_value(row, column, &text, "a UTC time")))
+            .transpose()
+    }
+}
+
+impl Column for UtcTime {
+    fn read(row: &Row<'_>, column: &str) -> SqlResult<Self> {
+        Option::read(row, column)?.ok_or_else(|| invalid_value(row, column, "NULL", "a UTC time"))
+    }
+}
+
+/// Makes the error for a value that the protocol does not allow.
+pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: &str) -> SqlError {
+    let index = row.as_ref().column_index(column).unwrap_or(0);
+    let text = format!("column {column} is {found:?}, expected {expected}");
+    SqlError::FromSqlConversionFailure(index, crate::sqlite::Type::Text, text.into())
+}
+
+/// Declares a struct for the rows of a table, in which each field is the column of its name.
+macro_rules! table_row {
+    ($(#[$attribute:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)+ }) => {
+        $(#[$attribute])*
+        #[allow(missing_docs, reason = "each field is the column of its name")]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)+
+        }
+
+        impl $name {
+            pub(crate) fn read(row: &$crate::sqlite::Row<'_>) -> $crate::sqlite::SqlResult<Self> {
+                Ok($name { $($field: $crate::rows::column(row, stringify!($field))?,)+ })
+            }
+        }
+    };
+}
+
+/// Declares an enum whose values are stored as lower-case text: `"name of a value", pub enum Name { Value = "text" }`.
+macro_rules! string_enum {
+    ($what:literal, $(#[$attribute:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $text)] $value,)+
+        }
+
+        impl $name {
+            /// All values, in order of declaration.
+            pub const ALL: &'static [$name] = &[$($name::$value),+];
+
+            /// Returns the text stored in the database.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($name::$value => $text,)+
+                }
+            }
+
+            /// Parses a stored value or user input.
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == text)
+            }
+        }
+
+        impl $crate::rows::Column for $name {
+            fn read(row: &$crate::sqlite::Row<'_>, column: &str) -> $crate::sqlite::SqlResult<Self> {
+                let text: String = row.get(column)?;
+                Self::parse(&text).ok_or_else(|| $crate::rows::invalid_value(row, column, &text, $what))
+            }
+        }
+    };
+}
+
+pub(crate) use {string_enum, table_row};
