@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use self::record::{Recorded, SET_MISSING};
 use crate::Store;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::paths;
 use crate::sqlite::{Db, WriteHandle, WriteKind};
 
@@ -272,9 +272,11 @@ impl Catalog<'_> {
     ) -> Result<WriteHandle<R>> {
         let (mut source, mut taken) = (Some(batch), None);
         let body = move |db: &Db<'_>| {
-            // A write may be repeated, with the same batch.
-            let batch = taken.get_or_insert_with(|| source.take().map(|batch| batch()).unwrap_or_default());
-            write_batch(db, batch)
+            if let Some(batch) = source.take() {
+                taken = Some(batch());
+            }
+            // A write may be repeated, with the same batch; there is none if `batch` panicked.
+            write_batch(db, taken.as_ref().ok_or_else(|| Error::Internal("a write panicked".to_owned()))?)
         };
         self.0.writer()?.queue(WriteKind::Compound, false, linger, body, then)
     }

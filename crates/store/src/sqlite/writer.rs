@@ -5,8 +5,6 @@
 //! write that fails is rolled back alone. If the transaction itself fails (full disk, failed sync), each write is
 //! repeated in its own transaction.
 
-#[cfg(test)]
-mod handle_tests;
 mod queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::sqlite::db::Db;
 
 /// Maximum number of queued writes. Callers block while the queue is full, which is the backpressure.
-pub(super) const QUEUE_CAPACITY: usize = 4_096;
+const QUEUE_CAPACITY: usize = 4_096;
 
 /// Maximum number of times the writer yields for further writes; about ten microseconds when no other thread runs.
 const MAX_GATHER_YIELDS: u32 = 32;
