@@ -235,14 +235,14 @@ impl Client {
         if let Some((_, Some(first))) = &position {
             counters.began_at.store(first.saturating_add(1), Relaxed);
         }
-        let dedup = match (config.dedup_window, store) {
+        let dedup = match (config.declared.dedup_window, store) {
             (Some(window), Some(store)) => Some(Arc::new(Deduplicator::new(Arc::clone(store), &config.queue, window))),
             _ => None,
         };
         if let Some(dedup) = &dedup {
             self.background.push(tokio::spawn(dedup::prune(Arc::clone(dedup))).abort_handle());
         }
-        let starts = store.map(|store| StartStore::new(Arc::clone(store), &config.queue, config.max_starts));
+        let starts = store.map(|store| StartStore::new(Arc::clone(store), &config.queue, config.declared.max_starts));
         if let Some(starts) = &starts {
             self.background.push(tokio::spawn(starts::prune(starts.clone())).abort_handle());
         }

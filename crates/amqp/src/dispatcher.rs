@@ -26,7 +26,7 @@ use crate::{
     delivery::Delivery,
     error::Error,
     fingerprint::Fingerprint,
-    handler_pool::{HandlerOutcome, HandlerPool, HandlerTask, JobOutput, Run, RunContext},
+    handler_pool::{HandlerOutcome, HandlerPool, JobOutput, Run, RunContext},
     keyed_queue::{Key, KeyedQueue},
     net::Received,
     orphans::Orphans,
@@ -70,8 +70,6 @@ pub(crate) struct Dispatcher {
     session: Option<Session>,
     keyed_queue: KeyedQueue<InFlight>,
     suspects: Suspects,
-    /// A job that did not fit into the pool's queue.
-    overflow: Option<(HandlerTask, InFlight)>,
     batches: Batches,
     /// Messages in the pool, by the numbers of their runs.
     in_pool: HashMap<u64, InFlight>,
@@ -134,8 +132,8 @@ impl Dispatcher {
         let adaptive_prefetch = AdaptivePrefetch::new(&config.sizing);
         let (position_writer, next) = position.unzip();
         let offsets = Offsets::from(next.flatten());
-        let pause = Pause::new(config.probe_delay.0, config.probe_delay.1);
-        let ack_timeout = AckTimeout::new(config.consumer_timeout);
+        let pause = Pause::new(config.declared.probe_delay.0, config.declared.probe_delay.1);
+        let ack_timeout = AckTimeout::new(config.declared.consumer_timeout);
         Self {
             config,
             broker,
@@ -148,7 +146,6 @@ impl Dispatcher {
             session: None,
             keyed_queue: KeyedQueue::default(),
             suspects: Suspects::default(),
-            overflow: None,
             batches: Batches::default(),
             in_pool: HashMap::new(),
             follow_ups: FollowUps::default(),
@@ -226,13 +223,13 @@ impl Dispatcher {
     }
 
     fn key_of(&self, delivery: &Delivery) -> Option<Key> {
-        match &self.config.order {
+        match &self.config.declared.order {
             Some(OrderBy::RoutingKey) => Some(delivery.routing_key().into()),
             Some(OrderBy::Header(name)) => delivery.headers().get(name).map(|value| value.to_string().into()),
             // One worker: one order for all messages, also behind one that waits for a retry.
             None if self.config.sizing.messages() == 1 => Some("".into()),
             // Two messages with the same id must not run at once, or both would count as new.
-            None if self.config.dedup_window.is_some() => delivery.identity().map(Key::from),
+            None if self.config.declared.dedup_window.is_some() => delivery.identity().map(Key::from),
             None => None,
         }
     }
@@ -245,40 +242,41 @@ impl Dispatcher {
         self.requeue_recovered();
         let config = Arc::clone(&self.config);
         match &config.handler {
-            Handler::Async(handler) => self.dispatch_tasks(handler),
+            Handler::Async(handler) => {
+                while self.has_room() {
+                    let Some(message) = self.suspects.next(&mut self.keyed_queue) else { return };
+                    self.submit_task(handler, message, self.pause.gate().clone());
+                }
+            }
             Handler::Batch(handler) => self.dispatch_batches(handler),
         }
     }
 
-    /// Submits messages to an async handler until the pool's queue is full.
-    fn dispatch_tasks(&mut self, handler: &Arc<AsyncHandler>) {
-        loop {
-            let (job, message) = match self.overflow.take() {
-                Some(overflow) => overflow,
-                None => {
-                    let Some(mut message) = self.suspects.next(&mut self.keyed_queue) else { return };
-                    (self.async_job(handler, &mut message, self.pause.gate().clone()), message)
-                }
-            };
-            match self.pool.submit(job) {
-                Ok(number) => self.submitted(number, message),
-                Err(Some(job)) => {
-                    self.overflow = Some((job, message));
-                    return;
-                }
-                // The pool is closed: the broker redelivers the message.
-                Err(None) => self.release(&message),
-            }
-        }
+    /// Whether the pool has room for another task. Only handlers of single messages queue ahead of a free worker.
+    fn has_room(&self) -> bool {
+        let sizing = &self.config.sizing;
+        let tasks = match self.config.handler {
+            Handler::Async(_) => self.in_pool.len(),
+            Handler::Batch(_) => self.batches.in_pool(),
+        };
+        tasks < sizing.workers + if sizing.batch > 1 { 0 } else { sizing.queue }
+    }
+
+    /// Submits a message to an async handler and returns the number of its run; none if the pool is closed.
+    fn submit_task(&mut self, handler: &Arc<AsyncHandler>, mut message: InFlight, gate: SinkGate) -> Option<u64> {
+        let job = self.run_context(gate).async_job(Arc::clone(handler), self.run_of(&mut message));
+        let Some(number) = self.pool.submit(job) else {
+            // The broker redelivers it.
+            self.release(&message);
+            return None;
+        };
+        self.submitted(number, message);
+        Some(number)
     }
 
     fn submitted(&mut self, number: u64, message: InFlight) {
         self.suspects.started(&message);
         self.in_pool.insert(number, message);
-    }
-
-    fn async_job(&self, handler: &Arc<AsyncHandler>, message: &mut InFlight, gate: SinkGate) -> HandlerTask {
-        self.run_context(gate).async_job(Arc::clone(handler), self.run_of(message))
     }
 
     fn run_context(&self, gate: SinkGate) -> RunContext {
@@ -366,9 +364,7 @@ impl Dispatcher {
     /// Handles a run that was not started: its channel was lost first, or the consumer is paused or stopping.
     fn skipped(&mut self, message: InFlight, number: u64) {
         if self.will_be_redelivered(&message) {
-            self.forget_run(&message, RunPlace::Worker(number));
-            self.starts.release_row(message.run);
-            return self.release(&message);
+            return self.leave_to_broker(&message, RunPlace::Worker(number));
         }
         // A redelivery has replaced it, or consuming was paused.
         self.keyed_queue.push_front(message);
@@ -376,9 +372,7 @@ impl Dispatcher {
 
     fn over_limit(&mut self, message: InFlight, number: u64, starts: u32) {
         if message.cancel.is_cancelled() {
-            self.forget_run(&message, RunPlace::Worker(number));
-            self.starts.release_row(message.run);
-            return self.release(&message);
+            return self.leave_to_broker(&message, RunPlace::Worker(number));
         }
         let why = format!("started {starts} times without finishing: it may crash the process that runs it");
         self.dead_letter(message, Reason::Starts, why);
@@ -386,16 +380,26 @@ impl Dispatcher {
 
     /// Marks a message as done, to be acknowledged, and frees its key.
     fn finish(&mut self, message: &InFlight) {
+        if let Some(session) = self.end(message) {
+            session.acks.mark_done(message.tag);
+        }
+    }
+
+    /// Ends the work on a message. Returns its session; none if that is lost, and the broker redelivers the message.
+    fn end(&mut self, message: &InFlight) -> Option<&mut Session> {
         self.release(message);
         self.starts.finish(message.run);
         if let Some(offset) = message.offset {
             self.offsets.finish(offset);
         }
-        match &mut self.session {
-            Some(session) if !message.cancel.is_cancelled() => session.acks.mark_done(message.tag),
-            // The broker redelivers it.
-            _ => {}
-        }
+        self.session.as_mut().filter(|_| !message.cancel.is_cancelled())
+    }
+
+    /// Forgets an unfinished message that the broker redelivers.
+    fn leave_to_broker(&mut self, message: &InFlight, place: RunPlace) {
+        self.forget_run(message, place);
+        self.starts.release_row(message.run);
+        self.release(message);
     }
 
     fn release(&mut self, message: &InFlight) {
@@ -463,10 +467,6 @@ impl Dispatcher {
     }
 
     fn discard_waiting(&mut self) {
-        if let Some((_, message)) = self.overflow.take() {
-            self.starts.release_row(message.run);
-            self.release(&message);
-        }
         let gathered = self.batches.next.take();
         for message in gathered.into_iter().chain(self.suspects.clear()).chain(self.pause.take_waiting()) {
             self.starts.release_row(message.run);

@@ -10,8 +10,8 @@ use crate::{
     store::Claim,
 };
 use gristmill_pool::{
-    AsyncPool, CancelToken, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult,
-    error::{Cause, SubmitErrorKind},
+    AsyncPool, CancelToken, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult, error::Cause,
+    task::TaskId,
 };
 use std::{
     sync::{Arc, OnceLock},
@@ -59,10 +59,11 @@ impl HandlerPool {
         let mut builder = Pool::builder()
             .name(config.name.clone())
             .workers(config.sizing.workers)
-            .queue_capacity(config.sizing.queue)
+            // All jobs may be queued before a worker takes the first.
+            .queue_capacity(config.sizing.queue + config.sizing.workers)
             // The dispatcher reads failures from the results; the pool keeps none.
             .keep_failures(0);
-        if let Some(limit) = config.timeout {
+        if let Some(limit) = config.declared.timeout {
             builder = builder.timeout(limit);
         }
         Ok(match config.handler {
@@ -71,30 +72,21 @@ impl HandlerPool {
                 (Self::Tasks(pool), results)
             }
             Handler::Batch(_) => {
-                // The dispatcher counts the batches in the pool; all may be queued before a worker takes the first.
-                let builder = builder.queue_capacity(config.sizing.queue + config.sizing.workers);
                 let (pool, results) = builder.build_with_results(Order::AsCompleted)?;
                 (Self::Threads(pool), results)
             }
         })
     }
 
-    /// Submits a job and returns its number in the pool. The error has the job if the queue is full, none if closed.
-    pub(crate) fn submit(&self, job: HandlerTask) -> Result<u64, Option<HandlerTask>> {
-        let full = |kind: SubmitErrorKind| kind == SubmitErrorKind::Full;
-        match (self, job) {
-            (Self::Tasks(pool), HandlerTask::Task(task)) => match pool.try_submit(task) {
-                Ok(id) => Ok(id.get()),
-                Err(error) if full(error.kind) => Err(Some(HandlerTask::Task(error.into_task()))),
-                Err(_) => Err(None),
-            },
-            (Self::Threads(pool), HandlerTask::Thread(task)) => match pool.try_submit(task) {
-                Ok(id) => Ok(id.get()),
-                Err(error) if full(error.kind) => Err(Some(HandlerTask::Thread(error.into_task()))),
-                Err(_) => Err(None),
-            },
-            _ => Err(None),
-        }
+    /// Submits a job and returns its number in the pool; none if the pool is closed. The dispatcher counts the jobs, so
+    /// there is always room.
+    pub(crate) fn submit(&self, job: HandlerTask) -> Option<u64> {
+        let submitted = match (self, job) {
+            (Self::Tasks(pool), HandlerTask::Task(task)) => pool.try_submit(task).ok(),
+            (Self::Threads(pool), HandlerTask::Thread(task)) => pool.try_submit(task).ok(),
+            _ => None,
+        };
+        submitted.map(TaskId::get)
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
@@ -339,4 +331,81 @@ fn message_span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> 
         attempt = delivery.attempt(),
         trace = delivery.traceparent(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Consumer, Queue, net::Received, topology::Topology};
+    use HandlerOutcome::{Done, Duplicate, Skipped};
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    fn context() -> RunContext {
+        let mut topology = Topology { queues: vec![Queue::new("q")], ..Topology::default() };
+        let consumer = Consumer::new("q", "c").handle_batch(9, Duration::ZERO, |_| Ok(Vec::new()));
+        let config = Arc::new(consumer.resolve(&mut topology, false).unwrap());
+        RunContext { config, stopping: CancelToken::new(), gate: SinkGate::default(), dedup: None }
+    }
+
+    /// Runs a batch of three messages, the second with a lost channel. Returns what the handler got, the outcomes of
+    /// messages that it did not get, and the results of the others.
+    #[expect(clippy::type_complexity)]
+    fn run(
+        context: &RunContext,
+        handler: impl Fn(&[Delivery]) -> TaskResult<Vec<TaskResult<()>>> + Send + Sync + 'static,
+    ) -> (usize, Vec<Option<HandlerOutcome>>, Result<Vec<Result<HandlerOutcome, String>>, String>) {
+        let run = |at: u64| {
+            let session = CancelToken::new();
+            if at == 1 {
+                session.cancel();
+            }
+            let received = Received { tag: at, ..Received::default() };
+            Run { delivery: Delivery::new(&"q".into(), Box::new(received)), session, start: None }
+        };
+        let (runs, decided) = ([0, 1, 2].map(run), Decided::default());
+        let passed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&passed);
+        let handler = move |batch: &[Delivery]| {
+            count.store(batch.len(), Relaxed);
+            handler(batch)
+        };
+        let results = context.run_batch(&handler, (&runs, 100), &decided, || false);
+        let text = |error: TaskError| error.to_string();
+        let results = results.map(|all| all.into_iter().map(|one| one.map_err(text)).collect()).map_err(text);
+        (passed.load(Relaxed), decided.get().cloned().unwrap_or_default(), results)
+    }
+
+    #[test]
+    fn each_message_of_a_batch_has_its_outcome() {
+        let (done, skipped) = (Ok(Done { started: 0 }), Some(Skipped));
+        let (context, not_second) = (context(), vec![None, skipped, None]);
+        let ok = |batch: &[Delivery]| Ok(batch.iter().map(|_| Ok(())).collect());
+        assert_eq!(run(&context, ok), (2, not_second.clone(), Ok(vec![done.clone(), done.clone()])));
+        let one_fails = |_: &[Delivery]| Ok(vec![Err(TaskError::unavailable("down")), Ok(())]);
+        assert_eq!(run(&context, one_fails), (2, not_second.clone(), Ok(vec![Err("down".to_owned()), done])));
+        // Its end is recorded by the number of its run.
+        assert_eq!([100, 101, 102].map(|number| context.gate.take(number).is_some()), [true, false, false]);
+        let duplicate = move |batch: &[Delivery]| {
+            batch[1].set_duplicate();
+            ok(batch)
+        };
+        let (one, two) = (Ok(Done { started: 1 }), Ok(Duplicate { started: 1 }));
+        assert_eq!(run(&context, duplicate).2, Ok(vec![one, two]));
+        let all_fail = |_: &[Delivery]| Err(TaskError::dependency_failed("503"));
+        assert_eq!(run(&context, all_fail), (2, not_second.clone(), Err("503".to_owned())));
+        assert_eq!([100, 101, 102].map(|number| context.gate.take(number).is_some()), [true, false, true]);
+        let too_few = |_: &[Delivery]| Ok(vec![Ok(())]);
+        let text = "the handler returned 1 results for a batch of 2 messages";
+        assert_eq!(run(&context, too_few), (2, not_second, Err(text.to_owned())));
+    }
+
+    #[test]
+    fn no_message_is_passed_while_the_consumer_is_paused_or_stopping() {
+        let (paused, stopping) = (context(), context());
+        paused.gate.close();
+        stopping.stopping.cancel();
+        for context in [paused, stopping] {
+            assert_eq!(run(&context, |_| panic!("called")), (0, vec![Some(Skipped); 3], Ok(Vec::new())));
+        }
+    }
 }

@@ -177,7 +177,7 @@ async fn starting_offset(
     store: &PositionStore,
     connection: &Connection,
 ) -> Result<Option<u64>, Error> {
-    let stored = if config.rewind { None } else { store.read().await? };
+    let stored = if config.declared.rewind { None } else { store.read().await? };
     if let Some(stored) = stored {
         return Ok(Some(if is_past_end(config, stored, connection).await? { 0 } else { stored }));
     }

@@ -261,7 +261,7 @@ impl Republisher {
         failed: i64,
         cancel: &CancelToken,
     ) -> bool {
-        let Some(store) = self.store.clone().filter(|_| self.config.store_dead_letters) else { return true };
+        let Some(store) = self.store.clone().filter(|_| self.config.declared.store_dead_letters) else { return true };
         let dead_letter = dead_letter(delivery, reason, why, failed);
         let mut tries = 0;
         loop {

@@ -180,7 +180,7 @@ impl ConsumerView {
         ConsumerStats {
             name: config.name.clone(),
             queue: config.queue.to_string(),
-            event: config.event.clone(),
+            event: config.declared.event.clone(),
             consuming: counters.consuming.load(Relaxed),
             workers: config.sizing.messages(),
             prefetch: counters.prefetch.load(Relaxed) as u16,

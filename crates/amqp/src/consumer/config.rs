@@ -1,13 +1,13 @@
 //! Resolves the declaration of a consumer into the configuration that it runs with.
 
-use super::{Consumer, DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE, Handler, Offset, OrderBy};
+use super::{Consumer, DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE, Handler, Offset};
 use crate::{
     republish::longest_retry_queue_name,
     sizing::{Sizing, cores},
     topology::{Binding, Exchange, Queue, Topology, check_name},
 };
 use gristmill_pool::Retry;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 impl Consumer {
     /// Checks the declaration, applies defaults, and adds its dead-letter exchange and queue to the topology.
@@ -83,30 +83,19 @@ impl Consumer {
             false => self.retry.unwrap_or(DEFAULT_RETRY),
         };
         Ok(ConsumerConfig {
+            declared: self.clone(),
             queue: self.queue.as_str().into(),
             name: self.name.clone(),
-            event: self.event.clone(),
             handler,
             sizing,
             in_place,
             kind,
             is_stream,
-            order: self.order.clone(),
-            timeout: self.timeout,
-            linger: self.linger,
-            start_timeout: self.start_timeout.clone(),
             retry: retry.without_jitter(),
-            probe_delay: self.probe_delay,
-            consumer_timeout: self.consumer_timeout,
             dead_letter_target: target,
             dead_letter_topology,
-            max_starts: self.max_starts,
-            dedup_window: self.dedup_window,
-            store_dead_letters: self.store_dead_letters,
             offset: self.offset.clone().unwrap_or_default(),
             store_position: self.store_position && is_stream,
-            rewind: self.rewind,
-            exclusive: self.exclusive,
             single_active,
         })
     }
@@ -146,9 +135,9 @@ impl Consumer {
 
 /// Configuration of a consumer, checked and complete.
 pub(crate) struct ConsumerConfig {
+    pub(crate) declared: Consumer,
     pub(crate) queue: Arc<str>,
     pub(crate) name: String,
-    pub(crate) event: Option<String>,
     pub(crate) handler: Handler,
     pub(crate) sizing: Sizing,
     /// Messages are retried in place, because the order of those behind must stay.
@@ -156,26 +145,12 @@ pub(crate) struct ConsumerConfig {
     pub(crate) is_stream: bool,
     /// Kind of the queue, as declared or found.
     pub(crate) kind: Option<String>,
-    pub(crate) order: Option<OrderBy>,
-    pub(crate) timeout: Option<Duration>,
-    /// How long the first message of a batch waits for others.
-    pub(crate) linger: Duration,
-    /// How long a message waits while all workers are busy, and the error with which consuming then pauses.
-    pub(crate) start_timeout: Option<(Duration, String)>,
     pub(crate) retry: Retry,
-    pub(crate) probe_delay: (Duration, Duration),
-    /// How long the broker waits for an acknowledgement.
-    pub(crate) consumer_timeout: Option<Duration>,
     pub(crate) dead_letter_target: (String, String),
     /// Declared again when a dead letter cannot be routed.
     pub(crate) dead_letter_topology: Topology,
-    pub(crate) max_starts: u32,
-    pub(crate) dedup_window: Option<Duration>,
-    pub(crate) store_dead_letters: bool,
     pub(crate) offset: Offset,
     pub(crate) store_position: bool,
-    pub(crate) rewind: bool,
-    pub(crate) exclusive: bool,
     /// The queue is declared with a single active consumer.
     pub(crate) single_active: bool,
 }
@@ -183,17 +158,17 @@ pub(crate) struct ConsumerConfig {
 impl ConsumerConfig {
     /// Whether messages are handled in order: those of one key, or all.
     pub(crate) fn is_ordered(&self) -> bool {
-        self.order.is_some() || self.sizing.messages() == 1
+        self.declared.order.is_some() || self.sizing.messages() == 1
     }
 
     /// Whether order depends on this consumer alone, so that two must not consume at once. The broker ensures that
     /// itself for exclusive consumers and for queues with a single active consumer.
     pub(crate) fn waits_for_old_consumer(&self) -> bool {
-        self.is_ordered() && !self.is_stream && !self.exclusive && !self.single_active
+        self.is_ordered() && !self.is_stream && !self.declared.exclusive && !self.single_active
     }
 
     /// Whether the prefetch is fixed for a channel: a change could make another consumer the active or exclusive one.
     pub(crate) fn has_fixed_prefetch(&self) -> bool {
-        self.is_ordered() || self.is_stream || self.exclusive || self.single_active
+        self.is_ordered() || self.is_stream || self.declared.exclusive || self.single_active
     }
 }

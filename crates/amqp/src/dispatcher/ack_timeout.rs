@@ -78,7 +78,7 @@ impl Dispatcher {
             consumer = self.config.name,
             queue = &*self.config.queue,
             id = running.and_then(|message| message.delivery.message_id()),
-            consumer_timeout = ?self.config.consumer_timeout.unwrap_or_default(),
+            consumer_timeout = ?self.config.declared.consumer_timeout.unwrap_or_default(),
             "a message is unacknowledged after two thirds of the broker's consumer_timeout. When it expires, the broker redelivers \
              the messages of this consumer; running handlers continue and their outcome is used then. Raise consumer_timeout at \
              the broker and state the new value for the consumer, or lower the handler's timeout"

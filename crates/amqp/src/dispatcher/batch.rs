@@ -79,6 +79,13 @@ impl<T> Gathered<T> {
     }
 }
 
+impl Batches {
+    /// Number of batches in the pool.
+    pub(super) fn in_pool(&self) -> usize {
+        self.in_pool.len()
+    }
+}
+
 impl Dispatcher {
     /// Submits batches that are full or due, while workers are free.
     pub(super) fn dispatch_batches(&mut self, handler: &Arc<BatchHandler>) {
@@ -88,7 +95,7 @@ impl Dispatcher {
         while self.has_room() {
             let batch = match self.suspects.next(&mut self.keyed_queue) {
                 Some(message) if message.runs_alone() => Some(vec![message]),
-                Some(message) => self.batches.next.add(message, max, self.config.linger),
+                Some(message) => self.batches.next.add(message, max, self.config.declared.linger),
                 None => match self.batches.next.take_due() {
                     Some(batch) => Some(batch),
                     None => break,
@@ -99,13 +106,6 @@ impl Dispatcher {
             }
         }
         self.check_start_timeout();
-    }
-
-    /// Whether another batch can be submitted. Only blocking handlers queue messages ahead of a free worker.
-    pub(super) fn has_room(&self) -> bool {
-        let sizing = &self.config.sizing;
-        let ahead = if sizing.batch > 1 { 0 } else { sizing.queue };
-        self.batches.in_pool.len() < sizing.workers + ahead
     }
 
     /// Submits a batch and returns the number of its first run; none if the pool is closed.
@@ -119,8 +119,8 @@ impl Dispatcher {
         let runs: Vec<Run> = batch.iter_mut().map(|message| self.run_of(message)).collect();
         let decided = Decided::default();
         let job = self.run_context(gate).batch_job(Arc::clone(handler), runs, first, Arc::clone(&decided));
-        let Ok(id) = self.pool.submit(job) else {
-            // The pool is closed: the broker redelivers the messages.
+        let Some(id) = self.pool.submit(job) else {
+            // The broker redelivers them.
             batch.iter().for_each(|message| self.release(message));
             return None;
         };
@@ -168,7 +168,7 @@ impl Dispatcher {
 
     /// When a batch or the start timeout is due.
     pub(super) fn batch_due(&self) -> Option<Instant> {
-        let timeout = self.config.start_timeout.as_ref().map(|(limit, _)| *limit);
+        let timeout = self.config.declared.start_timeout.as_ref().map(|(limit, _)| *limit);
         let start_due = self.batches.busy_since.zip(timeout).and_then(|(since, limit)| since.checked_add(limit));
         self.batches.next.due.filter(|_| self.has_room() && !self.pause.is_paused()).or(start_due)
     }
@@ -176,7 +176,7 @@ impl Dispatcher {
     /// Pauses consuming when a message has waited for the start timeout while all workers are busy: the sink hangs.
     fn check_start_timeout(&mut self) {
         let is_busy = self.keyed_queue.len() > 0 && !self.has_room();
-        let Some((limit, why)) = self.config.start_timeout.clone().filter(|_| is_busy) else {
+        let Some((limit, why)) = self.config.declared.start_timeout.clone().filter(|_| is_busy) else {
             self.batches.busy_since = None;
             return;
         };
@@ -198,5 +198,43 @@ impl InFlight {
     /// Whether it runs in no batch with others: it failed before, or may have crashed its process.
     fn runs_alone(&self) -> bool {
         self.suspect || self.delivery.attempt() > 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    enum Event {
+        Ready(u8),
+        Wait(u64),
+        Dropped,
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn batch_is_taken_when_it_is_full_or_due() {
+        use Event::{Dropped, Ready, Wait};
+        // Events, and the batches that they lead to with at most three messages and a linger time of 10 s.
+        let cases: [(&[Event], &[&[u8]]); 6] = [
+            (&[Ready(1), Wait(9)], &[]),
+            (&[Ready(1), Wait(10)], &[&[1]]),
+            (&[Ready(1), Ready(2), Ready(3), Ready(4), Wait(9)], &[&[1, 2, 3]]),
+            // The first message starts the time, also after a full batch.
+            (&[Ready(1), Wait(9), Ready(2), Wait(1), Ready(3), Wait(9)], &[&[1, 2]]),
+            (&[Ready(1), Ready(2), Ready(3), Wait(20), Ready(4), Wait(10)], &[&[1, 2, 3], &[4]]),
+            (&[Ready(1), Wait(9), Dropped, Ready(2), Wait(9)], &[]),
+        ];
+        for (events, expected) in cases {
+            let (mut gathered, mut batches) = (Gathered::default(), Vec::new());
+            for event in events {
+                match event {
+                    Ready(number) => batches.extend(gathered.add(*number, 3, Duration::from_secs(10))),
+                    Wait(seconds) => tokio::time::advance(Duration::from_secs(*seconds)).await,
+                    Dropped => drop(gathered.take()),
+                }
+                batches.extend(gathered.take_due());
+            }
+            assert_eq!(batches, expected);
+        }
     }
 }

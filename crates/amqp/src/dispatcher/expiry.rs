@@ -7,19 +7,14 @@ impl Dispatcher {
     /// Rejects a message that expires before its next attempt. The broker treats it like a message that expires in the
     /// queue: it goes to the queue's dead-letter exchange, or is dropped.
     pub(super) fn expire(&mut self, message: &InFlight) {
-        self.release(message);
-        self.starts.finish(message.run);
-        if let Some(offset) = message.offset {
-            self.offsets.finish(offset);
-        }
-        let Some(session) = self.session.as_mut().filter(|_| !message.cancel.is_cancelled()) else { return };
+        let Some(session) = self.end(message) else { return };
+        session.reject(message.tag);
+        self.counters.expired.fetch_add(1, Relaxed);
         tracing::info!(
             consumer = self.config.name,
             id = message.delivery.message_id(),
             attempt = message.delivery.attempt(),
             "a message expires before its next attempt"
         );
-        self.counters.expired.fetch_add(1, Relaxed);
-        session.reject(message.tag);
     }
 }

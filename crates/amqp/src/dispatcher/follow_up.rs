@@ -108,35 +108,31 @@ impl Dispatcher {
         let failed_too_long = message.sink_failures.failed_too_long();
         let failed_alone = message.sink_failures.failed_alone();
         let InFlight { delivery, cancel, .. } = message;
-        match follow_up {
+        let failed_before = delivery.failed_attempts();
+        let (why, delay, failed, sink_failed_since) = match follow_up {
+            // A message at fault because it failed for too long stays at fault.
             FollowUp::RetryLater { why, delay } => {
-                let failed = delivery.failed_attempts().saturating_add(1);
-                // A message at fault because it failed for too long stays at fault.
-                let sink_failed_since = sink_failed_since.filter(|_| failed_too_long);
-                let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
-                self.follow_ups.moves.spawn(async move {
-                    let confirmed = republisher.retry_later(&delivery, request, &cancel).await;
-                    FollowUpEnd { number, confirmed }
-                })
+                (why, delay, failed_before.saturating_add(1), sink_failed_since.filter(|_| failed_too_long))
             }
-            FollowUp::Postpone { why, delay } => {
-                let failed = delivery.failed_attempts();
-                let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
+            FollowUp::Postpone { why, delay } => (why, delay, failed_before, sink_failed_since),
+            FollowUp::DeadLetter { reason, why } => {
                 self.follow_ups.moves.spawn(async move {
-                    let confirmed = republisher.retry_later(&delivery, request, &cancel).await;
+                    let confirmed = republisher.dead_letter(&delivery, reason, &why, &cancel).await;
+                    if confirmed {
+                        counters.dead_lettered.fetch_add(1, Relaxed);
+                    }
                     FollowUpEnd { number, confirmed }
-                })
+                });
+                return;
             }
-            FollowUp::DeadLetter { reason, why } => self.follow_ups.moves.spawn(async move {
-                let confirmed = republisher.dead_letter(&delivery, reason, &why, &cancel).await;
-                if confirmed {
-                    counters.dead_lettered.fetch_add(1, Relaxed);
-                }
-                FollowUpEnd { number, confirmed }
-            }),
             // Only `wait_in_place` starts a wait.
             FollowUp::WaitInPlace => return,
         };
+        let request = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
+        self.follow_ups.moves.spawn(async move {
+            let confirmed = republisher.retry_later(&delivery, request, &cancel).await;
+            FollowUpEnd { number, confirmed }
+        });
     }
 
     /// Makes a message wait in place for its next attempt, after its failure is recorded.
@@ -184,21 +180,15 @@ impl Dispatcher {
         let is_lost = message.cancel.is_cancelled();
         let place = RunPlace::FollowUp(number);
         match (follow_up, confirmed) {
-            (FollowUp::WaitInPlace, _) if is_lost || self.stopping.is_cancelled() => {
-                self.forget_run(&message, place);
-                self.starts.release_row(message.run);
-                self.release(&message);
+            (FollowUp::WaitInPlace, _) if !is_lost && !self.stopping.is_cancelled() => {
+                self.keyed_queue.push_front(message);
             }
-            (FollowUp::WaitInPlace, _) => self.keyed_queue.push_front(message),
             (_, true) => {
                 self.keep_outcome(&message, place, || RunOutcome::Done);
                 self.finish(&message);
             }
-            (_, false) if is_lost => {
-                self.forget_run(&message, place);
-                self.starts.release_row(message.run);
-                self.release(&message);
-            }
+            (FollowUp::WaitInPlace, _) => self.leave_to_broker(&message, place),
+            (_, false) if is_lost => self.leave_to_broker(&message, place),
             // A redelivery has replaced the lost delivery.
             (follow_up, false) => self.start_follow_up(message, follow_up),
         }

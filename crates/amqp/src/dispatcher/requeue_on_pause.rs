@@ -33,14 +33,13 @@ impl Dispatcher {
 
     /// Whether to hold one message only: consuming has been paused for at least the longest probe delay.
     pub(super) fn holds_one_message(&self) -> bool {
-        let is_long = self.pause.since().is_some_and(|since| since.elapsed() >= self.config.probe_delay.1);
+        let is_long = self.pause.since().is_some_and(|since| since.elapsed() >= self.config.declared.probe_delay.1);
         is_long && !self.config.is_stream && !self.config.has_fixed_prefetch()
     }
 
     /// Number of messages that wait for a worker or for the sink.
     pub(super) fn waiting(&self) -> usize {
-        let next = self.batches.next.len() + usize::from(self.overflow.is_some());
-        self.keyed_queue.len() + self.suspects.len() + next + self.pause.waiting()
+        self.keyed_queue.len() + self.suspects.len() + self.batches.next.len() + self.pause.waiting()
     }
 }
 

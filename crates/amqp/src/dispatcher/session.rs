@@ -110,7 +110,7 @@ impl Session {
             }
         }
         let tag = format!("{}.{}", config.name, std::process::id());
-        let flags = if config.exclusive { flag::CONSUME_EXCLUSIVE } else { 0 };
+        let flags = if config.declared.exclusive { flag::CONSUME_EXCLUSIVE } else { 0 };
         channel.call(&Outgoing::Consume { queue: &config.queue, tag: &tag, flags, arguments: &arguments }).await?;
         let (acks, cancel) = (AckTracker::default(), CancelToken::default());
         Ok(Self {

@@ -38,32 +38,21 @@ impl Dispatcher {
     /// Dispatches one message as a probe of the sink, when it is due.
     pub(super) fn dispatch_probe(&mut self) {
         self.ungather();
-        let (overflow, keyed_queue, suspects) = (&mut self.overflow, &mut self.keyed_queue, &mut self.suspects);
-        let untried = || overflow.take().map(|(_, message)| message).or_else(|| suspects.next(keyed_queue));
-        let Some((mut message, permit)) = self.pause.take_probe(untried) else { return };
+        let (keyed_queue, suspects) = (&mut self.keyed_queue, &mut self.suspects);
+        let Some((message, permit)) = self.pause.take_probe(|| suspects.next(keyed_queue)) else { return };
+        if !self.has_room() {
+            // All workers are busy with runs from before the pause.
+            permit.withdraw();
+            return self.keyed_queue.push_front(message);
+        }
         let (config, gate) = (Arc::clone(&self.config), self.pause.gate().for_probe());
         let submitted = match &config.handler {
-            Handler::Async(handler) => match self.pool.submit(self.async_job(handler, &mut message, gate)) {
-                Ok(number) => {
-                    self.submitted(number, message);
-                    Ok(number)
-                }
-                Err(Some(_)) => Err(Some(message)),
-                Err(None) => {
-                    self.release(&message);
-                    Err(None)
-                }
-            },
-            Handler::Batch(handler) if self.has_room() => self.submit_batch(handler, vec![message], gate).ok_or(None),
-            Handler::Batch(_) => Err(Some(message)),
+            Handler::Async(handler) => self.submit_task(handler, message, gate),
+            Handler::Batch(handler) => self.submit_batch(handler, vec![message], gate),
         };
         match submitted {
-            Ok(number) => self.pause.set_probe(number, permit),
-            Err(message) => {
-                permit.withdraw();
-                // All workers are busy with runs from before the pause.
-                message.into_iter().for_each(|message| self.keyed_queue.push_front(message));
-            }
+            Some(number) => self.pause.set_probe(number, permit),
+            None => permit.withdraw(),
         }
     }
 
@@ -131,13 +120,9 @@ impl Dispatcher {
         // The worker has already undone the start of a run that returned the error itself.
         self.undo_start(&message);
         match fault {
-            _ if self.will_be_redelivered(&message) => {
-                self.forget_run(&message, RunPlace::Worker(number));
-                self.starts.release_row(message.run);
-                self.release(&message);
-            }
+            _ if self.will_be_redelivered(&message) => self.leave_to_broker(&message, RunPlace::Worker(number)),
             Fault::SinkOrMessage => {
-                let delay = self.config.probe_delay.1;
+                let delay = self.config.declared.probe_delay.1;
                 self.start_follow_up(message, FollowUp::Postpone { why: error_text(error), delay });
             }
             Fault::Sink | Fault::Message => self.pause.park(message),

@@ -131,6 +131,7 @@ async fn batch_runs_when_it_is_full_or_has_lingered() {
 }
 
 /// A handler that waits at a gate on its thread.
+#[expect(clippy::type_complexity)]
 fn at_gate() -> (mpsc::Sender<()>, impl Fn(&[Delivery]) -> TaskResult<Vec<TaskResult<()>>> + Send + Sync) {
     let (open, gate) = mpsc::channel();
     let gate = Mutex::new(gate);

@@ -1,0 +1,179 @@
+//! Declares exchanges, queues and bindings at the broker, as far as the user may.
+
+use super::{Binding, Destination, Exchange, Queue, Topology};
+use crate::{
+    error::Error,
+    net::{Channel, Connection},
+    permissions::{self, MissingPermission, Permission},
+    wire::method::{Outgoing, flag},
+};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Declarations that the broker refused for a missing permission.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusedDeclarations(Arc<Mutex<HashSet<Declaration>>>);
+
+impl RefusedDeclarations {
+    fn names(&self) -> MutexGuard<'_, HashSet<Declaration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Item to be declared, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Declaration {
+    Exchange(String),
+    Queue(String),
+    /// Source exchange, and destination queue or exchange.
+    Binding(String, String),
+}
+
+impl Topology {
+    /// Declares each item separately: a failure does not prevent the others. For reconnects, where no caller waits.
+    pub(crate) async fn declare_each(&self, connection: &Connection) {
+        let mut parts: Vec<Self> = Vec::new();
+        let empty = || Self { refused: self.refused.clone(), ..Self::default() };
+        let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..empty() };
+        let queue = |queue: &Queue| Self { queues: vec![queue.clone()], ..empty() };
+        let binding = |binding: &Binding| Self { bindings: vec![binding.clone()], ..empty() };
+        parts.extend(self.exchanges.iter().map(exchange));
+        parts.extend(self.queues.iter().map(queue));
+        parts.extend(self.bindings.iter().map(binding));
+        for one in parts {
+            if let Err(error) = one.declare(connection).await {
+                tracing::warn!(%error, "cannot declare again");
+            }
+        }
+    }
+
+    pub(crate) fn is_restricted(&self) -> bool {
+        !self.refused.names().is_empty()
+    }
+
+    /// Declares everything. Equal items that exist are unchanged. Items that the user may not declare must exist;
+    /// otherwise the error names every missing permission.
+    pub(crate) async fn declare(&self, connection: &Connection) -> Result<(), Error> {
+        // One channel for all declarations; the broker closes it when a declaration does not match.
+        let mut channel = None;
+        let mut missing = Vec::new();
+        for step in self.declarations() {
+            let known = self.refused.names().contains(&step.declaration);
+            if !known {
+                match step.call(&mut channel, connection, false).await {
+                    Err(error) if permissions::is_refusal(&error) => {
+                        missing.extend(step.missing_for_binding(&error, &self.refused));
+                    }
+                    // Its queue or exchange is missing for a permission.
+                    Err(Error::Channel { code: 404, .. }) if step.depends_on(&missing) => continue,
+                    other => {
+                        other?;
+                        continue;
+                    }
+                }
+            }
+            match step.call(&mut channel, connection, true).await {
+                Err(Error::Channel { code: 404, .. }) => missing.extend(step.missing_configure()),
+                other => other?,
+            }
+            if self.refused.names().insert(step.declaration.clone()) {
+                tracing::info!(what = ?step.declaration, "no permission to declare an existing item; it is used as it is");
+            }
+        }
+        if let Some(channel) = channel {
+            channel.close(Duration::from_secs(5)).await;
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(permissions::error(connection, missing, &[])),
+        }
+    }
+
+    fn declarations(&self) -> impl Iterator<Item = DeclareStep<'_>> {
+        let exchanges = self.exchanges.iter().map(|exchange| {
+            let Exchange { name, kind, flags, arguments } = exchange;
+            let method = |flags| Outgoing::ExchangeDeclare { name, kind, flags, arguments };
+            DeclareStep {
+                declaration: Declaration::Exchange(name.clone()),
+                method: method(*flags),
+                passive: Some(method(flag::PASSIVE)),
+            }
+        });
+        let queues = self.queues.iter().map(|queue| {
+            let Queue { name, flags, arguments, .. } = queue;
+            let method = |flags| Outgoing::QueueDeclare { name, flags, arguments };
+            DeclareStep {
+                declaration: Declaration::Queue(name.clone()),
+                method: method(*flags),
+                passive: Some(method(flag::PASSIVE)),
+            }
+        });
+        let bindings = self.bindings.iter().map(|binding| {
+            let Binding { to, exchange, key, arguments } = binding;
+            let (name, method) = match to {
+                Destination::Queue(queue) => (queue, Outgoing::QueueBind { queue, exchange, key, arguments }),
+                Destination::Exchange(to) => {
+                    (to, Outgoing::ExchangeBind { destination: to, source: exchange, key, arguments })
+                }
+            };
+            let declaration = Declaration::Binding(exchange.clone(), name.clone());
+            DeclareStep { declaration, method, passive: None }
+        });
+        exchanges.chain(queues).chain(bindings)
+    }
+}
+
+/// One declaration, as a method call.
+struct DeclareStep<'a> {
+    declaration: Declaration,
+    method: Outgoing<'a>,
+    /// Passive form of the method, if there is one.
+    passive: Option<Outgoing<'a>>,
+}
+
+impl DeclareStep<'_> {
+    /// Declares the item or looks it up, on the open channel. An error closes the channel.
+    async fn call(&self, channel: &mut Option<Channel>, connection: &Connection, passive: bool) -> Result<(), Error> {
+        let method = if passive { self.passive.as_ref() } else { Some(&self.method) };
+        let Some(method) = method else { return Ok(()) };
+        let mut open = match channel.take() {
+            Some(open) => open,
+            None => Channel::open(connection).await?,
+        };
+        open.call(method).await?;
+        *channel = Some(open);
+        Ok(())
+    }
+
+    fn missing_configure(&self) -> Option<MissingPermission> {
+        match &self.declaration {
+            Declaration::Exchange(name) => Some(MissingPermission::new(Permission::Configure, "exchange", name)),
+            Declaration::Queue(name) => Some(MissingPermission::new(Permission::Configure, "queue", name)),
+            Declaration::Binding(..) => None,
+        }
+    }
+
+    /// Whether it binds an item that is missing and may not be declared.
+    fn depends_on(&self, missing: &[MissingPermission]) -> bool {
+        let Declaration::Binding(exchange, to) = &self.declaration else { return false };
+        missing.iter().any(|one| one.permission == Permission::Configure && (one.name == *exchange || one.name == *to))
+    }
+
+    /// Permission that a binding lacks. A binding cannot be looked up; that of the dead letters is assumed to exist
+    /// where their queue exists and may not be declared.
+    fn missing_for_binding(&self, error: &Error, refused: &RefusedDeclarations) -> Option<MissingPermission> {
+        let exists = |queue: &str| refused.names().contains(&Declaration::Queue(queue.to_owned()));
+        match &self.declaration {
+            Declaration::Binding(exchange, to) if exchange != to || !exists(to) => {
+                Some(match error.to_string().contains(&format!("exchange '{exchange}'")) {
+                    true => MissingPermission::new(Permission::Read, "exchange", exchange),
+                    false => MissingPermission::new(Permission::Write, "queue", to),
+                })
+            }
+            _ => None,
+        }
+    }
+}
