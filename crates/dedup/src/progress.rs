@@ -2,10 +2,13 @@
 //!
 //! Owns the counters. They can be read at any time while the scan runs, but not as one consistent snapshot.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gristmill_pool::CancelToken;
 use serde::Serialize;
+
+use crate::lock;
 
 /// Phase of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -26,20 +29,11 @@ pub enum ScanPhase {
     Finishing,
 }
 
-const PHASES: [ScanPhase; 6] = [
-    ScanPhase::Starting,
-    ScanPhase::Walking,
-    ScanPhase::Planning,
-    ScanPhase::Samples,
-    ScanPhase::Contents,
-    ScanPhase::Finishing,
-];
-
 /// Handle to a running scan. The scan updates its counters; any thread can read them or cancel the scan.
 #[derive(Debug, Default)]
 pub struct ScanHandle {
     token: CancelToken,
-    phase: AtomicU8,
+    phase: Mutex<ScanPhase>,
     pub(crate) folders: AtomicU64,
     pub(crate) files: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -107,7 +101,7 @@ impl ScanHandle {
     pub fn progress(&self) -> ScanProgress {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ScanProgress {
-            phase: PHASES.get(usize::from(self.phase.load(Ordering::Relaxed))).copied().unwrap_or_default(),
+            phase: *lock(&self.phase),
             folders: get(&self.folders),
             files: get(&self.files),
             bytes: get(&self.bytes),
@@ -122,7 +116,7 @@ impl ScanHandle {
     }
 
     pub(crate) fn set_phase(&self, phase: ScanPhase) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        *lock(&self.phase) = phase;
     }
 }
 

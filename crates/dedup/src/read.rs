@@ -8,12 +8,14 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::sync::Arc;
 
 use gristmill_store::catalog::{Algorithm, LinkKind, ReadResult, Stat};
+use gristmill_store::rate_limits::RateLimiter;
 
 use crate::hash::{self, Hasher};
+use crate::progress::{ScanHandle, add};
 use crate::racy;
-use crate::scan::Throttle;
 use crate::sys::{self, Advice, EntryKind, Folder};
 
 /// Files up to this size are read and hashed as a whole. Two samples of a larger file cost less than reading it; below
@@ -78,21 +80,29 @@ impl ReadFile {
     }
 }
 
+/// Delays, counts and ends the reads of all workers of a scan.
+pub(crate) struct Throttle {
+    pub(crate) handle: Arc<ScanHandle>,
+    limiter: RateLimiter,
+}
+
+impl Throttle {
+    /// `rate` is in bytes per second. `None` means no limit.
+    pub(crate) fn new(handle: Arc<ScanHandle>, rate: Option<u64>) -> Self {
+        Throttle { handle, limiter: RateLimiter::new(rate.unwrap_or(0)) }
+    }
+
+    /// Waits until `bytes` bytes may be read, and counts them. Returns false if the scan is cancelled.
+    fn may_read(&self, bytes: u64) -> bool {
+        let is_allowed = self.limiter.acquire(bytes, self.handle.token());
+        add(&self.handle.bytes_read, if is_allowed { bytes } else { 0 });
+        is_allowed
+    }
+}
+
 thread_local! {
     /// Buffer of each worker. A new buffer for each file would cost more than reading the file.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Reads a file, which may already be open. `expected` is the metadata in the catalog. Returns `None` if the scan was
-/// cancelled.
-pub(crate) fn read_file(
-    opened: Option<File>,
-    open: impl Fn() -> io::Result<File>,
-    expected: &Stat,
-    scope: HashScope,
-    throttle: &Throttle,
-) -> Option<ReadFile> {
-    BUFFER.with_borrow_mut(|buffer| read_with_retries(opened, open, expected, scope, buffer, throttle))
 }
 
 /// Reads a file from the page cache without waiting. Returns `None` if it is not cached, has changed, or is racy.
@@ -132,12 +142,13 @@ pub(crate) fn prefetch(file: &File, size: u64, scope: HashScope) {
     }
 }
 
-fn read_with_retries(
+/// Reads a file, which may already be open. `expected` is the metadata in the catalog. Returns `None` if the scan was
+/// cancelled.
+pub(crate) fn read_file(
     mut opened: Option<File>,
     open: impl Fn() -> io::Result<File>,
     expected: &Stat,
     scope: HashScope,
-    buffer: &mut Vec<u8>,
     throttle: &Throttle,
 ) -> Option<ReadFile> {
     let unread = |result: ReadResult| ReadFile { stat: *expected, result, racy: false };
@@ -156,8 +167,8 @@ fn read_with_retries(
                 Err(error) => return Some(failed(&error)),
             }
         };
-        let racy = !racy::wait_until_settled(&before, throttle.token());
-        let read = read_scope(&file, before.size, scope, buffer, throttle);
+        let racy = !racy::wait_until_settled(&before, throttle.handle.token());
+        let read = BUFFER.with_borrow_mut(|buffer| read_scope(&file, before.size, scope, buffer, throttle));
         let after = match sys::file_stat(&file) {
             Ok(found) if found.kind == EntryKind::File => with_link_kind(found.stat, expected),
             Ok(_) => return Some(unread(ReadResult::Gone)),
@@ -199,38 +210,31 @@ fn read_scope(
     }
 }
 
-/// Hashes a small file with one system call, if that returns everything. The buffer has room for one byte more, to
-/// detect growth.
+/// Fills the buffer. Returns false if the file is too short.
+fn fill(mut file: &File, buffer: &mut [u8]) -> io::Result<bool> {
+    match file.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Hashes a small file with one system call. If the file has grown, its metadata after the read shows that.
 fn hash_small(
-    mut file: &File,
+    file: &File,
     size: u64,
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
     throttle: &Throttle,
 ) -> io::Result<Option<ReadResult>> {
-    if !throttle.may_read(size) {
-        return Ok(None);
-    }
-    let expected = usize::try_from(size).unwrap_or(usize::MAX);
-    buffer.resize(expected.saturating_add(1).max(MAX_SMALL_SIZE as usize + 1), 0);
-    let mut filled = 0;
-    while filled <= expected {
-        match file.read(&mut buffer[filled..=expected]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if filled == expected {
-            // If the file has grown, its metadata after the read shows that.
-            break;
-        }
-    }
-    Ok((filled == expected).then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, &buffer[..expected]))))
+    buffer.resize(buffer.len().max(MAX_SMALL_SIZE as usize), 0);
+    let content = &mut buffer[..size as usize];
+    let is_read = throttle.may_read(size) && fill(file, content)?;
+    Ok(is_read.then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content))))
 }
 
 fn hash_large(
-    mut file: &File,
+    file: &File,
     size: u64,
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
@@ -241,19 +245,13 @@ fn hash_large(
     buffer.resize(READ_BLOCK_SIZE.max(buffer.len()), 0);
     let mut left = size;
     while left > 0 {
-        let length = usize::try_from(left).unwrap_or(READ_BLOCK_SIZE).min(READ_BLOCK_SIZE);
-        if !throttle.may_read(length as u64) {
+        let length = left.min(READ_BLOCK_SIZE as u64);
+        let block = &mut buffer[..length as usize];
+        if !throttle.may_read(length) || !fill(file, block)? {
             return Ok(None);
         }
-        match file.read(&mut buffer[..length]) {
-            Ok(0) => return Ok(None),
-            Ok(read) => {
-                hasher.update(&buffer[..read]);
-                left -= read as u64;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+        hasher.update(block);
+        left -= length;
     }
     Ok(Some(ReadResult::Content(algorithm, hasher.finish())))
 }
@@ -283,11 +281,10 @@ fn hash_samples(
     for offset in sample_offsets(size) {
         // Seeks for the first sample too, because an earlier attempt may have moved the position.
         file.seek(SeekFrom::Start(offset))?;
-        match file.read_exact(&mut buffer[..SAMPLE_SIZE]) {
-            Ok(()) => drop(hasher.update(&buffer[..SAMPLE_SIZE])),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(error),
+        if !fill(file, &mut buffer[..SAMPLE_SIZE])? {
+            return Ok(None);
         }
+        hasher.update(&buffer[..SAMPLE_SIZE]);
     }
     let mut first = [0; 8];
     hasher.finalize_xof().fill(&mut first);
@@ -308,7 +305,6 @@ pub(crate) fn open_file(folder: &Folder, name: &OsStr, follow: bool) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     /// A read that failed midway leaves the file position in the middle.
     #[test]

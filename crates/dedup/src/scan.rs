@@ -25,7 +25,6 @@ mod planned;
 mod reader;
 mod run;
 mod samples;
-mod throttle;
 mod walk;
 
 use std::cell::{Cell, OnceCell};
@@ -52,7 +51,6 @@ use crate::summary::ScanSummary;
 
 pub(crate) use self::candidates::inode_of;
 pub(crate) use self::groups::newly_shared;
-pub(crate) use self::throttle::Throttle;
 
 /// Options of a scan.
 #[derive(Clone, Debug)]

@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering;
 use gristmill_pool::worker::lower_priority;
 use gristmill_store::catalog::{FileRow, ReadResult, Stat};
 
-use super::throttle::Throttle;
 use crate::progress::{ScanHandle, add};
-use crate::read::{self, HashScope, ReadFile};
+use crate::read::{self, HashScope, ReadFile, Throttle};
 use crate::sys::Folder;
 
 /// Maximum number of uncached files that all workers together request from the disk before they wait for the first; at

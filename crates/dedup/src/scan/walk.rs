@@ -23,7 +23,7 @@ use gristmill_store::{Store, display_path};
 
 use self::links::DeferredLink;
 use self::mounts::UNMOUNTED;
-use self::visit::{Subfolder, Visit, VisitError};
+use self::visit::{Visit, VisitError};
 use super::catalog_queue::CatalogQueue;
 use super::early::{EarlyStages, FollowUps, NewFile};
 use super::reader::BusyGuard;
@@ -190,6 +190,7 @@ struct Walk {
     visited: Mutex<HashSet<(u64, u64)>>,
 }
 
+/// A folder to be walked.
 #[derive(Debug)]
 struct FolderTask {
     folder_ref: FolderRef,
@@ -200,6 +201,12 @@ struct FolderTask {
     parent_fs: Option<i64>,
     rules: Option<Arc<IgnoreRules>>,
     via_link: bool,
+}
+
+impl FolderTask {
+    fn new(folder_ref: FolderRef, filesystem: Option<i64>, via_link: bool) -> Self {
+        FolderTask { folder_ref, filesystem, was_mount_point: false, parent_fs: None, rules: None, via_link }
+    }
 }
 
 struct WalkContext {
@@ -224,22 +231,20 @@ impl Walk {
         let device = root_folder.own_stat().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
         let nested_roots = cx.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
-        let (has_failed, root_filesystem, filesystems, counted, links, visited) = Default::default();
         let has_unusual = cx.store.catalog().has_unusual(cx.root.id)?;
-        let walk = Walk {
+        Ok(Arc::new(Walk {
             cx,
             nested_roots,
             root_folder,
             device,
             has_unusual,
-            has_failed,
-            root_filesystem,
-            filesystems,
-            counted,
-            links,
-            visited,
-        };
-        Ok(Arc::new(walk))
+            has_failed: AtomicBool::default(),
+            root_filesystem: OnceLock::default(),
+            filesystems: Mutex::default(),
+            counted: Mutex::default(),
+            links: Mutex::default(),
+            visited: Mutex::default(),
+        }))
     }
 
     /// Submits the folder of the root. A resumed scan walks every folder again, because files may have changed since.
@@ -250,15 +255,7 @@ impl Walk {
             Some(id) => catalog.filesystem_of(id)?,
             None => None,
         };
-        let walk = self.clone();
-        let folder_task = FolderTask {
-            folder_ref,
-            filesystem,
-            was_mount_point: false,
-            parent_fs: None,
-            rules: None,
-            via_link: false,
-        };
+        let (walk, folder_task) = (self.clone(), FolderTask::new(folder_ref, filesystem, false));
         let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
         // Refused only if the scan is cancelled.
         let _ = pool.submit_until(task, self.cx.handle.token());
@@ -338,7 +335,7 @@ impl Walk {
         }
         let rules = self.gitignore_rules(&folder, &folder_ref.path, rules);
         let filesystem = self.filesystem_of(&folder, device)?;
-        let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_deref());
+        let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_ref());
         visit.listing.filesystem = filesystem;
         visit.via_link = via_link;
         // On another filesystem, files with the same paths are different files.
@@ -362,11 +359,10 @@ impl Walk {
         if ctx.is_cancelled() || self.cx.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
-        let folders = std::mem::take(&mut visit.folders);
         match read {
             Ok(()) => {
-                let next = visit.finish()?;
-                self.schedule_follow_ups(ctx, (folders, rules, via_link), next)
+                let (folders, next) = visit.finish()?;
+                self.schedule_follow_ups(ctx, folders, next)
             }
             Err(VisitError::Cancelled) => Err(TaskError::cancelled()),
             Err(VisitError::Unreadable(error)) => {
@@ -381,15 +377,13 @@ impl Walk {
     fn schedule_follow_ups(
         self: &Arc<Self>,
         ctx: &Context,
-        (mut folders, rules, via_link): (Vec<Subfolder>, Option<Arc<IgnoreRules>>, bool),
+        mut folders: Vec<FolderTask>,
         mut next: FollowUps,
     ) -> TaskResult<()> {
         add(&self.cx.handle.folders, 1);
         // The task spawned last runs first.
-        while let Some(Subfolder { folder_ref, filesystem, was_mount_point, parent_fs }) = folders.pop() {
+        while let Some(folder_task) = folders.pop() {
             let walk = self.clone();
-            let rules = rules.clone();
-            let folder_task = FolderTask { folder_ref, filesystem, was_mount_point, parent_fs, rules, via_link };
             let _ = ctx.spawn(move |ctx| walk.walk_folder(ctx, folder_task));
         }
         let Some(early) = &self.cx.early else { return Ok(()) };
@@ -454,11 +448,14 @@ impl Walk {
         if is_new { stat.size } else { 0 }
     }
 
+    /// Absolute path of an entry. `Path::join` would add a slash for the folder of the root.
+    fn absolute(&self, path: &Path) -> PathBuf {
+        let root = &self.cx.root.path;
+        if path.as_os_str().is_empty() { root.clone() } else { root.join(path) }
+    }
+
     fn record_error(&self, path: &Path, reason: &str) {
-        match path.as_os_str().is_empty() {
-            true => self.cx.counters.record_error(&self.cx.root.path, reason),
-            false => self.cx.counters.record_error(&self.cx.root.path.join(path), reason),
-        }
+        self.cx.counters.record_error(&self.absolute(path), reason);
     }
 
     fn send_listing(&self, listing: Listing) -> TaskResult<()> {

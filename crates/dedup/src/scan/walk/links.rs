@@ -11,8 +11,8 @@ use gristmill_pool::{Context, Pool, TaskResult};
 use gristmill_store::catalog::{FolderRef, KnownFile, KnownFolder, LinkKind, Listing, Skipped, Stat};
 use gristmill_store::display_path;
 
-use super::visit::add_file;
-use super::{FolderTask, Walk, skipped};
+use super::visit::{add_file, add_folder, exclude_file};
+use super::{Walk, skipped};
 use crate::lock;
 use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
@@ -97,8 +97,7 @@ impl Walk {
             // The filters exclude the target.
             (Some(_), known) => {
                 listing.skipped = skipped::unknown(&name, EntryKind::File);
-                let included = known.filter(|known| !known.missing && !known.excluded);
-                listing.excluded_files.extend(included.map(|known| known.id));
+                exclude_file(&mut listing, known);
             }
             (None, known) => {
                 // The target is a special file, or its metadata cannot be read.
@@ -108,28 +107,12 @@ impl Walk {
                 listing.missing_files.extend(known.filter(|known| !known.missing).map(|known| known.id));
             }
         }
-        let mut next = None;
-        match (target_is_folder == Some(true), link.folder) {
-            (true, known) => {
-                let id = known.as_ref().map(|known| known.id);
-                match known {
-                    None => listing.new_folders.push(name),
-                    Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
-                    Some(_) => {}
-                }
-                let folder_ref = FolderRef { root: self.cx.root.id, id, path };
-                let filesystem = known.and_then(|known| known.filesystem);
-                next = Some(FolderTask {
-                    folder_ref,
-                    filesystem,
-                    was_mount_point: false,
-                    parent_fs: None,
-                    rules: None,
-                    via_link: true,
-                });
-            }
-            (false, Some(known)) if !known.removed => listing.missing_folders.push(name),
-            _ => {}
+        let next = (target_is_folder == Some(true)).then(|| {
+            let name = name.clone();
+            add_folder(&mut listing, (name, path), link.folder, true)
+        });
+        if next.is_none() && link.folder.is_some_and(|known| !known.removed) {
+            listing.missing_folders.push(name);
         }
         self.send_listing(listing)?;
         match next {

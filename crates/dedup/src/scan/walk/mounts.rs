@@ -26,11 +26,9 @@ impl Walk {
     }
 
     pub(super) fn warn_disk_replaced(&self, path: &Path) {
-        let root = &self.cx.root.path;
-        let path = if path.as_os_str().is_empty() { root.clone() } else { root.join(path) };
         tracing::warn!(
             "another disk is mounted at {} than at the last scan; files that it lacks are marked missing",
-            display_path(&path)
+            display_path(&self.absolute(path))
         );
     }
 }

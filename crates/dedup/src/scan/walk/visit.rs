@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use gristmill_pool::TaskResult;
 use gristmill_store::catalog::{
@@ -14,7 +15,7 @@ use gristmill_store::catalog::{
 
 use super::links::DeferredLink;
 use super::skipped;
-use super::{Counters, Walk, WalkContext};
+use super::{Counters, FolderTask, Walk, WalkContext};
 use crate::filter::IgnoreRules;
 use crate::lock;
 use crate::progress::add;
@@ -24,15 +25,6 @@ use crate::sys::{EntryKind, Folder};
 /// Entries after which a part of a folder is written. A folder may have millions.
 const PART_ENTRIES: usize = 512;
 
-pub(super) struct Subfolder {
-    pub(super) folder_ref: FolderRef,
-    /// The filesystem of the folder when it was last walked.
-    pub(super) filesystem: Option<i64>,
-    /// Whether it was a mount point then.
-    pub(super) was_mount_point: bool,
-    pub(super) parent_fs: Option<i64>,
-}
-
 pub(super) enum VisitError {
     Cancelled,
     Unreadable(io::Error),
@@ -41,14 +33,14 @@ pub(super) enum VisitError {
 pub(super) struct Visit<'a> {
     walk: &'a Walk,
     folder: &'a Folder,
-    rules: Option<&'a IgnoreRules>,
+    rules: Option<&'a Arc<IgnoreRules>>,
     /// Known entries that were not seen yet.
     unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
     had_entries: bool,
     is_empty: bool,
     pub(super) listing: Listing,
-    pub(super) folders: Vec<Subfolder>,
+    folders: Vec<FolderTask>,
     pub(super) via_link: bool,
     /// Whether a file with unchanged metadata keeps its hash.
     pub(super) keeps_hashes: bool,
@@ -64,7 +56,7 @@ impl<'a> Visit<'a> {
         folder: &'a Folder,
         folder_ref: &FolderRef,
         known: KnownEntries,
-        rules: Option<&'a IgnoreRules>,
+        rules: Option<&'a Arc<IgnoreRules>>,
     ) -> Self {
         let had_entries = known.files.iter().any(|(_, file)| !file.missing)
             || known.folders.iter().any(|(_, folder)| !folder.removed);
@@ -168,9 +160,7 @@ impl<'a> Visit<'a> {
 
     /// Marks the file or folder behind an excluded link as excluded.
     fn exclude(&mut self, name: OsString) {
-        if let Some(known) = self.unseen_files.take(&name).filter(|known| !known.missing && !known.excluded) {
-            self.listing.excluded_files.push(known.id);
-        }
+        exclude_file(&mut self.listing, self.unseen_files.take(&name));
         if self.unseen_folders.take(&name).is_some_and(|known| !known.removed && !known.excluded) {
             self.listing.excluded_folders.push(name);
         }
@@ -185,12 +175,8 @@ impl<'a> Visit<'a> {
         if !filter.tests_names() {
             return true;
         }
-        let path = self.path_of(name);
-        if is_folder {
-            filter.matches_folder(&path, name, self.rules)
-        } else {
-            filter.matches_file(&path, name, self.rules)
-        }
+        let (path, rules) = (self.path_of(name), self.rules.map(Arc::as_ref));
+        if is_folder { filter.matches_folder(&path, name, rules) } else { filter.matches_file(&path, name, rules) }
     }
 
     fn visit_file(&mut self, name: OsString, stat: Stat) {
@@ -198,18 +184,11 @@ impl<'a> Visit<'a> {
         let only_known = self.walk.cx.options.only_known;
         // A refresh has no filters, so files that the last scan excluded stay excluded.
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        if stays_excluded || !self.matches(&name, false) || !self.walk.cx.options.filter.matches_stat(&stat) {
+        let is_excluded =
+            stays_excluded || !self.matches(&name, false) || !self.walk.cx.options.filter.matches_stat(&stat);
+        if is_excluded || known.is_none() && only_known {
             self.skipped += skipped::unknown(&name, EntryKind::File);
-            if let Some(known) = known
-                && !known.excluded
-                && !known.missing
-            {
-                self.listing.excluded_files.push(known.id);
-            }
-            return;
-        }
-        if known.is_none() && only_known {
-            self.skipped += skipped::unknown(&name, EntryKind::File);
+            exclude_file(&mut self.listing, known.filter(|_| is_excluded));
             return;
         }
         add(&self.walk.cx.handle.files, 1);
@@ -231,28 +210,20 @@ impl<'a> Visit<'a> {
             return;
         }
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        if stays_excluded || !self.matches(&name, true) || is_on_other_device() {
+        let is_excluded = stays_excluded || !self.matches(&name, true) || is_on_other_device();
+        if is_excluded || known.is_none() && only_known {
             self.skipped += skipped::unknown(&name, EntryKind::Folder);
-            if known.is_some_and(|known| !known.excluded && !known.removed) {
+            if is_excluded && known.is_some_and(|known| !known.excluded && !known.removed) {
                 self.listing.excluded_folders.push(name);
             }
             return;
         }
-        let id = known.as_ref().map(|known| known.id);
-        match known {
-            None if only_known => {
-                self.skipped += skipped::unknown(&name, EntryKind::Folder);
-                return;
-            }
-            None => self.listing.new_folders.push(name),
-            Some(known) if known.removed || known.excluded => self.listing.returned_folders.push(known.id),
-            Some(_) => {}
-        }
-        let filesystem = known.and_then(|known| known.filesystem);
-        let folder_ref = FolderRef { root: self.walk.cx.root.id, id, path };
-        let was_mount_point = known.is_some_and(|known| known.mount_point);
-        let parent_fs = self.listing.filesystem;
-        self.folders.push(Subfolder { folder_ref, filesystem, was_mount_point, parent_fs });
+        self.folders.push(FolderTask {
+            was_mount_point: known.is_some_and(|known| known.mount_point),
+            parent_fs: self.listing.filesystem,
+            rules: self.rules.cloned(),
+            ..add_folder(&mut self.listing, (name, path), known, self.via_link)
+        });
     }
 
     /// Defers a link until all other entries have been walked.
@@ -262,8 +233,8 @@ impl<'a> Visit<'a> {
         lock(&self.walk.links).insert(self.path_of(name), link);
     }
 
-    /// Marks the entries that were not seen as missing. Returns the files to be read next.
-    pub(super) fn finish(mut self) -> TaskResult<FollowUps> {
+    /// Marks the entries that were not seen as missing. Returns the folders to be walked and the files to be read next.
+    pub(super) fn finish(mut self) -> TaskResult<(Vec<FolderTask>, FollowUps)> {
         let walk = self.walk;
         if self.may_be_unmounted && self.is_empty && self.had_entries && !walk.cx.options.allow_empty {
             let folder_ref = self.listing.folder.clone();
@@ -272,7 +243,7 @@ impl<'a> Visit<'a> {
                 "empty now, but had files at the last scan. Is its disk mounted? \
                  No file is marked missing; use --allow-empty if its files were deleted",
             )?;
-            return Ok(FollowUps::default());
+            return Ok(Default::default());
         }
         let missing = self.unseen_files.rest().filter(|(_, known)| !known.missing);
         self.listing.missing_files.extend(missing.map(|(_, known)| known.id));
@@ -281,7 +252,7 @@ impl<'a> Visit<'a> {
         self.listing.missing_folders.extend(missing.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
         self.send_part(if walk.cx.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
-        Ok(self.follow_ups)
+        Ok((self.folders, self.follow_ups))
     }
 
     pub(super) fn send_part(&mut self, status: ListingStatus) -> TaskResult<()> {
@@ -359,4 +330,26 @@ pub(super) fn add_file(
         false => add(&counters.changed, 1),
     }
     listing.changed_files.push(ChangedFile { id: known.id, stat, keeps_hash: is_verified });
+}
+
+/// Adds a known file that the filters exclude to the listing.
+pub(super) fn exclude_file(listing: &mut Listing, known: Option<KnownFile>) {
+    let included = known.filter(|known| !known.missing && !known.excluded);
+    listing.excluded_files.extend(included.map(|known| known.id));
+}
+
+/// Adds an existing folder to the listing if it is new or returned. Returns the task to walk it.
+pub(super) fn add_folder(
+    listing: &mut Listing,
+    (name, path): (OsString, PathBuf),
+    known: Option<KnownFolder>,
+    via_link: bool,
+) -> FolderTask {
+    match known {
+        None => listing.new_folders.push(name),
+        Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
+        Some(_) => {}
+    }
+    let folder_ref = FolderRef { root: listing.folder.root, id: known.map(|known| known.id), path };
+    FolderTask::new(folder_ref, known.and_then(|known| known.filesystem), via_link)
 }
