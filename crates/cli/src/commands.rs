@@ -60,9 +60,8 @@ fn for_each_id<T: Serialize>(
             }
         }
     }
-    let value = json!({"items": items, "next_cursor": null});
     // Refused ids have been reported on standard error.
-    context.output.summary(&value, Outcome::Done, |_| lines.join("\n"))?;
+    context.output.summary(&paging::whole(&items), Outcome::Done, |_| lines.join("\n"))?;
     Ok(outcome)
 }
 

@@ -81,12 +81,12 @@ impl Output {
 
     /// Returns a table whose lines fit the terminal, if standard output is one: the widest columns are truncated first.
     /// The first column identifies the row and is not truncated while another one can be.
-    pub(crate) fn table(&self, headers: &[&str], rows: &[Vec<String>]) -> String {
+    pub(crate) fn table(&self, headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
         columns(headers, rows, self.width)
     }
 
     /// Returns a table with complete cells, however wide the terminal is: for paths and values that must be readable.
-    pub(crate) fn uncut_table(&self, headers: &[&str], rows: &[Vec<String>]) -> String {
+    pub(crate) fn uncut_table(&self, headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
         columns(headers, rows, None)
     }
 
@@ -112,9 +112,9 @@ impl Output {
 /// Columns are not made narrower than this, in characters: a time fits.
 const MIN_COLUMN_WIDTH: usize = 19;
 
-fn columns(headers: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> String {
+fn columns(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>, terminal: Option<usize>) -> String {
     const GAP: &str = "  ";
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let mut widths: Vec<usize> = headers.iter().map(|header| header.chars().count()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -216,11 +216,13 @@ mod tests {
     #[test]
     fn tables_are_aligned_and_truncated_to_the_terminal() {
         let rows = [cells(&["1", "pending", "a\nlong \u{1b}[31mreason"]), cells(&["200", "x", ""])];
-        let plain = Output { json: false, quiet: false, width: None }.table(&["ID", "STATUS", "WHY"], &rows);
+        let plain = Output { json: false, quiet: false, width: None }.table(&["ID", "STATUS", "WHY"], rows.clone());
         assert_eq!(plain, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreason\n200  x\n");
-        let narrow = Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
+        let narrow =
+            Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], rows.clone());
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
-        let shrunk = Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], &rows);
+        let shrunk =
+            Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], rows.clone());
         assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreas…\n200  x\n");
     }
 

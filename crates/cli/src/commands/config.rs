@@ -3,6 +3,7 @@
 use gristmill_store::private;
 use serde_json::{Value, json};
 
+use super::paging;
 use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -62,11 +63,11 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
 fn show(context: &Context) -> Result<(), Error> {
     let settings = context.settings()?.resolved;
     let items: Vec<Value> = settings.iter().map(as_value).collect();
-    context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
+    context.output.print(&paging::whole(&items), |output| {
         let row = |setting: &ResolvedSetting| {
             vec![setting.key.name.to_owned(), setting.value.clone(), setting.origin.to_string()]
         };
-        output.uncut_table(&["KEY", "VALUE", "ORIGIN"], &settings.iter().map(row).collect::<Vec<_>>())
+        output.uncut_table(&["KEY", "VALUE", "ORIGIN"], settings.iter().map(row))
     })
 }
 

@@ -15,7 +15,6 @@ use super::{dead_letter_id, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::Output;
 use crate::units::{plural, time, utc};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -164,10 +163,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
             let Filter { kind, document, reason } = filter;
             let is_filtered = kind.is_some() || document.is_some() || reason.is_some() || paging.is_continued();
             let filter = DeadLetterFilter { kind, document_id: document, reason, task_id: None };
-            let dead_letters = store.dead_letters();
-            let page =
-                paging.collect(|after, limit| Ok(dead_letters.list(&filter, after.map(|Cursor(id)| *id), limit)?))?;
-            list(context, &page, is_filtered)
+            list(context, &paging.collect(pages(&store, &filter))?, is_filtered)
         }
         Command::Show { id } => show(context, &store.dead_letters().get(id)?),
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
@@ -187,20 +183,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
 }
 
 fn list(context: &Context, page: &Page<DeadLetter>, is_filtered: bool) -> Result<Outcome, Error> {
-    let items: Vec<_> = page.items.iter().map(to_object).collect::<Result<_, _>>()?;
-    context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, &context.hints, page, is_filtered)
-    })?;
-    Ok(Outcome::Done)
-}
-
-fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, is_filtered: bool) -> String {
-    if page.items.is_empty() && is_filtered {
-        return none_match(hints);
-    }
-    if page.items.is_empty() {
-        return format!("no dead letters; `{}` lists all tasks", hints.command("jobs list"));
-    }
+    let headers = ["ID", "TASK", "KIND", "ATTEMPTS", "LAST FAILURE (UTC)", "REASON"];
     let row = |dead_letter: &DeadLetter| {
         vec![
             dead_letter.id.to_string(),
@@ -211,12 +194,11 @@ fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, is_filtered: b
             dead_letter.failure_reason.clone(),
         ]
     };
-    let rows: Vec<_> = page.items.iter().map(row).collect();
-    let mut text = output.table(&["ID", "TASK", "KIND", "ATTEMPTS", "LAST FAILURE (UTC)", "REASON"], &rows);
-    if let Some(cursor) = &page.next_cursor {
-        text.push_str(&format!("\nnext: --after {cursor}\n"));
-    }
-    text
+    let item = |dead_letter: &DeadLetter| to_object(dead_letter).map(Value::Object);
+    paging::print(&context.output, page, item, (&headers, row), || match is_filtered {
+        true => none_match(&context.hints),
+        false => format!("no dead letters; `{}` lists all tasks", context.hints.command("jobs list")),
+    })
 }
 
 fn show(context: &Context, dead_letter: &DeadLetter) -> Result<Outcome, Error> {
@@ -283,8 +265,7 @@ fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Res
         items.push(json!({"id": id, "error": error.to_string()}));
     }
     let refused = outcome != Outcome::Done;
-    let value = json!({"items": items, "next_cursor": null});
-    context.output.summary(&value, Outcome::Done, |_| match (tasks, published) {
+    context.output.summary(&paging::whole(&items), Outcome::Done, |_| match (tasks, published) {
         (0, 0) if !refused => none_match(&context.hints),
         (tasks, 0) => format!("queued {} again", plural(tasks, "task")),
         (0, messages) => format!("published {} again", plural(messages, "message")),
@@ -300,7 +281,7 @@ fn none_match(hints: &Hints) -> String {
 }
 
 fn discard_all(context: &Context, store: &Store, filter: &DeadLetterFilter, yes: bool) -> Result<Outcome, Error> {
-    let ids = matching_ids(store, filter)?;
+    let ids: Vec<i64> = paging::all(pages(store, filter))?.iter().map(|dead_letter| dead_letter.id).collect();
     let count = plural(ids.len() as u64, "dead letter");
     if !yes && !ids.is_empty() {
         return Err(Error::Setting(format!("this deletes {count}; confirm with --yes")));
@@ -319,13 +300,10 @@ fn discard_all(context: &Context, store: &Store, filter: &DeadLetterFilter, yes:
     Ok(Outcome::Done)
 }
 
-fn matching_ids(store: &Store, filter: &DeadLetterFilter) -> Result<Vec<i64>, Error> {
-    let mut ids = Vec::new();
-    loop {
-        let page = store.dead_letters().list(filter, ids.last().copied(), 200)?;
-        ids.extend(page.items.iter().map(|dead_letter| dead_letter.id));
-        if page.next_cursor.is_none() {
-            return Ok(ids);
-        }
-    }
+/// Returns the function that reads a page of the dead letters that match.
+fn pages(
+    store: &Store,
+    filter: &DeadLetterFilter,
+) -> impl FnMut(Option<&Cursor>, usize) -> Result<Page<DeadLetter>, Error> {
+    move |after, limit| Ok(store.dead_letters().list(filter, after.map(|Cursor(id)| *id), limit)?)
 }

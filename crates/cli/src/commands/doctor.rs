@@ -178,7 +178,7 @@ fn counts_text(output: &Output, checkup: &Checkup) -> String {
             counts.iter().map(move |(status, count)| vec![(*table).to_owned(), status.clone(), count.to_string()])
         })
         .collect();
-    if rows.is_empty() { String::new() } else { format!("\n{}", output.table(&["TABLE", "STATUS", "ROWS"], &rows)) }
+    if rows.is_empty() { String::new() } else { format!("\n{}", output.table(&["TABLE", "STATUS", "ROWS"], rows)) }
 }
 
 fn findings_text(checkup: &Checkup) -> String {

@@ -7,7 +7,9 @@ mod summary;
 use std::path::PathBuf;
 
 use gristmill_dedup::folders::{FolderOptions, SimilarOptions, find_identical, find_similar};
+use serde_json::Value;
 
+use self::summary::{IdenticalView, ListView, SimilarView};
 use super::completeness::Completeness;
 use super::paging::{Offset, Paging};
 use super::root_paths::{RootPaths, select_roots};
@@ -76,10 +78,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let slice = args.paging.slice(context.output.is_json());
     let (store, _) = context.open_catalog()?;
     let roots: Vec<i64> = select_roots(&store, &args.root)?.iter().map(|root| root.id).collect();
-    let root_paths = RootPaths::new(&store)?;
     let completeness = Completeness::new(&store, &roots, &context.hints)?;
     let is_filtered = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
+    let root_paths = RootPaths::new(&store)?;
+    let list = |total: usize| ListView { total: total as u64, root_paths, slice, is_filtered, hints: &context.hints };
     let Args { match_names, min_size, min_files, .. } = *args;
+    let print = |json: Value, text: &dyn Fn() -> String| {
+        context
+            .output
+            .print(&completeness.extend_json(json), |_| format!("{}\n{}", text().trim_end(), completeness.text()))
+    };
     if args.partial {
         let options = SimilarOptions {
             min_similarity: args.min_similarity.unwrap_or(50),
@@ -91,33 +99,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             ..SimilarOptions::default()
         };
         let found = find_similar(&store, &options)?;
-        let shown = found.pairs.get(slice.offset..).unwrap_or_default();
-        let view = summary::SimilarView {
-            pairs: shown,
-            total: found.total as u64,
-            root_paths,
-            slice,
-            is_filtered,
-            hints: &context.hints,
-        };
-        let text = || format!("{}\n{}", view.text().trim_end(), completeness.text());
-        context.output.print(&completeness.extend_json(view.json()), |_| text())?;
+        let pairs = found.pairs.get(slice.offset..).unwrap_or_default();
+        let view = SimilarView { pairs, list: list(found.total) };
+        print(view.json(), &|| view.text())?;
     } else {
         let options = FolderOptions { match_names, min_size, min_files, roots };
         let found = find_identical(&store, &options)?;
-        let shown: Vec<_> = found.iter().skip(slice.offset).take(slice.limit).collect();
+        let groups: Vec<_> = found.iter().skip(slice.offset).take(slice.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
-        let view = summary::IdenticalView {
-            groups: &shown,
-            total: found.len() as u64,
-            identical,
-            root_paths,
-            slice,
-            is_filtered,
-            hints: &context.hints,
-        };
-        let text = || format!("{}\n{}", view.text().trim_end(), completeness.text());
-        context.output.print(&completeness.extend_json(view.json()), |_| text())?;
+        let view = IdenticalView { groups: &groups, identical, list: list(found.len()) };
+        print(view.json(), &|| view.text())?;
     }
     Ok(Outcome::Done)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use gristmill_jsonl::import::handle::ImportHandle;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, MAX_LINE_BYTES, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;
-use gristmill_jsonl::import::stats::{DateKind, stats};
+use gristmill_jsonl::import::stats::{DateKind, TableStats, stats};
 use gristmill_jsonl::import::{import, summary::ImportSummary};
 
 use self::summary::ImportSummaryView;
@@ -330,32 +330,25 @@ fn is_tag(tag: &str) -> bool {
 fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, Error> {
     let stats = stats(database)?;
     context.output.print(&stats, |output| {
-        let rows: Vec<Vec<String>> = stats
-            .tables
-            .iter()
-            .map(|table| {
-                vec![
-                    table.table.clone(),
-                    thousands(table.rows),
-                    table.columns.to_string(),
-                    bytes(table.bytes),
-                    bytes(table.index_bytes),
-                    table.errors.map(thousands).unwrap_or_default(),
-                    table
-                        .loaded_at
-                        .as_deref()
-                        .map(|time| time.chars().take(19).collect::<String>().replace('T', " "))
-                        .unwrap_or_default(),
-                    match (&table.source, table.sources) {
-                        (Some(last), 2..) => format!("{}, last {last}", count_of(table.sources, "file")),
-                        (last, _) => last.clone().unwrap_or_default(),
-                    },
-                ]
-            })
-            .collect();
+        let row = |table: &TableStats| {
+            let loaded_at = table.loaded_at.as_deref().unwrap_or_default();
+            vec![
+                table.table.clone(),
+                thousands(table.rows),
+                table.columns.to_string(),
+                bytes(table.bytes),
+                bytes(table.index_bytes),
+                table.errors.map(thousands).unwrap_or_default(),
+                loaded_at.chars().take(19).collect::<String>().replace('T', " "),
+                match (&table.source, table.sources) {
+                    (Some(last), 2..) => format!("{}, last {last}", count_of(table.sources, "file")),
+                    (last, _) => last.clone().unwrap_or_default(),
+                },
+            ]
+        };
         let headers = ["TABLE", "ROWS", "COLUMNS", "SIZE", "INDEXES", "REJECTED", "LOADED (UTC)", "SOURCE"];
         let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
-        let table = output.uncut_table(&headers, &rows);
+        let table = output.uncut_table(&headers, stats.tables.iter().map(row));
         let place = path(database);
         let tables = count_of(stats.tables.len() as u64, "table");
         let mut dates = String::new();

@@ -22,8 +22,6 @@ use super::paging::{self, Paging, invalid_cursor};
 use super::{dead, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::hints::Hints;
-use crate::output::Output;
 use crate::units::{age, plural};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -264,7 +262,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     match command {
         Command::List(list) => {
             let page = list.paging.collect(|after, limit| page(&store, &list, after, limit))?;
-            show_list(context, &page, list.is_filtered(), store.now())
+            print_list(context, &page, list.is_filtered(), store.now())
         }
         Command::Show { id } => show::show(context, &store, &id),
         Command::Cancel { ids } => cancel::cancel(context, &store, &ids),
@@ -318,27 +316,13 @@ fn jobs(store: &Store, list: &List, after: Option<&str>, limit: usize) -> Result
     Ok(store.jobs().list(filter, after, limit)?)
 }
 
-fn show_list(context: &Context, page: &Page<Entry>, is_filtered: bool, now: UtcTime) -> Result<Outcome, Error> {
-    let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
-    context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, &context.hints, page, is_filtered, now)
-    })?;
-    Ok(Outcome::Done)
-}
-
-fn table(output: &Output, hints: &Hints, page: &Page<Entry>, is_filtered: bool, now: UtcTime) -> String {
-    if page.items.is_empty() && is_filtered {
-        return format!("no task or job matches; `{}` lists all", hints.command("jobs list"));
-    }
-    if page.items.is_empty() {
-        return format!("no tasks; `{}` queues a command", hints.command("enqueue exec -- echo hello"));
-    }
-    let rows: Vec<_> = page.items.iter().map(|entry| entry.row(now)).collect();
-    let mut text = output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "AGE", "WORK", "LAST ERROR"], &rows);
-    if let Some(cursor) = &page.next_cursor {
-        text.push_str(&format!("\nnext: --after {cursor}\n"));
-    }
-    text
+fn print_list(context: &Context, page: &Page<Entry>, is_filtered: bool, now: UtcTime) -> Result<Outcome, Error> {
+    let headers = ["ID", "KIND", "QUEUE", "STATUS", "FAILED", "AGE", "WORK", "LAST ERROR"];
+    let hints = &context.hints;
+    paging::print(&context.output, page, Entry::as_value, (&headers, |entry| entry.row(now)), || match is_filtered {
+        true => format!("no task or job matches; `{}` lists all", hints.command("jobs list")),
+        false => format!("no tasks; `{}` queues a command", hints.command("enqueue exec -- echo hello")),
+    })
 }
 
 /// Returns the id of the dead letter of a failed task, or none if it was retried or discarded.

@@ -8,8 +8,11 @@ use std::str::FromStr;
 
 use gristmill_store::Page;
 use gristmill_store::jobs::MAX_PAGE;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::error::Error;
+use crate::error::{Error, Outcome};
+use crate::output::Output;
 use crate::units::thousands;
 
 /// A position in a list, as `next_cursor` of a page states it.
@@ -54,6 +57,37 @@ impl<C: Cursor> Paging<C> {
             }
         }
     }
+}
+
+/// Reads all pages of the store.
+pub(super) fn all<C: Cursor, T>(
+    fetch: impl FnMut(Option<&C>, usize) -> Result<Page<T>, Error>,
+) -> Result<Vec<T>, Error> {
+    Ok(Paging { limit: Some(usize::MAX), after: None }.collect(fetch)?.items)
+}
+
+/// Returns the JSON of a list that is never split into pages.
+pub(super) fn whole(items: &[impl Serialize]) -> Value {
+    json!({"items": items, "next_cursor": null})
+}
+
+/// Prints a page as JSON, or as a table that names the next page; `empty` is printed instead of an empty table.
+pub(super) fn print<T>(
+    output: &Output,
+    page: &Page<T>,
+    item: impl Fn(&T) -> Result<Value, Error>,
+    (headers, row): (&[&str], impl Fn(&T) -> Vec<String>),
+    empty: impl FnOnce() -> String,
+) -> Result<Outcome, Error> {
+    let items: Vec<Value> = page.items.iter().map(item).collect::<Result<_, _>>()?;
+    output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
+        if page.items.is_empty() {
+            return empty();
+        }
+        let next = page.next_cursor.as_ref().map(|cursor| format!("\nnext: --after {cursor}\n"));
+        output.table(headers, page.items.iter().map(row)) + &next.unwrap_or_default()
+    })?;
+    Ok(Outcome::Done)
 }
 
 /// Number of entries already shown: the cursor of a computed list.

@@ -7,10 +7,10 @@ mod transfer;
 
 use gristmill_amqp::{Client, Error as AmqpError, derived_queue_names};
 use serde::Serialize;
-use serde_json::json;
 
 use super::amqp_common::{self, BrokerArgs, unless_cancelled, with_client};
 use super::management::Management;
+use super::paging;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::Output;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let Some(found) = found.flatten() else { return Ok(Outcome::Interrupted) };
     let mut found = found.map_err(amqp_common::failed)?;
     let counted = count_returning(&settings, &mut found);
-    context.output.print(&json!({"items": found, "next_cursor": null}), |output| table(output, &found))?;
+    context.output.print(&paging::whole(&found), |output| table(output, &found))?;
     let missing = found.iter().any(|one| !one.exists);
     let outcome = if missing { Outcome::UserError } else { Outcome::Done };
     match counted {
@@ -188,7 +188,7 @@ fn table(output: &Output, found: &[ListedQueue]) -> String {
         };
         vec![one.queue.clone(), number(one.messages), number(one.consumers), returning, state.to_owned()]
     };
-    output.table(&["QUEUE", "MESSAGES", "CONSUMERS", "RETURNING", ""], &found.iter().map(row).collect::<Vec<_>>())
+    output.table(&["QUEUE", "MESSAGES", "CONSUMERS", "RETURNING", ""], found.iter().map(row))
 }
 
 /// Adds advice to an error about a named queue.

@@ -7,6 +7,7 @@ use gristmill_store::roots::Root;
 use serde_json::{Map, Value, json};
 
 use super::confirm::confirm;
+use super::paging;
 use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -74,7 +75,7 @@ fn list(context: &Context) -> Result<Outcome, Error> {
     let unreadable = roots.iter().map(|root| unreadable(&store, root)).collect::<Result<Vec<_>, _>>()?;
     let items: Vec<Value> =
         roots.iter().zip(&unreadable).map(|(root, unreadable)| as_value(root, unreadable)).collect();
-    context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
+    context.output.print(&paging::whole(&items), |output| {
         table(output, &context.hints, &roots) + &scan_options_text(output, &roots) + &unreadable_text(&unreadable)
     })?;
     Ok(Outcome::Done)
@@ -170,7 +171,7 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
         ]
     };
     let headers = ["NAME", "FOLDERS", "FILES", "SIZE", "LAST SCAN (UTC)", "PATH"];
-    output.uncut_table(&headers, &roots.iter().map(row).collect::<Vec<_>>())
+    output.uncut_table(&headers, roots.iter().map(row))
 }
 
 fn scan_options_text(output: &Output, roots: &[Root]) -> String {
@@ -181,7 +182,7 @@ fn scan_options_text(output: &Output, roots: &[Root]) -> String {
         .collect();
     match rows.is_empty() {
         true => String::new(),
-        false => format!("\n{}", output.uncut_table(&["NAME", "SCAN OPTIONS"], &rows)),
+        false => format!("\n{}", output.uncut_table(&["NAME", "SCAN OPTIONS"], rows)),
     }
 }
 

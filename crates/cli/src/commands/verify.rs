@@ -53,8 +53,7 @@ fn text(output: &Output, hints: &Hints, checks: &[Check], repair: bool, (broken,
     };
     let headers: &[&str] =
         if repair { &["CHECK", "BROKEN", "REPAIRED", "REPAIR"] } else { &["CHECK", "BROKEN", "REPAIR"] };
-    let rows: Vec<_> = checks.iter().map(row).collect();
-    let mut text = output.uncut_table(headers, &rows);
+    let mut text = output.uncut_table(headers, checks.iter().map(row));
     text.push_str(&match (number(broken), number(repaired)) {
         (0, _) => "\nall checks passed\n".to_owned(),
         (broken, 0) if !repair => {

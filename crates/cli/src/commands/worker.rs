@@ -6,6 +6,7 @@ mod scan_jobs;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gristmill_jobs::{RunSummary, RunnerHandle, exec};
@@ -20,6 +21,7 @@ use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{note, path};
+use crate::progress::{ProgressLine, ProgressReporter};
 use crate::settings::{Settings, keys};
 use crate::supervisor::{FORCED_SHUTDOWN_TIMEOUT, Supervisor};
 use crate::units::{plural, utc};
@@ -49,9 +51,6 @@ Examples:
   gristmill worker --once && echo 'no command is due'
   gristmill worker --once --json | jq .left";
 
-/// Interval at which progress is printed, if it has changed.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -70,12 +69,16 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     // Before the first claim, so that every signal leads to an orderly end.
     let supervisor = Supervisor::with_forced_stop(context.quiet)?;
     let store = open_or_create(&settings)?;
-    let running = start(&store, &settings)?;
+    let running = Arc::new(start(&store, &settings)?);
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
         note(&format!("worker {} serves queues {queues} of {}", running.worker(), path(store.path())));
     }
-    let progress = !context.quiet && (context.verbose || io::stderr().is_terminal());
+    let is_silent = context.quiet || !(context.verbose || io::stderr().is_terminal());
+    let progress = ProgressReporter::start(is_silent, {
+        let running = Arc::clone(&running);
+        move |_| progress_line(&running)
+    });
     let summary = run_until_stopped(&running, &supervisor, args.once, settings.worker.shutdown, progress)?;
     let outcome = supervisor.outcome(args.once);
     drop(supervisor);
@@ -100,7 +103,7 @@ fn run_until_stopped(
     supervisor: &Supervisor,
     once: bool,
     shutdown: Duration,
-    progress: bool,
+    progress: ProgressReporter,
 ) -> Result<RunSummary, Error> {
     let (end, force) = (supervisor.stop.child(), supervisor.force.child());
     std::thread::scope(|scope| {
@@ -120,14 +123,8 @@ fn run_until_stopped(
                 drop(running.stop(FORCED_SHUTDOWN_TIMEOUT));
             }
         });
-        let mut last = Progress::default();
-        while !end.wait_timeout(if progress { PROGRESS_INTERVAL } else { Duration::MAX }) {
-            let now = Progress::of(running);
-            if now != last {
-                note(&now.text());
-                last = now;
-            }
-        }
+        end.wait();
+        drop(progress);
         supervisor.note_stopping(shutdown, "tasks");
         let summary = running.stop(shutdown);
         force.cancel();
@@ -135,26 +132,14 @@ fn run_until_stopped(
     })
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Progress {
-    done: u64,
-    running: u64,
-    failed: u64,
-}
-
-impl Progress {
-    fn of(running: &RunnerHandle) -> Self {
-        running.stats().kinds.iter().fold(Progress::default(), |sum, kind| Progress {
-            done: sum.done + kind.tasks.completed,
-            running: sum.running + kind.pool.active as u64,
-            failed: sum.failed + kind.tasks.retried + kind.tasks.dead_lettered,
-        })
+fn progress_line(running: &RunnerHandle) -> ProgressLine {
+    let (mut done, mut active, mut failed) = (0, 0, 0);
+    for kind in running.stats().kinds {
+        done += kind.tasks.completed;
+        active += kind.pool.active;
+        failed += kind.tasks.retried + kind.tasks.dead_lettered;
     }
-
-    fn text(self) -> String {
-        let Progress { done, running, failed } = self;
-        format!("{} completed, {running} running, {failed} failed", plural(done, "task"))
-    }
+    ProgressLine::new(format!("{} completed, {active} running, {failed} failed", plural(done, "task")))
 }
 
 /// Counts due tasks of the served queues that this worker cannot run, by kind.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use gristmill_amqp::{ClientStats, stats::StatsHandle};
+use gristmill_amqp::ClientStats;
+use gristmill_amqp::stats::{ConsumerStats, StatsHandle};
 use serde_json::{Value, json};
 
 use super::super::to_object;
@@ -99,27 +100,17 @@ pub(super) fn summary_json(stats: &ClientStats, elapsed: Duration, interrupted: 
 
 pub(super) fn summary_text(stats: &ClientStats, elapsed: Duration, output: &Output) -> String {
     let milliseconds = |nanos: u64| format!("{:.1} ms", nanos as f64 / 1e6);
-    let rows: Vec<Vec<String>> = stats
-        .consumers
-        .iter()
-        .map(|one| {
-            vec![
-                one.name.clone(),
-                one.queue.clone(),
-                thousands(one.received),
-                thousands(one.handled),
-                thousands(one.retried),
-                thousands(one.dead_lettered),
-                thousands(one.skipped),
-                one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p50_ns)),
-                one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p99_ns)),
-            ]
-        })
-        .collect();
+    let row = |one: &ConsumerStats| {
+        let times = one.handler.as_ref().map(|handler| [handler.p50_ns, handler.p99_ns].map(milliseconds));
+        let mut row = vec![one.name.clone(), one.queue.clone()];
+        row.extend([one.received, one.handled, one.retried, one.dead_lettered, one.skipped].map(thousands));
+        row.extend(times.unwrap_or_default());
+        row
+    };
     let headers = ["CONSUMER", "QUEUE", "RECEIVED", "HANDLED", "RETRIED", "DEAD", "SKIPPED", "P50", "P99"];
     let sum = Totals::of(stats);
     let seconds = elapsed.as_secs_f64();
-    let mut text = output.table(&headers, &rows);
+    let mut text = output.table(&headers, stats.consumers.iter().map(row));
     text.push_str(&format!(
         "{} done {}",
         count_of(sum.handled, "message"),

@@ -13,30 +13,65 @@ use crate::hints::Hints;
 use crate::output::path;
 use crate::units::{bytes, count_of, file_time, thousands, utc};
 
-/// Groups of folders that are identical, or identical apart from entries that were not scanned.
-pub(super) struct IdenticalView<'a> {
-    pub(super) groups: &'a [&'a FolderGroup],
+/// The part of a list that is shown, and what is needed to describe it.
+pub(super) struct ListView<'a> {
     pub(super) total: u64,
-    pub(super) identical: u64,
     pub(super) root_paths: RootPaths,
     pub(super) slice: Slice,
     pub(super) is_filtered: bool,
     pub(super) hints: &'a Hints,
 }
 
+/// Groups of folders that are identical, or identical apart from entries that were not scanned.
+pub(super) struct IdenticalView<'a> {
+    pub(super) groups: &'a [&'a FolderGroup],
+    pub(super) identical: u64,
+    pub(super) list: ListView<'a>,
+}
+
 pub(super) struct SimilarView<'a> {
     pub(super) pairs: &'a [SimilarPair],
-    pub(super) total: u64,
-    pub(super) root_paths: RootPaths,
-    pub(super) slice: Slice,
-    pub(super) is_filtered: bool,
-    pub(super) hints: &'a Hints,
+    pub(super) list: ListView<'a>,
+}
+
+impl ListView<'_> {
+    /// Joins the texts of the shown items, and says which of them are shown.
+    fn text(&self, nouns: &str, items: impl ExactSizeIterator<Item = String>) -> String {
+        let range = self.slice.describe(nouns, items.len(), self.total).map(|range| format!("{range}\n"));
+        items.map(|item| item + "\n").chain(range).collect()
+    }
+
+    fn empty_text(&self, none: &str, command: &str) -> String {
+        match () {
+            () if self.root_paths.is_empty() => self.hints.nothing_scanned(),
+            () if self.is_filtered => {
+                format!("{none} match the filters; `{}` lists all", self.hints.command(command))
+            }
+            () => none.to_owned(),
+        }
+    }
+
+    fn folder_object(&self, root: i64, path: &Path) -> Map<String, Value> {
+        let mut object = with_path(&self.root_paths.absolute(root, path));
+        self.root_paths.insert_root(&mut object, root);
+        object
+    }
+
+    fn side(&self, side: &Side) -> Value {
+        let mut object = self.folder_object(side.root, &side.path);
+        object.insert("files".to_owned(), json!(side.files));
+        object.insert("bytes".to_owned(), json!(side.bytes));
+        object.insert("complete".to_owned(), json!(side.whole));
+        object.insert("unscanned_entries".to_owned(), json!(side.unscanned));
+        object.insert("identical_folders".to_owned(), json!(side.identical));
+        object.into()
+    }
 }
 
 impl IdenticalView<'_> {
     pub(super) fn json(&self) -> Value {
         let folder = |folder: &GroupedFolder| {
-            let mut object = folder_object(&self.root_paths, folder.root, &folder.path);
+            let mut object = self.list.folder_object(folder.root, &folder.path);
             object.insert("unscanned_entries".to_owned(), json!(folder.unscanned));
             object
         };
@@ -53,48 +88,46 @@ impl IdenticalView<'_> {
         };
         json!({
             "items": self.groups.iter().map(group).collect::<Vec<_>>(),
-            "total_groups": self.total,
+            "total_groups": self.list.total,
             "identical_groups": self.identical,
-            "next_cursor": self.slice.next_cursor(self.total),
+            "next_cursor": self.list.slice.next_cursor(self.list.total),
         })
     }
 
     pub(super) fn text(&self) -> String {
-        if self.total == 0 {
-            return empty_text(&self.root_paths, self.is_filtered, self.hints, "no identical folders", "folders");
+        if self.list.total == 0 {
+            return self.list.empty_text("no identical folders", "folders");
         }
-        let mut text = String::new();
-        for group in self.groups {
-            text.push_str(&format!(
-                "{} of {}, {}{}\n",
-                count_of(group.folders.len() as u64, "folder"),
-                count_of(group.files, "file"),
-                bytes(group.bytes),
-                match group.identical {
-                    true => format!(" ({} reclaimable)", bytes(group.reclaimable)),
-                    false => unscanned_suffix(group.unscanned()),
-                }
-            ));
-            for folder in &group.folders {
-                let unscanned = match folder.unscanned {
-                    Some(0) => String::new(),
-                    _ if group.identical => String::new(),
-                    entries => format!("  ({})", unscanned(entries)),
-                };
-                let folder = path(self.root_paths.absolute(folder.root, &folder.path));
-                text.push_str(&format!("    {folder}{unscanned}\n"));
-            }
-            text.push('\n');
-        }
-        if let Some(range) = self.slice.describe("groups", self.groups.len(), self.total) {
-            text.push_str(&format!("{range}\n"));
-        }
+        let mut text = self.list.text("groups", self.groups.iter().map(|group| self.group(group)));
         text.push_str(&format!("{} of identical folders", count_of(self.identical, "group")));
-        match self.total - self.identical {
+        match self.list.total - self.identical {
             0 => text.push('\n'),
             others => {
                 text.push_str(&format!("; {} identical apart from entries not scanned\n", count_of(others, "group")));
             }
+        }
+        text
+    }
+
+    fn group(&self, group: &FolderGroup) -> String {
+        let mut text = format!(
+            "{} of {}, {}{}\n",
+            count_of(group.folders.len() as u64, "folder"),
+            count_of(group.files, "file"),
+            bytes(group.bytes),
+            match group.identical {
+                true => format!(" ({} reclaimable)", bytes(group.reclaimable)),
+                false => unscanned_suffix(group.unscanned()),
+            }
+        );
+        for folder in &group.folders {
+            let unscanned = match folder.unscanned {
+                Some(0) => String::new(),
+                _ if group.identical => String::new(),
+                entries => format!("  ({})", unscanned(entries)),
+            };
+            let folder = path(self.list.root_paths.absolute(folder.root, &folder.path));
+            text.push_str(&format!("    {folder}{unscanned}\n"));
         }
         text
     }
@@ -104,8 +137,8 @@ impl SimilarView<'_> {
     pub(super) fn json(&self) -> Value {
         let pair = |pair: &SimilarPair| {
             json!({
-                "a": side(&self.root_paths, &pair.a),
-                "b": side(&self.root_paths, &pair.b),
+                "a": self.list.side(&pair.a),
+                "b": self.list.side(&pair.b),
                 "similarity": (pair.similarity * 10.0).round() / 10.0,
                 "differences": pair.differences.iter().map(|one| one.as_str()).collect::<Vec<_>>(),
                 "matching_files": pair.matching_files,
@@ -119,26 +152,17 @@ impl SimilarView<'_> {
         };
         json!({
             "items": self.pairs.iter().map(pair).collect::<Vec<_>>(),
-            "total_pairs": self.total,
-            "next_cursor": self.slice.next_cursor(self.total),
+            "total_pairs": self.list.total,
+            "next_cursor": self.list.slice.next_cursor(self.list.total),
         })
     }
 
     pub(super) fn text(&self) -> String {
-        if self.total == 0 {
-            let (none, command) = ("no similar folders", "folders --partial");
-            return empty_text(&self.root_paths, self.is_filtered, self.hints, none, command);
+        if self.list.total == 0 {
+            return self.list.empty_text("no similar folders", "folders --partial");
         }
-        let mut text = String::new();
-        for pair in self.pairs {
-            text.push_str(&self.pair(pair));
-            text.push('\n');
-        }
-        if let Some(range) = self.slice.describe("pairs", self.pairs.len(), self.total) {
-            text.push_str(&format!("{range}\n"));
-        }
-        text.push_str(&format!("{} of similar folders\n", count_of(self.total, "pair")));
-        text
+        let text = self.list.text("pairs", self.pairs.iter().map(|pair| self.pair(pair)));
+        text + &format!("{} of similar folders\n", count_of(self.list.total, "pair"))
     }
 
     fn pair(&self, pair: &SimilarPair) -> String {
@@ -156,7 +180,7 @@ impl SimilarView<'_> {
             };
             text.push_str(&format!(
                 "  {name} {}  ({}, {}{partly}{others})\n",
-                path(self.root_paths.absolute(side.root, &side.path)),
+                path(self.list.root_paths.absolute(side.root, &side.path)),
                 count_of(side.files, "file"),
                 bytes(side.bytes)
             ));
@@ -214,30 +238,6 @@ fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(
     if more > 0 && !listed.items.is_empty() {
         text.push_str(&format!("      {} more (--list {})\n", thousands(more), listed.total));
     }
-}
-
-fn empty_text(root_paths: &RootPaths, is_filtered: bool, hints: &Hints, none: &str, command: &str) -> String {
-    match () {
-        () if root_paths.is_empty() => hints.nothing_scanned(),
-        () if is_filtered => format!("{none} match the filters; `{}` lists all", hints.command(command)),
-        () => none.to_owned(),
-    }
-}
-
-fn folder_object(root_paths: &RootPaths, root: i64, path: &Path) -> Map<String, Value> {
-    let mut object = with_path(&root_paths.absolute(root, path));
-    root_paths.insert_root(&mut object, root);
-    object
-}
-
-fn side(root_paths: &RootPaths, side: &Side) -> Value {
-    let mut object = folder_object(root_paths, side.root, &side.path);
-    object.insert("files".to_owned(), json!(side.files));
-    object.insert("bytes".to_owned(), json!(side.bytes));
-    object.insert("complete".to_owned(), json!(side.whole));
-    object.insert("unscanned_entries".to_owned(), json!(side.unscanned));
-    object.insert("identical_folders".to_owned(), json!(side.identical));
-    object.into()
 }
 
 fn entry(file: &Entry) -> Map<String, Value> {

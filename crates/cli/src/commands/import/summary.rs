@@ -50,12 +50,11 @@ impl ImportSummaryView<'_> {
             }
         }
         let has_many = tables.iter().any(|table| table.len() > 1);
-        let rows: Vec<Vec<String>> = tables.iter().map(|table| row(table, self.target, has_many)).collect();
         let mut headers = vec!["TABLE", "ROWS", "REJECTED", "COLUMNS", "SIZE", "KEY", "OUTCOME"];
         if has_many {
             headers.insert(1, "FILES");
         }
-        output.table(&headers, &rows)
+        output.table(&headers, tables.iter().map(|table| row(table, self.target, has_many)))
     }
 
     fn rejected(&self) -> Vec<String> {

@@ -33,8 +33,7 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
                     vec![step.step.clone(), utc(step.updated_at), step.data.clone()]
                 };
                 if !steps.is_empty() {
-                    let rows: Vec<_> = steps.iter().map(row).collect();
-                    text.push_str(&format!("\n{}", output.table(&["CHECKPOINT", "AT", "DATA"], &rows)));
+                    text.push_str(&format!("\n{}", output.table(&["CHECKPOINT", "AT", "DATA"], steps.iter().map(row))));
                 }
                 text
             })?;

@@ -1,9 +1,10 @@
 //! `gristmill queues peek`: shows the first messages of a queue without removing them.
 
 use gristmill_amqp::Delivery;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::amqp_common::{BrokerArgs, unless_cancelled, with_client};
+use super::super::paging;
 use super::failed;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -54,7 +55,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             found.iter().enumerate().map(|(at, one)| message_text(output, at + 1, one)).collect::<Vec<_>>().join("\n")
         }
     };
-    context.output.print(&json!({"items": items, "next_cursor": null}), text)?;
+    context.output.print(&paging::whole(&items), text)?;
     Ok(Outcome::Done)
 }
 
