@@ -17,40 +17,33 @@ mod report;
 
 use candidate::Participant;
 use environment::Environment;
-pub(crate) use gristmill::run_one;
+pub(crate) use gristmill::{ConsumeArgs, run_one};
+pub(crate) use options::Options;
 use options::Part;
 
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let Some(options) = options::parse(args)? else {
-        print!("{}", options::HELP);
-        return Ok(());
-    };
-    let participants = Participant::all(&options)?;
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let participants = Participant::all(&options.compare)?;
     let mut env = Environment::start()?;
-    println!(
-        "{} messages of {} bytes, {} repetitions, alternating",
-        options.messages,
-        environment::BYTES,
-        options.reps
-    );
+    let (messages, reps) = (options.messages(), options.reps());
+    println!("{messages} messages of {} bytes, {reps} repetitions, alternating", environment::BYTES);
     benchmark::warm_up(&mut env, &participants[0])?;
     let (mut rates, mut works) = (Vec::new(), Vec::new());
-    if options.parts.contains(&Part::Rate) {
+    if options.measures(Part::Rate) {
         for &kind in &options.queues {
-            for &prefetch in &options.prefetches {
-                let benchmark = benchmark::rate(&mut env, &participants, &options, kind, prefetch)?;
+            for prefetch in options.prefetches() {
+                let benchmark = benchmark::rate(&mut env, &participants, options, kind, prefetch);
                 report::print_rate(&benchmark);
                 rates.push(benchmark);
             }
         }
     }
-    if options.parts.contains(&Part::Work) {
+    if options.measures(Part::Work) {
         for workers in benchmark::WORKERS {
-            works.push(benchmark::work(&mut env, &participants, &options, workers)?);
+            works.push(benchmark::work(&mut env, &participants, options, workers));
         }
         report::print_work(&works);
     }
-    if options.parts.contains(&Part::Recovery) {
+    if options.measures(Part::Recovery) {
         report::print_recovery(&recovery::measure(&mut env, &participants)?);
     }
     report::print_thresholds(&rates, &works);

@@ -15,12 +15,13 @@ mod walk;
 
 use std::path::Path;
 
-use benchmark::{Benchmark, Participant, Setting};
-use options::Options;
+use benchmark::{Participant, Setting};
+pub(crate) use options::Options;
 use profile::Profile;
 use tree::{Tree, TreeSpec};
 
 use crate::{
+    options::CompareOptions,
     process,
     program::{data_dir, find_program, gristmill_program},
 };
@@ -28,28 +29,24 @@ use crate::{
 /// Scales of the tree of a million files over which growth is measured.
 const GROWTH: [f64; 3] = [0.01, 0.1, 1.0];
 
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let Some(options) = options::parse(args)? else {
-        print!("{}", options::HELP);
-        return Ok(());
-    };
-    let data = data_dir(options.data.as_deref())?;
-    let gristmill = gristmill_program(options.gristmill.as_deref())?;
-    let cold = options.cold && process::can_drop_caches();
-    if options.cold && !cold {
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let data = data_dir(options.data.data.as_deref())?;
+    let gristmill = gristmill_program(options.data.gristmill.as_deref())?;
+    let (warm, mut cold) = options.warm_and_cold();
+    if cold && !process::can_drop_caches() {
+        cold = false;
         println!("cold: NOT MEASURED, only root can empty the file caches of the system");
     }
-    let temperatures: Vec<bool> =
-        [(options.warm, false), (cold, true)].iter().filter(|(selected, _)| *selected).map(|(_, cold)| *cold).collect();
-    println!("scale {}, seed {}, {} repetitions, alternating", options.scale, options.seed, options.reps);
+    let (scale, seed, reps) = (options.scale(), options.data.seed, options.compare.reps(3));
+    println!("scale {scale}, seed {seed}, {reps} repetitions, alternating");
     let mut benchmarks = Vec::new();
-    for &profile in &options.profiles {
+    for &profile in &options.only {
         let parts: &[f64] = if profile == Profile::Million { &GROWTH } else { &[1.0] };
         for part in parts {
-            let tree = Tree::get(TreeSpec { profile, scale: options.scale * part, seed: options.seed }, &data)?;
-            for setting in settings(profile, &temperatures) {
-                let participants = participants(setting, &options, &gristmill);
-                let benchmark: Benchmark = benchmark::measure_all(setting, &tree, &participants, options.reps)?;
+            let tree = Tree::get(TreeSpec { profile, scale: scale * part, seed }, &data)?;
+            for setting in settings(profile, warm, cold) {
+                let participants = participants(setting, &options.compare, &gristmill);
+                let benchmark = benchmark::measure_all(setting, &tree, &participants, reps)?;
                 benchmark.print();
                 benchmarks.push(benchmark);
             }
@@ -64,18 +61,17 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// Growth is measured with warm caches only: with cold ones the disk would be measured.
-fn settings(profile: Profile, temperatures: &[bool]) -> Vec<Setting> {
-    let temperatures = temperatures.iter().filter(|cold| !**cold || profile != Profile::Million);
-    let both = temperatures.flat_map(|&cold| [false, true].map(|rescan| Setting { profile, rescan, cold }));
-    both.collect()
+fn settings(profile: Profile, warm: bool, cold: bool) -> Vec<Setting> {
+    let cold = cold && profile != Profile::Million;
+    let temperatures = [(warm, false), (cold, true)].into_iter().filter(|(selected, _)| *selected);
+    temperatures.flat_map(|(_, cold)| [false, true].map(|rescan| Setting { profile, rescan, cold })).collect()
 }
 
-fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Participant> {
+fn participants(setting: Setting, options: &CompareOptions, gristmill: &Path) -> Vec<Participant> {
     let mut all = vec![Participant::Gristmill(gristmill.to_path_buf())];
     all.extend(options.before.clone().map(Participant::Before));
     for candidate in candidate::PEERS {
-        let selected = |names: &Vec<String>| names.iter().any(|name| candidate.name.starts_with(name.as_str()));
-        if !options.peers.as_ref().is_none_or(selected) || (setting.profile == Profile::Million && !candidate.growth) {
+        if !options.includes_peer(candidate.name) || (setting.profile == Profile::Million && !candidate.growth) {
             continue;
         }
         match find_program(candidate.program) {
@@ -92,14 +88,10 @@ fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Pa
 }
 
 /// Generates the trees and prints their paths.
-pub(crate) fn trees(args: &[String]) -> Result<(), String> {
-    let Some(options) = options::parse(args)? else {
-        print!("{}", options::HELP);
-        return Ok(());
-    };
-    let data = data_dir(options.data.as_deref())?;
-    for &profile in &options.profiles {
-        let tree = Tree::get(TreeSpec { profile, scale: options.scale, seed: options.seed }, &data)?;
+pub(crate) fn trees(options: &Options) -> Result<(), String> {
+    let data = data_dir(options.data.data.as_deref())?;
+    for &profile in &options.only {
+        let tree = Tree::get(TreeSpec { profile, scale: options.scale(), seed: options.data.seed }, &data)?;
         println!(
             "{}: {} files, {} bytes, {} groups of {} files",
             tree.root.display(),
@@ -113,11 +105,8 @@ pub(crate) fn trees(args: &[String]) -> Result<(), String> {
 }
 
 /// Runs the walk that is the lower bound of a rescan, in this process.
-pub(crate) fn walk(args: &[String]) -> Result<(), String> {
-    let [root] = args else {
-        return Err("usage: dedup-walk FOLDER".into());
-    };
-    let (files, bytes) = walk::walk(Path::new(root)).map_err(|error| format!("{root}: {error}"))?;
+pub(crate) fn walk(root: &Path) -> Result<(), String> {
+    let (files, bytes) = walk::walk(root).map_err(|error| format!("{}: {error}", root.display()))?;
     println!("{files} files, {bytes} bytes");
     Ok(())
 }

@@ -21,22 +21,19 @@ mod report;
 
 use candidate::{BEFORE, FLOOR, GRISTMILL, PEERS, Participant};
 use folder::Folder;
-use options::Options;
+pub(crate) use options::Options;
 
 use crate::program::{self, gristmill_program};
 
-pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let Some(options) = options::parse(args)? else {
-        print!("{}", options::HELP);
-        return Ok(());
-    };
-    let data = program::data_dir(options.data.as_deref())?;
-    let participants = participants(&options)?;
-    println!("seed {}, {} repetitions, alternating", options.seed, options.reps);
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let data = program::data_dir(options.data.data.as_deref())?;
+    let participants = participants(options)?;
+    let reps = options.compare.reps(5);
+    println!("seed {}, {reps} repetitions, alternating", options.data.seed);
     let mut benchmarks = Vec::new();
-    for &scale in &options.scales {
-        let folder = Folder::get(scale, options.seed, &data)?;
-        let benchmark = benchmark::measure_all(&folder, &participants, &options)?;
+    for scale in options.scales() {
+        let folder = Folder::get(scale, options.data.seed, &data)?;
+        let benchmark = benchmark::measure_all(&folder, &participants, &options.compare, reps);
         benchmark.print();
         benchmarks.push(benchmark);
     }
@@ -45,12 +42,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 fn participants(options: &Options) -> Result<Vec<Participant>, String> {
+    let gristmill = gristmill_program(options.data.gristmill.as_deref())?;
     let mut all = vec![
-        Participant { candidate: &GRISTMILL, program: gristmill_program(options.gristmill.as_deref())? },
+        Participant { candidate: &GRISTMILL, program: gristmill },
         Participant { candidate: &FLOOR, program: program::build_peer("floor")? },
     ];
-    all.extend(options.before.clone().map(|program| Participant { candidate: &BEFORE, program }));
-    for candidate in PEERS.iter().filter(|candidate| options.includes_peer(candidate.name)) {
+    all.extend(options.compare.before.clone().map(|program| Participant { candidate: &BEFORE, program }));
+    for candidate in PEERS.iter().filter(|candidate| options.compare.includes_peer(candidate.name)) {
         match candidate.locate() {
             Ok(program) => all.push(Participant { candidate, program }),
             Err(reason) => println!("{}: not measured, {reason}", candidate.name),
@@ -60,14 +58,10 @@ fn participants(options: &Options) -> Result<Vec<Participant>, String> {
 }
 
 /// Generates the folders and prints their paths.
-pub(crate) fn data(args: &[String]) -> Result<(), String> {
-    let Some(options) = options::parse(args)? else {
-        print!("{}", options::HELP);
-        return Ok(());
-    };
-    let data = program::data_dir(options.data.as_deref())?;
-    for &scale in &options.scales {
-        let folder = Folder::get(scale, options.seed, &data)?;
+pub(crate) fn data(options: &Options) -> Result<(), String> {
+    let data = program::data_dir(options.data.data.as_deref())?;
+    for scale in options.scales() {
+        let folder = Folder::get(scale, options.data.seed, &data)?;
         let (files, rows) = (folder.expected.tables.len(), folder.expected.rows());
         println!("{}: {files} files, {rows} lines, {} bytes", folder.root.display(), folder.bytes);
     }

@@ -11,18 +11,32 @@ mod handwritten;
 mod peer;
 
 use crate::{
-    Options,
-    table::{self, Row, median},
+    comparison::{self, Row, median, print_table, ratio},
+    options::TaskOptions,
+    process,
+    scratch::Scratch,
     threshold::{self, Limit::AtLeast, Threshold},
 };
-use disk::TempFolder;
+use clap::Args;
 use handwritten::Synchronous::{Full, Normal};
 use std::{
     error::Error,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
+
+/// Default number of repetitions, and of tasks in each.
+const REPS: usize = 3;
+const TASKS: u64 = 10_000;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    common: TaskOptions,
+    /// Also measure the gristmill of an earlier build of gristmill-benches, alternating with this one
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
+}
 
 type BoxError = Box<dyn Error>;
 
@@ -90,33 +104,27 @@ fn candidates() -> impl Iterator<Item = &'static Candidate> {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let chosen: Vec<_> = candidates().filter(|candidate| candidate.name.contains(&options.only)).collect();
+    let common = &options.common;
+    let chosen: Vec<_> = candidates().filter(|candidate| candidate.name.contains(&common.only)).collect();
     if chosen.iter().any(|candidate| peer::is_peer(candidate)) {
         peer::build()?;
     }
-    let synced = disk::median_sync_time(&options.dir)?;
+    let synced = disk::median_sync_time(&common.dir)?;
     let entries: Vec<Entry<'_>> = chosen.iter().flat_map(|candidate| entries(candidate, options)).collect();
-    let row = |entry: &Entry<'_>| Row { name: entry.name(), samples: vec![Vec::new(); 2] };
-    let mut rows: Vec<Row> = entries.iter().map(row).collect();
-    for _ in 0..options.reps {
-        for (entry, row) in entries.iter().zip(&mut rows) {
-            let rates = measure_in_new_process(entry, 0, options)?;
-            row.samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
-        }
-    }
-    println!(
-        "{} tasks, {} repetitions; 4 KiB appended and synced in {:.0} us\n",
-        options.tasks,
-        options.reps,
-        synced.as_secs_f64() * 1e6
-    );
+    let rows = entries.iter().map(|entry| Row::new(&entry.name())).collect();
+    let (reps, tasks) = (common.reps(REPS), common.tasks(TASKS));
+    let rows = comparison::alternate(rows, reps, |nth, _| Some(entries[nth].measure(0, common)));
+    println!("{tasks} tasks, {reps} repetitions; 4 KiB appended and synced in {:.0} us\n", synced.as_secs_f64() * 1e6);
     print(&rows);
     let thresholds = before_thresholds(&rows);
     if !thresholds.is_empty() {
         threshold::print(thresholds.into_iter());
     }
-    Ok(())
+    failure(&rows)
 }
+
+/// Tasks enqueued and drained per second.
+type Rates = [f64; 2];
 
 /// A candidate and the program that measures it: this one, or an earlier build of it.
 struct Entry<'a> {
@@ -124,12 +132,18 @@ struct Entry<'a> {
     before: Option<&'a Path>,
 }
 
-const BEFORE: &str = ", before";
-
 impl Entry<'_> {
     fn name(&self) -> String {
-        let suffix = if self.before.is_some() { BEFORE } else { "" };
+        let suffix = if self.before.is_some() { comparison::BEFORE } else { "" };
         format!("{}{suffix}", self.candidate.name)
+    }
+
+    /// Measures the candidate once, in a new process and a new database.
+    fn measure(&self, finished: u64, options: &TaskOptions) -> Result<(Rates, Option<String>), String> {
+        let mut command = process::benchmark_command(self.before, "jobs-one")?;
+        command.args(["--only", self.candidate.name, "--tasks", &options.tasks(TASKS).to_string()]);
+        command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
+        Ok((process::numbers(&mut command)?, None))
     }
 }
 
@@ -141,84 +155,65 @@ fn entries<'a>(candidate: &'static Candidate, options: &'a Options) -> impl Iter
     std::iter::once(Entry { candidate, before: None }).chain(earlier)
 }
 
-/// Compares each rate of Gristmill with the rate of the earlier build: at most 3 % slower.
-fn before_thresholds(rows: &[Row]) -> Vec<Threshold> {
-    let mut thresholds = Vec::new();
-    for before in rows {
-        let Some(name) = before.name.strip_suffix(BEFORE) else { continue };
-        let Some(gristmill) = rows.iter().find(|row| row.name == name) else { continue };
-        for (column, what) in ["enqueue", "drain"].into_iter().enumerate() {
-            let value = Some(table::ratio(&gristmill.samples[column], &before.samples[column]));
-            thresholds.push(Threshold { what: format!("{name}: {what} × before"), value, limit: AtLeast(0.97) });
-        }
-    }
-    thresholds
+/// Compares each rate of Gristmill with the rate of the earlier build.
+fn before_thresholds(rows: &[Row<Rates>]) -> Vec<Threshold> {
+    let of = |column: usize, what: &str| comparison::before_thresholds(rows, what, |rates| rates[column], AtLeast);
+    of(0, "enqueue: ").into_iter().chain(of(1, "drain: ")).collect()
+}
+
+/// Returns the first error of a candidate.
+fn failure(rows: &[Row<Rates>]) -> Result<(), String> {
+    rows.iter().find_map(|row| Some(format!("{}: {}", row.name, row.error.as_ref()?))).map_or(Ok(()), Err)
 }
 
 /// Prints rates and their ratios to the base. Higher is faster, unlike in the tables of times.
-fn print(rows: &[Row]) {
-    println!("| candidate | enqueue/s | × base | drain/s | × base |\n|---|---:|---:|---:|---:|");
-    let base = rows.iter().find(|row| row.name == BASE);
-    for row in rows {
-        let cells = row.samples.iter().enumerate().map(|(column, samples)| {
-            let ratio = base.map_or(f64::NAN, |base| table::ratio(samples, &base.samples[column]));
-            format!(" {} | {ratio:.3} |", thousands(median(samples)))
+fn print(rows: &[Row<Rates>]) {
+    let base = comparison::valid(rows, BASE);
+    let cells = rows.iter().filter(|row| row.is_valid()).map(|row| {
+        let columns = [0, 1].into_iter().flat_map(|column| {
+            let samples = row.values(|rates| rates[column]);
+            let ratio = base.map_or(f64::NAN, |base| ratio(&samples, &base.values(|rates| rates[column])));
+            [thousands(median(&samples)), format!("{ratio:.3}")]
         });
-        println!("| {} |{}", row.name, cells.collect::<String>());
-    }
+        std::iter::once(row.name.clone()).chain(columns).collect()
+    });
+    print_table(&["candidate", "enqueue/s", "× base", "drain/s", "× base"], cells);
     println!("\nbase: {BASE}");
 }
 
 /// Measures how both rates change with the number of finished tasks in the table.
-pub(crate) fn growth(options: &Options) -> Result<(), String> {
-    let chosen = candidates().filter(|candidate| candidate.growth && candidate.name.contains(&options.only));
-    let chosen: Vec<_> = chosen.collect();
-    println!("{} tasks, {} repetitions\n", options.tasks, options.reps);
-    let heads = chosen.iter().map(|candidate| format!(" {0}, enqueue/s | {0}, drain/s |", candidate.name));
-    println!("| finished tasks |{}", heads.collect::<String>());
-    println!("|---:|{}", "---:|---:|".repeat(chosen.len()));
+pub(crate) fn growth(options: &TaskOptions) -> Result<(), String> {
+    let chosen: Vec<Entry<'_>> = candidates()
+        .filter(|candidate| candidate.growth && candidate.name.contains(&options.only))
+        .map(|candidate| Entry { candidate, before: None })
+        .collect();
+    let reps = options.reps(REPS);
+    println!("{} tasks, {reps} repetitions\n", options.tasks(TASKS));
+    let heads =
+        chosen.iter().flat_map(|entry| ["enqueue/s", "drain/s"].map(|rate| format!("{}, {rate}", entry.name())));
+    let heads: Vec<String> = std::iter::once("finished tasks".to_owned()).chain(heads).collect();
+    let mut lines = Vec::new();
     for finished in [0, 10_000, 100_000, 1_000_000] {
-        let mut samples = vec![[Vec::new(), Vec::new()]; chosen.len()];
-        for _ in 0..options.reps {
-            for (candidate, samples) in chosen.iter().zip(&mut samples) {
-                let entry = Entry { candidate, before: None };
-                let rates = measure_in_new_process(&entry, finished, options)?;
-                samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
-            }
-        }
-        let cells = samples.iter().flatten().map(|samples| format!(" {} |", thousands(median(samples))));
-        println!("| {} |{}", thousands(finished as f64), cells.collect::<String>());
+        let rows = chosen.iter().map(|entry| Row::new(&entry.name())).collect();
+        let rows = comparison::alternate(rows, reps, |nth, _| Some(chosen[nth].measure(finished, options)));
+        failure(&rows)?;
+        let cells =
+            rows.iter().flat_map(|row| [0, 1].map(|column| thousands(median(&row.values(|rates| rates[column])))));
+        lines.push(std::iter::once(thousands(finished as f64)).chain(cells).collect());
     }
+    print_table(&heads.iter().map(String::as_str).collect::<Vec<_>>(), lines);
     Ok(())
 }
 
-/// Measures one candidate once, in a new process and a new database. Returns tasks enqueued and drained per second.
-fn measure_in_new_process(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
-    let context = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
-    let program = match entry.before {
-        Some(program) => program.to_owned(),
-        None => std::env::current_exe().map_err(|error| context(&error))?,
-    };
-    let mut command = Command::new(program);
-    command.args(["jobs-one", "--only", entry.candidate.name, "--tasks", &options.tasks.to_string()]);
-    command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
-    let output = command.output().map_err(|error| context(&error))?;
-    if !output.status.success() {
-        return Err(context(&String::from_utf8_lossy(&output.stderr)));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    numbers(&text).ok_or_else(|| context(&format!("printed {text:?} instead of two rates")))
-}
-
 /// Runs one measurement in this process and prints tasks enqueued and drained per second.
-pub(crate) fn run_one(options: &Options) -> Result<(), String> {
+pub(crate) fn run_one(options: &TaskOptions) -> Result<(), String> {
     let candidate = candidates()
         .find(|candidate| candidate.name == options.only)
         .ok_or("no such candidate; --only takes its full name")?;
-    let folder = TempFolder::new(&options.dir)?;
+    let folder = Scratch::new(&options.dir)?;
     let plan = Plan {
         database: folder.path().join("queue.db"),
-        tasks: options.tasks.min(candidate.max_tasks),
+        tasks: options.tasks(TASKS).min(candidate.max_tasks),
         finished: options.finished,
     };
     let outcome = (candidate.measure)(&plan).map_err(|error| error.to_string())?;
@@ -242,12 +237,6 @@ fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     if got == want { Ok(()) } else { Err(format!("{got} completed rows instead of {want}")) }
 }
 
-/// Parses a line of exactly `N` numbers.
-fn numbers<const N: usize>(line: &str) -> Option<[f64; N]> {
-    let words = line.split_whitespace().map(|word| word.parse().ok());
-    words.collect::<Option<Vec<f64>>>()?.try_into().ok()
-}
-
 /// Formats a rounded number with commas between thousands.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
@@ -267,7 +256,7 @@ mod tests {
 
     #[test]
     fn check_accepts_every_candidate_and_rejects_wrong_sums_and_counts() {
-        let folder = TempFolder::new(&std::env::temp_dir()).unwrap();
+        let folder = Scratch::new(&std::env::temp_dir()).unwrap();
         for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate)).enumerate() {
             let database = folder.path().join(nth.to_string());
             // A multiple of neither the batch size nor the number of threads.
@@ -283,10 +272,7 @@ mod tests {
 
     #[test]
     fn each_rate_is_compared_with_the_earlier_build() {
-        let row = |name: &str, rates: [f64; 2]| Row {
-            name: name.to_owned(),
-            samples: rates.map(|rate| vec![rate; 3]).to_vec(),
-        };
+        let row = |name: &str, rates: Rates| Row { samples: vec![rates; 3], ..Row::new(name) };
         let rows = [row(BASE, [9.0, 9.0]), row("gristmill", [97.0, 96.0]), row("gristmill, before", [100.0, 100.0])];
         let statuses: Vec<_> = before_thresholds(&rows).iter().map(Threshold::status).collect();
         assert_eq!(statuses, ["met", "NOT MET"]);
@@ -300,13 +286,5 @@ mod tests {
         {
             assert_eq!(thousands(number), expected);
         }
-    }
-
-    #[test]
-    fn numbers_rejects_lines_with_another_count_or_text() {
-        assert_eq!(numbers("1 2.5\n"), Some([1.0, 2.5]));
-        assert_eq!(numbers::<2>("1"), None);
-        assert_eq!(numbers::<2>("1 2 3"), None);
-        assert_eq!(numbers::<2>("1 two"), None);
     }
 }

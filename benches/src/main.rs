@@ -5,95 +5,77 @@
 
 mod amqp;
 mod cache;
+mod comparison;
 mod dedup;
 mod import;
 mod jobs;
+mod options;
 mod pool;
 mod process;
 mod program;
 mod random;
 mod scratch;
-mod table;
 mod task_sum;
 mod threshold;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
-type CommonBenchmark = fn(&Options) -> Result<(), String>;
+use clap::{CommandFactory, Parser};
+use options::TaskOptions;
 
-/// Default number of repetitions, and of tasks in each.
-type Amount = (usize, u64);
-
-const POOL_AMOUNT: Amount = (9, 500_000);
-const JOBS_AMOUNT: Amount = (3, 10_000);
-
-/// Benchmarks with common options: name, description, defaults and function.
-const BENCHMARKS: &[(&str, &str, Amount, CommonBenchmark)] = &[
-    (
-        "pool",
-        "trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others",
-        POOL_AMOUNT,
-        pool::run,
-    ),
-    ("pool-one", "measure one candidate of `pool` once; started by `pool`", POOL_AMOUNT, pool::run_one),
-    ("pool-growth", "time per task and memory from 10^3 to 10^7 tasks", POOL_AMOUNT, pool::growth),
-    (
-        "jobs",
-        "tasks through a durable queue on SQLite, against handwritten rusqlite, effectum and apalis",
-        JOBS_AMOUNT,
-        jobs::run,
-    ),
-    ("jobs-one", "measure one candidate of `jobs` once; started by `jobs`", JOBS_AMOUNT, jobs::run_one),
-    ("jobs-growth", "rates of `jobs` with 10^4 to 10^6 finished tasks in the table", JOBS_AMOUNT, jobs::growth),
-];
-
-/// Runs a benchmark that parses its own arguments.
-type BenchmarkWithOptions = fn(&[String]) -> Result<(), String>;
-
-/// Benchmarks with their own options: name, description and function.
-const BENCHMARKS_WITH_OPTIONS: &[(&str, &str, BenchmarkWithOptions)] = &[
-    (
-        "dedup",
-        "finding duplicates: first scan, rescan, growth and memory, against fclones, yadf, czkawka and others",
-        dedup::run,
-    ),
-    ("dedup-walk", "read all folders and stat all files: the lower bound of a rescan", dedup::walk),
-    ("dedup-trees", "generate the trees of `dedup` only", dedup::trees),
-    (
-        "import",
-        "JSONL into SQLite: time, memory and growth, against a handwritten pipeline, DuckDB, sqlite-utils and others",
-        import::run,
-    ),
-    ("import-data", "generate the folders of `import` only", import::data),
-    (
-        "amqp",
-        "consumers of a RabbitMQ queue: messages per second, against lapin, amqprs, pika and amqp-consume",
-        amqp::run,
-    ),
-    ("amqp-one", "run the consumer of gristmill once; started by `amqp`", amqp::run_one),
-    ("run-one", "run and measure one program; started by `dedup`, `import` and `amqp`", process::run_one),
-];
-
-/// Common options of the pool and jobs benchmarks.
-struct Options {
-    /// Repetitions of each candidate.
-    reps: usize,
-    /// Tasks in one measurement.
-    tasks: u64,
-    /// Measures only candidates whose name contains this text, for example under a profiler.
-    only: String,
-    /// Number of producers in a single measurement.
-    producers: u64,
-    /// Folder for temporary databases, on the disk to be measured.
-    dir: PathBuf,
-    /// Finished tasks in the table before a single measurement.
-    finished: u64,
-    /// Earlier build of this program, whose gristmill is measured alternately with this one.
-    before: Option<PathBuf>,
+/// Measure Gristmill against named peers
+#[derive(Debug, Parser)]
+#[command(name = "gristmill-benches", bin_name = "cargo xtask bench")]
+enum Benchmark {
+    /// trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others
+    Pool(TaskOptions),
+    /// measure one candidate of `pool` once; started by `pool`
+    PoolOne(TaskOptions),
+    /// time per task and memory from 10^3 to 10^7 tasks
+    PoolGrowth(TaskOptions),
+    /// tasks through a durable queue on SQLite, against handwritten rusqlite, effectum and apalis
+    Jobs(jobs::Options),
+    /// measure one candidate of `jobs` once; started by `jobs`
+    JobsOne(TaskOptions),
+    /// rates of `jobs` with 10^4 to 10^6 finished tasks in the table
+    JobsGrowth(TaskOptions),
+    /// finding duplicates: first scan, rescan, growth and memory, against fclones, yadf, czkawka and others
+    Dedup(dedup::Options),
+    /// read all folders and stat all files: the lower bound of a rescan
+    DedupWalk { folder: PathBuf },
+    /// generate the trees of `dedup` only
+    DedupTrees(dedup::Options),
+    /// JSONL into SQLite: time, memory and growth, against a handwritten pipeline, DuckDB, sqlite-utils and others
+    Import(import::Options),
+    /// generate the folders of `import` only
+    ImportData(import::Options),
+    /// consumers of a RabbitMQ queue: messages per second, against lapin, amqprs, pika and amqp-consume
+    Amqp(amqp::Options),
+    /// run the consumer of gristmill once; started by `amqp`
+    AmqpOne(amqp::ConsumeArgs),
+    /// run and measure one program; started by `dedup`, `import` and `amqp`
+    RunOne {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "REPORT PROGRAM ARGS")]
+        args: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
-    match start(std::env::args().skip(1)) {
+    if std::env::args_os().nth(1).is_none_or(|arg| arg == "--list") {
+        for benchmark in Benchmark::command().get_subcommands() {
+            println!("{:12} {}", benchmark.get_name(), benchmark.get_about().unwrap_or_default());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let benchmark = match Benchmark::try_parse() {
+        Ok(benchmark) => benchmark,
+        Err(error) => {
+            // If the message cannot be printed, the exit status still tells.
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    match run(benchmark) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("{message}");
@@ -102,47 +84,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
-    let name = args.next().unwrap_or_else(|| "--list".into());
-    if name == "--list" {
-        BENCHMARKS.iter().for_each(|(name, about, _, _)| println!("{name:12} {about}"));
-        BENCHMARKS_WITH_OPTIONS.iter().for_each(|(name, about, _)| println!("{name:12} {about}"));
-        return Ok(());
+fn run(benchmark: Benchmark) -> Result<(), String> {
+    match benchmark {
+        Benchmark::Pool(options) => pool::run(&options),
+        Benchmark::PoolOne(options) => pool::run_one(&options),
+        Benchmark::PoolGrowth(options) => pool::growth(&options),
+        Benchmark::Jobs(options) => jobs::run(&options),
+        Benchmark::JobsOne(options) => jobs::run_one(&options),
+        Benchmark::JobsGrowth(options) => jobs::growth(&options),
+        Benchmark::Dedup(options) => dedup::run(&options),
+        Benchmark::DedupWalk { folder } => dedup::walk(&folder),
+        Benchmark::DedupTrees(options) => dedup::trees(&options),
+        Benchmark::Import(options) => import::run(&options),
+        Benchmark::ImportData(options) => import::data(&options),
+        Benchmark::Amqp(options) => amqp::run(&options),
+        Benchmark::AmqpOne(args) => amqp::run_one(&args),
+        Benchmark::RunOne { args } => process::run_one(&args),
     }
-    if let Some((_, _, run)) = BENCHMARKS_WITH_OPTIONS.iter().find(|(known, _, _)| *known == name) {
-        return run(&args.collect::<Vec<_>>());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_definition_is_consistent() {
+        Benchmark::command().debug_assert();
     }
-    let known = BENCHMARKS.iter().find(|(known, _, _, _)| *known == name);
-    let (_, _, (reps, tasks), run) =
-        known.ok_or_else(|| format!("no benchmark `{name}`; --list shows all benchmarks"))?;
-    let mut options = Options {
-        reps: *reps,
-        tasks: *tasks,
-        only: String::new(),
-        producers: 1,
-        dir: std::env::temp_dir(),
-        finished: 0,
-        before: None,
-    };
-    while let Some(flag) = args.next() {
-        let value = args.next().unwrap_or_default();
-        let number = value.replace('_', "").parse::<u64>();
-        match (flag.as_str(), number) {
-            ("--only", _) => options.only = value,
-            ("--reps", Ok(reps @ 1..)) => options.reps = reps as usize,
-            ("--tasks", Ok(tasks @ 4..)) => options.tasks = tasks,
-            ("--producers", Ok(producers @ 1..)) => options.producers = producers,
-            ("--dir", _) if !value.is_empty() => options.dir = value.into(),
-            ("--finished", Ok(finished)) => options.finished = finished,
-            ("--before", _) if name == "jobs" && !value.is_empty() => options.before = Some(value.into()),
-            _ => {
-                return Err(format!(
-                    "invalid option `{flag} {value}`; expected: --reps N, --tasks N (4 or more), --producers N, \
-                     --finished N, --dir FOLDER, --only PART-OF-A-NAME and, for jobs, --before FILE (an earlier \
-                     build of gristmill-benches)"
-                ));
-            }
-        }
-    }
-    run(&options)
 }

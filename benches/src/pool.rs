@@ -3,8 +3,9 @@
 //! isolation, cancellation.
 
 use crate::{
-    Options,
-    table::{self, Row, median},
+    comparison::{self, Row, median, print_table, ratio},
+    options::TaskOptions,
+    process,
     task_sum::{add, check},
 };
 use gristmill_pool::{Pool, Priority, QueueOrder, Task};
@@ -40,21 +41,38 @@ const THRESHOLDS: &[(&str, &str, f64)] = &[
     ("gristmill async", "async-channel", 1.3),
 ];
 
-const PRODUCERS: &[u64] = &[1, 4];
+const PRODUCERS: [u64; 2] = [1, 4];
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let names = CANDIDATES.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only));
-    let mut rows: Vec<Row> =
-        names.map(|name| Row { name: name.to_owned(), samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
-    for _ in 0..options.reps {
-        for (column, producers) in PRODUCERS.iter().enumerate() {
-            for row in &mut rows {
-                row.samples[column].push(measure_in_new_process(&row.name, *producers, options.tasks)?);
+/// Name of the candidate that the others are compared with.
+const BASE: &str = "crossbeam";
+
+/// Default number of repetitions, and of tasks in each.
+const REPS: usize = 9;
+const TASKS: u64 = 500_000;
+
+/// Nanoseconds per task, with one producer and with four.
+type Costs = [f64; PRODUCERS.len()];
+
+pub(crate) fn run(options: &TaskOptions) -> Result<(), String> {
+    let names: Vec<&str> =
+        CANDIDATES.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only)).collect();
+    let rows = names.iter().map(|name| Row::new(name)).collect();
+    let (reps, tasks) = (options.reps(REPS), options.tasks(TASKS));
+    let rows = comparison::alternate(rows, reps, |nth, _| {
+        let mut costs = [0.0; PRODUCERS.len()];
+        for (cost, producers) in costs.iter_mut().zip(PRODUCERS) {
+            match measure_in_new_process(names[nth], producers, tasks) {
+                Ok([measured]) => *cost = measured,
+                Err(error) => return Some(Err(error)),
             }
         }
+        Some(Ok((costs, None)))
+    });
+    if let Some(error) = rows.iter().find_map(|row| row.error.clone()) {
+        return Err(error);
     }
-    println!("{} tasks, {} repetitions, {WORKERS} workers, queue {QUEUE}\n", options.tasks, options.reps);
-    table::print(&["1 producer", "4 producers"], &rows, "crossbeam");
+    println!("{tasks} tasks, {reps} repetitions, {WORKERS} workers, queue {QUEUE}\n");
+    print(&rows);
     println!();
     if options.only.is_empty() {
         print_thresholds(&rows);
@@ -62,20 +80,38 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-fn print_thresholds(rows: &[Row]) {
-    let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a known candidate");
+/// Returns the ratio of two candidates with each number of producers.
+fn ratios(row: &Row<Costs>, base: &Row<Costs>) -> Costs {
+    std::array::from_fn(|column| ratio(&row.values(|costs| costs[column]), &base.values(|costs| costs[column])))
+}
+
+/// Prints medians, and their ratios to crossbeam.
+fn print(rows: &[Row<Costs>]) {
+    let base = comparison::valid(rows, BASE);
+    let lines = rows.iter().map(|row| {
+        let ratios = base.map_or([f64::NAN; PRODUCERS.len()], |base| ratios(row, base));
+        let columns = ratios.into_iter().enumerate().flat_map(|(column, ratio)| {
+            [format!("{:.0}", median(&row.values(|costs| costs[column]))), format!("{ratio:.2}")]
+        });
+        std::iter::once(row.name.clone()).chain(columns).collect()
+    });
+    print_table(&["ns per task", "1 producer", "× crossbeam", "4 producers", "× crossbeam"], lines);
+}
+
+fn print_thresholds(rows: &[Row<Costs>]) {
+    let ratios = |name: &str, peer: &str| {
+        let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a known candidate");
+        ratios(find(name), find(peer))
+    };
     for (name, peer, threshold) in THRESHOLDS {
-        let ratios =
-            (0..PRODUCERS.len()).map(|column| table::ratio(&find(name).samples[column], &find(peer).samples[column]));
-        let ratios: Vec<f64> = ratios.collect();
+        let ratios = ratios(name, peer);
         let met = if ratios.iter().all(|ratio| ratio <= threshold) { "met" } else { "MISSED" };
-        let ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
         println!("{name} / {peer}: {} (threshold {threshold}): {met}", ratios.join(" and "));
     }
     for name in THRESHOLDS.iter().map(|(name, _, _)| name) {
         for peer in ["rayon spawn", "threadpool", "tokio + semaphore"] {
-            let ahead = (0..PRODUCERS.len())
-                .all(|column| table::ratio(&find(name).samples[column], &find(peer).samples[column]) < 1.0);
+            let ahead = ratios(name, peer).iter().all(|ratio| *ratio < 1.0);
             println!("{name} faster than {peer}: {}", if ahead { "met" } else { "MISSED" });
         }
     }
@@ -83,27 +119,22 @@ fn print_thresholds(rows: &[Row]) {
 
 /// Measures one candidate once, in a new process, so that the state left by other candidates has no effect. (In one
 /// process some times were a quarter higher and others a third lower: see benches/README.md.)
-fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
-    let context = |error: &dyn std::fmt::Display| format!("{name}: {error}");
-    let program = std::env::current_exe().map_err(|error| context(&error))?;
-    let arguments = ["pool-one", "--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()];
-    let output = std::process::Command::new(program).args(arguments).output().map_err(|error| context(&error))?;
-    if !output.status.success() {
-        return Err(context(&String::from_utf8_lossy(&output.stderr)));
-    }
-    let output = String::from_utf8_lossy(&output.stdout);
-    output.trim().parse().map_err(|error| context(&error))
+fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<[f64; 1], String> {
+    let mut command = process::benchmark_command(None, "pool-one")?;
+    command.args(["--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()]);
+    process::numbers(&mut command).map_err(|error| format!("{name}: {error}"))
 }
 
 /// Measures one candidate once in this process, after a warm-up, and prints nanoseconds per task.
-pub(crate) fn run_one(options: &Options) -> Result<(), String> {
+pub(crate) fn run_one(options: &TaskOptions) -> Result<(), String> {
     let candidate = CANDIDATES
         .iter()
         .find(|(name, _)| *name == options.only)
         .ok_or("no such candidate; --only takes its full name")?
         .1;
-    measure(candidate, options.producers, options.tasks.min(50_000))?;
-    println!("{}", measure(candidate, options.producers, options.tasks)?);
+    let tasks = options.tasks(TASKS);
+    measure(candidate, options.producers, tasks.min(50_000))?;
+    println!("{}", measure(candidate, options.producers, tasks)?);
     Ok(())
 }
 
@@ -285,7 +316,7 @@ fn tokio_semaphore(producers: u64, count: u64) {
 
 /// Measures how the time per task and the memory grow with the number of tasks. Starting and joining two threads takes
 /// as long as a thousand tasks, so that time is measured separately and subtracted.
-pub(crate) fn growth(options: &Options) -> Result<(), String> {
+pub(crate) fn growth(options: &TaskOptions) -> Result<(), String> {
     let orders: [fn(u64, u64); 2] =
         [|producers, count| gristmill(QueueOrder::Fifo, producers, count), gristmill_priority];
     let empty = orders.map(|order| {
@@ -300,7 +331,7 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
         let mut costs = [Vec::new(), Vec::new()];
         reset_peak();
         // Small sizes are repeated until they have run as many tasks as the size 10^5.
-        let rounds = (10u64.pow(5) / tasks).max(1) as usize * options.reps;
+        let rounds = (10u64.pow(5) / tasks).max(1) as usize * options.reps(REPS);
         for _ in 0..rounds {
             for (nth, order) in orders.iter().enumerate() {
                 costs[nth].push((timed(|| order(1, tasks)) - empty[nth]) / tasks as f64);

@@ -75,11 +75,11 @@ fn read(report: &str) -> Option<(Run, i32)> {
 }
 
 /// Runs as the intermediate process: starts the program and writes the measurements to the report file.
-pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
+pub(crate) fn run_one(args: &[OsString]) -> Result<(), String> {
     let [report, program, args @ ..] = args else {
         return Err("usage: run-one REPORT PROGRAM [ARGS]".into());
     };
-    let context = |error: io::Error| format!("{program}: {error}");
+    let context = |error: io::Error| format!("{}: {error}", program.display());
     let start = Instant::now();
     let mut child = Command::new(program).args(args).spawn().map_err(context)?;
     let usage = child.wait4().map_err(context)?;
@@ -88,6 +88,31 @@ pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
     let cpu = (usage.rusage.utime + usage.rusage.stime).as_secs_f64();
     let code = usage.status.code().unwrap_or(-1);
     fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(context)
+}
+
+/// Runs a program that prints exactly `N` numbers.
+pub(crate) fn numbers<const N: usize>(command: &mut Command) -> Result<[f64; N], String> {
+    let program = command.get_program().to_owned();
+    let context = |error: &dyn std::fmt::Display| format!("{}: {error}", program.display());
+    let output = command.output().map_err(|error| context(&error))?;
+    if !output.status.success() {
+        return Err(context(&String::from_utf8_lossy(&output.stderr)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    parse_numbers(&text).ok_or_else(|| context(&format!("printed {text:?} instead of {N} numbers")))
+}
+
+/// Returns a command that runs a benchmark of this program, or of an earlier build of it.
+pub(crate) fn benchmark_command(before: Option<&Path>, name: &str) -> Result<Command, String> {
+    let program = before.map_or_else(std::env::current_exe, |program| Ok(program.to_owned()));
+    let mut command = Command::new(program.map_err(|error| error.to_string())?);
+    command.arg(name);
+    Ok(command)
+}
+
+fn parse_numbers<const N: usize>(line: &str) -> Option<[f64; N]> {
+    let words = line.split_whitespace().map(|word| word.parse().ok());
+    words.collect::<Option<Vec<f64>>>()?.try_into().ok()
 }
 
 /// Returns whether this process has permission to empty the system's file caches.
@@ -123,4 +148,17 @@ pub(crate) fn warm_caches(root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_another_count_or_text_are_rejected() {
+        assert_eq!(parse_numbers("1 2.5\n"), Some([1.0, 2.5]));
+        assert_eq!(parse_numbers::<2>("1"), None);
+        assert_eq!(parse_numbers::<2>("1 2 3"), None);
+        assert_eq!(parse_numbers::<2>("1 two"), None);
+    }
 }

@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Compare random operations with a model in memory
     Check(CheckOptions),
     /// Kill real workers, scans, imports and consumers at random, on healthy and faulty disks
-    #[command(subcommand, after_help = CRASH_NOTES, arg_required_else_help = true)]
+    #[command(subcommand, after_help = CRASH_NOTES)]
     Crash(Crash),
     /// Fuzz the parsers and type inference
     Fuzz(FuzzOptions),
@@ -302,6 +302,7 @@ mod tests {
         for line in [
             "tests",
             "check",
+            "crash",
             "check exports",
             "check import --rounds",
             "crash pool",

@@ -11,7 +11,10 @@ use super::{
     environment::{Environment, QueueKind},
     options::Options,
 };
-use crate::process::{self, Run};
+use crate::{
+    comparison::{self, Row},
+    process::{self, Run},
+};
 
 /// Numbers of parallel handlers in the benchmark of 100 ms handlers.
 pub(super) const WORKERS: [usize; 4] = [1, 8, 32, 64];
@@ -34,16 +37,6 @@ pub(super) struct Sample {
     pub(super) peak_mib: f64,
 }
 
-/// Measurements of one candidate.
-pub(super) struct Row {
-    pub(super) candidate: &'static Candidate,
-    pub(super) samples: Vec<Sample>,
-    /// Mistakes of the first wrong result.
-    pub(super) mistakes: Option<String>,
-    /// Error that ended its measurements.
-    pub(super) error: Option<String>,
-}
-
 /// Measurements of one table.
 pub(super) struct Benchmark {
     pub(super) kind: QueueKind,
@@ -51,7 +44,15 @@ pub(super) struct Benchmark {
     /// Number of parallel handlers; 0 is the candidate's default.
     pub(super) workers: usize,
     pub(super) messages: u64,
-    pub(super) rows: Vec<Row>,
+    /// Candidates of the rows.
+    pub(super) candidates: Vec<&'static Candidate>,
+    pub(super) rows: Vec<Row<Sample>>,
+}
+
+impl Benchmark {
+    fn new(kind: QueueKind, prefetch: u16, workers: usize, messages: u64) -> Self {
+        Benchmark { kind, prefetch, workers, messages, candidates: Vec::new(), rows: Vec::new() }
+    }
 }
 
 /// Measures handlers that do nothing.
@@ -61,13 +62,13 @@ pub(super) fn rate(
     options: &Options,
     kind: QueueKind,
     prefetch: u16,
-) -> Result<Benchmark, String> {
+) -> Benchmark {
     // With one message in flight at a time every candidate is slow.
-    let messages = if prefetch == 1 { options.messages / 10 } else { options.messages };
-    let takes_part = |participant: &&Participant| participant.candidate.in_rate(prefetch, options.largest_prefetch());
+    let messages = if prefetch == 1 { options.messages() / 10 } else { options.messages() };
+    let largest = options.prefetches().last().copied().unwrap_or_default();
+    let takes_part = |participant: &&Participant| participant.candidate.in_rate(prefetch, largest);
     let participants: Vec<_> = participants.iter().filter(takes_part).collect();
-    let benchmark = Benchmark { kind, prefetch, workers: 0, messages, rows: Vec::new() };
-    measure_all(env, &participants, benchmark, 0, options.reps)
+    measure_all(env, &participants, Benchmark::new(kind, prefetch, 0, messages), 0, options.reps())
 }
 
 /// Measures handlers that take 100 ms. This shows whether all workers are busy all the time, which does not depend on
@@ -77,20 +78,20 @@ pub(super) fn work(
     participants: &[Participant],
     options: &Options,
     workers: usize,
-) -> Result<Benchmark, String> {
+) -> Benchmark {
     let participants: Vec<_> =
         participants.iter().filter(|participant| participant.candidate.in_work(workers)).collect();
     // Gristmill's default: ten per worker, at most 500.
     let prefetch = (workers * 10).min(500) as u16;
-    let messages = workers as u64 * options.messages_per_worker;
-    let benchmark = Benchmark { kind: QueueKind::Quorum, prefetch, workers, messages, rows: Vec::new() };
-    measure_all(env, &participants, benchmark, WORK_MS, options.reps.min(MAX_WORK_REPS))
+    let messages = workers as u64 * options.messages_per_worker();
+    let benchmark = Benchmark::new(QueueKind::Quorum, prefetch, workers, messages);
+    measure_all(env, &participants, benchmark, WORK_MS, options.reps().min(MAX_WORK_REPS))
 }
 
 /// Runs once on each kind of queue without measuring, because the first run at a broker is slower.
 pub(super) fn warm_up(env: &mut Environment, gristmill: &Participant) -> Result<(), String> {
     for kind in QueueKind::ALL {
-        let benchmark = Benchmark { kind, prefetch: 80, workers: 0, messages: 5_000, rows: Vec::new() };
+        let benchmark = Benchmark::new(kind, 80, 0, 5_000);
         if let (_, Some(mistakes)) = measure(env, gristmill, &benchmark, 0)? {
             return Err(format!("{}: {mistakes}", gristmill.candidate.name));
         }
@@ -104,36 +105,17 @@ fn measure_all(
     mut benchmark: Benchmark,
     work: u64,
     reps: usize,
-) -> Result<Benchmark, String> {
-    let row = |participant: &&Participant| Row {
-        candidate: participant.candidate,
-        samples: Vec::new(),
-        mistakes: None,
-        error: None,
-    };
-    let mut rows: Vec<Row> = participants.iter().map(row).collect();
-    for round in 0..reps {
-        for nth in 0..rows.len() {
-            // Each round starts with another candidate, so that no candidate always follows the same one.
-            let index = (nth + round) % rows.len();
-            let row = &mut rows[index];
-            if row.error.is_some() {
-                continue;
-            }
-            match measure(env, participants[index], &benchmark, work) {
-                Ok((sample, mistakes)) => {
-                    row.samples.push(sample);
-                    row.mistakes = row.mistakes.take().or(mistakes);
-                }
-                Err(error) => {
-                    row.error = Some(error);
-                    env.discard_queues();
-                }
-            }
+) -> Benchmark {
+    benchmark.candidates = participants.iter().map(|participant| participant.candidate).collect();
+    let rows = benchmark.candidates.iter().map(|candidate| Row::new(candidate.name)).collect();
+    benchmark.rows = comparison::alternate(rows, reps, |nth, _| {
+        let run = measure(env, participants[nth], &benchmark, work);
+        if run.is_err() {
+            env.discard_queues();
         }
-    }
-    benchmark.rows = rows;
-    Ok(benchmark)
+        Some(run)
+    });
+    benchmark
 }
 
 /// Runs a participant once and returns the mistakes in its result.
@@ -215,6 +197,7 @@ impl RunResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::tests::parse;
 
     #[test]
     fn mistakes_are_found_when_counts_differ() {
@@ -244,7 +227,7 @@ mod tests {
         for kind in QueueKind::ALL {
             let queue = env.fill(kind, 250).unwrap();
             let uri = env.broker.uri();
-            let args = [uri.as_str(), &queue, "250", "20", "tasks", "0", "2"].map(str::to_owned);
+            let args = parse(&format!("{uri} {queue} 250 20 tasks 0 2")).unwrap();
             crate::amqp::run_one(&args).unwrap();
             assert_eq!(env.remaining(&queue), Ok(0));
             let queue = env.fill(kind, 3).unwrap();

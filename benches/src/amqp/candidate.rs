@@ -9,8 +9,8 @@ use std::{
 
 use gristmill_broker::Installation;
 
-use super::options::Options;
 use crate::{
+    options::CompareOptions,
     process::CommandLine,
     program::{self, find_program},
 };
@@ -75,10 +75,10 @@ pub(super) static GRISTMILL: Candidate =
 
 pub(super) static BLOCKING: Candidate = Candidate { name: "gristmill, blocking", role: "threads", ..GRISTMILL };
 
-/// Gristmill's candidates, each with the same candidate of an earlier build.
-pub(super) static BEFORE: [(&Candidate, Candidate); 2] = [
-    (&GRISTMILL, Candidate { name: "gristmill, before", ..GRISTMILL }),
-    (&BLOCKING, Candidate { name: "gristmill, blocking, before", role: "threads", ..GRISTMILL }),
+/// Gristmill's candidates of an earlier build.
+pub(super) static BEFORE: [Candidate; 2] = [
+    Candidate { name: "gristmill, before", ..GRISTMILL },
+    Candidate { name: "gristmill, blocking, before", role: "threads", ..GRISTMILL },
 ];
 
 pub(super) static PEERS: [Candidate; 10] = [
@@ -164,17 +164,14 @@ impl Program {
 
 impl Participant {
     /// Returns Gristmill's participants, then the selected peers that are installed. Prints the names of the others.
-    pub(super) fn all(options: &Options) -> Result<Vec<Self>, String> {
+    pub(super) fn all(options: &CompareOptions) -> Result<Vec<Self>, String> {
         let (program, env_vars) = Program::Gristmill.locate()?;
         let gristmill = Participant { candidate: &GRISTMILL, program, env_vars };
         let blocking = gristmill.with_candidate(&BLOCKING);
         let mut all = vec![gristmill, blocking];
         if let Some(program) = &options.before {
-            all.extend(BEFORE.iter().map(|(_, candidate)| Participant {
-                candidate,
-                program: program.clone(),
-                env_vars: Vec::new(),
-            }));
+            let before = |candidate| Participant { candidate, program: program.clone(), env_vars: Vec::new() };
+            all.extend(BEFORE.iter().map(before));
         }
         for program in [Program::Rust, Program::Python, Program::Tool] {
             let chosen = PEERS.iter().filter(|peer| peer.program == program && options.includes_peer(peer.name));

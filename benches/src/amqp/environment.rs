@@ -6,6 +6,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
+use clap::ValueEnum;
 use gristmill_amqp::{Client, Error, Message, Queue};
 use gristmill_broker::Broker;
 use tokio::runtime::Runtime;
@@ -21,7 +22,7 @@ const PUBLISH_BATCH: u64 = 10_000;
 /// Maximum wait until the broker notices that a consumer is gone, and for a client to shut down.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(20);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum QueueKind {
     Classic,
     Quorum,

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
+use clap::{Args, ValueEnum};
 use gristmill_amqp::{Client, Consumer, Queue};
 use tokio::sync::Notify;
 
@@ -13,25 +14,40 @@ use super::message_counter::MessageCounter;
 /// Maximum duration of a run.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Runs `amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS` and prints the seconds, the number of
-/// handled messages and the number of different ones.
-pub(crate) fn run_one(args: &[String]) -> Result<(), String> {
-    let [uri, queue, messages, prefetch, kind, handler, workers] = args else {
-        return Err("usage: amqp-one URI QUEUE MESSAGES PREFETCH tasks|threads HANDLER-MS WORKERS".into());
-    };
-    let number = |arg: &String| arg.parse::<usize>().map_err(|error| format!("{arg}: {error}"));
-    let counter = Arc::new(MessageCounter::new(messages)?);
-    let work = Duration::from_millis(number(handler)? as u64);
+/// One run of a consumer.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConsumeArgs {
+    uri: String,
+    queue: String,
+    /// Number of messages, or `watch`
+    messages: String,
+    prefetch: usize,
+    handlers: Handlers,
+    /// Time that a handler sleeps
+    handler_ms: u64,
+    workers: usize,
+}
+
+/// How handlers run.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Handlers {
+    Tasks,
+    Threads,
+}
+
+/// Consumes, and prints the seconds, the number of handled messages and the number of different ones.
+pub(crate) fn run_one(args: &ConsumeArgs) -> Result<(), String> {
+    let counter = Arc::new(MessageCounter::new(&args.messages)?);
+    let work = Duration::from_millis(args.handler_ms);
     let done = Arc::new(Notify::new());
-    let consumer = Consumer::new(queue, "bench").prefetch(number(prefetch)?).workers(number(workers)?);
-    let consumer = match kind.as_str() {
-        "tasks" => tasks(consumer, &counter, &done, work),
-        "threads" => threads(consumer, &counter, &done, work),
-        _ => return Err(format!("unknown mode `{kind}`; expected: tasks or threads")),
+    let consumer = Consumer::new(&args.queue, "bench").prefetch(args.prefetch).workers(args.workers);
+    let consumer = match args.handlers {
+        Handlers::Tasks => tasks(consumer, &counter, &done, work),
+        Handlers::Threads => threads(consumer, &counter, &done, work),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
-        let client = Client::builder(uri).queue(Queue::existing(queue)).consumer(consumer);
+        let client = Client::builder(&args.uri).queue(Queue::existing(&args.queue)).consumer(consumer);
         let client = client.start().await.map_err(|error| error.to_string())?;
         let waited = tokio::time::timeout(TIMEOUT, done.notified()).await;
         client.shutdown(Duration::from_secs(10)).await;

@@ -3,45 +3,32 @@
 //! Owns the thresholds. A candidate with a wrong result or an error is excluded from all comparisons.
 
 use super::{
-    benchmark::{Benchmark, Row, Sample, WORK_MS},
-    candidate::{Acks, BEFORE, Candidate, GRISTMILL},
+    benchmark::{Benchmark, Sample, WORK_MS},
+    candidate::{Acks, Candidate, GRISTMILL},
     recovery::Outcome,
 };
 use crate::{
-    table::{median, ratio},
+    comparison::{self, Row, maximum, median, minimum, print_rows, print_table, ratio},
     threshold::{self, Limit::AtLeast, Threshold},
 };
 
-impl Row {
-    fn values(&self, value: fn(&Sample) -> f64) -> Vec<f64> {
-        self.samples.iter().map(value).collect()
-    }
-
-    fn rates(&self) -> Vec<f64> {
-        self.values(|sample| sample.rate)
-    }
-
-    /// Returns whether it completed every run with a correct result.
-    fn is_valid(&self) -> bool {
-        self.error.is_none() && self.mistakes.is_none() && !self.samples.is_empty()
-    }
-
-    fn result(&self) -> String {
-        let mistakes = self.mistakes.as_ref().map(|mistakes| format!("WRONG: {mistakes}"));
-        let result = self.error.clone().or(mistakes).unwrap_or_else(|| "correct".into());
-        result.replace(['\n', '|'], " ")
-    }
+fn rates(row: &Row<Sample>) -> Vec<f64> {
+    row.values(|sample| sample.rate)
 }
 
 impl Benchmark {
-    fn gristmill(&self) -> Option<&Row> {
-        self.rows.iter().find(|row| row.candidate.name == GRISTMILL.name && row.is_valid())
+    fn gristmill(&self) -> Option<&Row<Sample>> {
+        comparison::valid(&self.rows, GRISTMILL.name)
+    }
+
+    fn candidates_and_rows(&self) -> impl Iterator<Item = (&'static Candidate, &Row<Sample>)> {
+        self.candidates.iter().copied().zip(&self.rows)
     }
 
     /// Returns the fastest candidate that acknowledges in this way.
-    fn fastest(&self, acks: Acks) -> Option<&Row> {
-        let candidates = self.rows.iter().filter(|row| row.candidate.acks == acks && row.is_valid());
-        candidates.max_by(|a, b| median(&a.rates()).total_cmp(&median(&b.rates())))
+    fn fastest(&self, acks: Acks) -> Option<&Row<Sample>> {
+        let candidates = self.candidates_and_rows().filter(|(it, row)| it.acks == acks && row.is_valid());
+        candidates.map(|(_, row)| row).max_by(|a, b| median(&rates(a)).total_cmp(&median(&rates(b))))
     }
 
     fn name(&self) -> String {
@@ -56,60 +43,51 @@ impl Benchmark {
 
 pub(super) fn print_rate(benchmark: &Benchmark) {
     println!("\n{}: {} messages, handlers that do nothing\n", benchmark.name(), benchmark.messages);
-    println!(
-        "| | messages/s | minimum | maximum | gristmill × | CPU s per 100,000 | broker CPU s | peak MiB | result |"
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---|");
-    let gristmill = benchmark.gristmill().map(Row::rates);
-    for row in &benchmark.rows {
-        if row.samples.is_empty() {
-            println!("| {} | | | | | | | | {} |", row.candidate.name, row.result());
-            continue;
-        }
-        let rates = row.rates();
-        println!(
-            "| {} | {:.0} | {:.0} | {:.0} | {} | {:.2} | {:.2} | {:.0} | {} |",
-            row.candidate.name,
-            median(&rates),
-            rates.iter().copied().fold(f64::INFINITY, f64::min),
-            rates.iter().copied().fold(0.0, f64::max),
+    let gristmill = benchmark.gristmill().map(rates);
+    let head = ["messages/s", "minimum", "maximum", "gristmill ×", "CPU s per 100,000", "broker CPU s", "peak MiB"];
+    print_rows(&head, &benchmark.rows, |row| {
+        let rates = rates(row);
+        vec![
+            format!("{:.0}", median(&rates)),
+            format!("{:.0}", minimum(&rates)),
+            format!("{:.0}", maximum(&rates)),
             gristmill.as_ref().map_or(String::new(), |gristmill| format!("{:.2}", ratio(gristmill, &rates))),
-            median(&row.values(|sample| sample.cpu)),
-            median(&row.values(|sample| sample.broker_cpu)),
-            row.values(|sample| sample.peak_mib).into_iter().fold(0.0, f64::max),
-            row.result(),
-        );
-    }
+            format!("{:.2}", median(&row.values(|sample| sample.cpu))),
+            format!("{:.2}", median(&row.values(|sample| sample.broker_cpu))),
+            format!("{:.0}", maximum(&row.values(|sample| sample.peak_mib))),
+        ]
+    });
 }
 
 /// Prints one table for all numbers of workers: messages per second, and their share of the maximum.
 pub(super) fn print_work(benchmarks: &[Benchmark]) {
     println!("\nhandlers of {WORK_MS} ms: messages/s, and their share of the maximum of the workers\n");
-    let heads = benchmarks.iter().map(|benchmark| match benchmark.workers {
-        1 => " 1 worker |".to_owned(),
-        workers => format!(" {workers} workers |"),
+    let workers = benchmarks.iter().map(|benchmark| match benchmark.workers {
+        1 => "1 worker".to_owned(),
+        workers => format!("{workers} workers"),
     });
-    println!("| |{}\n|---|{}", heads.collect::<String>(), "---:|".repeat(benchmarks.len()));
+    let head: Vec<String> = std::iter::once(String::new()).chain(workers).collect();
     let mut names: Vec<&str> = Vec::new();
     for row in benchmarks.iter().flat_map(|benchmark| &benchmark.rows) {
-        if !names.contains(&row.candidate.name) {
-            names.push(row.candidate.name);
+        if !names.contains(&row.name.as_str()) {
+            names.push(&row.name);
         }
     }
-    for name in names {
+    let rows = names.into_iter().map(|name| {
         let cells = benchmarks.iter().map(|benchmark| {
-            let row = benchmark.rows.iter().find(|row| row.candidate.name == name);
-            row.map_or_else(|| "  |".to_owned(), |row| format!(" {} |", work_cell(benchmark, row)))
+            let row = benchmark.rows.iter().find(|row| row.name == name);
+            row.map_or_else(String::new, |row| work_cell(benchmark, row))
         });
-        println!("| {name} |{}", cells.collect::<String>());
-    }
+        std::iter::once(name.to_owned()).chain(cells).collect()
+    });
+    print_table(&head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
 }
 
-fn work_cell(benchmark: &Benchmark, row: &Row) -> String {
+fn work_cell(benchmark: &Benchmark, row: &Row<Sample>) -> String {
     if !row.is_valid() {
         return row.result();
     }
-    let rate = median(&row.rates());
+    let rate = median(&rates(row));
     format!("{rate:.1} ({:.3})", rate / benchmark.max_rate())
 }
 
@@ -123,7 +101,10 @@ pub(super) fn print_recovery(outcomes: &[Outcome]) {
 
 /// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(rates: &[Benchmark], works: &[Benchmark]) {
-    let compared = rates.iter().chain(works).flat_map(before_thresholds);
+    let compared = rates.iter().chain(works).flat_map(|benchmark| {
+        let what = format!("{}, workers {}: ", benchmark.name(), benchmark.workers);
+        comparison::before_thresholds(&benchmark.rows, &what, |sample| sample.rate, AtLeast)
+    });
     let thresholds: Vec<Threshold> =
         rates.iter().flat_map(rate_thresholds).chain(works.iter().map(work_threshold)).chain(compared).collect();
     if !thresholds.is_empty() {
@@ -138,9 +119,8 @@ fn rate_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     }
     let threshold = |what: &str, acks, min_ratio| {
         let fastest = benchmark.fastest(acks);
-        let value =
-            benchmark.gristmill().zip(fastest).map(|(gristmill, peer)| ratio(&gristmill.rates(), &peer.rates()));
-        let peer = fastest.map_or("no peer", |peer| peer.candidate.name);
+        let value = benchmark.gristmill().zip(fastest).map(|(gristmill, peer)| ratio(&rates(gristmill), &rates(peer)));
+        let peer = fastest.map_or("no peer", |peer| &peer.name);
         Threshold { what: format!("{}: × {what} ({peer})", benchmark.name()), value, limit: AtLeast(min_ratio) }
     };
     vec![
@@ -150,32 +130,21 @@ fn rate_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
 }
 
 fn work_threshold(benchmark: &Benchmark) -> Threshold {
-    let value = benchmark.gristmill().map(|row| median(&row.rates()) / benchmark.max_rate());
+    let value = benchmark.gristmill().map(|row| median(&rates(row)) / benchmark.max_rate());
     let what = format!("{WORK_MS} ms, workers {}: × their maximum", benchmark.workers);
     Threshold { what, value, limit: AtLeast(0.95) }
 }
 
-/// Compares each rate of Gristmill with the rate of the earlier build: at most 3 % slower.
-fn before_thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
-    let row = |name: &str| benchmark.rows.iter().find(|row| row.candidate.name == name && row.is_valid());
-    let compared =
-        BEFORE.iter().filter_map(|(gristmill, before)| Some((gristmill, row(gristmill.name)?, row(before.name)?)));
-    let threshold = |(gristmill, now, before): (&&Candidate, &Row, &Row)| Threshold {
-        what: format!("{}, workers {}: {} × before", benchmark.name(), benchmark.workers, gristmill.name),
-        value: Some(ratio(&now.rates(), &before.rates())),
-        limit: AtLeast(0.97),
-    };
-    compared.map(threshold).collect()
-}
-
 /// Returns why the benchmark failed: a wrong result of any candidate, or a missing one of Gristmill.
 pub(super) fn failure<'a>(benchmarks: impl Iterator<Item = &'a Benchmark>) -> Option<String> {
-    let rows: Vec<&Row> = benchmarks.flat_map(|benchmark| &benchmark.rows).collect();
-    if let Some(row) = rows.iter().find(|row| row.mistakes.is_some()) {
-        return Some(format!("the result of {} was wrong", row.candidate.name));
+    let rows: Vec<_> = benchmarks.flat_map(Benchmark::candidates_and_rows).collect();
+    if let Some((_, row)) = rows.iter().find(|(_, row)| row.mistakes.is_some()) {
+        return Some(format!("the result of {} was wrong", row.name));
     }
-    let row = rows.iter().find(|row| row.candidate.acks == Acks::Automatic && !row.is_valid())?;
-    Some(format!("{} has no result: {}", row.candidate.name, row.result()))
+    let is_missing =
+        |(candidate, row): &&(&Candidate, &Row<Sample>)| candidate.acks == Acks::Automatic && !row.is_valid();
+    let (_, row) = rows.iter().find(is_missing)?;
+    Some(format!("{} has no result: {}", row.name, row.result()))
 }
 
 #[cfg(test)]
@@ -183,21 +152,20 @@ mod tests {
     use super::*;
     use crate::amqp::{candidate::PEERS, environment::QueueKind};
 
-    fn row(name: &str, rate: f64) -> Row {
-        let candidate = std::iter::once(&GRISTMILL)
-            .chain(&PEERS)
-            .chain([&BEFORE[0].1])
-            .find(|candidate| candidate.name == name)
-            .unwrap();
+    /// Returns a candidate with three equal measurements.
+    fn row(name: &str, rate: f64) -> (&'static Candidate, Row<Sample>) {
+        let mut all = std::iter::once(&GRISTMILL).chain(&PEERS);
         let sample = Sample { rate, cpu: 1.0, broker_cpu: 1.0, peak_mib: 9.0 };
-        Row { candidate, samples: vec![sample; 3], mistakes: None, error: None }
+        let candidate = all.find(|candidate| candidate.name == name).unwrap();
+        (candidate, Row { samples: vec![sample; 3], ..Row::new(name) })
     }
 
-    fn benchmark(prefetch: u16, workers: usize, rows: Vec<Row>) -> Benchmark {
-        Benchmark { kind: QueueKind::Quorum, prefetch, workers, messages: 9, rows }
+    fn benchmark(prefetch: u16, workers: usize, rows: Vec<(&'static Candidate, Row<Sample>)>) -> Benchmark {
+        let (candidates, rows) = rows.into_iter().unzip();
+        Benchmark { kind: QueueKind::Quorum, prefetch, workers, messages: 9, candidates, rows }
     }
 
-    fn rows() -> Vec<Row> {
+    fn rows() -> Vec<(&'static Candidate, Row<Sample>)> {
         vec![
             row("gristmill", 900.0),
             row("lapin, each", 800.0),
@@ -220,25 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn each_rate_is_compared_with_the_earlier_build() {
-        let mut rows_with_before = rows();
-        assert!(before_thresholds(&benchmark(80, 0, rows())).is_empty());
-        rows_with_before.push(row("gristmill, before", 1_000.0));
-        assert_eq!(statuses(&before_thresholds(&benchmark(80, 0, rows_with_before))), [(0.9, "NOT MET")]);
-    }
-
-    #[test]
     fn wrong_results_are_excluded_and_fail_the_run() {
         let mut wrong = rows();
-        wrong[2].mistakes = Some("99 handled".into());
+        wrong[2].1.mistakes = Some("99 handled".into());
         let wrong = benchmark(80, 0, wrong);
         assert_eq!(statuses(&rate_thresholds(&wrong))[0], (1.125, "met"));
         assert!(failure([&wrong].into_iter()).unwrap().contains("amqprs"));
         let mut failed = rows();
-        failed[2].error = Some("connection refused".into());
+        failed[2].1.error = Some("connection refused".into());
         assert_eq!(failure([&benchmark(80, 0, failed)].into_iter()), None, "an error of a peer does not fail the run");
         let mut failed = rows();
-        failed[0].error = Some("connection refused".into());
+        failed[0].1.error = Some("connection refused".into());
         assert!(failure([&benchmark(80, 0, failed)].into_iter()).unwrap().contains("gristmill"));
     }
 }

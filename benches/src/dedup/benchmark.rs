@@ -4,17 +4,17 @@
 //! file caches of the system. `report` evaluates the numbers.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use super::{
     candidate::{self, Candidate},
-    expected::Mistakes,
     profile::Profile,
     tree::Tree,
 };
 use crate::{
+    comparison::{self, Row},
     process::{self, CommandLine, Run},
     scratch::Scratch,
 };
@@ -77,22 +77,12 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// Measurements of one candidate.
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) runs: Vec<Run>,
-    /// Mistakes of the last wrong result.
-    pub(super) mistakes: Mistakes,
-    /// Error that ended its measurements.
-    pub(super) error: Option<String>,
-}
-
 /// Measurements of one table.
 pub(super) struct Benchmark {
     pub(super) setting: Setting,
     /// Number of files in the tree.
     pub(super) files: u64,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Row<Run>>,
 }
 
 /// Measures all participants alternately, `reps` times.
@@ -104,43 +94,33 @@ pub(super) fn measure_all(
 ) -> Result<Benchmark, String> {
     // Beside the tree, so that databases and caches are on the same disk.
     let scratch = Scratch::new(tree.root.parent().ok_or("the tree has no parent")?)?;
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows = Vec::new();
     for (nth, participant) in participants.iter().enumerate() {
         fs::create_dir(work_dir(&scratch, nth)).map_err(|error| format!("{}: {error}", scratch.path().display()))?;
-        let mut row = Row { name: participant.name(), runs: Vec::new(), mistakes: Mistakes::default(), error: None };
+        let mut row = Row::new(participant.name());
         if setting.rescan && participant.keeps_cache() {
             row.error = measure(participant, tree, &work_dir(&scratch, nth), true).err();
         }
         rows.push(row);
     }
-    for _ in 0..reps {
-        if !setting.cold {
-            process::warm_caches(&tree.root).map_err(|error| format!("{}: {error}", tree.root.display()))?;
-        }
-        for (nth, (participant, row)) in participants.iter().zip(&mut rows).enumerate() {
-            if row.error.is_some() {
-                continue;
+    let mut warmed = None;
+    let rows = comparison::alternate(rows, reps, |nth, repetition| {
+        let work_dir = work_dir(&scratch, nth);
+        let prepare = || -> io::Result<()> {
+            if !setting.cold && warmed != Some(repetition) {
+                process::warm_caches(&tree.root)?;
             }
-            let work_dir = work_dir(&scratch, nth);
             if !setting.rescan {
-                fs::remove_dir_all(&work_dir)
-                    .and_then(|()| fs::create_dir(&work_dir))
-                    .map_err(|error| format!("{}: {error}", work_dir.display()))?;
+                fs::remove_dir_all(&work_dir)?;
+                fs::create_dir(&work_dir)?;
             }
-            if setting.cold {
-                process::drop_caches()?;
-            }
-            match measure(participant, tree, &work_dir, setting.rescan) {
-                Ok((run, mistakes)) => {
-                    row.runs.push(run);
-                    if !mistakes.is_empty() {
-                        row.mistakes = mistakes;
-                    }
-                }
-                Err(error) => row.error = Some(error),
-            }
-        }
-    }
+            Ok(())
+        };
+        let prepared = prepare().map_err(|error| format!("cannot prepare a run: {error}"));
+        warmed = Some(repetition);
+        let prepared = prepared.and_then(|()| if setting.cold { process::drop_caches() } else { Ok(()) });
+        Some(prepared.and_then(|()| measure(&participants[nth], tree, &work_dir, setting.rescan)))
+    });
     Ok(Benchmark { setting, files: tree.files, rows })
 }
 
@@ -150,7 +130,12 @@ fn work_dir(scratch: &Scratch, nth: usize) -> PathBuf {
 }
 
 /// Runs a participant once and compares its result with the expected groups.
-fn measure(participant: &Participant, tree: &Tree, work_dir: &Path, rescan: bool) -> Result<(Run, Mistakes), String> {
+fn measure(
+    participant: &Participant,
+    tree: &Tree,
+    work_dir: &Path,
+    rescan: bool,
+) -> Result<(Run, Option<String>), String> {
     let (stdout, result) = (work_dir.join("stdout"), work_dir.join("result"));
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
@@ -180,18 +165,14 @@ fn measure(participant: &Participant, tree: &Tree, work_dir: &Path, rescan: bool
             (run, candidate::parse_sums(&read(&stdout)?))
         }
     };
-    Ok((run, tree.expected.mistakes(&tree.root.to_string_lossy(), groups)))
+    Ok((run, tree.expected.mistakes(&tree.root.to_string_lossy(), groups).description()))
 }
 
-fn measure_walk(tree: &Tree, work_dir: &Path) -> Result<(Run, Mistakes), String> {
+fn measure_walk(tree: &Tree, work_dir: &Path) -> Result<(Run, Option<String>), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let args = vec!["dedup-walk".into(), tree.root.clone().into()];
     let run = process::run(&CommandLine { program, args, success_codes: &[0] }, work_dir)?;
     let output = fs::read_to_string(work_dir.join("stdout")).map_err(|error| error.to_string())?;
     let expected = format!("{} files, {} bytes", tree.files, tree.bytes);
-    if output.trim() == expected {
-        Ok((run, Mistakes::default()))
-    } else {
-        Err(format!("walk counted {output}, not {expected}"))
-    }
+    if output.trim() == expected { Ok((run, None)) } else { Err(format!("walk counted {output}, not {expected}")) }
 }

@@ -55,19 +55,10 @@ pub(super) struct Mistakes {
 }
 
 impl Mistakes {
-    pub(super) fn is_empty(self) -> bool {
-        self == Mistakes::default()
-    }
-}
-
-impl std::fmt::Display for Mistakes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Mistakes { missed: 0, false_groups: 0 } => f.write_str("correct"),
-            Mistakes { missed, false_groups } => {
-                write!(f, "WRONG: missed {missed} groups, {false_groups} false")
-            }
-        }
+    /// Describes the mistakes, if there are any.
+    pub(super) fn description(self) -> Option<String> {
+        let Mistakes { missed, false_groups } = self;
+        (self != Mistakes::default()).then(|| format!("missed {missed} groups, {false_groups} false"))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use clap::ValueEnum;
 use fastrand::Rng;
 
 use super::{
@@ -14,7 +15,7 @@ use crate::random;
 
 const MIB: usize = 1 << 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Profile {
     /// 200,000 files of 0 to 16 KiB in 10,000 folders, 30 % of them with duplicates. Every size is shared by many
     /// files; families of files share long heads, and some members differ in one byte.

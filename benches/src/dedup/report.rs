@@ -3,82 +3,60 @@
 //! Owns the thresholds. A candidate with a wrong result or an error is excluded from all comparisons.
 
 use super::{
-    benchmark::{BEFORE, Benchmark, GRISTMILL, Row, SUMS, Setting, WALK},
+    benchmark::{BEFORE, Benchmark, GRISTMILL, SUMS, Setting, WALK},
     profile::Profile,
 };
 use crate::{
-    table::{median, ratio},
+    comparison::{self, Row, median, minimum, print_rows, ratio},
+    process::Run,
     threshold::{self, Limit::AtMost, Threshold},
 };
 
-impl Row {
-    fn seconds(&self) -> Vec<f64> {
-        self.runs.iter().map(|run| run.seconds).collect()
-    }
-
-    fn peak(&self) -> f64 {
-        self.runs.iter().map(|run| run.peak_mib).fold(0.0, f64::max)
-    }
-
-    /// Returns whether it completed every run with a correct result.
-    fn is_valid(&self) -> bool {
-        self.error.is_none() && self.mistakes.is_empty() && !self.runs.is_empty()
-    }
-
-    fn is_peer(&self) -> bool {
-        ![GRISTMILL, BEFORE, WALK, SUMS].contains(&self.name)
-    }
-}
-
 impl Benchmark {
-    fn row(&self, name: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.name == name && row.is_valid())
+    fn row(&self, name: &str) -> Option<&Row<Run>> {
+        comparison::valid(&self.rows, name)
     }
 
     /// Returns the fastest peer whose name starts with `prefix`.
-    fn fastest(&self, prefix: &str) -> Option<&Row> {
-        let peers = self.rows.iter().filter(|row| row.is_peer() && row.is_valid() && row.name.starts_with(prefix));
+    fn fastest(&self, prefix: &str) -> Option<&Row<Run>> {
+        let is_peer = |row: &Row<Run>| ![GRISTMILL, BEFORE, WALK, SUMS].contains(&row.name.as_str());
+        let peers = self.rows.iter().filter(|row| is_peer(row) && row.is_valid() && row.name.starts_with(prefix));
         peers.min_by(|a, b| median(&a.seconds()).total_cmp(&median(&b.seconds())))
     }
 
     /// Returns the median of Gristmill's ratios to another row within each repetition.
-    fn gristmill_ratio(&self, other: Option<&Row>) -> Option<f64> {
+    fn gristmill_ratio(&self, other: Option<&Row<Run>>) -> Option<f64> {
         Some(ratio(&self.row(GRISTMILL)?.seconds(), &other?.seconds()))
     }
 
-    fn cost_per_file(&self, row: &Row) -> f64 {
+    fn cost_per_file(&self, row: &Row<Run>) -> f64 {
         median(&row.seconds()) * 1e6 / self.files as f64
     }
 
     pub(super) fn print(&self) {
         println!("\n{} ({} files)\n", self.setting, self.files);
-        println!("| | median s | minimum s | × fastest peer | µs per file | peak MiB | result |");
-        println!("|---|---:|---:|---:|---:|---:|---|");
         let fastest = self.fastest("").map(Row::seconds);
-        for row in &self.rows {
-            let result = row.error.clone().unwrap_or_else(|| row.mistakes.to_string());
-            let result = result.replace(['\n', '|'], " ");
-            if row.runs.is_empty() {
-                println!("| {} | | | | | | {result} |", row.name);
-                continue;
-            }
+        let head = ["median s", "minimum s", "× fastest peer", "µs per file", "peak MiB"];
+        print_rows(&head, &self.rows, |row| {
             let seconds = row.seconds();
-            let minimum = seconds.iter().copied().fold(f64::INFINITY, f64::min);
-            let times = fastest.as_ref().map_or(String::new(), |fastest| format!("{:.2}", ratio(&seconds, fastest)));
-            println!(
-                "| {} | {:.3} | {minimum:.3} | {times} | {:.1} | {:.0} | {result} |",
-                row.name,
-                median(&seconds),
-                self.cost_per_file(row),
-                row.peak()
-            );
-        }
+            vec![
+                format!("{:.3}", median(&seconds)),
+                format!("{:.3}", minimum(&seconds)),
+                fastest.as_ref().map_or(String::new(), |fastest| format!("{:.2}", ratio(&seconds, fastest))),
+                format!("{:.1}", self.cost_per_file(row)),
+                format!("{:.0}", row.peak_mib()),
+            ]
+        });
     }
 }
 
 /// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
-    threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)));
+    let before = benchmarks.iter().flat_map(|benchmark| {
+        let what = format!("{}: ", benchmark.setting);
+        comparison::before_thresholds(&benchmark.rows, &what, |run| run.seconds, AtMost)
+    });
+    threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)).chain(before));
 }
 
 fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
@@ -90,7 +68,7 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
     };
     let to = |name: &str| benchmark.gristmill_ratio(benchmark.row(name));
     let to_fastest = |prefix: &str| benchmark.gristmill_ratio(benchmark.fastest(prefix));
-    let fastest = benchmark.fastest("").map_or("fastest peer", |row| row.name);
+    let fastest = benchmark.fastest("").map_or("fastest peer", |row| &row.name);
     match (profile, rescan, cold) {
         // Million is checked in `growth`.
         (Profile::Million, _, _) => Vec::new(),
@@ -105,11 +83,11 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
         (_, false, _) => {
             let mut thresholds = vec![threshold(&format!("× {fastest}"), to_fastest(""), 1.0)];
             if profile == Profile::Small {
-                let fclones_peak = benchmark.row("fclones").map(Row::peak);
+                let fclones_peak = benchmark.row("fclones").map(Row::peak_mib);
                 let value = benchmark
                     .row(GRISTMILL)
                     .zip(fclones_peak)
-                    .map(|(gristmill, fclones_peak)| gristmill.peak() / fclones_peak);
+                    .map(|(gristmill, fclones_peak)| gristmill.peak_mib() / fclones_peak);
                 thresholds.push(threshold("peak memory × fclones", value, 1.5));
             }
             thresholds
@@ -135,7 +113,7 @@ fn growth(benchmarks: &[Benchmark]) -> Vec<Threshold> {
         }
         if let Some(largest) = of(rescan).max_by_key(|benchmark| benchmark.files) {
             let what = format!("{}: peak MiB with {} files", largest.setting, largest.files);
-            thresholds.push(Threshold { what, value: largest.row(GRISTMILL).map(Row::peak), limit: AtMost(300.0) });
+            thresholds.push(Threshold { what, value: largest.row(GRISTMILL).map(Row::peak_mib), limit: AtMost(300.0) });
         }
     }
     thresholds
@@ -149,15 +127,12 @@ pub(super) fn gristmill_failed(benchmarks: &[Benchmark]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dedup::expected::Mistakes, process::Run};
-
-    fn row(name: &'static str, seconds: f64, missed: usize) -> Row {
-        let mistakes = Mistakes { missed, false_groups: 0 };
+    fn row(name: &str, seconds: f64) -> Row<Run> {
         let run = Run { seconds, peak_mib: seconds * 10.0, cpu: seconds };
-        Row { name, runs: vec![run; 3], mistakes, error: None }
+        Row { samples: vec![run; 3], ..Row::new(name) }
     }
 
-    fn benchmark(profile: Profile, rescan: bool, cold: bool, files: u64, rows: Vec<Row>) -> Benchmark {
+    fn benchmark(profile: Profile, rescan: bool, cold: bool, files: u64, rows: Vec<Row<Run>>) -> Benchmark {
         Benchmark { setting: Setting { profile, rescan, cold }, files, rows }
     }
 
@@ -171,10 +146,11 @@ mod tests {
 
     #[test]
     fn wrong_results_are_excluded() {
-        let rows = || vec![row(GRISTMILL, 3.0, 0), row("fclones", 4.0, 0), row("wrong", 1.0, 7)];
+        let wrong = || Row { mistakes: Some("missed 7 groups".to_owned()), ..row("wrong", 1.0) };
+        let rows = || vec![row(GRISTMILL, 3.0), row("fclones", 4.0), wrong()];
         check(&benchmark(Profile::Small, false, false, 1, rows()), &[(0.75, "met"), (0.75, "met")]);
         let mut rows = rows();
-        rows[0].mistakes.missed = 1;
+        rows[0].mistakes = Some("missed 1 group".to_owned());
         let wrong = benchmark(Profile::Small, false, false, 1, rows);
         check(&wrong, &[(-1.0, "not measured"), (-1.0, "not measured")]);
         assert!(gristmill_failed(&[wrong]));
@@ -183,8 +159,8 @@ mod tests {
     #[test]
     fn each_setting_has_its_own_thresholds() {
         let rows = || {
-            let peers = [row("yadf", 1.0, 0), row("fclones blake3", 8.0, 0), row("fclones blake3, tuned", 4.0, 0)];
-            let mut rows = vec![row(GRISTMILL, 2.0, 0), row(SUMS, 1.0, 0), row(WALK, 0.5, 0)];
+            let peers = [row("yadf", 1.0), row("fclones blake3", 8.0), row("fclones blake3, tuned", 4.0)];
+            let mut rows = vec![row(GRISTMILL, 2.0), row(SUMS, 1.0), row(WALK, 0.5)];
             rows.extend(peers);
             rows
         };
@@ -197,7 +173,7 @@ mod tests {
     fn growth_is_relative_to_the_smallest_tree() {
         let sizes = [(1_000, 1.0), (10_000, 10.0), (100_000, 200.0)];
         let benchmarks = sizes
-            .map(|(files, seconds)| benchmark(Profile::Million, false, false, files, vec![row(GRISTMILL, seconds, 0)]));
+            .map(|(files, seconds)| benchmark(Profile::Million, false, false, files, vec![row(GRISTMILL, seconds)]));
         let statuses: Vec<_> = growth(&benchmarks).iter().map(Threshold::status).collect();
         assert_eq!(statuses, ["met", "NOT MET", "NOT MET"], "10^4, 10^5, and 2,000 MiB");
     }

@@ -9,59 +9,37 @@ use super::{
     candidate::{ImportTask, Participant},
     database_check,
     folder::Folder,
-    options::Options,
 };
 use crate::{
+    comparison::{self, Row},
+    options::CompareOptions,
     process::{self, Run},
     scratch::Scratch,
 };
-
-/// Measurements of one candidate.
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) runs: Vec<Run>,
-    /// Mistakes in the first wrong database.
-    pub(super) mistakes: Option<String>,
-    /// Error that ended its measurements.
-    pub(super) error: Option<String>,
-}
 
 /// Measurements of one table.
 pub(super) struct Benchmark {
     pub(super) scale: f64,
     pub(super) megabytes: f64,
     pub(super) lines: u64,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Row<Run>>,
 }
 
 /// Measures all participants alternately.
 pub(super) fn measure_all(
     folder: &Folder,
     participants: &[Participant],
-    options: &Options,
-) -> Result<Benchmark, String> {
-    let mut rows: Vec<Row> = participants
-        .iter()
-        .map(|participant| Row { name: participant.candidate.name, runs: Vec::new(), mistakes: None, error: None })
-        .collect();
-    for round in 0..options.reps {
-        for (participant, row) in participants.iter().zip(&mut rows) {
-            let candidate = participant.candidate;
-            let reps = candidate.reps(folder.scale, options.reps, options.names_peer(candidate.name));
-            if round >= reps || row.error.is_some() {
-                continue;
-            }
-            match measure(participant, folder) {
-                Ok((run, mistakes)) => {
-                    row.runs.push(run);
-                    row.mistakes = row.mistakes.take().or(mistakes);
-                }
-                Err(error) => row.error = Some(error),
-            }
-        }
-    }
-    rows.retain(|row| !row.runs.is_empty() || row.error.is_some());
-    Ok(Benchmark { scale: folder.scale, megabytes: folder.megabytes(), lines: folder.expected.rows(), rows })
+    options: &CompareOptions,
+    reps: usize,
+) -> Benchmark {
+    let rows = participants.iter().map(|participant| Row::new(participant.candidate.name)).collect();
+    let mut rows = comparison::alternate(rows, reps, |nth, repetition| {
+        let candidate = participants[nth].candidate;
+        let reps = candidate.reps(folder.scale, reps, options.names_peer(candidate.name));
+        (repetition < reps).then(|| measure(&participants[nth], folder))
+    });
+    rows.retain(|row| !row.samples.is_empty() || row.error.is_some());
+    Benchmark { scale: folder.scale, megabytes: folder.megabytes(), lines: folder.expected.rows(), rows }
 }
 
 /// Runs a participant once and returns the mistakes in its database.

@@ -3,38 +3,18 @@
 //! Owns the thresholds. A candidate with a wrong database or an error is excluded from all comparisons.
 
 use super::{
-    benchmark::{Benchmark, Row},
+    benchmark::Benchmark,
     candidate::{DUCKDB, FLOOR, GRISTMILL},
 };
 use crate::{
-    table::{median, ratio},
+    comparison::{self, Row, median, minimum, print_rows, ratio},
+    process::Run,
     threshold::{self, Limit::AtMost, Threshold},
 };
 
-impl Row {
-    fn seconds(&self) -> Vec<f64> {
-        self.runs.iter().map(|run| run.seconds).collect()
-    }
-
-    fn peak(&self) -> f64 {
-        self.runs.iter().map(|run| run.peak_mib).fold(0.0, f64::max)
-    }
-
-    /// Returns whether it completed every run with a correct database.
-    fn is_valid(&self) -> bool {
-        self.error.is_none() && self.mistakes.is_none() && !self.runs.is_empty()
-    }
-
-    fn result(&self) -> String {
-        let mistakes = self.mistakes.as_ref().map(|mistakes| format!("WRONG: {mistakes}"));
-        let result = self.error.clone().or(mistakes).unwrap_or_else(|| "correct".into());
-        result.replace(['\n', '|'], " ")
-    }
-}
-
 impl Benchmark {
-    fn row(&self, name: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.name == name && row.is_valid())
+    fn row(&self, name: &str) -> Option<&Row<Run>> {
+        comparison::valid(&self.rows, name)
     }
 
     /// Returns the median of Gristmill's ratios to another candidate within each repetition.
@@ -44,36 +24,31 @@ impl Benchmark {
 
     pub(super) fn print(&self) {
         println!("\nscale {} ({:.0} MB, {} lines)\n", self.scale, self.megabytes, self.lines);
-        println!("| | median s | minimum s | MB/s | × floor | × gristmill | peak MiB | result |");
-        println!("|---|---:|---:|---:|---:|---:|---:|---|");
-        for row in &self.rows {
-            if row.runs.is_empty() {
-                println!("| {} | | | | | | | {} |", row.name, row.result());
-                continue;
-            }
+        let head = ["median s", "minimum s", "MB/s", "× floor", "× gristmill", "peak MiB"];
+        print_rows(&head, &self.rows, |row| {
             let seconds = row.seconds();
             let times = |base: &str| {
-                let base = self.row(base).map(Row::seconds);
-                base.map_or(String::new(), |base| format!("{:.2}", ratio(&seconds, &base)))
+                self.row(base).map_or(String::new(), |base| format!("{:.2}", ratio(&seconds, &base.seconds())))
             };
-            let middle = median(&seconds);
-            println!(
-                "| {} | {middle:.3} | {:.3} | {:.0} | {} | {} | {:.0} | {} |",
-                row.name,
-                seconds.iter().copied().fold(f64::INFINITY, f64::min),
-                self.megabytes / middle,
+            vec![
+                format!("{:.3}", median(&seconds)),
+                format!("{:.3}", minimum(&seconds)),
+                format!("{:.0}", self.megabytes / median(&seconds)),
                 times(FLOOR.name),
                 times(GRISTMILL.name),
-                row.peak(),
-                row.result()
-            );
-        }
+                format!("{:.0}", row.peak_mib()),
+            ]
+        });
     }
 }
 
 /// Prints every threshold that these benchmarks cover.
 pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
-    threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)));
+    let before = benchmarks.iter().flat_map(|benchmark| {
+        let what = format!("scale {}: ", benchmark.scale);
+        comparison::before_thresholds(&benchmark.rows, &what, |run| run.seconds, AtMost)
+    });
+    threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)).chain(before));
 }
 
 fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
@@ -87,7 +62,7 @@ fn thresholds(benchmark: &Benchmark) -> Vec<Threshold> {
         threshold("goal, × floor", benchmark.gristmill_ratio(FLOOR.name), 1.2),
         // Three times as fast.
         threshold("× duckdb", benchmark.gristmill_ratio(DUCKDB), 0.33),
-        threshold("peak MiB", benchmark.row(GRISTMILL.name).map(Row::peak), 200.0),
+        threshold("peak MiB", benchmark.row(GRISTMILL.name).map(Row::peak_mib), 200.0),
     ]
 }
 
@@ -109,21 +84,20 @@ pub(super) fn failure(benchmarks: &[Benchmark]) -> Option<String> {
     if let Some(row) = rows().find(|row| row.mistakes.is_some()) {
         return Some(format!("the database of {} was wrong", row.name));
     }
-    let row = rows().find(|row| [GRISTMILL.name, FLOOR.name].contains(&row.name) && !row.is_valid())?;
+    let row = rows().find(|row| [GRISTMILL.name, FLOOR.name].contains(&row.name.as_str()) && !row.is_valid())?;
     Some(format!("{} created no database", row.name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Run;
 
-    fn row(name: &'static str, seconds: f64) -> Row {
+    fn row(name: &str, seconds: f64) -> Row<Run> {
         let run = Run { seconds, peak_mib: seconds * 100.0, cpu: seconds };
-        Row { name, runs: vec![run; 3], mistakes: None, error: None }
+        Row { samples: vec![run; 3], ..Row::new(name) }
     }
 
-    fn benchmark(scale: f64, rows: Vec<Row>) -> Benchmark {
+    fn benchmark(scale: f64, rows: Vec<Row<Run>>) -> Benchmark {
         Benchmark { scale, megabytes: scale * 1_500.0, lines: 1, rows }
     }
 

@@ -4,8 +4,8 @@
 //!
 //! Each is measured twice: with its default settings, and with the one change that removes its largest bottleneck.
 
-use super::{BoxError, Candidate, FEW, MANY, Outcome, Plan, numbers};
-use crate::program;
+use super::{BoxError, Candidate, FEW, MANY, Outcome, Plan};
+use crate::{process, program};
 use std::{process::Command, time::Duration};
 
 pub(super) const CANDIDATES: &[Candidate] = &[
@@ -51,14 +51,8 @@ fn start(name: &str, plan: &Plan, arg: Option<&str>, completed: &'static str) ->
     let program = program::peer_path(name)?;
     let mut command = Command::new(&program);
     command.arg(&plan.database).arg(plan.tasks.to_string()).args(arg);
-    let output = command
-        .output()
-        .map_err(|error| format!("{}: {error}; run the benchmark `jobs`, which builds it", program.display()))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let [enqueue, drain, sum] = numbers(&text).ok_or_else(|| format!("{} printed {text:?}", program.display()))?;
+    let numbers = process::numbers(&mut command);
+    let [enqueue, drain, sum] = numbers.map_err(|error| format!("{error}; the benchmark `jobs` builds the program"))?;
     let [enqueue, drain] = [enqueue, drain].map(Duration::from_secs_f64);
     // A sum of numbers below a million is exact in 53 bits.
     Ok(Outcome { enqueue, drain, sum: sum as u64, completed })
