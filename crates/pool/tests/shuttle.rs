@@ -5,6 +5,9 @@
 //! Run by `cargo xtask prove`. `GRISTMILL_SCHEDULES` sets the number of schedules per scenario.
 #![cfg(shuttle)]
 
+#[path = "shuttle/waits.rs"]
+mod waits;
+
 use gristmill_pool::{
     AsyncContext, AsyncPool, Breaker, Context, Pool, Priority, QueueOrder, Report, ResultOrder, Retry, Task, TaskError,
     clock::ManualClock, error::SubmitErrorKind,
