@@ -9,8 +9,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gristmill_pool::task::TaskId;
-
 use crate::claim_ahead::ClaimAhead;
 use crate::in_flight::InFlight;
 
@@ -52,8 +50,10 @@ pub(crate) struct Claims {
     /// Sorted, the most urgent first. The store claims in this order, so most tasks are added at the end.
     waiting: VecDeque<(Urgency, Arc<InFlight>)>,
     crash_counts: CrashCounts,
-    /// Tasks that a worker has taken and not ended, by the placeholder that took them.
-    running: HashMap<TaskId, Arc<InFlight>>,
+    /// Tasks that a worker has taken; some of them have ended since.
+    dispatched: Vec<Arc<InFlight>>,
+    /// Length at which ended tasks are removed from `dispatched`.
+    prune_at: usize,
     /// Number of placeholders in the pool's queue.
     placeholders: usize,
     /// Number of placeholders that found no task, because it had been released.
@@ -111,23 +111,18 @@ impl Claims {
     }
 
     /// Takes the most urgent task for a placeholder that a worker has reached.
-    pub(crate) fn next(&mut self, placeholder: TaskId) -> Option<Arc<InFlight>> {
+    pub(crate) fn next(&mut self) -> Option<Arc<InFlight>> {
         self.placeholders = self.placeholders.saturating_sub(1);
         let Some((_, claim)) = self.waiting.pop_front() else {
             self.unused_placeholders += 1;
             return None;
         };
-        self.running.insert(placeholder, claim.clone());
+        if self.dispatched.len() >= self.prune_at {
+            self.dispatched.retain(|claim| !claim.has_ended());
+            self.prune_at = 2 * self.dispatched.len() + 16;
+        }
+        self.dispatched.push(claim.clone());
         Some(claim)
-    }
-
-    /// Returns the task that a placeholder took, when its run has ended. It stays claimed until it is settled.
-    pub(crate) fn end(&mut self, placeholder: TaskId) -> Option<Arc<InFlight>> {
-        self.running.remove(&placeholder)
-    }
-
-    pub(crate) fn is_running(&self, claim: &Arc<InFlight>) -> bool {
-        self.running.values().any(|other| Arc::ptr_eq(other, claim))
     }
 
     /// Number of placeholders that found no task, and of those that will find none.
@@ -164,7 +159,7 @@ impl Claims {
     /// or about to start a task.
     pub(crate) fn capacity(&self) -> usize {
         let (mut count, mut last) = (0, None);
-        for start in self.running.values().filter_map(|claim| claim.started()) {
+        for start in self.running().filter_map(|claim| claim.started()) {
             count += 1;
             last = last.max(Some(start));
         }
@@ -174,13 +169,17 @@ impl Claims {
 
     /// Tasks that have run for at least `time` and whose start is not recorded.
     pub(crate) fn unrecorded(&self, time: Duration) -> impl Iterator<Item = &Arc<InFlight>> {
-        let unrecorded = self.running.values().filter(|claim| !claim.is_recorded());
+        let unrecorded = self.running().filter(|claim| !claim.is_recorded());
         unrecorded.filter(move |claim| claim.started().is_some_and(|start| start.elapsed() >= time))
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Arc<InFlight>> {
+        self.dispatched.iter().filter(|claim| !claim.has_ended())
     }
 
     /// When the next start must be recorded, if starts are recorded after `time`.
     pub(crate) fn next_record(&self, time: Duration) -> Option<Instant> {
-        let unrecorded = self.running.values().filter(|claim| !claim.is_recorded());
+        let unrecorded = self.running().filter(|claim| !claim.is_recorded());
         unrecorded.filter_map(|claim| claim.started()).min().map(|start| start + time)
     }
 }
@@ -220,15 +219,9 @@ mod tests {
             claims.add(rank, &claimed(id, priority, now));
         }
         assert_eq!(claims.missing_placeholders(), 4);
-        let pool = gristmill_pool::Pool::builder().workers(1).build().unwrap();
-        let placeholder = pool.submit(|_| Ok(())).unwrap();
-        let next = claims.next(placeholder).unwrap();
-        assert_eq!(next.task.id, 3);
+        assert_eq!(claims.next().map(|claim| claim.task.id), Some(3));
         assert_eq!(claims.take_least_urgent(1)[0].task.id, 1);
         assert_eq!((claims.waiting(), claims.all().len()), (2, 4));
-        assert!(claims.is_running(&next));
-        assert_eq!(claims.end(placeholder).map(|ended| ended.task.id), Some(3));
-        assert!(!claims.is_running(&next) && claims.end(placeholder).is_none());
     }
 
     #[test]

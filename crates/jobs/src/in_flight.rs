@@ -19,6 +19,8 @@ pub(crate) struct InFlight {
     /// When the lease began or was last renewed, by both clocks.
     renewed: Mutex<(Instant, UtcTime)>,
     started: OnceLock<Instant>,
+    /// Run time of the handler, once it has ended or will not be started.
+    ended: OnceLock<Duration>,
     recorded: AtomicBool,
     checkpointed: AtomicBool,
     /// Whether the cancellation of the task was requested in the store.
@@ -35,6 +37,7 @@ impl InFlight {
             claimed_at: now.0,
             renewed: Mutex::new(now),
             started: OnceLock::new(),
+            ended: OnceLock::new(),
             recorded: AtomicBool::new(false),
             cancel_requested: AtomicBool::new(false),
         }
@@ -69,6 +72,15 @@ impl InFlight {
 
     pub(crate) fn start(&self) {
         self.started.get_or_init(Instant::now);
+    }
+
+    /// Records that the handler has ended or will not be started. Returns its run time.
+    pub(crate) fn end(&self) -> Duration {
+        *self.ended.get_or_init(|| self.started().map_or(Duration::ZERO, |start| start.elapsed()))
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.get().is_some()
     }
 
     pub(crate) fn started(&self) -> Option<Instant> {

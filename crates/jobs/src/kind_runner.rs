@@ -3,7 +3,7 @@
 //! Owns which disposition follows from the end of a task: the pool has decided whether it failed, panicked, exceeded its
 //! timeout or was rejected by the breaker. When dispositions are stored is decided in `task_source`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,11 @@ use crate::task_context::TaskContext;
 
 /// Shortest time for which the open breaker postpones a task.
 const MIN_BREAKER_DELAY: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// The task whose handler this thread runs. The pool calls back on the thread that ran the handler.
+    static TAKEN: Cell<Option<Arc<InFlight>>> = const { Cell::new(None) };
+}
 
 /// The outcome of a task, which the dispatcher has yet to store.
 pub(crate) struct PendingUpdate {
@@ -61,46 +66,39 @@ impl KindRunner {
     /// A placeholder that starts no task returns "cancelled", which does not concern the breaker.
     pub(crate) fn run_next(&self, context: &Context<Option<String>>) -> TaskResult<Option<String>> {
         let _inside = self.signals.enter();
-        let Some(claim) = self.claims().next(context.task_id()) else { return Err(TaskError::cancelled()) };
+        let Some(claim) = self.claims().next() else { return Err(TaskError::cancelled()) };
         if let Some(disposition) = self.refuse_start(&claim) {
-            self.claims().end(context.task_id());
-            self.complete(self.pending(claim, disposition));
+            self.complete(claim, disposition);
             return Err(TaskError::cancelled());
         }
         claim.start();
+        TAKEN.set(Some(claim.clone()));
         let task = TaskContext { claim: &claim, context, signals: &self.signals, task_result: RefCell::default() };
-        (self.kind.handler)(&task)?;
-        Ok(task.task_result.take())
+        let result = (self.kind.handler)(&task);
+        claim.end();
+        result.map(|()| task.task_result.take())
     }
 
     /// Callback of the pool: queues the outcome of a placeholder's task.
     pub(crate) fn on_outcome(&self, outcome: Outcome<Option<String>>) {
-        let id = outcome.task.id;
-        let mut claims = self.claims();
-        if matches!(&outcome.result, Err(failure) if matches!(failure.error.cause(), Cause::BreakerOpen)) {
-            // The open breaker rejected the placeholder before it took a task.
-            claims.next(id);
-        }
-        let Some(claim) = claims.end(id) else { return };
-        drop(claims);
+        let is_rejected =
+            matches!(&outcome.result, Err(failure) if matches!(failure.error.cause(), Cause::BreakerOpen));
+        // The open breaker rejects a placeholder before it takes a task.
+        let claim = if is_rejected { self.claims().next() } else { TAKEN.take() };
+        let Some(claim) = claim else { return };
         let now = || self.signals.store.now();
         let disposition = match outcome.result {
             Ok(task_result) => Disposition::Completed(task_result),
             // An error after cancellation does not count as an attempt.
             Err(_) if claim.cancel_token.is_cancelled() => Disposition::Released,
-            Err(failure) => match failure.error.cause() {
-                Cause::BreakerOpen if self.signals.is_stopping() => Disposition::Released,
-                Cause::BreakerOpen => {
-                    let delay = failure.error.retry_after().unwrap_or_default().max(MIN_BREAKER_DELAY);
-                    Disposition::Postponed(now().plus(delay))
-                }
-                _ => self.kind.classify(&claim.task, &failure.error, now()),
-            },
+            Err(_) if is_rejected && self.signals.is_stopping() => Disposition::Released,
+            Err(failure) if is_rejected => {
+                let delay = failure.error.retry_after().unwrap_or_default().max(MIN_BREAKER_DELAY);
+                Disposition::Postponed(now().plus(delay))
+            }
+            Err(failure) => self.kind.classify(&claim.task, &failure.error, now()),
         };
-        // A cancelled run does not show how long handlers take.
-        let is_complete = claim.started().is_some() && disposition != Disposition::Released;
-        let run_time = is_complete.then_some(outcome.duration);
-        self.complete(PendingUpdate { run_time, ..self.pending(claim, disposition) });
+        self.complete(claim, disposition);
     }
 
     fn pending(&self, claim: Arc<InFlight>, disposition: Disposition) -> PendingUpdate {
@@ -114,8 +112,12 @@ impl KindRunner {
         self.pending(claim, Disposition::Released)
     }
 
-    fn complete(&self, pending: PendingUpdate) {
-        if self.ended.put(pending) {
+    fn complete(&self, claim: Arc<InFlight>, disposition: Disposition) {
+        let run_time = claim.end();
+        // A cancelled run does not show how long handlers take.
+        let is_complete = claim.started().is_some() && disposition != Disposition::Released;
+        let pending = self.pending(claim, disposition);
+        if self.ended.put(PendingUpdate { run_time: is_complete.then_some(run_time), ..pending }) {
             self.signals.wake();
         }
     }

@@ -133,7 +133,7 @@ impl TaskSource {
             self.signals.store.tasks().apply(WorkerBatch { started, updates, claims: requests, replacements })?;
         for (claim, is_held) in starts.iter().zip(&batch.started) {
             claim.set_recorded();
-            if !is_held && self.runners.iter().any(|runner| runner.claims().is_running(claim)) {
+            if !is_held && !claim.has_ended() {
                 tracing::warn!(task = claim.task.id, "the claim is lost; the handler is cancelled");
                 claim.cancel_token.cancel();
             }
