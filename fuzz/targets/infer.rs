@@ -36,7 +36,9 @@ fuzz_target!(|data: &[u8]| {
     let _ = std::fs::remove_file(&database);
     std::fs::write(&file, &lines).expect("a file");
     let block = usize::from(*block) * 8 + 1;
-    let options = ImportOptions { workers: 1, block, flatten, exact_numbers, ..ImportOptions::default() };
+    let mut options = ImportOptions::default();
+    (options.workers, options.block) = (1, block);
+    (options.flatten, options.exact_numbers) = (flatten, exact_numbers);
     let target = Target::Database(database.clone());
     let summary = import(&[file], &target, &options, &Arc::new(ImportHandle::default())).expect("the import succeeds");
     let good: Vec<&Vec<Member>> = expected.iter().flatten().collect();

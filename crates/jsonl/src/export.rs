@@ -217,13 +217,11 @@ impl RowWriter<'_> {
             }
             ValueRef::Integer(value) => self.line.extend_from_slice(value.to_string().as_bytes()),
             ValueRef::Real(value) if !value.is_finite() => return Err(unsupported("an infinite number")),
-            ValueRef::Real(value) => {
-                serde_json::to_writer(&mut self.line, &value).map_err(|error| output_failed(error.into()))?
-            }
+            ValueRef::Real(value) => serde_json::to_writer(&mut self.line, &value).map_err(output_failed)?,
             ValueRef::Text(text) if column.is_json => self.line.extend_from_slice(text),
             ValueRef::Text(text) => {
                 let text = std::str::from_utf8(text).map_err(|_| unsupported("text that is not UTF-8"))?;
-                serde_json::to_writer(&mut self.line, text).map_err(|error| output_failed(error.into()))?;
+                serde_json::to_writer(&mut self.line, text).map_err(output_failed)?;
             }
             ValueRef::Blob(_) => return Err(unsupported("a BLOB")),
         }
@@ -232,7 +230,8 @@ impl RowWriter<'_> {
 }
 
 /// The reader of a pipe, such as `head`, may have read enough.
-fn output_failed(error: io::Error) -> Error {
+fn output_failed(error: impl Into<io::Error>) -> Error {
+    let error = error.into();
     match error.kind() {
         io::ErrorKind::BrokenPipe => Error::Cancelled,
         _ => Error::Output(Arc::new(error)),
