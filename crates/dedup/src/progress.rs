@@ -2,10 +2,12 @@
 //!
 //! Owns the counters. They can be read at any time while the scan runs, but not as one consistent snapshot.
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gristmill_pool::CancelToken;
+use gristmill_store::display_path;
 use serde::Serialize;
 
 use crate::lock;
@@ -48,6 +50,7 @@ pub struct ScanHandle {
     pub(crate) changed_during_scan: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) workers: AtomicU64,
+    pub(crate) counters: Counters,
 }
 
 /// Values of the counters at one moment.
@@ -117,6 +120,54 @@ impl ScanHandle {
 
     pub(crate) fn set_phase(&self, phase: ScanPhase) {
         *lock(&self.phase) = phase;
+    }
+}
+
+/// Counts of a scan that are only part of its summary.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) new: AtomicU64,
+    pub(crate) changed: AtomicU64,
+    pub(crate) returned: AtomicU64,
+    /// Excluded files that match the filters again.
+    pub(crate) included: AtomicU64,
+    /// Files that are read again because they were racy, or were on another filesystem.
+    pub(crate) unverified: AtomicU64,
+    /// Files of other roots that were not compared because they have changed since the last scan of their root.
+    pub(crate) uncompared: AtomicU64,
+    pub(crate) failed_roots: AtomicU64,
+    pub(crate) links: AtomicU64,
+    pub(crate) special: AtomicU64,
+    /// Symbolic links whose target does not exist.
+    pub(crate) broken_links: AtomicU64,
+    /// Symbolic links to a folder above them, or to a folder that another link leads to.
+    pub(crate) repeated_links: AtomicU64,
+    /// The first errors, with paths and reasons.
+    pub(crate) error_samples: Mutex<Vec<String>>,
+    /// The first broken and repeated links, with the reasons.
+    pub(crate) link_samples: Mutex<Vec<String>>,
+}
+
+impl Counters {
+    /// Records a file or folder that could not be read.
+    pub(crate) fn record_error(&self, path: &Path, reason: &str) {
+        keep_sample(&self.error_samples, path, reason);
+    }
+
+    /// Counts a link that is not followed, and records its path and the reason.
+    pub(crate) fn record_link(&self, counter: &AtomicU64, path: &Path, reason: &str) {
+        add(counter, 1);
+        keep_sample(&self.link_samples, path, reason);
+    }
+}
+
+/// Keeps only the first samples, because a broken disk has many errors.
+fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
+    const MAX_SAMPLES: usize = 20;
+    tracing::info!(path = %display_path(path), "{reason}");
+    let mut samples = lock(samples);
+    if samples.len() < MAX_SAMPLES {
+        samples.push(format!("{}: {reason}", display_path(path)));
     }
 }
 

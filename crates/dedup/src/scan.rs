@@ -151,7 +151,6 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
         scans: &scans,
         queue: Arc::new(CatalogQueue::new(store, handle, options.every_file)),
         reader: Arc::new(Reader::new(handle.clone(), options.io_limit, workers)),
-        counters: Arc::default(),
         had_files,
         absent: HashSet::new(),
         open_roots: Arc::default(),
@@ -226,7 +225,8 @@ fn comparison_name(options: &ScanOptions) -> String {
 }
 
 fn fill_summary(run: &mut ScanRun<'_>) {
-    let ScanRun { summary, handle, counters, chosen, scans, queue, .. } = run;
+    let ScanRun { summary, handle, chosen, scans, queue, .. } = run;
+    let counters = &handle.counters;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
     summary.resumed_from = scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();

@@ -76,54 +76,6 @@ mod tests {
         }
     }
 
-    macro_rules! test_both_systems {
-        ($($name:ident)*) => {
-            mod on_linux { $(#[test] fn $name() { super::$name::<super::linux::Folder>(); })* }
-            mod portable_fallback { $(#[test] fn $name() { super::$name::<super::portable::Folder>(); })* }
-        };
-    }
-
-    /// Names the methods that both implementations have, for the tests.
-    trait SystemFolder: Sized {
-        fn open(path: &Path) -> std::io::Result<Self>;
-        fn open_below(&self, path: &Path, follow: bool) -> std::io::Result<Self>;
-        fn names(&self) -> Vec<(OsString, EntryKind)>;
-        fn stat(&self, name: &str, follow: bool) -> std::io::Result<EntryStat>;
-        fn open_file(&self, name: &str) -> std::io::Result<std::fs::File>;
-    }
-
-    macro_rules! impl_system_folder {
-        ($folder:ty) => {
-            impl SystemFolder for $folder {
-                fn open(path: &Path) -> std::io::Result<Self> {
-                    Self::open(path)
-                }
-                fn open_below(&self, path: &Path, follow: bool) -> std::io::Result<Self> {
-                    self.open_below(path, follow)
-                }
-                fn names(&self) -> Vec<(OsString, EntryKind)> {
-                    let mut names = Vec::new();
-                    self.list(|name, kind| {
-                        names.push((name.to_owned(), kind));
-                        ControlFlow::Continue(())
-                    })
-                    .unwrap();
-                    names.sort_by(|(a, _), (b, _)| a.cmp(b));
-                    names
-                }
-                fn stat(&self, name: &str, follow: bool) -> std::io::Result<EntryStat> {
-                    self.stat(OsStr::new(name), follow)
-                }
-                fn open_file(&self, name: &str) -> std::io::Result<std::fs::File> {
-                    self.open_file(OsStr::new(name))
-                }
-            }
-        };
-    }
-
-    impl_system_folder!(linux::Folder);
-    impl_system_folder!(portable::Folder);
-
     fn tree() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -134,47 +86,73 @@ mod tests {
         folder
     }
 
-    fn entries_have_names_kinds_and_stats<F: SystemFolder>() {
-        let folder = tree();
-        let top = F::open(folder.path()).unwrap();
-        let names = top.names();
-        let expected = [("a", EntryKind::Folder), ("link", EntryKind::Link), ("socket", EntryKind::Special)];
-        assert_eq!(names, expected.map(|(name, kind)| (name.into(), kind)));
-        assert_eq!(top.stat("link", false).unwrap().kind, EntryKind::Link);
-        assert_eq!(top.stat("link", true).unwrap().kind, EntryKind::Folder);
-        let a = top.open_below(Path::new("a"), false).unwrap();
-        let found = a.stat("file", false).unwrap();
-        assert_eq!((found.kind, found.stat.size), (EntryKind::File, 5));
-        let mut text = String::new();
-        let mut file = a.open_file("file").unwrap();
-        file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "words");
-        assert_eq!(file_stat(&file).unwrap().stat, found.stat);
-        assert!(a.open_file("b").is_err() || file_stat(&a.open_file("b").unwrap()).unwrap().kind != EntryKind::File);
+    /// Defines tests that both implementations pass.
+    macro_rules! folder_tests {
+        ($($module:ident: $folder:ty;)*) => { $(mod $module {
+            use super::*;
+
+            fn open(folder: &tempfile::TempDir) -> $folder {
+                <$folder>::open(folder.path()).unwrap()
+            }
+
+            fn names(folder: &$folder) -> Vec<(OsString, EntryKind)> {
+                let mut names = Vec::new();
+                let listed = folder.list(|name, kind| {
+                    names.push((name.to_owned(), kind));
+                    ControlFlow::Continue(())
+                });
+                listed.unwrap();
+                names.sort_by(|(a, _), (b, _)| a.cmp(b));
+                names
+            }
+
+            #[test]
+            fn entries_have_names_kinds_and_stats() {
+                let folder = tree();
+                let top = open(&folder);
+                let expected = [("a", EntryKind::Folder), ("link", EntryKind::Link), ("socket", EntryKind::Special)];
+                assert_eq!(names(&top), expected.map(|(name, kind)| (name.into(), kind)));
+                assert_eq!(top.stat(OsStr::new("link"), false).unwrap().kind, EntryKind::Link);
+                assert_eq!(top.stat(OsStr::new("link"), true).unwrap().kind, EntryKind::Folder);
+                let a = top.open_below(Path::new("a"), false).unwrap();
+                let found = a.stat(OsStr::new("file"), false).unwrap();
+                assert_eq!((found.kind, found.stat.size), (EntryKind::File, 5));
+                let mut text = String::new();
+                let mut file = a.open_file(OsStr::new("file")).unwrap();
+                file.read_to_string(&mut text).unwrap();
+                assert_eq!(text, "words");
+                assert_eq!(file_stat(&file).unwrap().stat, found.stat);
+                let opened = a.open_file(OsStr::new("b"));
+                assert!(opened.is_err() || file_stat(&opened.unwrap()).unwrap().kind != EntryKind::File);
+            }
+
+            #[test]
+            fn symlinks_are_refused_unless_followed() {
+                let folder = tree();
+                let top = open(&folder);
+                assert!(top.open_below(Path::new("link/b"), false).is_err());
+                assert!(top.open_below(Path::new("link"), false).is_err());
+                assert_eq!(names(&top.open_below(Path::new("link"), true).unwrap()).len(), 2);
+                assert!(top.open_file(OsStr::new("link")).is_err());
+            }
+
+            #[test]
+            fn missing_entries_are_reported_as_not_found() {
+                let folder = tree();
+                let (top, no) = (open(&folder), OsStr::new("no"));
+                let kinds = [
+                    top.open_below(Path::new(no), false).err().unwrap().kind(),
+                    top.stat(no, false).err().unwrap().kind(),
+                    top.open_file(no).err().unwrap().kind(),
+                ];
+                assert_eq!(kinds, [std::io::ErrorKind::NotFound; 3]);
+            }
+        })* };
     }
 
-    fn symlinks_are_refused_unless_followed<F: SystemFolder>() {
-        let folder = tree();
-        let top = F::open(folder.path()).unwrap();
-        assert!(top.open_below(Path::new("link/b"), false).is_err());
-        assert!(top.open_below(Path::new("link"), false).is_err());
-        assert_eq!(top.open_below(Path::new("link"), true).unwrap().names().len(), 2);
-        assert!(top.open_file("link").is_err());
-    }
-
-    fn missing_entries_are_reported_as_not_found<F: SystemFolder>() {
-        let folder = tree();
-        let top = F::open(folder.path()).unwrap();
-        let not_found = std::io::ErrorKind::NotFound;
-        assert_eq!(top.open_below(Path::new("no"), false).err().unwrap().kind(), not_found);
-        assert_eq!(top.stat("no", false).err().unwrap().kind(), not_found);
-        assert_eq!(top.open_file("no").err().unwrap().kind(), not_found);
-    }
-
-    test_both_systems! {
-        entries_have_names_kinds_and_stats
-        symlinks_are_refused_unless_followed
-        missing_entries_are_reported_as_not_found
+    folder_tests! {
+        on_linux: linux::Folder;
+        portable_fallback: portable::Folder;
     }
 
     #[test]

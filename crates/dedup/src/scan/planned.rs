@@ -15,7 +15,6 @@ use super::candidates::Plan;
 use super::catalog_queue::CatalogQueue;
 use super::reader::{BusyGuard, Reader};
 use super::run::ScanRun;
-use super::walk::Counters;
 use crate::error::Result;
 use crate::lock;
 use crate::progress::add;
@@ -44,16 +43,18 @@ impl OpenRoots {
         self.0.keys().copied().collect()
     }
 
-    /// Opens a root unless the walk has already opened it as `walked`. Returns false if it cannot be reached.
-    pub(super) fn open(&mut self, store: &Store, root: &Root, walked: Option<&Arc<Folder>>, is_scanned: bool) -> bool {
-        let folder = walked.cloned().or_else(|| open_if_reachable(store, root).map(Arc::new));
-        let open_root = folder.map(|folder| {
-            let (path, follow_links) = (root.path.clone(), root.follow_links);
-            OpenRoot { path, folder, follow_links, is_scanned }
-        });
-        let is_open = open_root.is_some();
-        self.0.extend(open_root.map(|open_root| (root.id, open_root)));
-        is_open
+    /// Opens a root unless the walk has already opened it as `walked`. Returns `None` if it cannot be reached.
+    pub(super) fn open(
+        &mut self,
+        store: &Store,
+        root: &Root,
+        walked: Option<&Arc<Folder>>,
+        is_scanned: bool,
+    ) -> Option<()> {
+        let folder = walked.cloned().or_else(|| open_if_reachable(store, root).map(Arc::new))?;
+        let (path, follow_links) = (root.path.clone(), root.follow_links);
+        self.0.insert(root.id, OpenRoot { path, folder, follow_links, is_scanned });
+        Some(())
     }
 }
 
@@ -69,7 +70,6 @@ pub(super) struct PlannedReads {
     reader: Arc<Reader>,
     queue: Arc<CatalogQueue>,
     roots: Arc<OpenRoots>,
-    counters: Arc<Counters>,
 }
 
 impl PlannedReads {
@@ -93,7 +93,6 @@ impl PlannedReads {
             reader: run.reader.clone(),
             queue: run.queue.clone(),
             roots: run.open_roots.clone(),
-            counters: run.counters.clone(),
         });
         let pool = run.pool("read")?;
         for _ in 0..run.workers {
@@ -134,11 +133,11 @@ impl PlannedReads {
     /// Returns the results to be written for a file that was read, and for other names of its inode.
     fn hashes_of(&self, root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
         if !root.is_scanned && !read.is_same(&row.stat) {
-            add(&self.counters.uncompared, 1);
+            add(&self.reader.handle().counters.uncompared, 1);
             return Vec::new();
         }
         if let ReadResult::Failed(error) = &read.result {
-            self.counters.record_error(&root.path.join(&row.path), error);
+            self.reader.handle().counters.record_error(&root.path.join(&row.path), error);
         }
         let is_same = self.reader.count(&row.stat, &read);
         let ReadFile { stat, result, racy } = read;

@@ -21,10 +21,9 @@ use super::catalog_queue::CatalogQueue;
 use super::early::EarlyStages;
 use super::planned::OpenRoots;
 use super::reader::Reader;
-use super::walk::{self, Counters};
-use super::{ScanMode, ScanOptions, comparison_name, contents, groups, samples};
+use super::{ScanMode, ScanOptions, comparison_name, contents, groups, samples, walk};
 use crate::error::{Error, Result};
-use crate::progress::{ScanHandle, ScanPhase, ScanProgress};
+use crate::progress::{Counters, ScanHandle, ScanPhase, ScanProgress};
 use crate::summary::ScanSummary;
 use crate::sys::Folder;
 
@@ -46,7 +45,6 @@ pub(super) struct ScanRun<'a> {
     pub(super) scans: &'a [Scan],
     pub(super) queue: Arc<CatalogQueue>,
     pub(super) reader: Arc<Reader>,
-    pub(super) counters: Arc<Counters>,
     /// Whether the catalog had files before the scan.
     pub(super) had_files: bool,
     /// Row ids of roots that cannot be reached.
@@ -145,7 +143,7 @@ impl ScanRun<'_> {
 
     /// Whether nothing has changed since a scan that compared everything.
     fn is_unchanged(&mut self) -> Result<bool> {
-        let Counters { new, changed, returned, included, unverified, .. } = &*self.counters;
+        let Counters { new, changed, returned, included, unverified, .. } = &self.handle.counters;
         let (missing, excluded) = (self.queue.missing(), self.queue.excluded());
         let same = [new, changed, returned, included, unverified, excluded, missing, &self.handle.errors]
             .iter()
@@ -192,7 +190,7 @@ impl ScanRun<'_> {
         for root in self.all.iter().filter(|root| !self.absent.contains(&root.id)).collect::<Vec<_>>() {
             let walked = self.walked.get(&root.id).map(|walked| &walked.folder);
             let is_scanned = self.chosen.iter().any(|chosen| chosen.id == root.id);
-            if !open_roots.open(self.store, root, walked, is_scanned) {
+            if open_roots.open(self.store, root, walked, is_scanned).is_none() {
                 tracing::info!(root = %display_path(&root.path), "root cannot be reached; its files are not read");
                 self.absent.insert(root.id);
             }

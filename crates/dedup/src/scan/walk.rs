@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
+use gristmill_store::Store;
 use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
-use gristmill_store::{Store, display_path};
 
 use self::links::DeferredLink;
 use self::mounts::UNMOUNTED;
@@ -35,53 +35,6 @@ use crate::lock;
 use crate::progress::{ScanHandle, ScanPhase, add};
 use crate::read::is_missing;
 use crate::sys::{EntryKind, Folder};
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) new: AtomicU64,
-    pub(crate) changed: AtomicU64,
-    pub(crate) returned: AtomicU64,
-    /// Excluded files that match the filters again.
-    pub(crate) included: AtomicU64,
-    /// Files that are read again because they were racy, or were on another filesystem.
-    pub(crate) unverified: AtomicU64,
-    /// Files of other roots that were not compared because they have changed since the last scan of their root.
-    pub(crate) uncompared: AtomicU64,
-    pub(crate) failed_roots: AtomicU64,
-    pub(crate) links: AtomicU64,
-    pub(crate) special: AtomicU64,
-    /// Symbolic links whose target does not exist.
-    pub(crate) broken_links: AtomicU64,
-    /// Symbolic links to a folder above them, or to a folder that another link leads to.
-    pub(crate) repeated_links: AtomicU64,
-    /// The first errors, with paths and reasons.
-    pub(crate) error_samples: Mutex<Vec<String>>,
-    /// The first broken and repeated links, with the reasons.
-    pub(crate) link_samples: Mutex<Vec<String>>,
-}
-
-impl Counters {
-    /// Records a file or folder that could not be read.
-    pub(crate) fn record_error(&self, path: &Path, reason: &str) {
-        keep_sample(&self.error_samples, path, reason);
-    }
-
-    /// Counts a link that is not followed, and records its path and the reason.
-    fn record_link(&self, counter: &AtomicU64, path: &Path, reason: &str) {
-        add(counter, 1);
-        keep_sample(&self.link_samples, path, reason);
-    }
-}
-
-/// Keeps only the first samples, because a broken disk has many errors.
-fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
-    const MAX_SAMPLES: usize = 20;
-    tracing::info!(path = %display_path(path), "{reason}");
-    let mut samples = lock(samples);
-    if samples.len() < MAX_SAMPLES {
-        samples.push(format!("{}: {reason}", display_path(path)));
-    }
-}
 
 /// Walks the chosen roots of a scan. Returns false if the results could not be written.
 pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
@@ -101,7 +54,6 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
             root: root.clone(),
             scan: scan.id,
             roots: roots.clone(),
-            counters: run.counters.clone(),
             early: run.early.clone(),
         });
         match walk {
@@ -113,9 +65,9 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
             // An unreachable root does not stop the scan of the others.
             Err(error) if run.chosen.len() > 1 => {
                 add(&run.handle.errors, 1);
-                add(&run.counters.failed_roots, 1);
+                add(&run.handle.counters.failed_roots, 1);
                 run.absent.insert(root.id);
-                lock(&run.counters.error_samples).push(error.to_string());
+                lock(&run.handle.counters.error_samples).push(error.to_string());
             }
             Err(error) => return Err(error),
         }
@@ -218,7 +170,6 @@ struct WalkContext {
     scan: i64,
     /// Paths of all roots, to detect links that lead into a root.
     roots: Arc<Vec<PathBuf>>,
-    counters: Arc<Counters>,
     /// Hashes new files during the walk, if the scan reads files.
     early: Option<Arc<EarlyStages>>,
 }
@@ -329,7 +280,7 @@ impl Walk {
         if via_link && !self.is_first_visit_by_link(&folder) {
             let path = self.cx.root.path.join(&folder_ref.path);
             let reason = "another symbolic link leads to the same folder; not followed";
-            self.cx.counters.record_link(&self.cx.counters.repeated_links, &path, reason);
+            self.cx.handle.counters.record_link(&self.cx.handle.counters.repeated_links, &path, reason);
             let skipped = self.skipped_link(&folder_ref.path, name);
             return self.record_missing(&folder_ref, skipped);
         }
@@ -407,7 +358,7 @@ impl Walk {
 
     /// Records that a folder belongs to another root or to a virtual filesystem.
     fn record_foreign(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
-        add(&self.cx.counters.special, 1);
+        add(&self.cx.handle.counters.special, 1);
         self.record_in_parent(folder_ref, skipped, |listing, name| listing.foreign_folders.push(name))
     }
 
@@ -434,7 +385,7 @@ impl Walk {
         add(&self.cx.handle.errors, 1);
         if folder_ref.path.as_os_str().is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
-            add(&self.cx.counters.failed_roots, 1);
+            add(&self.cx.handle.counters.failed_roots, 1);
         }
         self.record_error(&folder_ref.path, error);
         let mut listing = Listing::new(self.cx.scan, folder_ref);
@@ -455,7 +406,7 @@ impl Walk {
     }
 
     fn record_error(&self, path: &Path, reason: &str) {
-        self.cx.counters.record_error(&self.absolute(path), reason);
+        self.cx.handle.counters.record_error(&self.absolute(path), reason);
     }
 
     fn send_listing(&self, listing: Listing) -> TaskResult<()> {

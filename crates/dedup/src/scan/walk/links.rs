@@ -59,7 +59,11 @@ impl Walk {
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let target_is_folder = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.cx.counters.record_link(&self.cx.counters.broken_links, &full, "broken symbolic link");
+                self.cx.handle.counters.record_link(
+                    &self.cx.handle.counters.broken_links,
+                    &full,
+                    "broken symbolic link",
+                );
                 None
             }
             // The link may work again later, so nothing behind it is marked missing.
@@ -71,7 +75,7 @@ impl Walk {
             }
             Ok((_, target)) if full.starts_with(&target) => {
                 let reason = format!("symbolic link back to {}; not followed", display_path(&target));
-                self.cx.counters.record_link(&self.cx.counters.repeated_links, &full, &reason);
+                self.cx.handle.counters.record_link(&self.cx.handle.counters.repeated_links, &full, &reason);
                 None
             }
             // The target is walked as part of its root.
@@ -92,7 +96,7 @@ impl Walk {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
                 add(&self.cx.handle.files, 1);
                 add(&self.cx.handle.bytes, self.bytes_of(&stat));
-                add_file(&mut listing, &self.cx.counters, (name.clone(), stat), known, true);
+                add_file(&mut listing, &self.cx.handle.counters, (name.clone(), stat), known, true);
             }
             // The filters exclude the target.
             (Some(_), known) => {

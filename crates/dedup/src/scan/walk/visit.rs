@@ -15,10 +15,10 @@ use gristmill_store::catalog::{
 
 use super::links::DeferredLink;
 use super::skipped;
-use super::{Counters, FolderTask, Walk, WalkContext};
+use super::{FolderTask, Walk, WalkContext};
 use crate::filter::IgnoreRules;
 use crate::lock;
-use crate::progress::add;
+use crate::progress::{Counters, add};
 use crate::scan::early::FollowUps;
 use crate::sys::{EntryKind, Folder};
 
@@ -130,7 +130,7 @@ impl<'a> Visit<'a> {
             (EntryKind::File, Some(stat)) => self.visit_file(name, stat),
             (EntryKind::Folder, _) => self.visit_subfolder(name),
             (EntryKind::Link, _) => {
-                add(&self.walk.cx.counters.links, 1);
+                add(&self.walk.cx.handle.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
                 let is_included = self.matches(&name, true);
                 if self.walk.cx.root.follow_links && is_included && (!self.walk.cx.options.only_known || is_known()) {
@@ -143,7 +143,7 @@ impl<'a> Visit<'a> {
                 }
             }
             _ => {
-                add(&self.walk.cx.counters.special, 1);
+                add(&self.walk.cx.handle.counters.special, 1);
                 self.skipped += skipped::special(&name);
             }
         }
@@ -193,7 +193,7 @@ impl<'a> Visit<'a> {
         }
         add(&self.walk.cx.handle.files, 1);
         add(&self.walk.cx.handle.bytes, self.walk.bytes_of(&stat));
-        add_file(&mut self.listing, &self.walk.cx.counters, (name, stat), known, self.keeps_hashes);
+        add_file(&mut self.listing, &self.walk.cx.handle.counters, (name, stat), known, self.keeps_hashes);
     }
 
     fn visit_subfolder(&mut self, name: OsString) {
