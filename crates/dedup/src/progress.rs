@@ -135,6 +135,9 @@ pub(crate) struct Counters {
     pub(crate) unverified: AtomicU64,
     /// Files of other roots that were not compared because they have changed since the last scan of their root.
     pub(crate) uncompared: AtomicU64,
+    pub(crate) missing: AtomicU64,
+    /// Known files that the filters of this scan exclude.
+    pub(crate) excluded: AtomicU64,
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
     pub(crate) special: AtomicU64,

@@ -27,7 +27,7 @@ const SAMPLE_SIZE: usize = 16 << 10;
 /// Files from this size on have five samples instead of two: disk images and databases often differ only in the middle.
 const MIN_FIVE_SAMPLES_SIZE: u64 = 1 << 20;
 
-/// Block size for reading large files. Up to 4 MiB no difference could be measured on a disk. From the page cache, with
+/// Block size for reading large files, which is also enough for a small one. Up to 4 MiB no difference could be measured on a disk. From the page cache, with
 /// several workers per core, blocks four times as large take a tenth longer because they no longer fit in the CPU
 /// cache.
 const READ_BLOCK_SIZE: usize = 64 << 10;
@@ -102,7 +102,7 @@ impl Throttle {
 
 thread_local! {
     /// Buffer of each worker. A new buffer for each file would cost more than reading the file.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BLOCK_SIZE]);
 }
 
 /// Reads a file from the page cache without waiting. Returns `None` if it is not cached, has changed, or is racy.
@@ -111,7 +111,6 @@ pub(crate) fn read_if_cached(file: &File, expected: &Stat, scope: HashScope, thr
         return None;
     }
     BUFFER.with_borrow_mut(|buffer| {
-        buffer.resize(buffer.len().max(MAX_SMALL_SIZE as usize), 0);
         let result = match scope {
             HashScope::Content(algorithm) => {
                 let content = buffer.get_mut(..usize::try_from(expected.size).ok()?)?;
@@ -120,7 +119,7 @@ pub(crate) fn read_if_cached(file: &File, expected: &Stat, scope: HashScope, thr
             }
             // If the first sample is cached, the others probably are.
             HashScope::Samples if sys::read_cached(file, buffer.get_mut(..SAMPLE_SIZE)?) => {
-                hash_samples(file, expected.size, buffer, throttle).ok().flatten()
+                OpenFile { file, size: expected.size, throttle }.hash_samples(buffer).ok().flatten()
             }
             HashScope::Samples => None,
         }?;
@@ -130,9 +129,11 @@ pub(crate) fn read_if_cached(file: &File, expected: &Stat, scope: HashScope, thr
     })
 }
 
-/// Asks the operating system to load the parts of a file that will be read.
+/// Asks the operating system to load the parts of a file that will be read. A large file is read from start to end,
+/// which the system recognises itself.
 pub(crate) fn prefetch(file: &File, size: u64, scope: HashScope) {
     match scope {
+        HashScope::Content(_) if size > MAX_SMALL_SIZE => {}
         HashScope::Content(_) => sys::advise(file, Advice::WillNeed(0, size)),
         HashScope::Samples => {
             for offset in sample_offsets(size) {
@@ -158,17 +159,15 @@ pub(crate) fn read_file(
             Ok(file) => file,
             Err(error) => return Some(failed(&error)),
         };
-        let before = if attempt == 0 {
-            // Using `expected` saves a system call per file.
-            *expected
-        } else {
-            match sys::file_stat(&file) {
-                Ok(found) => found.stat,
-                Err(error) => return Some(failed(&error)),
-            }
+        // Using `expected` saves a system call per file.
+        let before = if attempt == 0 { Ok(*expected) } else { sys::file_stat(&file).map(|found| found.stat) };
+        let before = match before {
+            Ok(before) => before,
+            Err(error) => return Some(failed(&error)),
         };
         let racy = !racy::wait_until_settled(&before, throttle.handle.token());
-        let read = BUFFER.with_borrow_mut(|buffer| read_scope(&file, before.size, scope, buffer, throttle));
+        let open_file = OpenFile { file: &file, size: before.size, throttle };
+        let read = BUFFER.with_borrow_mut(|buffer| open_file.hash(scope, buffer));
         let after = match sys::file_stat(&file) {
             Ok(found) if found.kind == EntryKind::File => with_link_kind(found.stat, expected),
             Ok(_) => return Some(unread(ReadResult::Gone)),
@@ -195,65 +194,75 @@ fn with_link_kind(stat: Stat, expected: &Stat) -> Stat {
     }
 }
 
-/// Reads and hashes the requested part. Returns `None` if the file's size has changed, or reading was cancelled.
-fn read_scope(
-    file: &File,
+struct OpenFile<'a> {
+    file: &'a File,
     size: u64,
-    scope: HashScope,
-    buffer: &mut Vec<u8>,
-    throttle: &Throttle,
-) -> io::Result<Option<ReadResult>> {
-    match scope {
-        HashScope::Content(algorithm) if size <= MAX_SMALL_SIZE => hash_small(file, size, algorithm, buffer, throttle),
-        HashScope::Content(algorithm) => hash_large(file, size, algorithm, buffer, throttle),
-        HashScope::Samples => hash_samples(file, size, buffer, throttle),
+    throttle: &'a Throttle,
+}
+
+impl OpenFile<'_> {
+    /// Reads and hashes the requested part. Returns `None` if the file's size has changed, or reading was cancelled.
+    fn hash(&self, scope: HashScope, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {
+        match scope {
+            HashScope::Content(algorithm) if self.size <= MAX_SMALL_SIZE => self.hash_small(algorithm, buffer),
+            HashScope::Content(algorithm) => self.hash_large(algorithm, buffer),
+            HashScope::Samples => self.hash_samples(buffer),
+        }
     }
-}
 
-/// Fills the buffer. Returns false if the file is too short.
-fn fill(mut file: &File, buffer: &mut [u8]) -> io::Result<bool> {
-    match file.read_exact(buffer) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
+    /// Hashes a small file with one system call. If the file has grown, its metadata after the read shows that.
+    fn hash_small(&self, algorithm: Algorithm, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {
+        let content = &mut buffer[..self.size as usize];
+        let is_read = self.throttle.may_read(self.size) && self.fill(content)?;
+        Ok(is_read.then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content))))
     }
-}
 
-/// Hashes a small file with one system call. If the file has grown, its metadata after the read shows that.
-fn hash_small(
-    file: &File,
-    size: u64,
-    algorithm: Algorithm,
-    buffer: &mut Vec<u8>,
-    throttle: &Throttle,
-) -> io::Result<Option<ReadResult>> {
-    buffer.resize(buffer.len().max(MAX_SMALL_SIZE as usize), 0);
-    let content = &mut buffer[..size as usize];
-    let is_read = throttle.may_read(size) && fill(file, content)?;
-    Ok(is_read.then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content))))
-}
+    fn hash_large(&self, algorithm: Algorithm, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {
+        sys::advise(self.file, Advice::Sequential);
+        let mut hasher = Hasher::new(algorithm);
+        let mut left = self.size;
+        while left > 0 {
+            let length = left.min(buffer.len() as u64);
+            let block = &mut buffer[..length as usize];
+            if !self.throttle.may_read(length) || !self.fill(block)? {
+                return Ok(None);
+            }
+            hasher.update(block);
+            left -= length;
+        }
+        Ok(Some(ReadResult::Content(algorithm, hasher.finish())))
+    }
 
-fn hash_large(
-    file: &File,
-    size: u64,
-    algorithm: Algorithm,
-    buffer: &mut Vec<u8>,
-    throttle: &Throttle,
-) -> io::Result<Option<ReadResult>> {
-    sys::advise(file, Advice::Sequential);
-    let mut hasher = Hasher::new(algorithm);
-    buffer.resize(READ_BLOCK_SIZE.max(buffer.len()), 0);
-    let mut left = size;
-    while left > 0 {
-        let length = left.min(READ_BLOCK_SIZE as u64);
-        let block = &mut buffer[..length as usize];
-        if !throttle.may_read(length) || !fill(file, block)? {
+    fn hash_samples(&self, buffer: &mut [u8]) -> io::Result<Option<ReadResult>> {
+        if !self.throttle.may_read(HashScope::Samples.bytes(self.size)) {
             return Ok(None);
         }
-        hasher.update(block);
-        left -= length;
+        sys::advise(self.file, Advice::Random);
+        let sample = &mut buffer[..SAMPLE_SIZE];
+        let mut hasher = blake3::Hasher::new();
+        for offset in sample_offsets(self.size) {
+            // Seeks for the first sample too, because an earlier attempt may have moved the position.
+            let mut file = self.file;
+            file.seek(SeekFrom::Start(offset))?;
+            if !self.fill(sample)? {
+                return Ok(None);
+            }
+            hasher.update(sample);
+        }
+        let mut first = [0; 8];
+        hasher.finalize_xof().fill(&mut first);
+        Ok(Some(ReadResult::Samples(i64::from_le_bytes(first))))
     }
-    Ok(Some(ReadResult::Content(algorithm, hasher.finish())))
+
+    /// Fills the buffer. Returns false if the file is too short.
+    fn fill(&self, buffer: &mut [u8]) -> io::Result<bool> {
+        let mut file = self.file;
+        match file.read_exact(buffer) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Offsets of the samples: the first block, the last, and three between in files from `MIN_FIVE_SAMPLES_SIZE` on.
@@ -264,31 +273,6 @@ fn sample_offsets(size: u64) -> Vec<u64> {
         size if size < MIN_FIVE_SAMPLES_SIZE => vec![0, last],
         size => vec![0, size / 4, size / 2, size / 4 * 3, last],
     }
-}
-
-fn hash_samples(
-    mut file: &File,
-    size: u64,
-    buffer: &mut Vec<u8>,
-    throttle: &Throttle,
-) -> io::Result<Option<ReadResult>> {
-    if !throttle.may_read(HashScope::Samples.bytes(size)) {
-        return Ok(None);
-    }
-    sys::advise(file, Advice::Random);
-    buffer.resize(SAMPLE_SIZE.max(buffer.len()), 0);
-    let mut hasher = blake3::Hasher::new();
-    for offset in sample_offsets(size) {
-        // Seeks for the first sample too, because an earlier attempt may have moved the position.
-        file.seek(SeekFrom::Start(offset))?;
-        if !fill(file, &mut buffer[..SAMPLE_SIZE])? {
-            return Ok(None);
-        }
-        hasher.update(&buffer[..SAMPLE_SIZE]);
-    }
-    let mut first = [0; 8];
-    hasher.finalize_xof().fill(&mut first);
-    Ok(Some(ReadResult::Samples(i64::from_le_bytes(first))))
 }
 
 /// Whether an error means that a file or folder no longer exists: its name is missing, or something else has replaced
@@ -317,9 +301,8 @@ mod tests {
         let mut found = Vec::new();
         for position in [0, 1, size / 4, size] {
             file.seek(SeekFrom::Start(position)).unwrap();
-            found.push(
-                hash_samples(&file, size, &mut Vec::new(), &Throttle::new(Arc::default(), None)).unwrap().unwrap(),
-            );
+            let open_file = OpenFile { file: &file, size, throttle: &Throttle::new(Arc::default(), None) };
+            found.push(open_file.hash_samples(&mut vec![0; READ_BLOCK_SIZE]).unwrap().unwrap());
         }
         assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
     }

@@ -198,7 +198,7 @@ fn finish(run: &mut ScanRun<'_>) -> Result<()> {
     for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
         let totals = scan_totals(store, scan, totals)?;
         let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
-        let walk = walk.map(|root| WalkRecord { filters: filters_json(options), filesystem: root.filesystem.clone() });
+        let walk = walk.map(|folder| WalkRecord { filters: filters_json(options), filesystem: folder.filesystem() });
         finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
     }
     Ok(store.scans().finish(finished, &process::tag(), comparison)?)
@@ -225,7 +225,7 @@ fn comparison_name(options: &ScanOptions) -> String {
 }
 
 fn fill_summary(run: &mut ScanRun<'_>) {
-    let ScanRun { summary, handle, chosen, scans, queue, .. } = run;
+    let ScanRun { summary, handle, chosen, scans, .. } = run;
     let counters = &handle.counters;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
@@ -240,8 +240,8 @@ fn fill_summary(run: &mut ScanRun<'_>) {
     summary.sampled_files = progress.read.saturating_sub(summary.read_files);
     summary.read_bytes = progress.bytes_read;
     summary.errors = progress.errors;
-    summary.removed_files = get(queue.missing());
-    summary.excluded_files = get(queue.excluded());
+    summary.removed_files = get(&counters.missing);
+    summary.excluded_files = get(&counters.excluded);
     summary.new_files = get(&counters.new);
     summary.changed_files = get(&counters.changed);
     summary.returned_files = get(&counters.returned);

@@ -28,7 +28,6 @@ const MIN_BATCH_ROWS: usize = 2_048;
 /// Time that a smaller batch waits for more rows. One fsync per file would be most of the work.
 const BATCH_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Rows that wait for the writer thread, and counts of what it has written.
 pub(super) struct CatalogQueue {
     store: Store,
     producer: Mutex<Producer>,
@@ -49,8 +48,6 @@ struct Shared {
     collected: Mutex<Collected>,
     /// Signalled when the writer thread has taken a batch.
     taken: Condvar,
-    missing: AtomicU64,
-    excluded: AtomicU64,
 }
 
 #[derive(Default)]
@@ -68,13 +65,7 @@ struct Collected {
 
 impl CatalogQueue {
     pub(super) fn new(store: &Store, handle: &Arc<ScanHandle>, every_file: bool) -> Self {
-        let shared = Shared {
-            handle: handle.clone(),
-            collected: Mutex::default(),
-            taken: Condvar::new(),
-            missing: AtomicU64::new(0),
-            excluded: AtomicU64::new(0),
-        };
+        let shared = Shared { handle: handle.clone(), collected: Mutex::default(), taken: Condvar::new() };
         let producer = Producer { contents: SharedContents::new(every_file), last_write: None, is_closed: false };
         CatalogQueue {
             store: store.clone(),
@@ -128,16 +119,6 @@ impl CatalogQueue {
     /// Whether all contents read in this scan are compared with each other.
     pub(super) fn compares_all(&self) -> bool {
         lock(&self.producer).contents.compares_all()
-    }
-
-    /// Number of files that were marked missing.
-    pub(super) fn missing(&self) -> &AtomicU64 {
-        &self.shared.missing
-    }
-
-    /// Number of known files that the filters of this scan exclude.
-    pub(super) fn excluded(&self) -> &AtomicU64 {
-        &self.shared.excluded
     }
 
     /// Waits until all rows added so far are on disk. Returns false if a write has failed; `close` returns that error.
@@ -227,8 +208,8 @@ impl Shared {
         match written {
             Ok(written) => {
                 add(&self.handle.changed_during_scan, written.conflicts as u64);
-                add(&self.missing, written.missing as u64);
-                add(&self.excluded, written.excluded as u64);
+                add(&self.handle.counters.missing, written.missing as u64);
+                add(&self.handle.counters.excluded, written.excluded as u64);
                 let ids = written.ids.into_iter().filter(|(_, ids)| !ids.is_empty());
                 lock(&self.collected).ids.extend(ids);
             }

@@ -92,14 +92,7 @@ pub(super) fn mark(run: &mut ScanRun<'_>) -> Result<()> {
 
 /// Compares all hashes of an algorithm, and marks the shared ones.
 pub(super) fn mark_hashes(run: &ScanRun<'_>, algorithm: Algorithm) -> Result<()> {
-    let is_cancelled = || run.handle.is_cancelled();
-    for ids in newly_shared(run.store, (algorithm, run.options.every_file), is_cancelled)?.chunks(SHARED_BATCH) {
-        if is_cancelled() || run.queue.add_shared(ids).is_err() {
-            break;
-        }
-    }
-    run.queue.flush();
-    Ok(())
+    mark_until(run, algorithm, SHARED_BATCH, || run.handle.is_cancelled())
 }
 
 /// Marks shared files that were read before the scan was cancelled, within `CANCELLED_SHARE_TIMEOUT`.
@@ -110,8 +103,11 @@ pub(super) fn mark_after_cancel(run: &ScanRun<'_>) -> Result<()> {
     if !is_any_read || is_over() || !run.queue.flush() {
         return Ok(());
     }
-    let (algorithm, every_file) = (run.options.algorithm, run.options.every_file);
-    for ids in newly_shared(run.store, (algorithm, every_file), is_over)?.chunks(CANCELLED_BATCH) {
+    mark_until(run, run.options.algorithm, CANCELLED_BATCH, is_over)
+}
+
+fn mark_until(run: &ScanRun<'_>, algorithm: Algorithm, batch: usize, is_over: impl Fn() -> bool) -> Result<()> {
+    for ids in newly_shared(run.store, (algorithm, run.options.every_file), &is_over)?.chunks(batch) {
         if is_over() || run.queue.add_shared(ids).is_err() || !run.queue.flush() {
             break;
         }

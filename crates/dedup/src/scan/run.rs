@@ -50,7 +50,8 @@ pub(super) struct ScanRun<'a> {
     /// Row ids of roots that cannot be reached.
     pub(super) absent: HashSet<i64>,
     pub(super) open_roots: Arc<OpenRoots>,
-    pub(super) walked: HashMap<i64, WalkedRoot>,
+    /// Folders of the roots that were walked. They stay open, so that their filesystems cannot be unmounted.
+    pub(super) walked: HashMap<i64, Arc<Folder>>,
     /// Hashes new files during the walk, if the scan walks and reads.
     pub(super) early: Option<Arc<EarlyStages>>,
     /// The duplicates of the last full comparison, if nothing has changed since.
@@ -62,12 +63,6 @@ pub(super) struct ScanRun<'a> {
     pub(super) last_heartbeat: Cell<Instant>,
     /// Number of rows that queries of all files have read.
     pub(super) files_read: Cell<u32>,
-}
-
-/// A root that was walked: its folder, which stays open, and the identity of its filesystem.
-pub(super) struct WalkedRoot {
-    pub(super) folder: Arc<Folder>,
-    pub(super) filesystem: Option<String>,
 }
 
 impl ScanRun<'_> {
@@ -143,8 +138,7 @@ impl ScanRun<'_> {
 
     /// Whether nothing has changed since a scan that compared everything.
     fn is_unchanged(&mut self) -> Result<bool> {
-        let Counters { new, changed, returned, included, unverified, .. } = &self.handle.counters;
-        let (missing, excluded) = (self.queue.missing(), self.queue.excluded());
+        let Counters { new, changed, returned, included, unverified, missing, excluded, .. } = &self.handle.counters;
         let same = [new, changed, returned, included, unverified, excluded, missing, &self.handle.errors]
             .iter()
             .all(|counter| counter.load(Ordering::Relaxed) == 0);
@@ -188,9 +182,8 @@ impl ScanRun<'_> {
     fn open_roots(&mut self) {
         let mut open_roots = OpenRoots::default();
         for root in self.all.iter().filter(|root| !self.absent.contains(&root.id)).collect::<Vec<_>>() {
-            let walked = self.walked.get(&root.id).map(|walked| &walked.folder);
             let is_scanned = self.chosen.iter().any(|chosen| chosen.id == root.id);
-            if open_roots.open(self.store, root, walked, is_scanned).is_none() {
+            if open_roots.open(self.store, root, self.walked.get(&root.id), is_scanned).is_none() {
                 tracing::info!(root = %display_path(&root.path), "root cannot be reached; its files are not read");
                 self.absent.insert(root.id);
             }

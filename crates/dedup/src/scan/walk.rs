@@ -27,7 +27,7 @@ use self::visit::{Visit, VisitError};
 use super::catalog_queue::CatalogQueue;
 use super::early::{EarlyStages, FollowUps, NewFile};
 use super::reader::BusyGuard;
-use super::run::{ScanRun, WalkedRoot};
+use super::run::ScanRun;
 use super::{ScanMode, ScanOptions};
 use crate::error::{Error, Result};
 use crate::filter::{CompiledFilter, Filter, IgnoreRules};
@@ -58,8 +58,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
         });
         match walk {
             Ok(walk) => {
-                let folder = walk.root_folder.clone();
-                run.walked.insert(root.id, WalkedRoot { filesystem: folder.filesystem(), folder });
+                run.walked.insert(root.id, walk.root_folder.clone());
                 walks.push(walk);
             }
             // An unreachable root does not stop the scan of the others.
@@ -94,7 +93,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
     if is_written && is_whole && !run.handle.is_cancelled() {
         for walk in &walks {
             let missing = run.store.catalog().mark_unseen_missing(walk.cx.root.id)?;
-            add(run.queue.missing(), missing as u64);
+            add(&run.handle.counters.missing, missing as u64);
         }
     }
     Ok(is_written)
@@ -124,7 +123,6 @@ struct Walk {
     cx: WalkContext,
     /// Paths of nested roots, relative to this one. They are walked separately.
     nested_roots: HashSet<PathBuf>,
-    /// Folder of the root. It stays open, so its filesystem cannot be unmounted while the scan reads.
     root_folder: Arc<Folder>,
     device: u64,
     /// Whether the catalog has unusual files of the root. Without any, its known entries are read faster.
