@@ -68,7 +68,7 @@ impl Stat {
 }
 
 /// A folder of a root, by its relative path; empty for the root itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FolderRef {
     /// Id of the root.
     pub root: i64,
@@ -90,7 +90,7 @@ pub struct ChangedFile {
 }
 
 /// Entries that a walk found in a folder or in a part of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Listing {
     /// Id of the scan.
     pub scan: i64,
@@ -127,9 +127,10 @@ pub struct Listing {
 }
 
 /// How the listing of a folder ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListingStatus {
     /// More entries of the folder follow.
+    #[default]
     Part,
     /// The folder was listed completely.
     Whole,
@@ -142,24 +143,7 @@ pub enum ListingStatus {
 impl Listing {
     /// Returns an empty listing of a folder.
     pub fn new(scan: i64, folder: FolderRef) -> Self {
-        Listing {
-            scan,
-            folder,
-            new_files: Vec::new(),
-            contents: Vec::new(),
-            changed_files: Vec::new(),
-            missing_files: Vec::new(),
-            excluded_files: Vec::new(),
-            new_folders: Vec::new(),
-            returned_folders: Vec::new(),
-            missing_folders: Vec::new(),
-            excluded_folders: Vec::new(),
-            foreign_folders: Vec::new(),
-            skipped: Skipped::default(),
-            filesystem: None,
-            mount_point: false,
-            status: ListingStatus::Part,
-        }
+        Listing { scan, folder, ..Listing::default() }
     }
 
     /// Returns the approximate number of rows that the listing writes.

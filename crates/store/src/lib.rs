@@ -191,86 +191,6 @@ impl Store {
         self.0.file.now()
     }
 
-    /// Returns the jobs that a control plane orders.
-    pub fn jobs(&self) -> jobs::Jobs<'_> {
-        jobs::Jobs(self)
-    }
-
-    /// Returns the durable tasks.
-    pub fn tasks(&self) -> tasks::Tasks<'_> {
-        tasks::Tasks(self)
-    }
-
-    /// Returns the workers that may hold leases.
-    pub fn workers(&self) -> workers::Workers<'_> {
-        workers::Workers(self)
-    }
-
-    /// Returns the checkpoints of tasks.
-    pub fn checkpoints(&self) -> checkpoints::Checkpoints<'_> {
-        checkpoints::Checkpoints(self)
-    }
-
-    /// Returns the failed attempts of tasks.
-    pub fn failures(&self) -> failures::Failures<'_> {
-        failures::Failures(self)
-    }
-
-    /// Returns the dead letters of tasks and messages.
-    pub fn dead_letters(&self) -> dead_letters::DeadLetters<'_> {
-        dead_letters::DeadLetters(self)
-    }
-
-    /// Returns the requested thumbnails.
-    pub fn thumbnails(&self) -> thumbnails::Thumbnails<'_> {
-        thumbnails::Thumbnails(self)
-    }
-
-    /// Returns the scheduled clean-ups of thumbnail groups.
-    pub fn cleanups(&self) -> cleanup::Cleanups<'_> {
-        cleanup::Cleanups(self)
-    }
-
-    /// Returns the checkpoints of the write-ahead log.
-    pub fn wal(&self) -> wal::Wal<'_> {
-        wal::Wal(self)
-    }
-
-    /// Returns the I/O rate limits that all workers share.
-    pub fn rate_limits(&self) -> rate_limits::RateLimits<'_> {
-        rate_limits::RateLimits(self)
-    }
-
-    /// Returns the offsets at which stream consumers continue.
-    pub fn positions(&self) -> positions::Positions<'_> {
-        positions::Positions(self)
-    }
-
-    /// Returns the ids of processed messages.
-    pub fn processed_ids(&self) -> processed::ProcessedIds<'_> {
-        processed::ProcessedIds(self)
-    }
-
-    /// Returns the message runs that have not ended.
-    pub fn message_runs(&self) -> message_runs::MessageRuns<'_> {
-        message_runs::MessageRuns(self)
-    }
-
-    /// Returns the scanned folders.
-    pub fn roots(&self) -> roots::Roots<'_> {
-        roots::Roots(self)
-    }
-
-    /// Returns the scans of roots.
-    pub fn scans(&self) -> scans::Scans<'_> {
-        scans::Scans(self)
-    }
-
-    /// Returns the folders and files that scans have recorded.
-    pub fn catalog(&self) -> catalog::Catalog<'_> {
-        catalog::Catalog(self)
-    }
-
     /// Returns a watcher that waits for changes of the file.
     pub fn watch(&self) -> Result<ChangeWatcher> {
         ChangeWatcher::new(self)
@@ -313,6 +233,50 @@ impl Store {
         self.0.opened_files.check()?;
         self.0.readers.with(|conn| body(&self.0.file.db(conn)))
     }
+}
+
+/// Declares the methods that return a part of the store.
+macro_rules! parts {
+    ($($(#[$doc:meta])+ $name:ident: $module:ident::$part:ident,)+) => {
+        impl Store {
+            $($(#[$doc])+ pub fn $name(&self) -> $module::$part<'_> { $module::$part(self) })+
+        }
+    };
+}
+
+parts! {
+    /// Returns the jobs that a control plane orders.
+    jobs: jobs::Jobs,
+    /// Returns the durable tasks.
+    tasks: tasks::Tasks,
+    /// Returns the workers that may hold leases.
+    workers: workers::Workers,
+    /// Returns the checkpoints of tasks.
+    checkpoints: checkpoints::Checkpoints,
+    /// Returns the failed attempts of tasks.
+    failures: failures::Failures,
+    /// Returns the dead letters of tasks and messages.
+    dead_letters: dead_letters::DeadLetters,
+    /// Returns the requested thumbnails.
+    thumbnails: thumbnails::Thumbnails,
+    /// Returns the scheduled clean-ups of thumbnail groups.
+    cleanups: cleanup::Cleanups,
+    /// Returns the checkpoints of the write-ahead log.
+    wal: wal::Wal,
+    /// Returns the I/O rate limits that all workers share.
+    rate_limits: rate_limits::RateLimits,
+    /// Returns the offsets at which stream consumers continue.
+    positions: positions::Positions,
+    /// Returns the ids of processed messages.
+    processed_ids: processed::ProcessedIds,
+    /// Returns the message runs that have not ended.
+    message_runs: message_runs::MessageRuns,
+    /// Returns the scanned folders.
+    roots: roots::Roots,
+    /// Returns the scans of roots.
+    scans: scans::Scans,
+    /// Returns the folders and files that scans have recorded.
+    catalog: catalog::Catalog,
 }
 
 impl fmt::Debug for Store {

@@ -139,33 +139,3 @@ mod system {
         0
     }
 }
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn process_is_alive_until_it_has_ended() {
-        assert_eq!(is_alive(&tag()), Some(true));
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let other = tag_of(child.id());
-        assert_eq!(is_alive(&other), Some(true));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(is_alive(&other), Some(false));
-    }
-
-    #[test]
-    fn is_alive_is_unknown_for_other_hosts_and_systems() {
-        for tag in ["process 1 on elsewhere (boot x, start 1)", "process 1", "unknown", ""] {
-            assert_eq!(is_alive(tag), None, "{tag:?}");
-        }
-    }
-
-    #[test]
-    fn is_alive_is_unknown_without_a_recorded_start_time() {
-        let tag = tag();
-        let (before, _) = tag.rsplit_once("start ").unwrap();
-        assert_eq!(is_alive(&format!("{before}start )")), None);
-    }
-}

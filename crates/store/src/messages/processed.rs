@@ -141,36 +141,6 @@ mod tests {
 
     use super::*;
 
-    /// Claims of ended processes are taken over at once, those of unknown processes after the lease.
-    #[test]
-    fn claim_of_an_ended_process_is_taken_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.db");
-        let store = Store::open(&path).unwrap();
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let running = process::tag_of(child.id());
-        let claimed_by = |tag: &str, age: &str| {
-            let conn = Connection::open(&path).unwrap();
-            let at = "strftime('%Y-%m-%d %H:%M:%f000', 'now', ?2)";
-            let sql = format!("INSERT OR REPLACE INTO message_claims VALUES ('q', 'a', ?1, {at})");
-            conn.execute(&sql, params![tag, age]).unwrap();
-            let claim = store.processed_ids().claim("q", "a", Duration::from_secs(60)).unwrap();
-            store.processed_ids().release("q", "a").unwrap();
-            claim
-        };
-        let elsewhere = "process 1 on elsewhere (boot x, start 1)";
-        assert_eq!(claimed_by(elsewhere, "-1 seconds"), ClaimResult::InProgress);
-        assert_eq!(claimed_by(elsewhere, "-1 hours"), ClaimResult::Claimed);
-        if process::is_alive(&running).is_some() {
-            assert_eq!(claimed_by(&running, "-1 hours"), ClaimResult::InProgress);
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        if process::is_alive(&running).is_some() {
-            assert_eq!(claimed_by(&running, "-1 seconds"), ClaimResult::Claimed);
-        }
-    }
-
     /// Counts SQLite's virtual machine steps instead of measuring time.
     #[test]
     fn prune_reads_only_the_rows_it_deletes() {

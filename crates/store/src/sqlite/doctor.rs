@@ -337,14 +337,16 @@ impl Examination<'_> {
     fn future_rows(&mut self, table: &str) -> Result<()> {
         let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", sortable_time("created_at"));
         let count = self.count(&sql, [self.db.now.plus(MAX_CLOCK_SKEW).to_string()])?;
-        if count > 0 {
-            self.checkup.report(
-                Severity::Warning,
-                count_phrase(count, "row", &format!(" of {table}"), "created in the future"),
-                format!("compare the clocks of all machines; here it is {} UTC", self.db.now),
-            );
-        }
+        let next = format!("compare the clocks of all machines; here it is {} UTC", self.db.now);
+        self.report_count(count, "row", &format!(" of {table}"), "created in the future", next);
         Ok(())
+    }
+
+    /// Warns if there are rows with a problem.
+    fn report_count(&mut self, count: u64, noun: &str, suffix: &str, what: &str, next: impl Into<String>) {
+        if count > 0 {
+            self.checkup.report(Severity::Warning, count_phrase(count, noun, suffix, what), next);
+        }
     }
 
     fn leases(&mut self) -> Result<()> {
@@ -361,31 +363,14 @@ impl Examination<'_> {
             let far_ahead = self.count(&sql, [&far])?;
             let (leased, stale) = (leased.unsigned_abs(), stale.unsigned_abs());
             self.checkup.leases.push(LeaseCount { table, leased, stale, far_ahead });
-            if stale > 0 {
-                self.checkup.report(
-                    Severity::Warning,
-                    count_phrase(
-                        stale,
-                        "row",
-                        &format!(" of {table}"),
-                        "held by a worker that has exited or stopped renewing its lease",
-                    ),
-                    "`gristmill jobs recover` frees them; so does any worker that starts",
-                );
-            }
-            if far_ahead > 0 {
-                self.checkup.report(
-                    Severity::Warning,
-                    count_phrase(
-                        far_ahead,
-                        "row",
-                        &format!(" of {table}"),
-                        "leased for much longer than the configured lease",
-                    ),
-                    "if the clock was set back, their workers keep them until then; if those are dead, \
-                     `gristmill jobs cancel` ends them",
-                );
-            }
+            let of_table = format!(" of {table}");
+            let what = "held by a worker that has exited or stopped renewing its lease";
+            let next = "`gristmill jobs recover` frees them; so does any worker that starts";
+            self.report_count(stale, "row", &of_table, what, next);
+            let what = "leased for much longer than the configured lease";
+            let next = "if the clock was set back, their workers keep them until then; if those are dead, \
+                `gristmill jobs cancel` ends them";
+            self.report_count(far_ahead, "row", &of_table, what, next);
         }
         Ok(())
     }
@@ -394,13 +379,8 @@ impl Examination<'_> {
         if self.db.has_table("task_checkpoints")? {
             let orphans = checkpoints::count_orphans(&self.db)?.unsigned_abs();
             self.checkup.orphaned_checkpoints = orphans;
-            if orphans > 0 {
-                self.checkup.report(
-                    Severity::Warning,
-                    count_phrase(orphans, "checkpoint", "", "left by finished tasks"),
-                    "`gristmill doctor --repair` deletes those older than a day",
-                );
-            }
+            let next = "`gristmill doctor --repair` deletes those older than a day";
+            self.report_count(orphans, "checkpoint", "", "left by finished tasks", next);
         }
         if self.db.has_table("dead_letter_queue")? {
             let dead_letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;

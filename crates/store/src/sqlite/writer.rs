@@ -22,7 +22,7 @@ use crate::sqlite::notify::Notifier;
 use crate::sqlite::opened_files::OpenedFiles;
 
 pub use self::queue::WriteHandle;
-use self::queue::{PendingWrite, Request, Slot, WriteQueue, lock};
+use self::queue::{Latch, PendingWrite, Request, Slot, WriteQueue, lock};
 
 /// Number of statements in a write, which decides how it is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,13 +72,8 @@ impl Writer {
         notifies: bool,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let slot = Slot::new();
-        let deliver = {
-            let slot = slot.clone();
-            move |result| slot.put(result)
-        };
-        let request = Request { body, result: None, kind, notifies, deliver };
-        self.queue.push(Box::new(request), Duration::ZERO)?.wait();
+        let (latch, slot) = self.push(kind, notifies, Duration::ZERO, body, |result| result)?;
+        latch.wait();
         slot.take()
     }
 
@@ -93,14 +88,23 @@ impl Writer {
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
         then: impl FnOnce(Result<T>) -> Result<R> + Send + 'static,
     ) -> Result<WriteHandle<R>> {
-        let slot = Slot::new();
-        let deliver = {
-            let slot = slot.clone();
-            move |result| slot.put(then(result))
-        };
-        let request = Request { body, result: None, kind, notifies, deliver };
-        let latch = self.queue.push(Box::new(request), linger)?;
+        let (latch, slot) = self.push(kind, notifies, linger, body, then)?;
         Ok(WriteHandle { queue: self.queue.clone(), latch, slot })
+    }
+
+    fn push<T: Send + 'static, R: Send + 'static>(
+        &self,
+        kind: WriteKind,
+        notifies: bool,
+        linger: Duration,
+        body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
+        then: impl FnOnce(Result<T>) -> Result<R> + Send + 'static,
+    ) -> Result<(Arc<Latch>, Arc<Slot<R>>)> {
+        let slot = Slot::new();
+        let reply = slot.clone();
+        let deliver = move |result| reply.put(then(result));
+        let latch = self.queue.push(Box::new(Request { body, result: None, kind, notifies, deliver }), linger)?;
+        Ok((latch, slot))
     }
 
     /// Refuses further writes, finishes queued ones and closes the connection.
