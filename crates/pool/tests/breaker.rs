@@ -1,4 +1,4 @@
-//! A circuit breaker that guards the tasks of a pool.
+//! A circuit breaker: alone, and as the guard of the tasks of a pool.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -6,11 +6,15 @@
 mod suite;
 
 use gristmill_pool::{
-    Breaker, ResultOrder, Results, Retry, TaskError, breaker::BreakerState, clock::ManualClock, error::Cause,
+    Breaker, ResultOrder, Results, Retry, TaskError,
+    breaker::{BreakerState, Open},
+    clock::ManualClock,
+    error::Cause,
 };
+use std::time::Duration;
 use suite::*;
 
-const RESET: std::time::Duration = std::time::Duration::from_secs(30);
+const RESET: Duration = Duration::from_secs(30);
 
 /// A pool with a breaker that opens after `threshold` failures in a row.
 fn fixture<K: WorkerKind>(workers: usize, threshold: u32) -> (Fixture<u32, K>, Results<u32>, ManualClock) {
@@ -206,3 +210,111 @@ for_each_worker_kind!(
     task_keeps_its_error_when_breaker_rejects_the_retry,
     cancelled_task_does_not_open_breaker,
 );
+
+// ---- a breaker without a pool ----
+
+fn unpooled(threshold: u32) -> (Breaker, ManualClock) {
+    let clock = ManualClock::new();
+    (Breaker::new(threshold, RESET).clock(&clock), clock)
+}
+
+fn fail_once(breaker: &Breaker) {
+    breaker.acquire().expect("closed").failure();
+}
+
+#[test]
+fn opens_after_threshold_failures_in_a_row() {
+    let (breaker, _clock) = unpooled(3);
+    fail_once(&breaker);
+    fail_once(&breaker);
+    breaker.acquire().unwrap().success();
+    fail_once(&breaker);
+    fail_once(&breaker);
+    assert_eq!(breaker.stats().state, BreakerState::Closed);
+    fail_once(&breaker);
+    assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: RESET });
+    let stats = breaker.stats();
+    assert_eq!((stats.state, stats.opened, stats.rejected), (BreakerState::Open, 1, 1));
+}
+
+#[test]
+fn half_open_permits_exactly_one_probe() {
+    let (breaker, clock) = unpooled(1);
+    fail_once(&breaker);
+    clock.advance(RESET - Duration::from_nanos(1));
+    assert!(breaker.acquire().is_err());
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
+    assert!(breaker.would_permit());
+    let probe = breaker.acquire().expect("the probe");
+    assert!(!breaker.would_permit() && breaker.acquire().is_err(), "a second probe");
+    probe.success();
+    assert!(breaker.would_permit());
+    assert_eq!(breaker.stats().state, BreakerState::Closed);
+    assert!(breaker.acquire().is_ok());
+    assert_eq!(breaker.stats().probes, 1);
+}
+
+#[test]
+fn failed_probe_opens_for_another_reset_time() {
+    let (breaker, clock) = unpooled(5);
+    (0..5).for_each(|_| fail_once(&breaker));
+    clock.advance(RESET);
+    breaker.acquire().unwrap().failure();
+    assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: RESET });
+    assert_eq!(breaker.stats().opened, 2);
+}
+
+#[test]
+fn reset_time_doubles_with_each_failed_probe_with_backoff() {
+    let clock = ManualClock::new();
+    let second = Duration::from_secs(1);
+    let breaker = Breaker::with_backoff(second, second * 5).clock(&clock);
+    for round in 0..2 {
+        fail_once(&breaker);
+        for seconds in [1, 2, 4, 5, 5] {
+            let retry_in = second * seconds;
+            assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in }, "round {round}");
+            clock.advance(retry_in);
+            breaker.acquire().expect("the probe").failure();
+        }
+        clock.advance(second * 5);
+        breaker.acquire().expect("the probe").success();
+    }
+    breaker.acquire().unwrap().failure_with_delay(second * 30);
+    assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: second * 30 });
+}
+
+#[test]
+fn late_result_of_a_call_made_before_opening_is_ignored() {
+    let (breaker, clock) = unpooled(1);
+    let (slow_success, slow_failure) = (breaker.acquire().unwrap(), breaker.acquire().unwrap());
+    fail_once(&breaker);
+    slow_success.success();
+    assert_eq!(breaker.stats().state, BreakerState::Open, "closed by a call made before it opened");
+    clock.advance(RESET);
+    let probe = breaker.acquire().expect("the probe");
+    slow_failure.failure();
+    probe.success();
+    assert_eq!(breaker.stats().state, BreakerState::Closed);
+}
+
+#[test]
+fn withdrawn_probe_permits_another_probe() {
+    let (breaker, clock) = unpooled(1);
+    fail_once(&breaker);
+    clock.advance(RESET);
+    breaker.acquire().expect("the probe").withdraw();
+    assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
+    breaker.acquire().expect("another probe").success();
+    breaker.acquire().expect("closed").withdraw();
+    assert_eq!(breaker.stats().state, BreakerState::Closed);
+}
+
+#[test]
+fn panic_in_a_call_counts_as_failure() {
+    let (breaker, _clock) = unpooled(1);
+    let call = || breaker.call(|| -> Result<(), ()> { std::panic::resume_unwind(Box::new("boom")) });
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
+    assert_eq!(breaker.stats().state, BreakerState::Open);
+}
