@@ -14,17 +14,17 @@ use std::{error::Error, fmt, time::Duration};
 /// Clones share one state.
 ///
 /// ```
-/// use gristmill_pool::{Breaker, breaker::BreakerError};
+/// use gristmill_pool::Breaker;
 /// use std::time::Duration;
 ///
 /// let breaker = Breaker::new(2, Duration::from_secs(30));
 /// for _ in 0..2 {
-///     let _ = breaker.call(|| Err::<(), _>("connection refused"));
+///     let permit = breaker.acquire()?;
+///     permit.failure(); // the call was made: connection refused
 /// }
-/// match breaker.call(|| Ok::<_, &str>("not called")) {
-///     Err(BreakerError::Open(open)) => assert!(open.retry_in <= Duration::from_secs(30)),
-///     other => panic!("{other:?}"),
-/// }
+/// let open = breaker.acquire().unwrap_err(); // the call is not made
+/// assert!(open.retry_in <= Duration::from_secs(30));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Breaker {
@@ -104,26 +104,6 @@ impl fmt::Display for Open {
 
 impl Error for Open {}
 
-/// Why a call through a breaker failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BreakerError<E> {
-    /// The call was not made.
-    Open(Open),
-    /// The call was made and failed.
-    Failed(E),
-}
-
-impl<E: fmt::Display> fmt::Display for BreakerError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(open) => open.fmt(f),
-            Self::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: fmt::Debug + fmt::Display> Error for BreakerError<E> {}
-
 impl Breaker {
     /// Creates a breaker that opens for `reset_after` after `threshold` failures in a row (0 means 1).
     pub fn new(threshold: u32, reset_after: Duration) -> Self {
@@ -171,18 +151,6 @@ impl Breaker {
             }
         }
         Ok(Permit { breaker: self.clone(), generation: state.generation, is_reported: false })
-    }
-
-    /// Makes one call if the breaker permits it. Every `Err` counts as a failure; where only some do, use
-    /// [`acquire`](Self::acquire).
-    pub fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, BreakerError<E>> {
-        let permit = self.acquire().map_err(BreakerError::Open)?;
-        let result = call();
-        match &result {
-            Ok(_) => permit.success(),
-            Err(_) => permit.failure(),
-        }
-        result.map_err(BreakerError::Failed)
     }
 
     /// Whether [`acquire`](Self::acquire) would permit a call now: closed, or half open without a running probe.

@@ -142,11 +142,6 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets one worker per core, for work that computes.
-    pub fn cores(self) -> Self {
-        self.workers(cores())
-    }
-
     /// Sets `factor` workers per core but at most `max` in total, for work that waits.
     pub fn workers_per_core(self, factor: usize, max: usize) -> Self {
         self.workers(cores().saturating_mul(factor).min(max))
@@ -338,7 +333,6 @@ mod tests {
         assert_eq!(config(PoolBuilder::new()).workers, cores());
         assert_eq!(config(PoolBuilder::new().workers(3)).queue_capacity, 30);
         assert_eq!(config(PoolBuilder::new().workers(3)).result_capacity, 30);
-        assert_eq!(config(PoolBuilder::new().workers(1).cores()).workers, cores());
         assert_eq!(config(PoolBuilder::new().workers_per_core(4, 200)).workers, (cores() * 4).min(200));
         assert_eq!(config(PoolBuilder::new().workers_per_core(usize::MAX, 200)).workers, 200);
     }

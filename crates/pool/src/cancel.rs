@@ -163,7 +163,7 @@ impl CancelToken {
 
     /// Completes when the token is cancelled. Works on any async runtime.
     pub fn cancelled(&self) -> Cancelled {
-        Cancelled { token: self.clone(), key: None }
+        Cancelled(Registration { token: self.clone(), key: None })
     }
 
     /// Calls `callback` when the token is cancelled: on the thread that cancels it, or at once if it is cancelled. It
@@ -171,7 +171,7 @@ impl CancelToken {
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) -> CancelCallback {
         let registered = self.0.listen(Listener::Callback(Box::new(callback)));
         let key = registered.map_err(Listener::call).ok();
-        CancelCallback { token: self.clone(), key }
+        CancelCallback { _registration: Registration { token: self.clone(), key } }
     }
 }
 
@@ -181,58 +181,46 @@ impl fmt::Debug for CancelToken {
     }
 }
 
-/// Registration of a callback with [`CancelToken::on_cancel`]. Dropping it unregisters the callback.
-#[must_use = "the callback is unregistered when this is dropped"]
-pub struct CancelCallback {
+/// A listener of a token, which is unregistered on drop.
+#[derive(Debug)]
+struct Registration {
     token: CancelToken,
+    /// Key of the listener, once it is registered.
     key: Option<u64>,
 }
 
-impl Drop for CancelCallback {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.key.into_iter().for_each(|key| self.token.0.unlisten(key));
     }
 }
 
-impl fmt::Debug for CancelCallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CancelCallback").field(&self.token).finish()
-    }
+/// Registration of a callback with [`CancelToken::on_cancel`]. Dropping it unregisters the callback.
+#[must_use = "the callback is unregistered when this is dropped"]
+#[derive(Debug)]
+pub struct CancelCallback {
+    _registration: Registration,
 }
 
 /// Future returned by [`CancelToken::cancelled`].
 #[must_use = "a future does nothing until it is awaited"]
-pub struct Cancelled {
-    token: CancelToken,
-    /// Key of its waker, once it has been polled.
-    key: Option<u64>,
-}
+#[derive(Debug)]
+pub struct Cancelled(Registration);
 
 impl Future for Cancelled {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(key) = self.key {
+        let Registration { token, key } = &mut self.0;
+        if let Some(key) = key {
             // The earlier waker is replaced, unless the cancellation has taken it.
-            if let Some(Listener::Waker(waker)) = lock(&self.token.0.listeners).by_key.get_mut(&key) {
+            if let Some(Listener::Waker(waker)) = lock(&token.0.listeners).by_key.get_mut(key) {
                 waker.clone_from(cx.waker());
                 return Poll::Pending;
             }
         }
-        self.key = self.token.0.listen(Listener::Waker(cx.waker().clone())).ok();
-        if self.key.is_some() { Poll::Pending } else { Poll::Ready(()) }
-    }
-}
-
-impl Drop for Cancelled {
-    fn drop(&mut self) {
-        self.key.into_iter().for_each(|key| self.token.0.unlisten(key));
-    }
-}
-
-impl fmt::Debug for Cancelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cancelled").field(&self.token).finish()
+        *key = token.0.listen(Listener::Waker(cx.waker().clone())).ok();
+        if key.is_some() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 

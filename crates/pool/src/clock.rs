@@ -4,8 +4,17 @@
 //! Timers count nanoseconds from an arbitrary start, which never decrease. [`Clock::unix_micros`] is the wall time, which
 //! may be set back.
 
-use crate::sync::{Arc, Condvar, Mutex, lock, wait};
-use std::{collections::BTreeMap, fmt, task::Waker, time::Duration};
+use crate::{
+    cancel::{CancelToken, Cancelled},
+    sync::{Arc, Condvar, Mutex, lock, wait},
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 /// Source of time for a pool, a breaker or a store.
 ///
@@ -135,41 +144,20 @@ pub(crate) struct Deadline {
     clock: Clock,
     at: u64,
     key: TimerKey,
-    shared: Arc<Mutex<DeadlineState>>,
-}
-
-#[derive(Default)]
-struct DeadlineState {
-    has_passed: bool,
-    waker: Option<Waker>,
+    timer_due: Cancelled,
 }
 
 impl Deadline {
     pub(crate) fn new(clock: &Clock, after: Duration) -> Self {
         let at = clock.now().saturating_add(nanos(after));
-        let shared = Arc::new(Mutex::new(DeadlineState::default()));
-        let state = Arc::clone(&shared);
-        let key = clock.call_after(after, move || {
-            let mut state = lock(&state);
-            state.has_passed = true;
-            let waker = state.waker.take();
-            drop(state);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        });
-        Self { clock: clock.clone(), at, key, shared }
+        let token = CancelToken::new();
+        let timer_due = token.cancelled();
+        Self { clock: clock.clone(), at, key: clock.call_after(after, move || token.cancel()), timer_due }
     }
 
-    /// Whether the deadline has passed. If not, `waker` is woken when it does.
-    pub(crate) fn has_passed(&self, waker: &Waker) -> bool {
-        let has_passed = self.clock.now() >= self.at;
-        let mut state = lock(&self.shared);
-        state.has_passed |= has_passed;
-        if !state.has_passed {
-            state.waker = Some(waker.clone());
-        }
-        state.has_passed
+    /// Whether the deadline has passed. If pending, `cx` is woken when it does.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.clock.now() >= self.at { Poll::Ready(()) } else { Pin::new(&mut self.timer_due).poll(cx) }
     }
 }
 

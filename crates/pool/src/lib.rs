@@ -27,7 +27,7 @@
 //! | [`Task`] | A closure with kind, label, priority, cost, timeout and retry policy |
 //! | [`CancelToken`] | Asks work to stop: polled, awaited, or with a callback |
 //! | [`Context`] | Passed to a running task: cancellation, heartbeat, attempt, spawning |
-//! | [`Results`] | Iterator over the results of tasks |
+//! | [`Results`], [`Outcome`] | The results of tasks, from an iterator or passed to a callback |
 //! | [`Report`], [`PoolStats`] | The outcome of every task at the end; counters at any time |
 //!
 //! # Submitting tasks
@@ -75,6 +75,9 @@
 //! assert_eq!(lengths, [5, 3, 3, 4]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! With [`PoolBuilder::build_with_callback`] the worker that settled a task passes its outcome to a callback instead:
+//! no thread has to read, and value or error, attempts and duration are already decided.
 //!
 //! # Spawning from inside a task
 //! A task can add tasks, as a folder adds its subfolders. [`Context::spawn`] never waits, whatever the queue's
@@ -199,6 +202,34 @@ assert!(pool.join().await.is_clean());
 ```
 "##
 )]
+//! # Stopping work
+//! A [`CancelToken`] asks work to stop. [`Context::cancel_token`] is the token of a run: it is cancelled with the pool,
+//! at the timeout and after the run. A task polls it, sleeps or blocks on it, awaits it, or registers a callback that
+//! ends another wait. A producer waits for room with [`submit_until`](Pool::submit_until) and ends with its own token.
+//!
+//! ```
+//! use gristmill_pool::{CancelToken, Pool, Task};
+//! use std::time::Duration;
+//!
+//! let pool = Pool::builder().workers(1).build()?;
+//! let stop = CancelToken::new();
+//! let inside = stop.clone();
+//! let task = Task::new(move |context| {
+//!     inside.cancel(); // ends the loop below
+//!     context.cancel_token().wait_timeout(Duration::from_millis(1)); // a sleep that ends with the pool
+//!     Ok(())
+//! });
+//! pool.submit_until(task, &stop)?;
+//! while pool.submit_until(Task::new(|_| Ok(())), &stop).is_ok() {}
+//! assert!(pool.join().is_clean()); // what was submitted before has run
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Waiting until idle
+//! [`wait_idle`](Pool::wait_idle) waits until no task is queued, waits for a retry or runs, and every callback has
+//! returned. The pool stays open, so one pool serves any number of rounds;
+//! [`wait_idle_until`](Pool::wait_idle_until) waits for a limited time, or until a token is cancelled.
+//!
 //! # Ending a pool
 //! [`close`](Pool::close) rejects new tasks and finishes the others. [`cancel`](Pool::cancel) starts no more tasks and
 //! cancels the running ones. [`join`](Pool::join) closes the pool, waits and reports; [`shutdown`](Pool::shutdown) does

@@ -13,7 +13,6 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::time::Duration;
 
 /// A snapshot of a pool's counters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -260,13 +259,6 @@ fn percentile(buckets: &[u64], percent: u64) -> u64 {
         }
     }
     0
-}
-
-impl KindStats {
-    /// Returns the mean as a [`Duration`].
-    pub fn mean(&self) -> Duration {
-        Duration::from_nanos(self.mean_ns)
-    }
 }
 
 #[cfg(test)]

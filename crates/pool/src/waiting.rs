@@ -39,7 +39,7 @@ impl Limit {
         }
         let Some(limit) = self.timeout else { return Poll::Pending };
         let deadline = self.deadline.get_or_insert_with(|| Deadline::new(clock, limit));
-        if deadline.has_passed(cx.waker()) { Poll::Ready(SubmitErrorKind::TimedOut) } else { Poll::Pending }
+        deadline.poll(cx).map(|()| SubmitErrorKind::TimedOut)
     }
 }
 

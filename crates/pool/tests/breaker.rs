@@ -314,7 +314,10 @@ fn withdrawn_probe_permits_another_probe() {
 #[test]
 fn panic_in_a_call_counts_as_failure() {
     let (breaker, _clock) = unpooled(1);
-    let call = || breaker.call(|| -> Result<(), ()> { std::panic::resume_unwind(Box::new("boom")) });
+    let call = || {
+        let _permit = breaker.acquire().unwrap();
+        std::panic::resume_unwind(Box::new("boom"))
+    };
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
     assert_eq!(breaker.stats().state, BreakerState::Open);
 }

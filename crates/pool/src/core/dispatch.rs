@@ -33,6 +33,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Some(waker)
     }
 
+    /// Releases the lock after a task was queued, and wakes a worker for it.
+    pub(super) fn unlock_and_wake(&self, mut state: MutexGuard<'_, State<T, W>>) {
+        let to_wake = self.wake_one(&mut state);
+        drop(state);
+        to_wake.into_iter().for_each(panics::wake);
+    }
+
     /// Whether the queue seems to hold a task, read without the lock.
     pub(crate) fn may_have_queued(&self) -> bool {
         self.queued_hint.0.load(Relaxed) > 0

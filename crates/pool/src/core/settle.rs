@@ -36,10 +36,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let mut state = self.lock();
         let Some(Delayed { task, .. }) = state.delayed.remove(&id) else { return };
         state.queue.push(task.meta().rank, task);
-        let to_wake = self.wake_one(&mut state);
         self.update_hints(&state);
-        drop(state);
-        to_wake.into_iter().for_each(panics::wake);
+        self.unlock_and_wake(state);
     }
 
     /// Records and delivers the final failure of a task, whose last attempt took `duration`.

@@ -52,15 +52,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Queues a task if there is room for it and no submitter waits.
     pub(crate) fn try_submit(&self, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
-        if let Some(rejection) = Self::rejection_of(&state, &task) {
-            drop(state);
-            return Err(SubmitError::new(rejection, task));
+        match Self::rejection_of(&state, &task) {
+            Some(rejection) => Err(SubmitError::new(rejection, task)),
+            None if state.submitters.is_empty() && self.has_room(&state) => Ok(self.accept(state, task)),
+            None => Err(SubmitError::new(SubmitErrorKind::Full, task)),
         }
-        if state.submitters.is_empty() && self.has_room(&state) {
-            return Ok(self.accept(state, task));
-        }
-        drop(state);
-        Err(SubmitError::new(SubmitErrorKind::Full, task))
     }
 
     pub(super) fn accept(&self, mut state: MutexGuard<'_, State<T, W>>, mut task: Task<T, W>) -> TaskId {
@@ -72,10 +68,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.queue.push(rank, task);
         state.submitted += 1;
         state.high_water = state.high_water.max(state.queue.len());
-        let to_wake = self.wake_one(&mut state);
         self.update_hints_after_push(&state);
-        drop(state);
-        to_wake.into_iter().for_each(panics::wake);
+        self.unlock_and_wake(state);
         TaskId(id)
     }
 
@@ -120,7 +114,6 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         if let Some(rejection) = Self::rejection_of(&state, submitted) {
             // A closed pool has woken and removed every waiting submitter. An invalid task never waited.
             *ticket = None;
-            drop(state);
             let task = task.take().expect("polled after it was ready");
             return Poll::Ready(Err(SubmitError::new(rejection, task)));
         }
@@ -205,11 +198,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(crate) fn submit_from_worker(&self, id: usize, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
         if id == panics::IN_CALLBACK {
-            if let Some(rejection) = Self::rejection_of(&state, &task) {
-                drop(state);
-                return Err(SubmitError::new(rejection, task));
-            }
-            return Ok(self.accept(state, task));
+            return match Self::rejection_of(&state, &task) {
+                Some(rejection) => Err(SubmitError::new(rejection, task)),
+                None => Ok(self.accept(state, task)),
+            };
         }
         let worker = state.workers.iter().find(|entry| entry.state.id == id).map(|entry| Arc::clone(&entry.state));
         let rejection = Self::rejection(&state).or(worker.is_none().then_some(SubmitErrorKind::Cancelled));
@@ -237,10 +229,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         // See `park`: either this thread sees the sleeper, or the sleeper sees the task.
         fence(SeqCst);
         if self.sleeping_workers.0.load(Relaxed) > 0 {
-            let mut state = self.lock();
-            let to_wake = self.wake_one(&mut state);
-            drop(state);
-            to_wake.into_iter().for_each(panics::wake);
+            self.unlock_and_wake(self.lock());
         }
         Ok(TaskId(id))
     }
@@ -250,7 +239,6 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(super) fn spawn_from_other_thread(&self, worker: &WorkerState<T, W>, task: Task<T, W>) -> Submitted<T, W> {
         let state = self.lock();
         if state.cancelled || state.finished || worker.is_abandoned() {
-            drop(state);
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
         Ok(self.accept(state, task))

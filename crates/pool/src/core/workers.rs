@@ -5,7 +5,6 @@ use crate::{
     breaker::Permit,
     error::TaskError,
     outcome::Outcome,
-    panics,
     report::Failure,
     stall::StallDetector,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -125,10 +124,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         for task in tasks {
             state.queue.push(task.meta().rank, task);
         }
-        let to_wake = self.wake_one(&mut state);
         self.update_hints(&state);
-        drop(state);
-        to_wake.into_iter().for_each(panics::wake);
+        self.unlock_and_wake(state);
     }
 
     /// Checks every worker once. One without a heartbeat for `limit` nanoseconds is abandoned: its task fails, its
