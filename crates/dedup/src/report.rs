@@ -46,7 +46,7 @@ impl ReportOptions {
 pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     let roots = store.roots().list()?;
     let stats = Stats::read(store, &roots)?;
-    let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
+    let groups = store.catalog().groups(&GroupQuery::default().limit(options.groups))?;
     let folder_groups = folders::find_identical(store, &folders::FolderOptions::default())?;
     let coverage = coverage(store, &[])?;
     let has_space = stats.allocated > 0;

@@ -33,7 +33,7 @@ fn put(store: &Store, count: usize, priority: i32) -> Vec<i64> {
 }
 
 fn claimed(store: &Store) -> Vec<TaskRow> {
-    let filter = TaskFilter { status: Some(TaskStatus::Running), ..TaskFilter::default() };
+    let filter = TaskFilter::default().status(Some(TaskStatus::Running));
     store.tasks().list(&filter, None, 9_999).unwrap().items
 }
 

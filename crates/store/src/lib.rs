@@ -41,6 +41,7 @@ pub mod catalog;
 mod error;
 mod json;
 mod messages;
+mod options;
 mod paths;
 pub mod process;
 mod protocol;

@@ -682,13 +682,13 @@ mod groups {
     fn check(fixture: &Fixture, query: &GroupQuery, expected: &[u8]) {
         let found: Vec<u8> = fixture.groups(query).iter().map(|group| group.hash[0]).collect();
         assert_eq!(found, expected, "{query:?}");
-        let all = fixture.store.catalog().groups(&GroupQuery { limit: 0, ..query.clone() }).expect("groups");
+        let all = fixture.store.catalog().groups(&query.clone().limit(0)).expect("groups");
         assert_eq!((all.groups.len(), all.total), (0, expected.len() as u64));
         // Every page size returns the same groups in the same order.
         for size in 1..=expected.len() + 1 {
             let mut pages = Vec::new();
             for offset in (0..=expected.len()).step_by(size) {
-                let page = GroupQuery { limit: size, offset, ..query.clone() };
+                let page = query.clone().limit(size).offset(offset);
                 let page = fixture.store.catalog().groups(&page).expect("groups");
                 assert_eq!((page.total, page.files, page.reclaimable), (all.total, all.files, all.reclaimable));
                 pages.extend(page.groups.iter().map(|group| group.hash[0]));
@@ -701,21 +701,21 @@ mod groups {
     fn groups_are_sorted_paged_and_filtered() {
         let (fixture, r, s) = fixture();
         let all = GroupQuery::default();
-        let sort = |sort| GroupQuery { sort, ..all.clone() };
+        let sort = |sort| all.clone().sort(sort);
         check(&fixture, &all, &[2, 3, 1, 5]);
         check(&fixture, &sort(SortBy::Reclaimable), &[2, 3, 1, 5]);
         check(&fixture, &sort(SortBy::Count), &[1, 2, 3, 5]);
         check(&fixture, &sort(SortBy::Size), &[2, 3, 1, 5]);
         check(&fixture, &sort(SortBy::Path), &[1, 3, 2, 5]);
-        check(&fixture, &GroupQuery { min_count: 3, ..all.clone() }, &[1]);
-        check(&fixture, &GroupQuery { min_count: 0, ..all.clone() }, &[2, 3, 1, 5]);
-        check(&fixture, &GroupQuery { min_size: 11, ..all.clone() }, &[2, 3]);
-        check(&fixture, &GroupQuery { min_size: 101, ..all.clone() }, &[]);
-        check(&fixture, &GroupQuery { roots: vec![r], ..all.clone() }, &[2, 1]);
-        check(&fixture, &GroupQuery { roots: vec![s], ..all.clone() }, &[5]);
-        check(&fixture, &GroupQuery { roots: vec![r, s], ..all.clone() }, &[2, 3, 1, 5]);
-        check(&fixture, &GroupQuery { across_roots: true, ..all.clone() }, &[3]);
-        check(&fixture, &GroupQuery { across_roots: true, roots: vec![r], ..all.clone() }, &[]);
+        check(&fixture, &all.clone().min_count(3), &[1]);
+        check(&fixture, &all.clone().min_count(0), &[2, 3, 1, 5]);
+        check(&fixture, &all.clone().min_size(11), &[2, 3]);
+        check(&fixture, &all.clone().min_size(101), &[]);
+        check(&fixture, &all.clone().roots(vec![r]), &[2, 1]);
+        check(&fixture, &all.clone().roots(vec![s]), &[5]);
+        check(&fixture, &all.clone().roots(vec![r, s]), &[2, 3, 1, 5]);
+        check(&fixture, &all.clone().across_roots(true), &[3]);
+        check(&fixture, &all.clone().across_roots(true).roots(vec![r]), &[]);
         let sums = fixture.store.catalog().groups(&all).expect("groups");
         assert_eq!((sums.total, sums.files, sums.reclaimable), (4, 9, 100 + 30 + 20 + 10));
     }
@@ -728,23 +728,23 @@ mod groups {
         fill(&fixture, "/r", &files);
         fill(&fixture, "/s", &[("d1", 90, 4), ("d2", 90, 4), ("e1", 1, 5), ("e2", 1, 5), ("e3", 1, 5)]);
         fixture.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path IN ('a1', 'a2')");
-        check(&fixture, &GroupQuery { sort: SortBy::Count, ..GroupQuery::default() }, &[5, 4, 2, 3, 1]);
+        check(&fixture, &GroupQuery::default().sort(SortBy::Count), &[5, 4, 2, 3, 1]);
     }
 
     #[test]
     fn names_of_one_inode_are_one_copy() {
         let (fixture, r, _) = fixture();
         fixture.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path IN ('b1', 'b3')");
-        let query = GroupQuery { roots: vec![r], sort: SortBy::Path, ..GroupQuery::default() };
+        let query = GroupQuery::default().roots(vec![r]).sort(SortBy::Path);
         let group = fixture.groups(&query).remove(0);
         assert_eq!((group.copies, group.reclaimable), (2, 10));
         let members: Vec<_> =
             group.members.iter().map(|member| (member.path.to_str().expect("plain"), member.linked)).collect();
         assert_eq!(members, [("b1", false), ("b3", true), ("b2", false)]);
-        check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[]);
+        check(&fixture, &GroupQuery::default().min_count(3), &[]);
         // The same inode number on another device is another file.
         fixture.sql("UPDATE library_files SET device = 8 WHERE relative_path = 'b3'");
-        check(&fixture, &GroupQuery { min_count: 3, ..GroupQuery::default() }, &[1]);
+        check(&fixture, &GroupQuery::default().min_count(3), &[1]);
         // All are names of one inode: no group.
         fixture.sql("UPDATE library_files SET inode = 5000, device = 7 WHERE relative_path LIKE 'b_'");
         check(&fixture, &GroupQuery::default(), &[2, 3, 5]);

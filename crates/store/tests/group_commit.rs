@@ -143,7 +143,7 @@ fn refused_write_does_not_affect_others_in_its_group() {
         });
     }
     assert_eq!(ids.len(), ROUNDS * 12);
-    let filter = TaskFilter { kind: Some(KIND.to_owned()), ..TaskFilter::default() };
+    let filter = TaskFilter::default().kind(Some(KIND.to_owned()));
     let rows = store.tasks().list(&filter, None, 10_000).unwrap().items;
     assert_eq!(rows.iter().map(|row| row.id).collect::<BTreeSet<_>>(), ids);
     assert_eq!(count(&open_connection(&path)), ids.len() as i64 + 1);
@@ -189,7 +189,7 @@ fn partly_refused_write_is_rolled_back_alone() {
             lock.execute_batch("COMMIT").unwrap();
         });
     }
-    let filter = TaskFilter { kind: Some("half".to_owned()), ..TaskFilter::default() };
+    let filter = TaskFilter::default().kind(Some("half".to_owned()));
     assert_eq!(store.tasks().list(&filter, None, 10).unwrap().items, []);
     assert_eq!(count(&other), ROUNDS as i64 * 6);
     // Also outside a group.

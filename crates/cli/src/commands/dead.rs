@@ -144,12 +144,10 @@ impl Selection {
     }
 
     fn filter(&self) -> DeadLetterFilter {
-        DeadLetterFilter {
-            kind: self.kind.clone(),
-            document_id: self.document.clone(),
-            reason: self.reason.clone(),
-            task_id: None,
-        }
+        DeadLetterFilter::default()
+            .kind(self.kind.clone())
+            .document_id(self.document.clone())
+            .reason(self.reason.clone())
     }
 }
 
@@ -162,7 +160,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
         Command::List { filter, paging } => {
             let Filter { kind, document, reason } = filter;
             let is_filtered = kind.is_some() || document.is_some() || reason.is_some() || paging.is_continued();
-            let filter = DeadLetterFilter { kind, document_id: document, reason, task_id: None };
+            let filter = DeadLetterFilter::default().kind(kind).document_id(document).reason(reason);
             list(context, &paging.collect(pages(&store, &filter))?, is_filtered)
         }
         Command::Show { id } => show(context, &store.dead_letters().get(id)?),

@@ -91,20 +91,19 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let for_programs = args.csv || args.fdupes || context.output.is_json();
     let slice = args.paging.slice(for_programs);
     let (store, _) = context.open_catalog()?;
-    let query = GroupQuery {
-        sort: match args.sort {
+    let query = GroupQuery::default()
+        .sort(match args.sort {
             Sort::Reclaimable => SortBy::Reclaimable,
             Sort::Count => SortBy::Count,
             Sort::Size => SortBy::Size,
             Sort::Path => SortBy::Path,
-        },
-        min_count: args.min_count,
-        min_size: args.min_size,
-        roots: roots(&store, &args.root)?,
-        across_roots: args.across_roots,
-        limit: slice.limit,
-        offset: slice.offset,
-    };
+        })
+        .min_count(args.min_count)
+        .min_size(args.min_size)
+        .roots(roots(&store, &args.root)?)
+        .across_roots(args.across_roots)
+        .limit(slice.limit)
+        .offset(slice.offset);
     let groups = store.catalog().groups(&query)?;
     let is_filtered = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
     let view = DupesView {

@@ -302,7 +302,7 @@ fn tasks(store: &Store, list: &List, after: Option<i64>, limit: usize) -> Result
     if status == Some(None) {
         return Ok(Page { items: Vec::new(), next_cursor: None });
     }
-    let filter = TaskFilter { status: status.flatten(), kind: list.kind.clone(), queue: list.queue.clone() };
+    let filter = TaskFilter::default().status(status.flatten()).kind(list.kind.clone()).queue(list.queue.clone());
     Ok(store.tasks().list(&filter, after, limit)?)
 }
 
@@ -312,7 +312,7 @@ fn jobs(store: &Store, list: &List, after: Option<&str>, limit: usize) -> Result
     if status == Some(None) || kind == Some(None) || list.queue.is_some() {
         return Ok(Page { items: Vec::new(), next_cursor: None });
     }
-    let filter = JobFilter { status: status.flatten(), kind: kind.flatten() };
+    let filter = JobFilter::default().status(status.flatten()).kind(kind.flatten());
     Ok(store.jobs().list(filter, after, limit)?)
 }
 
@@ -327,7 +327,7 @@ fn print_list(context: &Context, page: &Page<Entry>, is_filtered: bool, now: Utc
 
 /// Returns the id of the dead letter of a failed task, or none if it was retried or discarded.
 fn dead_letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
-    let filter = DeadLetterFilter { task_id: Some(task.to_string()), ..DeadLetterFilter::default() };
+    let filter = DeadLetterFilter::default().task_id(Some(task.to_string()));
     Ok(store.dead_letters().list(&filter, None, 1)?.items.pop().map(|dead_letter| dead_letter.id))
 }
 

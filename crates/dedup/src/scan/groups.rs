@@ -146,7 +146,7 @@ pub(super) fn count(run: &mut ScanRun<'_>) -> Result<Option<Duplicates>> {
     let duplicates = match run.unchanged.take() {
         Some(unchanged) if run.options.top == 0 => unchanged,
         _ => {
-            let query = GroupQuery { limit: run.options.top, ..GroupQuery::default() };
+            let query = GroupQuery::default().limit(run.options.top);
             let groups = std::thread::scope(|scope| {
                 // Checkpoints the WAL in parallel with the search. If this fails, closing the store does it later.
                 scope.spawn(|| store.wal().checkpoint_passive());

@@ -78,7 +78,7 @@ pub(crate) struct ListedGroup {
 /// All groups of the roots `only`, or of all roots if it is empty.
 pub(crate) fn groups(store: &Store, roots: &[Root], only: &[i64]) -> Result<Vec<ListedGroup>> {
     // Includes empty files.
-    let query = GroupQuery { roots: only.to_vec(), min_size: 0, ..GroupQuery::default() };
+    let query = GroupQuery::default().roots(only.to_vec()).min_size(0);
     let found = store.catalog().groups(&query)?;
     let path = |root: i64, path: &Path| {
         let root = roots.iter().find(|known| known.id == root);

@@ -208,7 +208,7 @@ impl Fixture {
     }
 
     pub(crate) fn group_list(&self) -> Vec<Group> {
-        let query = GroupQuery { sort: SortBy::Path, ..GroupQuery::default() };
+        let query = GroupQuery::default().sort(SortBy::Path);
         self.store.catalog().groups(&query).expect("groups").groups
     }
 

@@ -53,7 +53,7 @@ fn symlink_target_is_kept_and_its_copies_are_reclaimable() {
 fn empty_files_are_grouped_on_request() {
     let fixture = Fixture::of(&[("a", 1, 0), ("f/b", 1, 0), ("c", 1, 10)]);
     fixture.scan();
-    let all = GroupQuery { min_size: 0, ..GroupQuery::default() };
+    let all = GroupQuery::default().min_size(0);
     let groups = fixture.store.catalog().groups(&all).expect("groups");
     assert_eq!((groups.total, groups.files, groups.redundant), (1, 2, 0));
     let group = &groups.groups[0];

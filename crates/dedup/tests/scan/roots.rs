@@ -132,11 +132,11 @@ fn hard_links_in_two_roots_are_one_copy() {
     assert_eq!(fixture.groups_under(&parent), expected);
     let group = fixture.group_list().remove(0);
     assert_eq!((group.copies, group.redundant), (2, 50));
-    let across = GroupQuery { across_roots: true, ..GroupQuery::default() };
+    let across = GroupQuery::default().across_roots(true);
     assert_eq!(fixture.store.catalog().groups(&across).expect("groups").total, 1);
-    let one = GroupQuery { roots: vec![fixture.root.id], ..GroupQuery::default() };
+    let one = GroupQuery::default().roots(vec![fixture.root.id]);
     assert_eq!(fixture.store.catalog().groups(&one).expect("groups").total, 0);
-    let one = GroupQuery { roots: vec![other.id], ..GroupQuery::default() };
+    let one = GroupQuery::default().roots(vec![other.id]);
     assert_eq!(fixture.store.catalog().groups(&one).expect("groups").total, 1);
 }
 

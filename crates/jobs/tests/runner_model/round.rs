@@ -119,7 +119,7 @@ impl Round<'_> {
 
     pub(crate) fn claimed(&self, kind: &str) -> Vec<TaskRow> {
         let (status, kind) = (Some(TaskStatus::Running), Some(kind.to_owned()));
-        self.tasks(&TaskFilter { status, kind, ..TaskFilter::default() })
+        self.tasks(&TaskFilter::default().status(status).kind(kind))
     }
 
     pub(crate) fn pick(&mut self, nth: usize) -> Option<Process> {

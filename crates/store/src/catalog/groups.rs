@@ -10,40 +10,29 @@ use super::hashes::SHARED_HASHES_SQL;
 use super::links::{SharedNameFinder, unstable_filesystems};
 use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
+use crate::options::options;
 use crate::paths;
 use crate::rows::column;
 use crate::sqlite::{Connection, SqlResult};
 
-/// Filter and order of groups.
-#[derive(Clone, Debug)]
-pub struct GroupQuery {
-    /// Order of the groups.
-    pub sort: SortBy,
-    /// Minimum number of copies, at least 2.
-    pub min_count: u64,
-    /// Minimum file size in bytes. With 0, empty files are a group, too.
-    pub min_size: u64,
-    /// Only files of these roots; all roots if empty.
-    pub roots: Vec<i64>,
-    /// Only groups with files in several roots.
-    pub across_roots: bool,
-    /// Maximum number of groups.
-    pub limit: usize,
-    /// Number of groups to skip.
-    pub offset: usize,
-}
-
-impl Default for GroupQuery {
-    fn default() -> Self {
-        GroupQuery {
-            sort: SortBy::Reclaimable,
-            min_count: 2,
-            min_size: 1,
-            roots: Vec::new(),
-            across_roots: false,
-            limit: usize::MAX,
-            offset: 0,
-        }
+options! {
+    /// Filter and order of groups.
+    #[derive(Clone, Debug)]
+    pub struct GroupQuery {
+        /// Order of the groups.
+        pub sort: SortBy = SortBy::Reclaimable,
+        /// Minimum number of copies, at least 2.
+        pub min_count: u64 = 2,
+        /// Minimum file size in bytes. With 0, empty files are a group, too.
+        pub min_size: u64 = 1,
+        /// Only files of these roots; all roots if empty.
+        pub roots: Vec<i64> = Vec::new(),
+        /// Only groups with files in several roots.
+        pub across_roots: bool = false,
+        /// Maximum number of groups.
+        pub limit: usize = usize::MAX,
+        /// Number of groups to skip.
+        pub offset: usize = 0,
     }
 }
 

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
+use crate::options::options;
 use crate::rows::{string_enum, table_row};
 use crate::sqlite::{Db, WriteKind, params};
 use crate::tasks::MAX_PAYLOAD;
@@ -96,13 +97,15 @@ table_row! {
     }
 }
 
-/// Filter for listing jobs.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct JobFilter {
-    /// Only jobs with this status.
-    pub status: Option<JobStatus>,
-    /// Only jobs of this kind.
-    pub kind: Option<JobKind>,
+options! {
+    /// Filter for listing jobs.
+    #[derive(Clone, Copy, Debug)]
+    pub struct JobFilter {
+        /// Only jobs with this status.
+        pub status: Option<JobStatus> = None,
+        /// Only jobs of this kind.
+        pub kind: Option<JobKind> = None,
+    }
 }
 
 pub(crate) static LEASE_RULES: LeaseRules = LeaseRules {

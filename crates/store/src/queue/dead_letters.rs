@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::json;
+use crate::options::options;
 use crate::rows::table_row;
 use crate::sqlite::{Db, WriteKind, params};
 use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, NewTask, TaskFailure};
@@ -112,17 +113,19 @@ impl DeadLetter {
     }
 }
 
-/// Filter for listing dead letters.
-#[derive(Clone, Debug, Default)]
-pub struct DeadLetterFilter {
-    /// Only those of this kind.
-    pub kind: Option<String>,
-    /// Only those of this document.
-    pub document_id: Option<String>,
-    /// Only those whose reason contains this text.
-    pub reason: Option<String>,
-    /// Only those of this task; excludes messages with the same id.
-    pub task_id: Option<String>,
+options! {
+    /// Filter for listing dead letters.
+    #[derive(Clone, Debug)]
+    pub struct DeadLetterFilter {
+        /// Only those of this kind.
+        pub kind: Option<String> = None,
+        /// Only those of this document.
+        pub document_id: Option<String> = None,
+        /// Only those whose reason contains this text.
+        pub reason: Option<String> = None,
+        /// Only those of this task; excludes messages with the same id.
+        pub task_id: Option<String> = None,
+    }
 }
 
 /// Dead letters of a store.

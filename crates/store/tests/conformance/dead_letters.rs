@@ -291,7 +291,7 @@ pub(crate) fn dead_letter_of_a_message_has_every_field(fixture: &Fixture) {
     let task = fixture.enqueue_and_claim();
     let task_dead_letter = fixture.store.dead_letters().get(fixture.dead_letter(&task, "x")).unwrap();
     assert!(!task_dead_letter.is_message() && task_dead_letter.require_task().is_ok());
-    let kind = DeadLetterFilter { kind: Some("amqp:orders".to_owned()), ..DeadLetterFilter::default() };
+    let kind = DeadLetterFilter::default().kind(Some("amqp:orders".to_owned()));
     assert_eq!(fixture.store.dead_letters().list(&kind, None, 10).unwrap().items, [expected]);
     assert_eq!(fixture.store.dead_letters().count().unwrap(), 2);
     // Messages have no handler that cleans up.
@@ -363,7 +363,7 @@ pub(crate) fn filter_by_task_id_excludes_messages_with_that_id(fixture: &Fixture
     let message_dead_letter =
         insert_message(fixture, NewDeadLetter { kind: KIND.to_owned(), ..message(&task.id.to_string()) });
     assert_ne!(message_dead_letter, dead_letter);
-    let filter = DeadLetterFilter { task_id: Some(task.id.to_string()), ..DeadLetterFilter::default() };
+    let filter = DeadLetterFilter::default().task_id(Some(task.id.to_string()));
     let found = fixture.store.dead_letters().list(&filter, None, 10).unwrap().items;
     assert_eq!(found.iter().map(|dead_letter| dead_letter.id).collect::<Vec<_>>(), [dead_letter]);
 }

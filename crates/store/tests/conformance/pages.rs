@@ -73,13 +73,13 @@ pub(crate) fn tasks_are_filtered_by_status_kind_and_queue(fixture: &Fixture) {
     let all = TaskFilter::default;
     let (a, q) = (Some("a".to_owned()), Some("q".to_owned()));
     check(all(), &[4, 3, 2, 1, 0]);
-    check(TaskFilter { kind: a.clone(), ..all() }, &[4, 3, 2, 0]);
-    check(TaskFilter { queue: q.clone(), ..all() }, &[3, 1, 0]);
-    check(TaskFilter { status: Some(TaskStatus::Pending), ..all() }, &[4, 2, 1, 0]);
-    check(TaskFilter { status: Some(TaskStatus::Cancelled), ..all() }, &[3]);
-    check(TaskFilter { status: Some(TaskStatus::Running), ..all() }, &[]);
-    check(TaskFilter { kind: a, queue: q, status: Some(TaskStatus::Pending) }, &[0]);
-    check(TaskFilter { kind: Some("A".to_owned()), ..all() }, &[]);
+    check(all().kind(a.clone()), &[4, 3, 2, 0]);
+    check(all().queue(q.clone()), &[3, 1, 0]);
+    check(all().status(Some(TaskStatus::Pending)), &[4, 2, 1, 0]);
+    check(all().status(Some(TaskStatus::Cancelled)), &[3]);
+    check(all().status(Some(TaskStatus::Running)), &[]);
+    check(TaskFilter::default().kind(a).queue(q).status(Some(TaskStatus::Pending)), &[0]);
+    check(all().kind(Some("A".to_owned())), &[]);
 }
 
 /// Makes a dead letter for each kind, document and reason.
@@ -121,13 +121,13 @@ pub(crate) fn dead_letters_are_filtered_by_kind_document_reason_and_task(fixture
     let all = DeadLetterFilter::default;
     let text = |text: &str| Some(text.to_owned());
     check(all(), &[3, 2, 1, 0]);
-    check(DeadLetterFilter { kind: text("a"), ..all() }, &[1, 0]);
-    check(DeadLetterFilter { document_id: text("d1"), ..all() }, &[2, 0]);
-    check(DeadLetterFilter { reason: text("time"), ..all() }, &[2, 1]);
-    check(DeadLetterFilter { reason: text("%"), ..all() }, &[2]);
-    check(DeadLetterFilter { task_id: Some(dead_letters[3].task_id.clone()), ..all() }, &[3]);
-    check(DeadLetterFilter { kind: text("b"), document_id: text("d1"), reason: text("out"), ..all() }, &[2]);
-    check(DeadLetterFilter { kind: text("c"), ..all() }, &[]);
+    check(all().kind(text("a")), &[1, 0]);
+    check(all().document_id(text("d1")), &[2, 0]);
+    check(all().reason(text("time")), &[2, 1]);
+    check(all().reason(text("%")), &[2]);
+    check(all().task_id(Some(dead_letters[3].task_id.clone())), &[3]);
+    check(all().kind(text("b")).document_id(text("d1")).reason(text("out")), &[2]);
+    check(all().kind(text("c")), &[]);
 }
 
 pub(crate) fn counts_group_tasks_by_status(fixture: &Fixture) {

@@ -4,8 +4,6 @@ use gristmill_store::lease::HeartbeatResult;
 
 use crate::{Fixture, LEASE, seconds, token};
 
-const ALL: JobFilter = JobFilter { status: None, kind: None };
-
 impl Fixture {
     fn scan(&self) -> JobRow {
         self.store.jobs().create(JobKind::Scan, "{}", true).unwrap()
@@ -394,13 +392,13 @@ fn job_pages_are_ordered_by_time_and_skip_nothing() {
             }
         }
     };
-    let all = pages(ALL, 200);
+    let all = pages(JobFilter::default(), 200);
     assert_eq!(all.len(), 30);
     assert!(all.windows(2).all(|pair| (pair[0].created_at, &pair[0].id) > (pair[1].created_at, &pair[1].id)));
     for limit in [1, 2, 3, 7, 29, 30] {
-        assert_eq!(pages(ALL, limit), all, "{limit}");
+        assert_eq!(pages(JobFilter::default(), limit), all, "{limit}");
     }
-    let filter = JobFilter { status: Some(JobStatus::Failed), kind: Some(JobKind::Thumbnail) };
+    let filter = JobFilter::default().status(Some(JobStatus::Failed)).kind(Some(JobKind::Thumbnail));
     let expected: Vec<JobRow> =
         all.into_iter().filter(|job| job.status == JobStatus::Failed && job.kind == JobKind::Thumbnail).collect();
     assert!(expected.len() > 3);
@@ -411,7 +409,7 @@ fn job_pages_are_ordered_by_time_and_skip_nothing() {
 fn invalid_cursor_or_limit_is_refused() {
     let fixture = Fixture::new();
     let id = fixture.scan().id;
-    let list = |after, limit| fixture.store.jobs().list(ALL, after, limit);
+    let list = |after, limit| fixture.store.jobs().list(JobFilter::default(), after, limit);
     for (after, limit) in [(Some("unknown"), 10), (Some(""), 10), (None, 0), (None, 201)] {
         assert!(matches!(list(after, limit), Err(Error::Invalid(_))), "{after:?} {limit}");
     }

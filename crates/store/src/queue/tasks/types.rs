@@ -9,6 +9,7 @@ use super::DEFAULT_QUEUE;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
+use crate::options::options;
 use crate::rows::{string_enum, table_row};
 use crate::time::UtcTime;
 
@@ -304,13 +305,15 @@ pub struct Recovered {
     pub poisoned: Vec<i64>,
 }
 
-/// Filter for listing tasks.
-#[derive(Clone, Debug, Default)]
-pub struct TaskFilter {
-    /// Only tasks with this status.
-    pub status: Option<TaskStatus>,
-    /// Only tasks of this kind.
-    pub kind: Option<String>,
-    /// Only tasks of this queue.
-    pub queue: Option<String>,
+options! {
+    /// Filter for listing tasks.
+    #[derive(Clone, Debug)]
+    pub struct TaskFilter {
+        /// Only tasks with this status.
+        pub status: Option<TaskStatus> = None,
+        /// Only tasks of this kind.
+        pub kind: Option<String> = None,
+        /// Only tasks of this queue.
+        pub queue: Option<String> = None,
+    }
 }
