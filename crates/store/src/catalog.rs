@@ -21,7 +21,7 @@ mod skipped;
 mod tree;
 
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
-pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, HashedFile, ReadResult, prefix};
+pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, ReadResult, prefix};
 pub use known::{KnownEntries, KnownFile, KnownFolder};
 pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
 pub use maintenance::{Check, Purged};

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
-    Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, HashedFile, KnownFile,
-    LinkKind, Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
+    Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, KnownFile, LinkKind,
+    Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
 };
 use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime};
@@ -162,9 +162,9 @@ fn fill(fixture: &Fixture, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     let known = fixture.store.catalog().known_entries(&folder, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
-        HashedFile { id: file.id, stat: file.stat, result: ReadResult::Content(Algorithm::Blake3, hash(content)) }
+        FileHash::shared(file.id, file.stat, ReadResult::Content(Algorithm::Blake3, hash(content)))
     });
-    fixture.store.catalog().record_shared(hashed.collect()).expect("recorded");
+    fixture.store.catalog().write(Batch { hashes: hashed.collect(), ..Batch::default() }).expect("recorded");
     fixture.finish(&scan);
     root
 }
@@ -402,7 +402,7 @@ mod files {
                 fixture
                     .store
                     .catalog()
-                    .record_shared(vec![HashedFile { id, stat: same, result: read }])
+                    .write(Batch { hashes: vec![FileHash::shared(id, same, read)], ..Batch::default() })
                     .expect("recorded");
                 fixture.record(vec![Listing {
                     changed_files: vec![changed(id, now)],
@@ -433,8 +433,13 @@ mod files {
         fixture
             .record(vec![Listing { new_files: vec![("a".into(), stat(10, 1))], ..fixture.whole_listing(&scan, "") }]);
         let (id, stat) = (fixture.id("a"), stat(10, 1));
-        let record =
-            |result| fixture.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("recorded");
+        let record = |result| {
+            fixture
+                .store
+                .catalog()
+                .write(Batch { hashes: vec![FileHash::shared(id, stat, result)], ..Batch::default() })
+                .expect("recorded")
+        };
         let columns =
             "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
         for (count, retry) in [(1, "00:00:30"), (2, "00:01:00"), (3, "00:02:00")] {
@@ -448,8 +453,8 @@ mod files {
         record(ReadResult::Content(Algorithm::Blake3, hash(1)));
         assert_eq!(fixture.query(columns)[0], "Integer(0) Null Null Null");
         assert_eq!(fixture.store.catalog().count_failed(root).expect("a number"), 0);
-        assert_eq!(record(ReadResult::Gone), 1);
-        assert_eq!(record(ReadResult::Gone), 0, "already missing");
+        assert_eq!(record(ReadResult::Gone).missing, 1);
+        assert_eq!(record(ReadResult::Gone).missing, 0, "already missing");
     }
 
     /// Two reads of a file may be written in either order: samples of an earlier content are not valid for the current

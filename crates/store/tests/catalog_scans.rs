@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gristmill_pool::clock::ManualClock;
 use gristmill_store::catalog::{
-    Algorithm, ChangedFile, FolderRef, HashedFile, Listing, ListingStatus, ReadResult, Stat,
+    Algorithm, Batch, ChangedFile, FileHash, FolderRef, Listing, ListingStatus, ReadResult, Stat,
 };
 use gristmill_store::scans::{Duplicates, FinishedScan, LEASE, Scan, ScanRequest, ScanTotals, WalkRecord};
 use gristmill_store::{Durability, Error, Store, UtcTime};
@@ -294,6 +294,10 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
     }
     settle();
     let result = ReadResult::Content(Algorithm::Sha256, vec![1; 32]);
-    fixture.store.catalog().record_shared(vec![HashedFile { id: 1, stat, result }]).expect("recorded");
+    fixture
+        .store
+        .catalog()
+        .write(Batch { hashes: vec![FileHash::shared(1, stat, result)], ..Batch::default() })
+        .expect("recorded");
     assert!(!settled(), "a file was read with another algorithm");
 }

@@ -289,3 +289,33 @@ fn callback_may_drop_the_last_store() {
     assert_eq!(handle.wait(), Ok(()));
     Store::open(folder.path().join("work.db")).unwrap();
 }
+
+#[cfg(unix)]
+#[test]
+fn write_is_not_acknowledged_when_the_file_is_deleted_before_commit() {
+    let fixture = Fixture::new();
+    let path = fixture.store.path().to_path_buf();
+    let (file, batch) = (path.clone(), fixture.batch(Body::Succeeds));
+    let deleting = move || {
+        std::fs::remove_file(&file).unwrap();
+        batch()
+    };
+    assert_eq!(queue(&fixture.store, Duration::ZERO, deleting).unwrap().wait(), Err(Error::Deleted(path)));
+}
+
+#[test]
+fn each_write_of_a_group_runs_once_when_one_ends_the_transaction() {
+    let fixture = Fixture::new();
+    // SQLite itself rolls back after some errors, as this trigger does.
+    let trigger = "CREATE TRIGGER ends BEFORE INSERT ON tasks WHEN NEW.kind = 'ends'
+        BEGIN SELECT RAISE(ROLLBACK, 'the transaction has ended'); END";
+    rusqlite::Connection::open(fixture.store.path()).unwrap().execute_batch(trigger).unwrap();
+    let tasks = fixture.store.tasks();
+    let release = fixture.hold_writer();
+    let [first, ending, last] =
+        ["a", "ends", "a"].map(|kind| tasks.queue_many(vec![NewTask::new(kind, "{}")]).unwrap());
+    drop(release);
+    assert!(first.wait().is_ok() && ending.wait().is_err() && last.wait().is_ok());
+    let counts: u64 = tasks.counts().unwrap().iter().map(|(_, count)| count).sum();
+    assert_eq!(counts, 2);
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gristmill_dedup::{Coverage, Filter, ScanMode, ScanOptions};
-use gristmill_store::catalog::{HashedFile, ReadResult};
+use gristmill_store::catalog::{Batch, FileHash, ReadResult};
 use gristmill_store::roots::Root;
 
 use crate::fixture::{Fixture, MIB, Mounted, bytes, mode, sets, write};
@@ -431,12 +431,12 @@ fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
     fixture.scan_with(&mode(ScanMode::Walk));
     let unreadable = |id: std::path::PathBuf| {
         let (stat, result) = (fixture.files()[&id].stat, ReadResult::Failed("no".into()));
-        HashedFile { id: fixture.files()[&id].id, stat, result }
+        FileHash::shared(fixture.files()[&id].id, stat, result)
     };
     let handle = Arc::new(gristmill_dedup::ScanHandle::default());
     handle.cancel();
     fixture.try_scan(&all(&fixture), &ScanOptions::default(), &handle).expect("a scan");
-    fixture.store.catalog().record_shared(vec![unreadable("a".into())]).expect("recorded");
+    fixture.store.catalog().write(Batch { hashes: vec![unreadable("a".into())], ..Batch::default() }).expect("recorded");
     assert!(fixture.scan().resumed);
     let coverage = fixture.coverage();
     assert_eq!((coverage.complete, coverage.unreadable_files), (false, 1), "{coverage:?}");

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gristmill_pool::clock::ManualClock;
-use gristmill_store::catalog::{
-    Algorithm, FolderRef, HashedFile, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
+use gristmill_store::catalog::{Batch, 
+    Algorithm, FolderRef, FileHash, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
 };
 use gristmill_store::scans::{FinishedScan, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime};
@@ -141,9 +141,9 @@ impl CatalogFixture {
                 FileContent::Unknown(_) => ReadResult::Failed("no".into()),
                 FileContent::Empty | FileContent::Unique(_) => return,
             };
-            hashed.push(HashedFile { id, stat, result });
+            hashed.push(FileHash::shared(id, stat, result));
         });
-        self.store.catalog().record_shared(hashed).expect("recorded");
+        self.store.catalog().write(Batch { hashes: hashed, ..Batch::default() }).expect("recorded");
         let bytes = files.iter().map(|file| file.content.size()).sum();
         let totals = ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
         let finished = FinishedScan { id: began.id, root, totals, walk: None };

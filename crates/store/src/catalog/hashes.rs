@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::record::SET_MISSING;
-use super::{Batch, Catalog, ChangedFile, LinkKind, NewFileIds, Stat};
+use super::{Catalog, ChangedFile, LinkKind, NewFileIds, Stat};
 use crate::error::{Error, Result};
 use crate::paths;
 use crate::rows::{column, string_enum};
@@ -104,15 +104,11 @@ pub struct FileHash {
     pub racy: bool,
 }
 
-/// Result of reading a file that has a row.
-#[derive(Clone, Debug)]
-pub struct HashedFile {
-    /// Id of the file's row.
-    pub id: i64,
-    /// Metadata when it was read.
-    pub stat: Stat,
-    /// Result of the read.
-    pub result: ReadResult,
+impl FileHash {
+    /// Makes the result of reading a file that has a row, is part of a group, and may have changed.
+    pub fn shared(id: i64, stat: Stat, result: ReadResult) -> Self {
+        FileHash { file: FileRef::Row(id), stat, result, shared: true, differs: true, racy: false }
+    }
 }
 
 /// Result of reading a file.
@@ -174,20 +170,6 @@ impl Catalog<'_> {
             })?;
             Ok((files, last))
         })
-    }
-
-    /// Writes results of reading files that have duplicates. Returns the number of files that are now missing.
-    pub fn record_shared(self, hashed: Vec<HashedFile>) -> Result<usize> {
-        let file_hash = |HashedFile { id, stat, result }| FileHash {
-            file: FileRef::Row(id),
-            stat,
-            result,
-            shared: true,
-            differs: true,
-            racy: false,
-        };
-        let hashes = hashed.into_iter().map(file_hash).collect();
-        Ok(self.write(Batch { hashes, ..Batch::default() })?.missing)
     }
 
     /// Visits every hash of a present file: its row, the first eight bytes, and whether it is shared.

@@ -15,9 +15,10 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::paths::{display_path, with_suffix};
+use crate::paths::display_path;
 use crate::private;
 use crate::sqlite::busy::retry_while_busy;
+use crate::sqlite::db::nonempty_log;
 pub use crate::sqlite::publish::ExistingFile;
 use crate::sqlite::publish::{Draft, PublishError};
 
@@ -77,14 +78,12 @@ fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<
         return Err(already_exists(target));
     }
     // The first program that opens the copy would apply a WAL beside it.
-    for log in ["-wal", "-journal"].map(|ending| with_suffix(target, ending)) {
-        if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
-            return Err(Error::Conflict(format!(
-                "{} exists: a process has {} open as a database, or crashed with it. Choose another file",
-                display_path(&log),
-                display_path(target)
-            )));
-        }
+    if let Some(log) = nonempty_log(target, &["-wal", "-journal"]) {
+        return Err(Error::Conflict(format!(
+            "{} exists: a process has {} open as a database, or crashed with it. Choose another file",
+            display_path(&log),
+            display_path(target)
+        )));
     }
     Ok(())
 }

@@ -50,6 +50,12 @@ pub(crate) struct DbFile {
     pub(crate) access: Access,
 }
 
+/// Returns the first file that is not empty among the WAL or journal files with these endings.
+pub(crate) fn nonempty_log(database: &Path, endings: &[&str]) -> Option<PathBuf> {
+    let mut logs = endings.iter().map(|ending| with_suffix(database, ending));
+    logs.find(|log| std::fs::metadata(log).is_ok_and(|found| found.len() > 0))
+}
+
 /// How connections may use the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -104,7 +110,7 @@ impl DbFile {
     /// Rolls back the journal of a process that was killed while it created the file, before WAL mode was set. A
     /// read-only connection cannot do that, and would report the file as read-only.
     pub(crate) fn roll_back_journal(&self) -> Result<()> {
-        if !std::fs::metadata(with_suffix(&self.path, "-journal")).is_ok_and(|found| found.len() > 0) {
+        if nonempty_log(&self.path, &["-journal"]).is_none() {
             return Ok(());
         }
         let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;

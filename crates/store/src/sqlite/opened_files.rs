@@ -80,24 +80,13 @@ impl OpenedFiles {
 
     /// Fails if another file, or none, has the name of the database file. One system call.
     pub fn check(&self) -> Result<()> {
-        match self.state() {
-            FileState::Deleted => Err(Error::Deleted(self.path.clone())),
-            FileState::Replaced => Err(Error::Replaced(self.path.clone())),
-            FileState::Unchanged => Ok(()),
-        }
+        self.state().check(&self.path)
     }
 
     /// Fails if the database file, its WAL or its WAL index was deleted or replaced.
     pub fn check_all(&self) -> Result<()> {
         self.check()?;
-        for sidecar in [&self.wal, &self.shm] {
-            match sidecar.state() {
-                FileState::Deleted => return Err(Error::Deleted(sidecar.path.clone())),
-                FileState::Replaced => return Err(Error::Replaced(sidecar.path.clone())),
-                FileState::Unchanged => {}
-            }
-        }
-        Ok(())
+        [&self.wal, &self.shm].iter().try_for_each(|sidecar| sidecar.state().check(&sidecar.path))
     }
 
     /// Keeps the WAL from being mixed with that of another database or process. Call it before the connection closes.
@@ -161,6 +150,16 @@ pub enum FileState {
     Deleted,
     /// The path leads to another file.
     Replaced,
+}
+
+impl FileState {
+    fn check(self, path: &Path) -> Result<()> {
+        match self {
+            FileState::Unchanged => Ok(()),
+            FileState::Deleted => Err(Error::Deleted(path.to_path_buf())),
+            FileState::Replaced => Err(Error::Replaced(path.to_path_buf())),
+        }
+    }
 }
 
 /// Compares a path with the identity it had. Other errors are left to the next read or write.

@@ -9,8 +9,8 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::error::{Error, Result};
-use crate::paths::{display_path, with_suffix};
-use crate::sqlite::db::{Access, DbFile};
+use crate::paths::display_path;
+use crate::sqlite::db::{Access, DbFile, nonempty_log};
 use crate::sqlite::migrations;
 
 /// Returns whether an error can mean that the file exists and cannot be written.
@@ -30,8 +30,7 @@ pub(crate) fn open(file: &DbFile) -> Result<(DbFile, Connection)> {
         Err(error @ (Error::ReadOnly(_) | Error::CannotOpen(..))) => error,
         result => return result,
     };
-    let logs = ["-wal", "-journal"].map(|ending| with_suffix(&file.path, ending));
-    match logs.iter().find(|log| std::fs::metadata(log).is_ok_and(|found| found.len() > 0)) {
+    match nonempty_log(&file.path, &["-wal", "-journal"]) {
         None => attempt(Access::Immutable).map_err(|_| error),
         Some(log) => Err(Error::CannotOpen(
             file.path.clone(),

@@ -42,6 +42,7 @@ macro_rules! conformance {
                 task_row_has_every_field_of_the_new_task,
                 invalid_task_is_refused_with_the_expected_values,
                 task_at_every_limit_is_accepted,
+                text_that_is_not_acceptable_json_is_refused_with_the_reason,
                 enqueue_many_inserts_all_tasks_or_none,
                 enqueue_returns_the_unfinished_task_with_the_same_unique_key,
                 unique_key_is_free_after_its_task_finished,

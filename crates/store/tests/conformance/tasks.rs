@@ -7,6 +7,7 @@ use gristmill_store::tasks::{
 };
 
 use super::*;
+use gristmill_store::tasks::check_json;
 
 pub(crate) fn task_ids_increase_in_enqueue_order(fixture: &Fixture) {
     let mut ids: Vec<i64> = (0..20).map(|_| fixture.enqueue_plain()).collect();
@@ -517,4 +518,17 @@ pub(crate) fn finished_task_is_never_overwritten(fixture: &Fixture) {
         }
         fixture.clock.set_unix_micros(finished_at.micros());
     }
+}
+
+pub(crate) fn text_that_is_not_acceptable_json_is_refused_with_the_reason(_: &Fixture) {
+    let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+    for (text, part) in [
+        ("{".to_owned(), "is not JSON: EOF"),
+        (nested(501), "at most 500 levels"),
+        ("1".repeat((16 << 20) + 1), "at most 16777216"),
+    ] {
+        let error = check_json("the payload", &text).unwrap_err().to_string();
+        assert!(error.starts_with("the payload") && error.contains(part), "{error}");
+    }
+    check_json("the payload", &nested(500)).unwrap();
 }
