@@ -24,7 +24,7 @@ mod runner;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Once;
@@ -157,10 +157,9 @@ fn run(settings: &ExecSettings, task: &TaskContext<'_>) -> TaskResult<()> {
         groups.kill_orphans(Some(&name));
     }
     let start = Instant::now();
-    let run = CommandRun::new(process(&command, settings, task), OutputLimit::ends(settings.max_output))
-        .stdin(command.stdin.as_deref().map(str::as_bytes))
-        .timeout(limit);
-    let output = run
+    let stdin = command.stdin.as_deref().map(str::as_bytes);
+    let output_limit = OutputLimit::ends(settings.max_output);
+    let output = CommandRun::new(process(&command, settings, task), stdin, limit, output_limit)
         .run_blocking(&groups, &name, task.cancelled(), |_| task.grace())
         .map_err(|error| command_error(&command, error))?;
     let status = match output.end {
@@ -217,13 +216,10 @@ pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
 }
 
 fn command_error(command: &Command, error: CommandError) -> TaskError {
-    match error {
-        CommandError::Start(error) => start_error(command, &error),
-        CommandError::Stdin(error) | CommandError::Wait(error) => TaskError::transient(error),
-    }
-}
-
-fn start_error(command: &Command, error: &io::Error) -> TaskError {
+    let error = match error {
+        CommandError::Start(error) => error,
+        CommandError::Stdin(error) | CommandError::Wait(error) => return TaskError::transient(error),
+    };
     let program = command.argv.first().map_or("", String::as_str);
     let missing_cwd = command.cwd.as_deref().filter(|cwd| !cwd.is_dir());
     let text = match missing_cwd {
@@ -236,31 +232,5 @@ fn start_error(command: &Command, error: &io::Error) -> TaskError {
         }
         // For example too many processes, too little memory, or a program file that is being written.
         _ => TaskError::transient(text),
-    }
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
-    use super::*;
-
-    #[test]
-    fn exit_codes_are_classified_and_payload_lists_take_precedence() {
-        let check = |command: &Command, statuses: &[i32], expected: ExitClass| {
-            for raw in statuses {
-                assert_eq!(classify(command, ExitStatus::from_raw(*raw)), expected, "{raw}");
-            }
-        };
-        let exit = |code: i32| code << 8;
-        let plain = Command::default();
-        check(&plain, &[0], ExitClass::Success);
-        check(&plain, &[1, 2, 3, 63, 75, 79, 124, 125, 128, 255].map(exit), ExitClass::Transient);
-        check(&plain, &[9], ExitClass::Transient);
-        check(&plain, &[64, 65, 68, 70, 74, 76, 78].map(exit), ExitClass::Permanent);
-        check(&plain, &[69, 126, 127].map(exit), ExitClass::Unavailable);
-        let listed = Command { permanent: vec![3, 75, 126], transient: vec![0, 64, 127], ..Command::default() };
-        check(&listed, &[3, 75, 126].map(exit), ExitClass::Permanent);
-        check(&listed, &[0, 64, 127].map(exit), ExitClass::Transient);
     }
 }

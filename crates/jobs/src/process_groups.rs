@@ -51,31 +51,25 @@ impl ProcessGroups {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let owner: String = OWNER.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let run = format!("{owner}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let recorded = CommandRecord {
-            owner: OWNER.clone(),
-            session: system::session(),
-            work: work.to_owned(),
-            run: run.clone(),
-            leader: None,
-        };
-        let file = self.write(&recorded).inspect_err(|error| warn(&self.folder, error)).ok();
-        ProcessRecord { run, file }
+        let text = format!("{}\n{}\n{work}\n{run}\n", *OWNER, system::session());
+        let path = self.folder.join(format!("{}-{run}", boot_of(&OWNER)));
+        let file = self.create(&path, &text).inspect_err(|error| warn(&self.folder, error)).ok();
+        ProcessRecord { run, file: file.map(|file| (path, file)) }
     }
 
-    fn write(&self, recorded: &CommandRecord) -> io::Result<(PathBuf, File)> {
-        let path = self.folder.join(format!("{}-{}", boot_of(&recorded.owner), recorded.run));
+    fn create(&self, path: &Path, text: &str) -> io::Result<File> {
         // Another process may remove the empty folder between the two calls.
         let mut attempts = 0;
         let mut file = loop {
             attempts += 1;
             system::create_folder(&self.folder)?;
-            match gristmill_store::private::create_new(&path) {
+            match gristmill_store::private::create_new(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < 10 => {}
                 file => break file?,
             }
         };
-        file.write_all(recorded.to_text().as_bytes()).inspect_err(|_| drop(fs::remove_file(&path)))?;
-        Ok((path, file))
+        file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))?;
+        Ok(file)
     }
 
     /// Kills the groups of dead workers, and every other group that works on `work`, because its run has lost the
@@ -147,8 +141,7 @@ impl ProcessRecord {
     /// Adds the started process, which is the leader of its group.
     pub fn started(&mut self, leader: u32) {
         if let Some((path, file)) = &mut self.file {
-            let text = leader_text(&process::tag_of(leader), leader);
-            if let Err(error) = file.write_all(text.as_bytes()) {
+            if let Err(error) = file.write_all(format!("{}\n{leader}\n", process::tag_of(leader)).as_bytes()) {
                 warn(path, &error);
             }
         }
@@ -165,17 +158,13 @@ impl Drop for ProcessRecord {
     }
 }
 
-fn leader_text(tag: &str, group: u32) -> String {
-    format!("{tag}\n{group}\n")
-}
-
 /// The boot and the pid namespace in a tag, as part of a file name.
 fn boot_of(tag: &str) -> String {
     let boot = tag.split_once(" (boot ").and_then(|(_, rest)| rest.split_once(", start "));
     boot.map_or_else(|| "unknown".to_owned(), |(boot, _)| boot.replace('/', "-"))
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// A record as it is read, with a line for each field.
 struct CommandRecord {
     owner: String,
     session: i32,
@@ -186,12 +175,6 @@ struct CommandRecord {
 }
 
 impl CommandRecord {
-    fn to_text(&self) -> String {
-        let CommandRecord { owner, session, work, run, leader } = self;
-        let leader = leader.as_ref().map_or_else(String::new, |(tag, group)| leader_text(tag, *group));
-        format!("{owner}\n{session}\n{work}\n{run}\n{leader}")
-    }
-
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let mut next = || lines.next().map(str::to_owned);
@@ -216,8 +199,8 @@ impl CommandRecord {
             Some(true) => true,
             Some(false) => {
                 let members = system::members(group);
-                let taken = members.iter().any(|member| member.process == group);
-                !taken && members.iter().any(|member| member.session == self.session)
+                let taken = members.iter().any(|(process, _)| *process == group);
+                !taken && members.iter().any(|(_, session)| *session == self.session)
             }
         }
     }
@@ -262,164 +245,3 @@ pub(crate) fn signal_group(group: u32, kill: bool) {
 /// Does nothing: this system has no process groups.
 #[cfg(not(unix))]
 pub(crate) fn signal_group(_: u32, _: bool) {}
-
-struct Member {
-    process: u32,
-    session: i32,
-}
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use std::io::Read;
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command, Stdio};
-
-    use super::*;
-
-    fn start(script: &str) -> Child {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
-    }
-
-    /// Returns when every process of the command has ended.
-    fn wait_for_end(child: &mut Child) {
-        child.wait().unwrap();
-        child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
-    }
-
-    fn dead_owner() -> String {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let tag = process::tag_of(child.id());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        tag
-    }
-
-    fn recorded(owner: &str, child: &Child, work: &str) -> CommandRecord {
-        CommandRecord {
-            owner: owner.to_owned(),
-            session: system::session(),
-            work: work.to_owned(),
-            run: format!("{work}-of-{}", child.id()),
-            leader: Some((process::tag_of(child.id()), child.id())),
-        }
-    }
-
-    #[test]
-    fn command_is_killed_when_its_worker_died_before_recording_the_leader() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 600 & wait"]).process_group(0).stdout(Stdio::piped());
-        // Other processes may run the same test.
-        let run = format!("run-of-{}", std::process::id());
-        let mut left = command.env(ProcessRecord::RUN_ID_VARIABLE, &run).spawn().unwrap();
-        let mut other = command.env(ProcessRecord::RUN_ID_VARIABLE, "another-run").spawn().unwrap();
-        let found = recorded(&dead_owner(), &left, "task 1");
-        groups.write(&CommandRecord { run, leader: None, ..found }).unwrap();
-        assert_eq!(groups.kill_orphans(None), 1);
-        wait_for_end(&mut left);
-        assert!(other.try_wait().unwrap().is_none());
-        groups.write(&recorded(&dead_owner(), &other, "task 2")).unwrap();
-        assert_eq!(groups.kill_orphans(None), 1);
-        wait_for_end(&mut other);
-    }
-
-    #[test]
-    fn kill_orphans_kills_groups_of_dead_workers_only() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        let (mut left, mut living) = (start("sleep 600 & wait"), start("sleep 600 & wait"));
-        groups.write(&recorded(&dead_owner(), &left, "task 1")).unwrap();
-        let mut kept = groups.record("task 2");
-        kept.started(living.id());
-        assert_eq!(groups.kill_orphans(None), 1);
-        wait_for_end(&mut left);
-        assert!(living.try_wait().unwrap().is_none());
-        assert_eq!(groups.kill_orphans(Some("task 1")), 0, "it is killed once");
-        // A run that has lost its task to the caller is killed, too.
-        assert_eq!(groups.kill_orphans(Some("task 2")), 1);
-        wait_for_end(&mut living);
-        drop(kept);
-        assert!(!groups.folder.exists());
-    }
-
-    #[test]
-    fn incomplete_records_are_deleted_when_they_are_old() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        let kept = groups.record("task 1");
-        let (path, _) = kept.file.as_ref().unwrap();
-        let names = ["old", "new"].map(|name| path.with_file_name(format!("{}-{name}", boot_of(&OWNER))));
-        let files = names.each_ref().map(|name| File::create(name).unwrap());
-        files[0].set_modified(std::time::SystemTime::now() - 2 * MAX_INCOMPLETE_AGE).unwrap();
-        assert_eq!(groups.kill_orphans(None), 0);
-        assert_eq!(names.map(|name| name.exists()), [false, true]);
-        assert!(path.exists());
-    }
-
-    #[test]
-    fn children_are_killed_when_their_leader_has_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        let mut left = start("sleep 600 & exit 0");
-        let found = recorded(&dead_owner(), &left, "task 1");
-        left.wait().unwrap();
-        groups.write(&found).unwrap();
-        assert_eq!(groups.kill_orphans(None), 1);
-        wait_for_end(&mut left);
-    }
-
-    #[test]
-    fn commands_that_ignore_sigterm_share_one_grace_period() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        let mut left: Vec<Child> = (0..5).map(|_| start("trap '' TERM; echo ready; sleep 600")).collect();
-        for (number, child) in left.iter_mut().enumerate() {
-            let mut line = [0; 6];
-            child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
-            groups.write(&recorded(&dead_owner(), child, &format!("task {number}"))).unwrap();
-        }
-        assert_eq!(groups.kill_orphans(None), 5);
-        left.iter_mut().for_each(wait_for_end);
-    }
-
-    #[test]
-    fn group_number_reused_by_another_process_is_not_killed() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        let mut other = start("exec sleep 600");
-        let found = recorded(&dead_owner(), &other, "task 1");
-        let leader = found.leader.as_ref().map(|(tag, group)| (tag.replace(", start ", ", start 1"), *group));
-        groups.write(&CommandRecord { leader, ..found }).unwrap();
-        assert_eq!(groups.kill_orphans(None), 0);
-        assert!(other.try_wait().unwrap().is_none());
-        other.kill().unwrap();
-        other.wait().unwrap();
-    }
-
-    #[test]
-    fn records_of_an_earlier_boot_are_deleted() {
-        let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
-        fs::create_dir(&groups.folder).unwrap();
-        fs::write(groups.folder.join("00000000-4026531836-77"), "").unwrap();
-        assert_eq!(groups.kill_orphans(None), 0);
-        assert!(!groups.folder.exists());
-    }
-
-    #[test]
-    fn record_is_parsed_as_written() {
-        for leader in [None, Some((process::tag(), 7))] {
-            let found = CommandRecord {
-                owner: process::tag(),
-                session: 3,
-                work: "task 1".to_owned(),
-                run: "17-1".to_owned(),
-                leader,
-            };
-            assert_eq!(CommandRecord::parse(&found.to_text()), Some(found));
-        }
-        assert_eq!(CommandRecord::parse("process 1 on x"), None);
-    }
-}

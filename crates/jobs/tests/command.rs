@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use gristmill_jobs::ProcessGroups;
-use gristmill_jobs::exec::{CommandEnd, CommandError, CommandOutput, CommandRun, OutputLimit};
+use gristmill_jobs::exec::{CommandEnd, CommandError, CommandOutput, CommandRun, ExitClass, OutputLimit};
 use tokio::process::Command;
 
 const LONG: Duration = Duration::from_secs(600);
@@ -22,7 +22,7 @@ fn shell(script: &str) -> Command {
 }
 
 fn run_of(script: &str) -> CommandRun<'static> {
-    CommandRun::new(shell(script), OutputLimit::last(100))
+    CommandRun::new(shell(script), None, None, OutputLimit::last(100))
 }
 
 fn groups(folder: &Path) -> ProcessGroups {
@@ -45,7 +45,8 @@ enum Event {
 fn end_of(script: &str, event: Event, limit: Duration, grace: Duration) -> CommandOutput {
     let folder = tempfile::tempdir().unwrap();
     let cancelled = async move { if event == Event::Cancel { ready(()).await } else { pending().await } };
-    let run = run_of(script).stdin(Some(b"input")).timeout((event == Event::Timeout).then_some(limit));
+    let limit = (event == Event::Timeout).then_some(limit);
+    let run = CommandRun::new(shell(script), Some(b"input"), limit, OutputLimit::last(100));
     let output = run.run_blocking(&groups(folder.path()), "a test", cancelled, |_| grace).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the record is deleted");
     output
@@ -117,8 +118,45 @@ fn dropped_run_kills_the_command_and_its_children() {
 #[test]
 fn failed_start_is_an_error_and_leaves_no_record() {
     let folder = tempfile::tempdir().unwrap();
-    let run = CommandRun::new(Command::new("/no/such/program"), OutputLimit::last(10));
+    let run = CommandRun::new(Command::new("/no/such/program"), None, None, OutputLimit::last(10));
     let error = run.run_blocking(&groups(folder.path()), "a test", pending(), |_| LONG).unwrap_err();
     assert!(matches!(&error, CommandError::Start(error) if error.kind() == io::ErrorKind::NotFound), "{error:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn long_output_is_cut_in_the_middle_or_at_the_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |limit: OutputLimit, text: &str, expected: &str| {
+        let mut command = Command::new("printf");
+        command.arg(text);
+        let run = CommandRun::new(command, None, None, limit);
+        let output = run.run_blocking(&groups(folder.path()), "a test", pending(), |_| LONG).unwrap();
+        assert_eq!(output.stdout, expected, "{limit:?} of {text:?}");
+    };
+    let ends = OutputLimit::ends(8);
+    check(ends, "", "");
+    check(ends, "abc", "abc");
+    check(ends, "abcdefgh", "abcdefgh");
+    check(ends, "abcdefghi", "abcd\n[... 1 bytes left out ...]\nfghi");
+    check(ends, "abcdefghijkl", "abcd\n[... 4 bytes left out ...]\nijkl");
+    check(OutputLimit::ends(6), "abé", "ab\u{e9}");
+    let last = OutputLimit::last(4);
+    check(last, "abcd", "abcd");
+    check(last, "abcdef", "…cdef");
+    check(last, "abécde", "…cde");
+    check(OutputLimit::last(0), "ab", "…");
+}
+
+#[test]
+fn exit_codes_are_classified() {
+    let check = |statuses: &[i32], expected: ExitClass| {
+        statuses.iter().for_each(|raw| assert_eq!(ExitClass::of(ExitStatus::from_raw(*raw)), expected, "{raw}"));
+    };
+    let exit = |code: i32| code << 8;
+    check(&[0], ExitClass::Success);
+    check(&[1, 2, 3, 63, 75, 79, 124, 125, 128, 255].map(exit), ExitClass::Transient);
+    check(&[9], ExitClass::Transient);
+    check(&[64, 65, 68, 70, 74, 76, 78].map(exit), ExitClass::Permanent);
+    check(&[69, 126, 127].map(exit), ExitClass::Unavailable);
 }

@@ -161,10 +161,14 @@ fn exit_code_decides_between_retry_and_dead_letter() {
     check_failure(&shell("exit 64"), TaskStatus::Failed, "exit status 64");
     check_failure(&shell("exit 127"), TaskStatus::Failed, "exit status 127");
     check_failure(&shell("kill -9 $$"), TaskStatus::Scheduled, "signal: 9");
-    let permanent = Command { permanent: vec![1], ..shell("exit 1") };
-    check_failure(&permanent, TaskStatus::Failed, "exit status 1");
-    let transient = Command { transient: vec![64], ..shell("exit 64") };
-    check_failure(&transient, TaskStatus::Scheduled, "exit status 64");
+    for code in [1, 75, 126] {
+        let listed = Command { permanent: vec![code], transient: vec![code], ..shell(&format!("exit {code}")) };
+        check_failure(&listed, TaskStatus::Failed, &format!("exit status {code}"));
+    }
+    for code in [0, 64, 127] {
+        let listed = Command { transient: vec![code], ..shell(&format!("exit {code}")) };
+        check_failure(&listed, TaskStatus::Scheduled, &format!("exit status {code}"));
+    }
 }
 
 #[test]

@@ -73,27 +73,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounded_output_keeps_the_beginning_and_the_end() {
-        let check = |limit: OutputLimit, parts: &[&str], expected: &str| {
-            let mut output = BoundedOutput::new(limit);
-            parts.iter().for_each(|part| output.add(part.as_bytes()));
-            assert_eq!(output.text(), expected, "{limit:?} of {parts:?}");
-        };
-        let ends = OutputLimit::ends(8);
-        check(ends, &[], "");
-        check(ends, &["abc"], "abc");
-        check(ends, &["abcdefgh"], "abcdefgh");
-        check(ends, &["abcdefghi"], "abcd\n[... 1 bytes left out ...]\nfghi");
-        check(ends, &["ab", "cdef", "ghijk", "l"], "abcd\n[... 4 bytes left out ...]\nijkl");
-        check(OutputLimit::ends(6), &["abé"], "ab\u{e9}");
-        let last = OutputLimit::last(4);
-        check(last, &["abcd"], "abcd");
-        check(last, &["ab", "cdef"], "…cdef");
-        check(last, &["abé", "cde"], "…cde");
-        check(OutputLimit::last(0), &["ab"], "…");
-    }
-
-    #[test]
     fn last_lines_mark_where_the_output_is_cut() {
         let lines = |from: u32, to: u32| (from..=to).map(|line| format!("{line:02}\n")).collect::<String>();
         assert_eq!(last_lines("one\ntwo"), "one\ntwo");

@@ -35,23 +35,15 @@ pub struct CommandRun<'a> {
 }
 
 impl<'a> CommandRun<'a> {
-    /// Runs `command`, which has its arguments, environment and working directory. Its standard input is empty.
-    pub fn new(command: Command, output_limit: OutputLimit) -> Self {
-        CommandRun { command, stdin: None, timeout: None, output_limit }
-    }
-
-    /// Sets the contents of the standard input. The command need not read it.
-    #[must_use]
-    pub fn stdin(mut self, contents: Option<&'a [u8]>) -> Self {
-        self.stdin = contents;
-        self
-    }
-
-    /// Terminates the command after this time.
-    #[must_use]
-    pub fn timeout(mut self, limit: Option<Duration>) -> Self {
-        self.timeout = limit;
-        self
+    /// Runs `command`, which has its arguments, environment and working directory, with the contents `stdin`, which it
+    /// need not read. It is terminated after `timeout`.
+    pub fn new(
+        command: Command,
+        stdin: Option<&'a [u8]>,
+        timeout: Option<Duration>,
+        output_limit: OutputLimit,
+    ) -> Self {
+        CommandRun { command, stdin, timeout, output_limit }
     }
 
     /// Runs the command to its end on a tokio runtime. Terminates it at the timeout or when `cancelled` completes, with

@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{BTreeMap, Duration, Instant, Member, Path, fs, io};
+use super::{BTreeMap, Duration, Instant, Path, fs, io};
 
 /// Interval between two readings of `/proc` where no event can be awaited.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
@@ -53,9 +53,9 @@ pub(super) fn own_group() -> u32 {
     Stat::read("self").map_or(0, |stat| stat.group)
 }
 
-/// Processes of a group that have not ended.
-pub(super) fn members(group: u32) -> Vec<Member> {
-    processes().filter_map(|process| member_of(group, process)).collect()
+/// Processes of a group that have not ended, with their sessions.
+pub(super) fn members(group: u32) -> Vec<(u32, i32)> {
+    processes().filter_map(|process| Some((process, session_of_member(group, process)?))).collect()
 }
 
 /// One process that has not ended, for each group that has one.
@@ -89,7 +89,7 @@ pub(super) fn leader_of_run(run: &str, session: i32) -> Option<u32> {
     for _ in 0..MAX_ENVIRONMENT_READS {
         let mut has_unreadable = false;
         for process in processes() {
-            if member_of(process, process).is_none_or(|leader| leader.session != session) {
+            if session_of_member(process, process) != Some(session) {
                 continue;
             }
             let Ok(environment) = fs::read(format!("/proc/{process}/environ")) else { continue };
@@ -111,9 +111,10 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
 }
 
-fn member_of(group: u32, process: u32) -> Option<Member> {
+/// The session of a process, if it is in the group and has not ended.
+fn session_of_member(group: u32, process: u32) -> Option<i32> {
     let stat = Stat::read(&process.to_string())?;
-    (stat.group == group && !stat.has_ended).then_some(Member { process, session: stat.session })
+    (stat.group == group && !stat.has_ended).then_some(stat.session)
 }
 
 #[test]

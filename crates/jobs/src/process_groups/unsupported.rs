@@ -1,6 +1,6 @@
 //! Systems other than Linux, where process groups of other workers cannot be recognised.
 
-use super::{BTreeMap, Instant, Member, Path, fs, io};
+use super::{BTreeMap, Instant, Path, fs, io};
 
 pub(super) fn create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
@@ -14,7 +14,7 @@ pub(super) fn own_group() -> u32 {
     0
 }
 
-pub(super) fn members(_: u32) -> Vec<Member> {
+pub(super) fn members(_: u32) -> Vec<(u32, i32)> {
     Vec::new()
 }
 

@@ -90,7 +90,7 @@ impl Exec {
         }
         command.envs(variables);
         let grace = |end| if end == CommandEnd::TimedOut { TERMINATE_TIMEOUT } else { TERMINATE_TIMEOUT / 4 };
-        let run = CommandRun::new(command, OutputLimit::last(MAX_TAIL_BYTES)).stdin(Some(input)).timeout(self.timeout);
+        let run = CommandRun::new(command, Some(input), self.timeout, OutputLimit::last(MAX_TAIL_BYTES));
         let run = run.run(&self.groups, "a message", self.abort.cancelled(), grace);
         let output = run.await.map_err(|error| command_error(program, error))?;
         let status = match output.end {
