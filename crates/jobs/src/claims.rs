@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use crate::claim_ahead::ClaimAhead;
@@ -169,7 +170,7 @@ impl Claims {
 
     /// Tasks that have run for at least `time` and whose start is not recorded.
     pub(crate) fn unrecorded(&self, time: Duration) -> impl Iterator<Item = &Arc<InFlight>> {
-        let unrecorded = self.running().filter(|claim| !claim.is_recorded());
+        let unrecorded = self.running().filter(|claim| !claim.recorded.load(SeqCst));
         unrecorded.filter(move |claim| claim.started().is_some_and(|start| start.elapsed() >= time))
     }
 
@@ -179,7 +180,7 @@ impl Claims {
 
     /// When the next start must be recorded, if starts are recorded after `time`.
     pub(crate) fn next_record(&self, time: Duration) -> Option<Instant> {
-        let unrecorded = self.running().filter(|claim| !claim.is_recorded());
+        let unrecorded = self.running().filter(|claim| !claim.recorded.load(SeqCst));
         unrecorded.filter_map(|claim| claim.started()).min().map(|start| start + time)
     }
 }

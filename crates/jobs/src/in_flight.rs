@@ -3,7 +3,8 @@
 //! Owns the state of one claim: whether its handler was started, whether that is recorded, when its lease was last
 //! renewed, and the token that cancels it. Claiming and settling are in `task_source`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,12 @@ pub(crate) struct InFlight {
     started: OnceLock<Instant>,
     /// Run time of the handler, once it has ended or will not be started.
     ended: OnceLock<Duration>,
-    recorded: AtomicBool,
-    checkpointed: AtomicBool,
+    /// Whether the start is recorded in the store.
+    pub(crate) recorded: AtomicBool,
+    /// Whether the task may have checkpoints.
+    pub(crate) checkpointed: AtomicBool,
     /// Whether the cancellation of the task was requested in the store.
-    cancel_requested: AtomicBool,
+    pub(crate) cancel_requested: AtomicBool,
 }
 
 impl InFlight {
@@ -50,14 +53,10 @@ impl InFlight {
 
     /// Cancels the run because the cancellation of its task was requested.
     pub(crate) fn request_cancel(&self) {
-        if !self.cancel_requested.swap(true, Ordering::SeqCst) {
+        if !self.cancel_requested.swap(true, SeqCst) {
             tracing::info!(task = self.task.id, "cancellation was requested; the handler is cancelled");
             self.cancel_token.cancel();
         }
-    }
-
-    pub(crate) fn is_cancel_requested(&self) -> bool {
-        self.cancel_requested.load(Ordering::SeqCst)
     }
 
     /// Time since the lease was last renewed, by the clock that shows more.
@@ -85,23 +84,5 @@ impl InFlight {
 
     pub(crate) fn started(&self) -> Option<Instant> {
         self.started.get().copied()
-    }
-
-    /// Whether the start is recorded in the store.
-    pub(crate) fn is_recorded(&self) -> bool {
-        self.recorded.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn set_recorded(&self) {
-        self.recorded.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether the task may have checkpoints.
-    pub(crate) fn is_checkpointed(&self) -> bool {
-        self.checkpointed.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn set_checkpointed(&self) {
-        self.checkpointed.store(true, Ordering::SeqCst);
     }
 }

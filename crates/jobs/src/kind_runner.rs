@@ -4,6 +4,7 @@
 //! timeout or was rejected by the breaker. When dispositions are stored is decided in `task_source`.
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,8 @@ impl KindRunner {
 
     fn pending(&self, claim: Arc<InFlight>, disposition: Disposition) -> PendingUpdate {
         let ClaimedTask { id, token, .. } = &claim.task;
-        let update = TaskUpdate { id: *id, token: token.clone(), disposition, checkpointed: claim.is_checkpointed() };
+        let update =
+            TaskUpdate { id: *id, token: token.clone(), disposition, checkpointed: claim.checkpointed.load(SeqCst) };
         PendingUpdate { runner: self.index, update, run_time: None, claim }
     }
 
@@ -139,7 +141,7 @@ impl KindRunner {
         }
         match store.tasks().start(*id, token) {
             Ok(true) => {
-                claim.set_recorded();
+                claim.recorded.store(true, SeqCst);
                 None
             }
             // The claim is lost: the store refuses this outcome, and the task is counted as lost then.

@@ -7,7 +7,8 @@
 //! synced, because they are useless after a reboot. A group is killed only if it is certain to be the recorded one,
 //! which can be verified only on Linux.
 
-use std::collections::BTreeMap;
+mod processes;
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,13 +17,6 @@ use std::sync::{LazyLock, Once};
 use std::time::{Duration, Instant};
 
 use gristmill_store::process;
-
-#[cfg(not(target_os = "linux"))]
-#[path = "process_groups/unsupported.rs"]
-mod system;
-#[cfg(target_os = "linux")]
-#[path = "process_groups/linux.rs"]
-mod system;
 
 /// How long a group has to end after SIGTERM, and then after SIGKILL.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,7 +45,7 @@ impl ProcessGroups {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let owner: String = OWNER.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let run = format!("{owner}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let text = format!("{}\n{}\n{work}\n{run}\n", *OWNER, system::session());
+        let text = format!("{}\n{}\n{work}\n{run}\n", *OWNER, processes::session());
         let path = self.folder.join(format!("{}-{run}", boot_of(&OWNER)));
         let file = self.create(&path, &text).inspect_err(|error| warn(&self.folder, error)).ok();
         ProcessRecord { run, file: file.map(|file| (path, file)) }
@@ -62,7 +56,7 @@ impl ProcessGroups {
         let mut attempts = 0;
         let mut file = loop {
             attempts += 1;
-            system::create_folder(&self.folder)?;
+            create_folder(&self.folder)?;
             match gristmill_store::private::create_new(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < 10 => {}
                 file => break file?,
@@ -103,6 +97,16 @@ impl ProcessGroups {
         orphans.iter().for_each(|(path, _)| drop(fs::remove_file(path)));
         drop(fs::remove_dir(&self.folder));
         ended
+    }
+}
+
+fn create_folder(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -187,7 +191,7 @@ impl CommandRecord {
     fn group(&self) -> Option<u32> {
         match &self.leader {
             Some((leader, group)) => self.is_running(leader, *group).then_some(*group),
-            None => system::leader_of_run(&self.run, self.session),
+            None => processes::leader_of_run(&self.run, self.session),
         }
     }
 
@@ -198,7 +202,7 @@ impl CommandRecord {
             None => false,
             Some(true) => true,
             Some(false) => {
-                let members = system::members(group);
+                let members = processes::members(group);
                 let taken = members.iter().any(|(process, _)| *process == group);
                 !taken && members.iter().any(|(_, session)| *session == self.session)
             }
@@ -207,7 +211,7 @@ impl CommandRecord {
 
     /// Number of the group, if it runs and is not this process's own.
     fn running_group(&self) -> Option<u32> {
-        let group = self.group().filter(|group| *group != system::own_group())?;
+        let group = self.group().filter(|group| *group != processes::own_group())?;
         tracing::warn!(group, work = self.work, owner = self.owner, "killing an orphaned command");
         Some(group)
     }
@@ -220,10 +224,10 @@ fn terminate_all(mut groups: Vec<u32>) -> usize {
         groups.iter().for_each(|group| signal_group(*group, kill));
         let deadline = Instant::now() + TERMINATE_TIMEOUT;
         while !groups.is_empty() {
-            let running = system::running_processes();
+            let running = processes::running_processes();
             groups.retain(|group| running.contains_key(group));
             let next = groups.first().and_then(|group| running.get(group));
-            if !next.is_some_and(|process| system::wait_for_end(*process, deadline)) {
+            if !next.is_some_and(|process| processes::wait_for_end(*process, deadline)) {
                 break;
             }
         }

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use gristmill_pool::{Context, TaskError, TaskResult};
@@ -111,7 +112,7 @@ impl TaskContext<'_> {
     /// How long a command has to end after SIGTERM: five seconds, or half a second if the task was cancelled, but at
     /// most half of the time until the deadline of a stop.
     pub(crate) fn grace(&self) -> Duration {
-        let usual = Duration::from_millis(if self.claim.is_cancel_requested() { 500 } else { 5_000 });
+        let usual = Duration::from_millis(if self.claim.cancel_requested.load(SeqCst) { 500 } else { 5_000 });
         let left =
             self.signals.deadlines().map(|deadlines| deadlines.release.saturating_duration_since(Instant::now()));
         left.map_or(usual, |left| usual.min(left / 2))
@@ -131,7 +132,7 @@ impl TaskContext<'_> {
             .list_for_claim(self.id(), &self.task().token)
             .map_err(|error| self.checkpoint_error(error))?;
         if !saved.is_empty() {
-            self.claim.set_checkpointed();
+            self.claim.checkpointed.store(true, SeqCst);
         }
         let Some(found) = saved.into_iter().find(|checkpoint| checkpoint.step == step) else {
             return Ok(None);
@@ -145,7 +146,7 @@ impl TaskContext<'_> {
     /// there.
     pub fn save_checkpoint<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
         let data = serde_json::to_string(data)?;
-        self.claim.set_checkpointed();
+        self.claim.checkpointed.store(true, SeqCst);
         let saved = self.store().checkpoints().save(self.id(), &self.task().token, step, &data);
         saved.map_err(|error| self.checkpoint_error(error))
     }

@@ -6,6 +6,7 @@
 
 mod claiming;
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -114,7 +115,7 @@ impl TaskSource {
         let is_unrecorded = |pending: &&PendingUpdate| {
             matches!(pending.update.disposition, Disposition::Released | Disposition::Postponed(_))
                 && pending.claim.started().is_some()
-                && !pending.claim.is_recorded()
+                && !pending.claim.recorded.load(SeqCst)
         };
         starts.extend(pending.iter().filter(is_unrecorded).map(|pending| pending.claim.clone()));
         starts
@@ -132,7 +133,7 @@ impl TaskSource {
         let batch =
             self.signals.store.tasks().apply(WorkerBatch { started, updates, claims: requests, replacements })?;
         for (claim, is_held) in starts.iter().zip(&batch.started) {
-            claim.set_recorded();
+            claim.recorded.store(true, SeqCst);
             if !is_held && !claim.has_ended() {
                 tracing::warn!(task = claim.task.id, "the claim is lost; the handler is cancelled");
                 claim.cancel_token.cancel();

@@ -1,11 +1,8 @@
-//! Processes and their groups, read from `/proc` on Linux.
+//! Processes and their groups, read from `/proc`. Systems without it have none.
 
-use std::os::unix::fs::DirBuilderExt;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-use super::{BTreeMap, Duration, Instant, Path, fs, io};
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
 
 /// Interval between two readings of `/proc` where no event can be awaited.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
@@ -38,13 +35,6 @@ impl Stat {
     }
 }
 
-pub(super) fn create_folder(path: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn session() -> i32 {
     Stat::read("self").map_or(0, |stat| stat.session)
 }
@@ -67,20 +57,28 @@ pub(super) fn running_processes() -> BTreeMap<u32, u32> {
 /// Waits until the process has ended. Returns false at the deadline.
 pub(super) fn wait_for_end(process: u32, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return false;
+    if !left.is_zero() && !poll_end(process, left) {
+        std::thread::park_timeout(RETRY_INTERVAL.min(left));
     }
-    let opened = i32::try_from(process).ok().and_then(Pid::from_raw).map(|id| pidfd_open(id, PidfdFlags::empty()));
-    match opened {
-        Some(Ok(pidfd)) => {
-            let limit = Timespec::try_from(left).ok();
-            // Interrupted by a signal, the caller waits again.
-            let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], limit.as_ref());
-        }
-        // The process has just been reaped, or the system has no pidfd.
-        _ => std::thread::park_timeout(RETRY_INTERVAL.min(left)),
-    }
+    !left.is_zero()
+}
+
+/// Waits up to `limit` for the end of the process or a signal. Returns false at once if the process has just been
+/// reaped, or the system has no pidfd.
+#[cfg(target_os = "linux")]
+fn poll_end(process: u32, limit: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let Some(Ok(pidfd)) = id.map(|id| pidfd_open(id, PidfdFlags::empty())) else { return false };
+    let limit = Timespec::try_from(limit).ok();
+    let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], limit.as_ref());
     true
+}
+
+#[cfg(not(target_os = "linux"))]
+fn poll_end(_: u32, _: Duration) -> bool {
+    false
 }
 
 /// The leader of a group that has the run's id in its environment.
@@ -117,6 +115,7 @@ fn session_of_member(group: u32, process: u32) -> Option<i32> {
     (stat.group == group && !stat.has_ended).then_some(stat.session)
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn group_and_session_are_0_when_their_leaders_are_outside_of_the_namespace() {
     let outside = Stat::parse("24 (a) S (b) S 1 0 0 0 -1 4194560 100");
@@ -127,6 +126,7 @@ fn group_and_session_are_0_when_their_leaders_are_outside_of_the_namespace() {
     assert!(Stat::read("self").is_some());
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn leader_of_run_finds_a_command_while_it_executes_its_program() {
     use std::os::unix::process::CommandExt;
