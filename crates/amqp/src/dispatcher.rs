@@ -43,7 +43,10 @@ use ack_timeout::AckTimeout;
 use batch::Batches;
 use errors::{error_text, is_timeout};
 use follow_up::{FollowUp, FollowUps};
-use gristmill_pool::{CancelToken, ErrorClass, Outcome, Results, TaskError, error::Cause};
+use gristmill_pool::{
+    CancelToken, ErrorClass, Outcome, Results, TaskError,
+    error::{Cause, SubmitErrorKind},
+};
 use offsets::{Offsets, offset_of};
 use pause::{Pause, SinkFailures};
 use redelivery::{RunOutcome, RunPlace};
@@ -243,35 +246,37 @@ impl Dispatcher {
         let config = Arc::clone(&self.config);
         match &config.handler {
             Handler::Async(handler) => {
-                while self.has_room() {
-                    let Some(message) = self.suspects.next(&mut self.keyed_queue) else { return };
-                    self.submit_task(handler, message, self.pause.gate().clone());
+                while let Some(message) = self.suspects.next(&mut self.keyed_queue) {
+                    if self.submit_task(handler, message, self.pause.gate().clone()).is_none() {
+                        return;
+                    }
                 }
             }
             Handler::Batch(handler) => self.dispatch_batches(handler),
         }
     }
 
-    /// Whether the pool has room for another task. Only handlers of single messages queue ahead of a free worker.
-    fn has_room(&self) -> bool {
-        let sizing = &self.config.sizing;
-        let tasks = match self.config.handler {
-            Handler::Async(_) => self.in_pool.len(),
-            Handler::Batch(_) => self.batches.in_pool(),
-        };
-        tasks < sizing.workers + if sizing.batch > 1 { 0 } else { sizing.queue }
-    }
-
-    /// Submits a message to an async handler and returns the number of its run; none if the pool is closed.
+    /// Submits a message to an async handler and returns the number of its run; none if it was not submitted.
     fn submit_task(&mut self, handler: &Arc<AsyncHandler>, mut message: InFlight, gate: SinkGate) -> Option<u64> {
         let job = self.run_context(gate).async_job(Arc::clone(handler), self.run_of(&mut message));
-        let Some(number) = self.pool.submit(job) else {
-            // The broker redelivers it.
-            self.release(&message);
-            return None;
-        };
-        self.submitted(number, message);
-        Some(number)
+        match self.pool.submit(job) {
+            Ok(number) => {
+                self.submitted(number, message);
+                Some(number)
+            }
+            Err(kind) => self.not_submitted(kind, vec![message]),
+        }
+    }
+
+    /// Keeps messages that the pool has no room for. Those that a closed pool rejects are redelivered.
+    fn not_submitted(&mut self, kind: SubmitErrorKind, messages: Vec<InFlight>) -> Option<u64> {
+        for message in messages.into_iter().rev() {
+            match kind {
+                SubmitErrorKind::Full => self.keyed_queue.push_front(message),
+                _ => self.release(&message),
+            }
+        }
+        None
     }
 
     fn submitted(&mut self, number: u64, message: InFlight) {

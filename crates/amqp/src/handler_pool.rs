@@ -10,7 +10,8 @@ use crate::{
     store::Claim,
 };
 use gristmill_pool::{
-    AsyncPool, CancelToken, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult, error::Cause,
+    AsyncPool, CancelToken, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult,
+    error::{Cause, SubmitErrorKind},
     task::TaskId,
 };
 use std::{
@@ -59,8 +60,7 @@ impl HandlerPool {
         let mut builder = Pool::builder()
             .name(config.name.clone())
             .workers(config.sizing.workers)
-            // All jobs may be queued before a worker takes the first.
-            .queue_capacity(config.sizing.queue + config.sizing.workers)
+            .queue_capacity(config.sizing.queue)
             // The dispatcher reads failures from the results; the pool keeps none.
             .keep_failures(0);
         if let Some(limit) = config.declared.timeout {
@@ -78,13 +78,12 @@ impl HandlerPool {
         })
     }
 
-    /// Submits a job and returns its number in the pool; none if the pool is closed. The dispatcher counts the jobs, so
-    /// there is always room.
-    pub(crate) fn submit(&self, job: HandlerTask) -> Option<u64> {
+    /// Submits a job and returns its number in the pool.
+    pub(crate) fn submit(&self, job: HandlerTask) -> Result<u64, SubmitErrorKind> {
         let submitted = match (self, job) {
-            (Self::Tasks(pool), HandlerTask::Task(task)) => pool.try_submit(task).ok(),
-            (Self::Threads(pool), HandlerTask::Thread(task)) => pool.try_submit(task).ok(),
-            _ => None,
+            (Self::Tasks(pool), HandlerTask::Task(task)) => pool.try_submit(task).map_err(|error| error.kind),
+            (Self::Threads(pool), HandlerTask::Thread(task)) => pool.try_submit(task).map_err(|error| error.kind),
+            _ => Err(SubmitErrorKind::Closed),
         };
         submitted.map(TaskId::get)
     }

@@ -79,13 +79,6 @@ impl<T> Gathered<T> {
     }
 }
 
-impl Batches {
-    /// Number of batches in the pool.
-    pub(super) fn in_pool(&self) -> usize {
-        self.in_pool.len()
-    }
-}
-
 impl Dispatcher {
     /// Submits batches that are full or due, while workers are free.
     pub(super) fn dispatch_batches(&mut self, handler: &Arc<BatchHandler>) {
@@ -94,21 +87,30 @@ impl Dispatcher {
         let max = self.config.sizing.batch.min(prefetch.into());
         while self.has_room() {
             let batch = match self.suspects.next(&mut self.keyed_queue) {
-                Some(message) if message.runs_alone() => Some(vec![message]),
-                Some(message) => self.batches.next.add(message, max, self.config.declared.linger),
+                Some(message) if message.runs_alone() => vec![message],
+                Some(message) => match self.batches.next.add(message, max, self.config.declared.linger) {
+                    Some(batch) => batch,
+                    None => continue,
+                },
                 None => match self.batches.next.take_due() {
-                    Some(batch) => Some(batch),
+                    Some(batch) => batch,
                     None => break,
                 },
             };
-            if let Some(batch) = batch {
-                self.submit_batch(handler, batch, self.pause.gate().clone());
+            if self.submit_batch(handler, batch, self.pause.gate().clone()).is_none() {
+                return;
             }
         }
         self.check_start_timeout();
     }
 
-    /// Submits a batch and returns the number of its first run; none if the pool is closed.
+    /// Whether a worker is free for a batch. Single messages are queued in the pool, ahead of a free worker.
+    fn has_room(&self) -> bool {
+        let sizing = &self.config.sizing;
+        sizing.batch == 1 || self.batches.in_pool.len() < sizing.workers
+    }
+
+    /// Submits a batch and returns the number of its first run; none if it was not submitted.
     pub(super) fn submit_batch(
         &mut self,
         handler: &Arc<BatchHandler>,
@@ -119,10 +121,9 @@ impl Dispatcher {
         let runs: Vec<Run> = batch.iter_mut().map(|message| self.run_of(message)).collect();
         let decided = Decided::default();
         let job = self.run_context(gate).batch_job(Arc::clone(handler), runs, first, Arc::clone(&decided));
-        let Some(id) = self.pool.submit(job) else {
-            // The broker redelivers them.
-            batch.iter().for_each(|message| self.release(message));
-            return None;
+        let id = match self.pool.submit(job) {
+            Ok(id) => id,
+            Err(kind) => return self.not_submitted(kind, batch),
         };
         self.batches.last_run += batch.len() as u64;
         self.batches.in_pool.insert(id, RunningBatch { runs: first..self.batches.last_run + 1, decided });

@@ -40,11 +40,6 @@ impl Dispatcher {
         self.ungather();
         let (keyed_queue, suspects) = (&mut self.keyed_queue, &mut self.suspects);
         let Some((message, permit)) = self.pause.take_probe(|| suspects.next(keyed_queue)) else { return };
-        if !self.has_room() {
-            // All workers are busy with runs from before the pause.
-            permit.withdraw();
-            return self.keyed_queue.push_front(message);
-        }
         let (config, gate) = (Arc::clone(&self.config), self.pause.gate().for_probe());
         let submitted = match &config.handler {
             Handler::Async(handler) => self.submit_task(handler, message, gate),
@@ -52,6 +47,7 @@ impl Dispatcher {
         };
         match submitted {
             Some(number) => self.pause.set_probe(number, permit),
+            // All workers are busy with runs from before the pause.
             None => permit.withdraw(),
         }
     }
