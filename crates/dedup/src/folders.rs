@@ -29,6 +29,7 @@ pub use self::similar::{Difference, Side, SimilarFolders, SimilarOptions, Simila
 
 /// Selects the identical folders to list.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FolderOptions {
     /// Whether the names of files and folders must be equal too. The name of the compared folder itself never matters.
     pub match_names: bool,

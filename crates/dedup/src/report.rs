@@ -24,6 +24,7 @@ use crate::{Error, Result};
 
 /// Options of the report.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReportOptions {
     /// Time shown as the creation time of the page.
     pub now: UtcTime,

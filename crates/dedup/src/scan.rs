@@ -54,6 +54,7 @@ pub(crate) use self::groups::newly_shared;
 
 /// Options of a scan.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ScanOptions {
     /// The parts of a scan to run.
     pub mode: ScanMode,

@@ -2,6 +2,8 @@
 
 #[path = "trees/naive.rs"]
 mod naive;
+#[macro_use]
+mod options;
 mod trees;
 
 use std::path::PathBuf;
@@ -85,7 +87,7 @@ fn folder_is_not_identical_to_its_subfolder() {
 
 #[test]
 fn match_names_compares_names() {
-    let options = FolderOptions { match_names: true, ..FolderOptions::default() };
+    let options = options!(FolderOptions { match_names: true });
     let named = |name: &str, inner: &str| {
         vec![file("a/1", X), file("a/s/2", Y), file(format!("b/{name}"), X), file(format!("b/{inner}/2"), Y)]
     };
@@ -111,14 +113,14 @@ fn unknown_contents_are_not_identical() {
 fn folders_of_empty_files_are_identical_on_request() {
     let files = [file("a/1", Empty), file("b/1", Empty)];
     check(&FolderOptions::default(), &files, &[], &[], &[]);
-    check(&FolderOptions { min_size: 0, ..FolderOptions::default() }, &files, &["c", "d"], &[], &[&["a", "b"]]);
+    check(&options!(FolderOptions { min_size: 0 }), &files, &["c", "d"], &[], &[&["a", "b"]]);
 }
 
 #[test]
 fn min_files_and_min_size_exclude_small_folders() {
     let files = [file("a/1", X), file("b/1", X), file("c/1", Y), file("c/2", X), file("d/1", Y), file("d/2", X)];
-    check(&FolderOptions { min_files: 2, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
-    check(&FolderOptions { min_size: 11, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
+    check(&options!(FolderOptions { min_files: 2 }), &files, &[], &[], &[&["c", "d"]]);
+    check(&options!(FolderOptions { min_size: 11 }), &files, &[], &[], &[&["c", "d"]]);
 }
 
 #[test]
@@ -204,7 +206,7 @@ fn check_unscanned(
     }
     let files = ["a", "b"].map(|top| [file(format!("{top}/s/1"), X), file(format!("{top}/2"), Y)]);
     trees.root("/r", &files.concat(), &[], &[]);
-    let options = FolderOptions { match_names, ..FolderOptions::default() };
+    let options = options!(FolderOptions { match_names });
     let found = folders::find_identical(&trees.store, &options).expect("an answer");
     let path = |folder: &GroupedFolder| folder.path.to_str().expect("valid UTF-8").to_owned();
     let group = |group: &FolderGroup| {
@@ -308,7 +310,7 @@ fn roots_option_limits_the_compared_folders() {
     let one = trees.root("/one", &[file("f", X), file("s/g", Y)], &[], &[]);
     let two = trees.root("/two", &[file("f", X), file("s/g", Y), file("t/g", Y)], &[], &[]);
     let found = |roots| {
-        let options = FolderOptions { roots, ..FolderOptions::default() };
+        let options = options!(FolderOptions { roots });
         let folders = folders::find_identical(&trees.store, &options).expect("an answer").remove(0).folders;
         folders.into_iter().map(|folder| (folder.root, folder.path)).collect::<Vec<_>>()
     };
@@ -360,7 +362,7 @@ fn missing_files_and_folders_are_ignored() {
 
 fn similar(files: &[(&str, trees::FileContent)], min_similarity: u8) -> SimilarFolders {
     let files: Vec<_> = files.iter().map(|(path, content)| file(*path, *content)).collect();
-    let options = SimilarOptions { min_similarity, ..SimilarOptions::default() };
+    let options = options!(SimilarOptions { min_similarity });
     folders::find_similar(&store(&files, &[], &[]).store, &options).expect("an answer")
 }
 
@@ -491,7 +493,7 @@ fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
         files.push(file(format!("{folder}/own"), Unique(1 + n)));
     }
     let trees = store(&files, &[], &[]);
-    let options = SimilarOptions { limit: 3, ..SimilarOptions::default() };
+    let options = options!(SimilarOptions { limit: 3 });
     let found = folders::find_similar(&trees.store, &options).expect("an answer");
     // Three of five files match: licence, empty file and the shared one.
     assert_eq!((found.total, found.pairs.len(), found.pairs[0].similarity), (total, 3, 60.0));
@@ -523,11 +525,11 @@ proptest! {
         tree in naive::tree(), match_names: bool, similarity in 0u8..=100, popular in 1usize..6,
     ) {
         let trees = tree.write();
-        let options = FolderOptions { match_names, ..FolderOptions::default() };
+        let options = options!(FolderOptions { match_names });
         let found = folders::find_identical(&trees.store, &options).expect("an answer");
         prop_assert_eq!(naive::listed_groups(&found), naive::groups(&tree, match_names));
 
-        let options = SimilarOptions { min_similarity: similarity, popular, ..SimilarOptions::default() };
+        let options = options!(SimilarOptions { min_similarity: similarity, popular });
         let found = folders::find_similar(&trees.store, &options).expect("an answer");
         prop_assert_eq!(naive::listed_pairs(&found), naive::similar(&tree, similarity, popular));
     }
@@ -535,7 +537,7 @@ proptest! {
 
 #[test]
 fn similarity_above_100_percent_is_refused() {
-    let options = SimilarOptions { min_similarity: 101, ..SimilarOptions::default() };
+    let options = options!(SimilarOptions { min_similarity: 101 });
     let error = folders::find_similar(&CatalogFixture::new().store, &options).expect_err("an error");
     assert!(error.is_user_error());
 }

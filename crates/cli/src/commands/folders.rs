@@ -89,21 +89,21 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             .print(&completeness.extend_json(json), |_| format!("{}\n{}", text().trim_end(), completeness.text()))
     };
     if args.partial {
-        let options = SimilarOptions {
-            min_similarity: args.min_similarity.unwrap_or(50),
-            min_files,
-            min_size,
-            roots,
-            limit: slice.offset.saturating_add(slice.limit),
-            list: args.list.unwrap_or(10),
-            ..SimilarOptions::default()
-        };
+        let mut options = SimilarOptions::default();
+        options.min_similarity = args.min_similarity.unwrap_or(50);
+        options.min_files = min_files;
+        options.min_size = min_size;
+        options.roots = roots;
+        options.limit = slice.offset.saturating_add(slice.limit);
+        options.list = args.list.unwrap_or(10);
         let found = find_similar(&store, &options)?;
         let pairs = found.pairs.get(slice.offset..).unwrap_or_default();
         let view = SimilarView { pairs, list: list(found.total) };
         print(view.json(), &|| view.text())?;
     } else {
-        let options = FolderOptions { match_names, min_size, min_files, roots };
+        let mut options = FolderOptions::default();
+        (options.match_names, options.min_size) = (match_names, min_size);
+        (options.min_files, options.roots) = (min_files, roots);
         let found = find_identical(&store, &options)?;
         let groups: Vec<_> = found.iter().skip(slice.offset).take(slice.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;

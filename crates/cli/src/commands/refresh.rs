@@ -38,11 +38,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         let text = "no folder has been scanned yet; scan one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));
     }
-    let options = ScanOptions {
-        mode: ScanMode::Refresh,
-        allow_empty: args.allow_empty,
-        workers: settings.scan.workers,
-        ..ScanOptions::default()
-    };
+    let mut options = ScanOptions::default();
+    options.mode = ScanMode::Refresh;
+    options.allow_empty = args.allow_empty;
+    options.workers = settings.scan.workers;
     scan_and_report(&store, &roots, &options, context)
 }

@@ -168,18 +168,17 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     context.flags.add(&keys::SCAN_WORKERS, "--workers", args.workers.as_ref());
     context.flags.add(&keys::SCAN_IO_LIMIT, "--io-limit", args.io_limit.as_ref());
     let settings = context.settings()?;
-    let options = ScanOptions {
-        mode: args.mode.into(),
-        algorithm: settings.scan.algorithm,
-        every_file: args.every_file,
-        restart: args.restart,
-        one_file_system: args.one_file_system,
-        allow_empty: args.allow_empty,
-        filter: filter(args)?,
-        workers: settings.scan.workers,
-        io_limit: settings.scan.io_limit,
-        top: if context.output.is_json() { 0 } else { MAX_SHOWN_GROUPS },
-    };
+    let mut options = ScanOptions::default();
+    options.mode = args.mode.into();
+    options.algorithm = settings.scan.algorithm;
+    options.every_file = args.every_file;
+    options.restart = args.restart;
+    options.one_file_system = args.one_file_system;
+    options.allow_empty = args.allow_empty;
+    options.filter = filter(args)?;
+    options.workers = settings.scan.workers;
+    options.io_limit = settings.scan.io_limit;
+    options.top = if context.output.is_json() { 0 } else { MAX_SHOWN_GROUPS };
     options.filter.check()?;
     // Checked before the database is created, so that a misspelled folder leaves no file behind.
     let folders = resolve(&args.folders)?;
@@ -264,17 +263,17 @@ fn filter(args: &Args) -> Result<Filter, Error> {
         let range = |_| Error::Setting("the date is out of the range of file times".to_owned());
         time.map(|time| i64::try_from(time.as_nanosecond()).map_err(range)).transpose()
     };
-    Ok(Filter {
-        include: args.include.clone(),
-        exclude: args.exclude.clone(),
-        ignore_case: args.ignore_case,
-        min_size: args.min_size,
-        max_size: args.max_size,
-        newer_than: nanoseconds(args.newer_than)?,
-        older_than: nanoseconds(args.older_than)?,
-        skip_hidden: args.skip_hidden,
-        gitignore: args.gitignore,
-    })
+    let mut filter = Filter::default();
+    filter.include = args.include.clone();
+    filter.exclude = args.exclude.clone();
+    filter.ignore_case = args.ignore_case;
+    filter.min_size = args.min_size;
+    filter.max_size = args.max_size;
+    filter.newer_than = nanoseconds(args.newer_than)?;
+    filter.older_than = nanoseconds(args.older_than)?;
+    filter.skip_hidden = args.skip_hidden;
+    filter.gitignore = args.gitignore;
+    Ok(filter)
 }
 
 /// Asks whether to register new folders. Asks before the database is created, so that "no" leaves no file behind.

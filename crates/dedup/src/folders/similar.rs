@@ -16,6 +16,7 @@ use crate::{Error, Result};
 
 /// Selects the similar folders to list.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SimilarOptions {
     /// Minimum similarity in percent, at most 100.
     pub min_similarity: u8,

@@ -62,7 +62,7 @@ impl Round {
             scanned.extend(files.iter().map(|(path, file)| (root.join(path), file.bytes.clone())));
         }
         for match_names in [false, true] {
-            let options = FolderOptions { match_names, ..FolderOptions::default() };
+            let options = options!(FolderOptions { match_names });
             let listed = find_identical(self.store(), &options)
                 .map_err(|error| Failure { kind: "folders cannot be compared", text: error.to_string() })?;
             for group in listed {

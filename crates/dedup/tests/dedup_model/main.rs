@@ -8,6 +8,10 @@
 
 #![cfg(target_os = "linux")]
 
+#[macro_use]
+#[path = "../options/mod.rs"]
+mod options;
+
 mod catalog;
 mod disk;
 mod expect;

@@ -177,7 +177,7 @@ pub(crate) enum Meanwhile {
 impl ScanOp {
     pub(crate) fn options(&self) -> ScanOptions {
         let Rules { one_file_system, .. } = self.rules;
-        ScanOptions {
+        options!(ScanOptions {
             mode: self.mode,
             algorithm: self.algorithm,
             every_file: self.every_file,
@@ -188,7 +188,7 @@ impl ScanOp {
             workers: Some(self.workers),
             io_limit: (self.stop == Stop::AtFirstRead).then_some(1),
             top: 0,
-        }
+        })
     }
 
     /// Returns a scan of all roots that reads everything and is not stopped.

@@ -59,7 +59,7 @@ pub(crate) struct Rules {
 impl From<&Rules> for Filter {
     fn from(rules: &Rules) -> Filter {
         let texts = |patterns: &[Pattern]| patterns.iter().map(|pattern| pattern.text()).collect();
-        Filter {
+        options!(Filter {
             include: texts(&rules.include),
             exclude: texts(&rules.exclude),
             min_size: rules.min_size,
@@ -69,7 +69,7 @@ impl From<&Rules> for Filter {
             skip_hidden: rules.skip_hidden,
             gitignore: rules.gitignore,
             ignore_case: false,
-        }
+        })
     }
 }
 

@@ -13,11 +13,11 @@ use crate::fixture::{Fixture, MIB, Mounted, bytes, mode, sets, write};
 use crate::stop_and_resume::{stop_roots_when, stop_when, throttled};
 
 fn restart() -> ScanOptions {
-    ScanOptions { restart: true, ..ScanOptions::default() }
+    options!(ScanOptions { restart: true })
 }
 
 fn with_filter(filter: Filter) -> ScanOptions {
-    ScanOptions { filter, ..ScanOptions::default() }
+    options!(ScanOptions { filter })
 }
 
 /// A finished scan, followed by two files that a cancelled scan has recorded but not read.
@@ -32,14 +32,14 @@ fn with_unread_files() -> Fixture {
 
 #[test]
 fn files_left_unread_by_a_cancelled_scan_are_compared_by_the_next_one_with_any_options() {
-    let exclude = Filter { exclude: vec!["*.tmp".into()], ..Filter::default() };
+    let exclude = options!(Filter { exclude: vec!["*.tmp".into()] });
     for options in [
         ScanOptions::default(),
         restart(),
         with_filter(exclude),
-        with_filter(Filter { skip_hidden: true, ..Filter::default() }),
-        with_filter(Filter { min_size: Some(1), ..Filter::default() }),
-        ScanOptions { one_file_system: true, ..ScanOptions::default() },
+        with_filter(options!(Filter { skip_hidden: true })),
+        with_filter(options!(Filter { min_size: Some(1) })),
+        options!(ScanOptions { one_file_system: true }),
     ] {
         let fixture = with_unread_files();
         fixture.scan_with(&options);
@@ -78,11 +78,11 @@ fn cancelled_change_of_algorithm_leaves_coverage_incomplete() {
     fixture.scan();
     let sha256 = gristmill_store::catalog::Algorithm::Sha256;
     // One file is read, the next one waits for the rate limit.
-    let options = ScanOptions { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..ScanOptions::default() };
+    let options = options!(ScanOptions { algorithm: sha256, io_limit: Some(1), workers: Some(1) });
     stop_when(&fixture, &options, |progress| progress.bytes_read > 0, || ());
     let coverage = fixture.coverage();
     assert!(!coverage.complete, "{coverage:?}");
-    fixture.scan_with(&ScanOptions { algorithm: sha256, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { algorithm: sha256 }));
     fixture.assert_groups(&[&["a", "b", "c"]]);
     assert!(fixture.coverage().complete);
 }
@@ -142,7 +142,7 @@ fn copy_of_a_large_file_in_an_unreachable_root_is_found_by_its_hash_alone() {
     let disk_path = fixture.outside("disk");
     let other = fixture.register(&disk_path);
     write(&disk_path.join("large"), &bytes(1, 90_000));
-    let every_file = ScanOptions { every_file: true, ..ScanOptions::default() };
+    let every_file = options!(ScanOptions { every_file: true });
     fixture.scan_all(std::slice::from_ref(&other), &every_file);
     fs::rename(&disk_path, fixture.outside("away")).expect("moved");
     fixture.write("copy", &bytes(1, 90_000));
@@ -200,7 +200,7 @@ fn files_of_disks_mounted_in_turn_on_one_device_number_are_not_hard_links() {
         write(&disk_path.join("file"), &bytes(1, 5_000));
         write(&disk_path.join("linked"), &bytes(2, 6_000));
         fs::hard_link(disk_path.join("linked"), disk_path.join("linked too")).expect("a hard link");
-        fixture.scan_all(std::slice::from_ref(&root), &ScanOptions { every_file: true, ..ScanOptions::default() });
+        fixture.scan_all(std::slice::from_ref(&root), &options!(ScanOptions { every_file: true }));
         inodes.extend(fixture.files_of(root.id).values().map(|file| (file.stat.device, file.stat.inode)));
     }
     let half = inodes.len() / 2;
@@ -239,7 +239,7 @@ fn disk_mounted_in_place_of_another_is_read_again() {
 fn roots_remember_the_filters_of_their_last_scan() {
     let fixture = Fixture::of(&[("a", 1, 50)]);
     let filters = || fixture.store.roots().list().expect("roots").remove(0).filters;
-    fixture.scan_with(&with_filter(Filter { min_size: Some(10), ..Filter::default() }));
+    fixture.scan_with(&with_filter(options!(Filter { min_size: Some(10) })));
     assert!(filters().is_some_and(|text| text.contains("\"min_size\":10")), "{:?}", filters());
     fixture.scan_with(&mode(ScanMode::Refresh));
     assert!(filters().is_some(), "a refresh keeps the filters");
@@ -251,7 +251,7 @@ fn roots_remember_the_filters_of_their_last_scan() {
 fn refresh_leaves_excluded_files_excluded() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("f/c", 1, 50)]);
     fixture.scan();
-    let exclude = Filter { exclude: vec!["b".into(), "f".into()], ..Filter::default() };
+    let exclude = options!(Filter { exclude: vec!["b".into(), "f".into()] });
     fixture.scan_with(&with_filter(exclude));
     fixture.assert_files(&["a"]);
     fixture.scan_with(&mode(ScanMode::Refresh));
@@ -323,7 +323,7 @@ fn unmounted_mount_point_that_is_empty_loses_no_files() {
     let summary = fixture.try_scan(&all(&fixture), &ScanOptions::default(), &Arc::default()).expect("a scan");
     assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
     fixture.assert_files(&["a", "disk/b"]);
-    let summary = fixture.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
+    let summary = fixture.scan_with(&options!(ScanOptions { allow_empty: true }));
     assert_eq!(summary.removed_files, 1);
 }
 
@@ -341,7 +341,7 @@ fn unmounted_root_that_contains_other_files_loses_no_files() {
     write(&disk_path.join(".stray"), b"");
     write(&disk_path.join("f/file"), &bytes(1, 50));
     for mode in [ScanMode::Refresh, ScanMode::All] {
-        let options = ScanOptions { mode, ..ScanOptions::default() };
+        let options = options!(ScanOptions { mode });
         let summary = fixture.try_scan(std::slice::from_ref(&other), &options, &Arc::default()).expect("a scan");
         assert_eq!((summary.failed_roots, summary.new_files, summary.removed_files), (1, 0, 0), "{summary:?}");
         assert!(summary.error_samples[0].contains("Is its disk mounted?"), "{summary:?}");
@@ -351,7 +351,7 @@ fn unmounted_root_that_contains_other_files_loses_no_files() {
     let coverage = fixture.coverage();
     assert!(!coverage.complete, "{coverage:?}");
     assert_eq!((&coverage.unfinished_roots, &coverage.absent_roots), (&vec![disk_path.clone()], &vec![disk_path]));
-    let accepted = ScanOptions { allow_empty: true, ..ScanOptions::default() };
+    let accepted = options!(ScanOptions { allow_empty: true });
     let summary = fixture.scan_all(std::slice::from_ref(&other), &accepted);
     assert_eq!((summary.errors, summary.new_files, summary.removed_files), (0, 1, 1), "{summary:?}");
     assert_eq!(fixture.groups_under(&fixture.outside("")), sets(&[&["disk/f/file", "tree/copy"]]));
@@ -371,7 +371,7 @@ fn unmounted_mount_point_that_contains_other_files_loses_no_files() {
     assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
     fixture.assert_files(&["a", "disk/b"]);
     assert!(!fixture.coverage().complete);
-    let summary = fixture.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
+    let summary = fixture.scan_with(&options!(ScanOptions { allow_empty: true }));
     assert_eq!(summary.removed_files, 1);
     fixture.assert_files(&["a", "disk/.stray"]);
 }
@@ -391,7 +391,7 @@ fn folders_of_a_replacement_disk_are_not_mount_points_after_a_cancelled_scan() {
         if seed == 2 {
             stop_roots_when(&fixture, roots, &throttled(), |progress| progress.bytes_read > 0, || ());
         }
-        let summary = fixture.scan_all(roots, &ScanOptions { restart: true, ..ScanOptions::default() });
+        let summary = fixture.scan_all(roots, &options!(ScanOptions { restart: true }));
         assert_eq!((summary.files, summary.errors), (4, 0), "{summary:?}");
     }
 }
@@ -400,7 +400,7 @@ fn folders_of_a_replacement_disk_are_not_mount_points_after_a_cancelled_scan() {
 fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing() {
     let fixture = Fixture::of(&[("f/x", 1, 50), ("y", 1, 50)]);
     fixture.scan();
-    fixture.scan_with(&with_filter(Filter { exclude: vec!["f".into()], ..Filter::default() }));
+    fixture.scan_with(&with_filter(options!(Filter { exclude: vec!["f".into()] })));
     fixture.assert_groups(&[]);
     fixture.scan_with(&mode(ScanMode::Walk));
     fixture.assert_groups(&[&["f/x", "y"]]);

@@ -11,7 +11,7 @@ use crate::fixture::{Fixture, KIB, bytes, mode, rewrite_secretly};
 
 /// Slow enough for a file to change while its read waits.
 fn slowly(rate: u64) -> ScanOptions {
-    ScanOptions { io_limit: Some(rate), ..ScanOptions::default() }
+    options!(ScanOptions { io_limit: Some(rate) })
 }
 
 struct SetOnDrop<'a>(&'a AtomicBool);

@@ -19,7 +19,7 @@ fn record(fixture: &Fixture, hashes: Vec<FileHash>) {
 }
 
 fn slow(algorithm: Algorithm) -> ScanOptions {
-    ScanOptions { algorithm, io_limit: Some(MIB as u64), ..ScanOptions::default() }
+    options!(ScanOptions { algorithm, io_limit: Some(MIB as u64) })
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn missing_or_excluded_folder_of_a_removed_root_leaves_coverage_complete() {
     let fixture = Fixture::of(&[("in/a", 1, 9_000), ("x/b", 1, 9_000)]);
     let outer = fixture.root.clone();
     fixture.scan();
-    let exclude = gristmill_dedup::Filter { exclude: vec!["out".into()], ..Default::default() };
-    let filtered = ScanOptions { filter: exclude, ..ScanOptions::default() };
+    let exclude = options!(gristmill_dedup::Filter { exclude: vec!["out".into()] });
+    let filtered = options!(ScanOptions { filter: exclude });
     for (path, options) in [("in", &ScanOptions::default()), ("out", &filtered), ("out/in", &filtered)] {
         let inner = fixture.register(&fixture.at(path));
         fixture.scan_all(&[outer.clone(), inner.clone()], options);

@@ -38,7 +38,7 @@ fn tree() -> Fixture {
 }
 
 fn with(filter: &Filter) -> ScanOptions {
-    ScanOptions { filter: filter.clone(), ..ScanOptions::default() }
+    options!(ScanOptions { filter: filter.clone() })
 }
 
 fn day_ns(number: u64) -> Option<i64> {
@@ -68,11 +68,11 @@ fn check(filter: &Filter, left: &[&str]) {
 }
 
 fn exclude(patterns: &[&str]) -> Filter {
-    Filter { exclude: patterns.iter().map(|&pattern| pattern.into()).collect(), ..Filter::default() }
+    options!(Filter { exclude: patterns.iter().map(|&pattern| pattern.into()).collect() })
 }
 
 fn include(patterns: &[&str]) -> Filter {
-    Filter { include: patterns.iter().map(|&pattern| pattern.into()).collect(), ..Filter::default() }
+    options!(Filter { include: patterns.iter().map(|&pattern| pattern.into()).collect() })
 }
 
 fn all_but(excluded: &[&str]) -> Vec<&'static str> {
@@ -91,7 +91,7 @@ fn patterns_select_files_by_name_and_path() {
 fn excluded_folder_excludes_everything_below() {
     check(&exclude(&["build"]), &all_but(&["build/c.o", "build/d.txt", "deep/build/e.txt"]));
     check(&exclude(&["/build"]), &all_but(&["build/c.o", "build/d.txt"]));
-    let both = Filter { exclude: vec!["er".into()], ..include(&["*.jpg"]) };
+    let both = options!(Filter { exclude: vec!["er".into()]; ..include(&["*.jpg"]) });
     check(&both, &["a.jpg"]);
 }
 
@@ -108,18 +108,18 @@ fn duplicates_are_recounted_when_a_folder_is_excluded() {
 
 #[test]
 fn size_and_time_limits_select_files() {
-    check(&Filter { min_size: Some(101), ..Filter::default() }, &["deep/er/large.bin"]);
-    check(&Filter { max_size: Some(4_999), ..Filter::default() }, &all_but(&["deep/er/large.bin"]));
-    check(&Filter { min_size: Some(100), max_size: Some(5_000), ..Filter::default() }, &ALL);
-    check(&Filter { newer_than: day_ns(2_000), ..Filter::default() }, &["new.txt"]);
-    check(&Filter { older_than: day_ns(1_000), ..Filter::default() }, &["deep/old.txt"]);
-    let between = Filter { newer_than: day_ns(501), older_than: day_ns(1_999), ..Filter::default() };
+    check(&options!(Filter { min_size: Some(101) }), &["deep/er/large.bin"]);
+    check(&options!(Filter { max_size: Some(4_999) }), &all_but(&["deep/er/large.bin"]));
+    check(&options!(Filter { min_size: Some(100), max_size: Some(5_000) }), &ALL);
+    check(&options!(Filter { newer_than: day_ns(2_000) }), &["new.txt"]);
+    check(&options!(Filter { older_than: day_ns(1_000) }), &["deep/old.txt"]);
+    let between = options!(Filter { newer_than: day_ns(501), older_than: day_ns(1_999) });
     check(&between, &all_but(&["deep/old.txt", "new.txt"]));
 }
 
 #[test]
 fn hidden_files_and_folders_are_skipped_on_request() {
-    let filter = Filter { skip_hidden: true, ..Filter::default() };
+    let filter = options!(Filter { skip_hidden: true });
     check(&filter, &all_but(&[".hidden/in it", ".profile"]));
 }
 
@@ -138,10 +138,10 @@ fn gitignore_rules_apply_with_any_number_of_workers() {
     ]);
     fixture.write(".gitignore", b"*.o\n!keep.o\n/target/\n");
     fixture.write("sub/.gitignore", b"!b.o\n/local\n");
-    let filter = Filter { gitignore: true, ..Filter::default() };
+    let filter = options!(Filter { gitignore: true });
     let left = [".gitignore", "keep.o", "other/target/y", "sub/.gitignore", "sub/b.o", "sub/deep/local"];
     for workers in [1, 16] {
-        fixture.scan_with(&ScanOptions { workers: Some(workers), ..with(&filter) });
+        fixture.scan_with(&options!(ScanOptions { workers: Some(workers); ..with(&filter) }));
         fixture.assert_files(&left);
         assert_eq!(fixture.scan().files, 11);
     }
@@ -181,8 +181,8 @@ fn invalid_filter_is_refused_before_the_scan_starts() {
     let fixture = tree();
     for filter in [
         exclude(&["a["]),
-        Filter { min_size: Some(2), max_size: Some(1), ..Filter::default() },
-        Filter { newer_than: Some(2), older_than: Some(2), ..Filter::default() },
+        options!(Filter { min_size: Some(2), max_size: Some(1) }),
+        options!(Filter { newer_than: Some(2), older_than: Some(2) }),
     ] {
         let roots = [fixture.root.clone()];
         let error = fixture.try_scan(&roots, &with(&filter), &std::sync::Arc::default()).expect_err("an error");
@@ -201,7 +201,7 @@ fn one_file_system_skips_mounted_filesystems() {
     let fixture = Fixture::new();
     let root = fixture.register(std::path::Path::new("/dev"));
     for (one_file_system, is_there) in [(false, true), (true, false), (false, true)] {
-        let options = ScanOptions { one_file_system, mode: gristmill_dedup::ScanMode::Walk, ..ScanOptions::default() };
+        let options = options!(ScanOptions { one_file_system, mode: gristmill_dedup::ScanMode::Walk });
         fixture.scan_all(std::slice::from_ref(&root), &options);
         let catalog = fixture.store.catalog();
         let known =

@@ -49,7 +49,7 @@ pub(crate) fn sets(groups: &[&[&str]]) -> GroupSet {
 }
 
 pub(crate) fn mode(mode: ScanMode) -> ScanOptions {
-    ScanOptions { mode, ..ScanOptions::default() }
+    options!(ScanOptions { mode })
 }
 
 /// A filesystem that is mounted until this is dropped.

@@ -167,11 +167,11 @@ fn every_algorithm_finds_exactly_the_expected_groups_with_one_or_many_workers() 
     let tree = tree();
     for algorithm in ALGORITHMS {
         for workers in [1, 16] {
-            check(&tree, &ScanOptions { algorithm, workers: Some(workers), ..ScanOptions::default() });
+            check(&tree, &options!(ScanOptions { algorithm, workers: Some(workers) }));
         }
     }
     for workers in [1, 16] {
-        check(&tree, &ScanOptions { every_file: true, workers: Some(workers), ..ScanOptions::default() });
+        check(&tree, &options!(ScanOptions { every_file: true, workers: Some(workers) }));
     }
 }
 
@@ -196,6 +196,24 @@ fn hard_links_are_one_copy() {
 }
 
 #[test]
+fn hashes_match_the_standards_examples() {
+    for (algorithm, expected) in ALGORITHMS.into_iter().zip([
+        "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
+         2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+        "3a985da74fe225b2045c172d6bd390bd855f086e3e9d525b46bfe24511431532",
+    ]) {
+        let fixture = Fixture::new();
+        ["a", "b"].iter().for_each(|path| fixture.write(path, b"abc"));
+        fixture.scan_with(&options!(ScanOptions { algorithm }));
+        let hash = fixture.group_list().remove(0).hash;
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((hex.as_str(), hash.len()), (expected, algorithm.length()), "{algorithm:?}");
+    }
+}
+
+#[test]
 fn hashes_match_independent_implementations() {
     for algorithm in ALGORITHMS {
         let fixture = Fixture::new();
@@ -203,7 +221,7 @@ fn hashes_match_independent_implementations() {
             fixture.write(format!("{folder}/1"), &bytes);
             fixture.write(format!("{folder}/2"), &bytes);
         }
-        fixture.scan_with(&ScanOptions { algorithm, ..ScanOptions::default() });
+        fixture.scan_with(&options!(ScanOptions { algorithm }));
         let hashes = fixture.group_list().into_iter().map(|group| (group.size, group.hash)).collect();
         let expected = [6, 1_200_000].map(|size| {
             use sha2::Digest;

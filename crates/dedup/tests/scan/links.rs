@@ -146,7 +146,7 @@ fn first_of_several_symlinks_to_a_folder_is_walked() {
             }
             // A link to a subfolder of it.
             fixture.symlink(fixture.outside("o/sub"), "b");
-            let summary = fixture.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
+            let summary = fixture.scan_with(&options!(ScanOptions { workers: Some(workers) }));
             fixture.assert_files(&["a/a", "a/sub/b"]);
             for name in ["b", "m", "z"] {
                 lists_link(&summary, &format!("tree/{name}: another symbolic link leads to the same folder"));
@@ -179,9 +179,8 @@ fn filters_apply_to_symlink_targets() {
     fixture.symlink(fixture.outside("o"), "l");
     fixture.symlink(fixture.outside("o"), "excluded");
     fixture.symlink(fixture.outside("large"), "large");
-    let filter =
-        Filter { exclude: vec!["excluded".into()], max_size: Some(100), skip_hidden: true, ..Filter::default() };
-    fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
+    let filter = options!(Filter { exclude: vec!["excluded".into()], max_size: Some(100), skip_hidden: true });
+    fixture.scan_with(&options!(ScanOptions { filter }));
     fixture.assert_files(&["l/a"]);
 }
 
@@ -191,8 +190,8 @@ fn include_pattern_matches_files_behind_a_symlink() {
     write(&fixture.outside("o/a.jpg"), &bytes(1, 50));
     fixture.write("real/b.jpg", &bytes(1, 50));
     fixture.symlink(fixture.outside("o"), "l");
-    let filter = Filter { include: vec!["*.jpg".into()], ..Filter::default() };
-    fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
+    let filter = options!(Filter { include: vec!["*.jpg".into()] });
+    fixture.scan_with(&options!(ScanOptions { filter }));
     fixture.assert_files(&["l/a.jpg", "real/b.jpg"]);
 }
 

@@ -5,10 +5,15 @@
 
 #![cfg(target_os = "linux")]
 
+#[macro_use]
+#[path = "../options/mod.rs"]
+mod options;
+
 mod brute_force;
 mod catalog_states;
 mod changing_files;
 mod coverage;
+mod filter_patterns;
 mod filters;
 mod fixture;
 mod known_tree;

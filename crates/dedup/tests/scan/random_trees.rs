@@ -190,13 +190,14 @@ fn check_against_byte_comparison(fixture: &Fixture) -> Result<(), TestCaseError>
 
 fn options() -> impl Strategy<Value = ScanOptions> {
     (0..ALGORITHMS.len(), prop::bool::weighted(0.2), prop_oneof![Just(1), Just(4)]).prop_map(
-        |(algorithm, every_file, workers)| ScanOptions {
-            algorithm: ALGORITHMS[algorithm],
-            every_file,
-            workers: Some(workers),
-            // A tree may become empty.
-            allow_empty: true,
-            ..ScanOptions::default()
+        |(algorithm, every_file, workers)| {
+            options!(ScanOptions {
+                algorithm: ALGORITHMS[algorithm],
+                every_file,
+                workers: Some(workers),
+                // A tree may become empty.
+                allow_empty: true
+            })
         },
     )
 }

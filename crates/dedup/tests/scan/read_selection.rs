@@ -17,7 +17,7 @@ fn check(summary: &ScanSummary, read: u64, sampled: u64, bytes: u64) {
 }
 
 fn with(algorithm: Algorithm) -> ScanOptions {
-    ScanOptions { algorithm, ..ScanOptions::default() }
+    options!(ScanOptions { algorithm })
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn file_with_a_unique_size_is_never_opened() {
 fn empty_files_are_never_opened() {
     let fixture = Fixture::of(&[("a", 0, 0), ("b", 0, 0), ("c", 0, 0)]);
     check(&fixture.scan(), 0, 0, 0);
-    check(&fixture.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() }), 0, 0, 0);
+    check(&fixture.scan_with(&options!(ScanOptions { every_file: true })), 0, 0, 0);
     fixture.assert_groups(&[]);
 }
 
@@ -75,7 +75,7 @@ fn unchanged_files_are_not_read_again() {
     ]);
     check(&fixture.scan(), 5, 3, 150 + 3 * SAMPLED_BYTES + 2 * LARGE as u64);
     for workers in [1, 16] {
-        let again = fixture.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
+        let again = fixture.scan_with(&options!(ScanOptions { workers: Some(workers) }));
         check(&again, 0, 0, 0);
         assert_eq!((again.files, again.new_files, again.changed_files), (6, 0, 0));
         assert_eq!(again.duplicate_groups, 2);
@@ -119,7 +119,7 @@ fn hard_links_are_read_once() {
 fn every_file_option_hashes_files_with_unique_sizes() {
     let fixture = Fixture::of(&[("a", 1, 1), ("b", 2, 2), ("c", 3, LARGE), ("d", 4, LARGE), ("e", 0, 0)]);
     fixture.scan();
-    let every = ScanOptions { every_file: true, ..ScanOptions::default() };
+    let every = options!(ScanOptions { every_file: true });
     check(&fixture.scan_with(&every), 4, 0, 3 + 2 * LARGE as u64);
     check(&fixture.scan_with(&every), 0, 0, 0);
     for path in ["a", "b", "c", "d"] {
@@ -149,7 +149,7 @@ fn change_of_algorithm_rehashes_and_counts_files() {
 #[test]
 fn files_hashed_with_the_requested_algorithm_are_not_read_again() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 2, 50)]);
-    fixture.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { every_file: true }));
     let again = fixture.scan_with(&with(Algorithm::Sha256));
     assert_eq!((again.read_files, again.rehashed_files), (2, 2));
     // A change that concerns neither of the two.
@@ -220,7 +220,7 @@ fn files_recorded_by_a_walk_are_read_by_the_next_scan() {
 fn summary_contains_the_requested_number_of_groups() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 60), ("d", 2, 60)]);
     for top in [1, 2, 0, 9] {
-        let summary = fixture.scan_with(&ScanOptions { top, ..ScanOptions::default() });
+        let summary = fixture.scan_with(&options!(ScanOptions { top }));
         let sizes: Vec<u64> = summary.top.iter().map(|group| group.size).collect();
         assert_eq!(sizes, [60, 50][..top.min(2)]);
         assert_eq!((summary.duplicate_groups, summary.duplicate_files), (2, 4));
@@ -249,7 +249,7 @@ fn file_changed_since_the_walk_loses_its_hash_of_another_algorithm() {
     fixture.assert_groups(&[&["a", "b"]]);
     rewrite_secretly(&fixture.at("a"), &bytes(2, 50));
     // Does not walk, so it notices the change only by reading the file.
-    fixture.scan_with(&ScanOptions { mode: ScanMode::Hash, ..with(Algorithm::Sha256) });
+    fixture.scan_with(&options!(ScanOptions { mode: ScanMode::Hash; ..with(Algorithm::Sha256) }));
     fixture.assert_groups(&[]);
     fixture.scan_with(&with(Algorithm::Sha256));
     fixture.assert_groups(&[]);
@@ -258,7 +258,7 @@ fn file_changed_since_the_walk_loses_its_hash_of_another_algorithm() {
 #[test]
 fn large_file_changed_since_the_walk_loses_its_hash() {
     let fixture = Fixture::of(&[("a", 1, LARGE), ("b", 1, LARGE)]);
-    fixture.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { every_file: true }));
     rewrite_secretly(&fixture.at("a"), &bytes(2, LARGE));
     fixture.scan_with(&mode(ScanMode::Hash));
     fixture.assert_groups(&[]);

@@ -186,7 +186,7 @@ fn root_that_becomes_empty_keeps_its_files_unless_allowed() {
     // The root is really empty.
     fixture.remove("a");
     fixture.remove("f");
-    let summary = fixture.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
+    let summary = fixture.scan_with(&options!(ScanOptions { allow_empty: true }));
     assert_eq!((summary.errors, summary.removed_files), (0, 2));
     // From now on no file is missing.
     assert_eq!(fixture.scan().errors, 0);

@@ -61,8 +61,8 @@ fn outer_root_does_not_take_rows_of_an_inner_root() {
     fixture.scan_all(std::slice::from_ref(&tree), &ScanOptions::default());
     write(&fixture.at("beside"), &bytes(1, 50));
     // Nested roots are scanned too. The files of the store are excluded.
-    let filter = gristmill_dedup::Filter { exclude: vec!["t.db*".into()], ..Default::default() };
-    let summary = fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
+    let filter = options!(gristmill_dedup::Filter { exclude: vec!["t.db*".into()] });
+    let summary = fixture.scan_with(&options!(ScanOptions { filter }));
     assert_eq!(summary.roots, [fixture.root.path.clone(), tree.path.clone()]);
     assert_eq!((summary.files, summary.new_files, summary.read_files), (6, 1, 1), "{summary:?}");
     assert_eq!(fixture.present(), set(&["beside"]));
@@ -242,7 +242,7 @@ fn root_path_may_be_invalid_utf8() {
 /// Runs `body` while a first scan waits one second for its second file.
 fn while_scanning(fixture: &Fixture, body: impl FnOnce()) {
     let handle = Arc::new(ScanHandle::default());
-    let slowly = ScanOptions { io_limit: Some(100), workers: Some(1), ..ScanOptions::default() };
+    let slowly = options!(ScanOptions { io_limit: Some(100), workers: Some(1) });
     std::thread::scope(|scope| {
         let roots = std::slice::from_ref(&fixture.root);
         let scan = scope.spawn(|| fixture.try_scan(roots, &slowly, &handle).expect("a scan"));

@@ -11,7 +11,7 @@ use gristmill_store::roots::Root;
 use crate::fixture::{Fixture, MIB, Mounted, bytes, write};
 
 fn every_file() -> ScanOptions {
-    ScanOptions { every_file: true, ..ScanOptions::default() }
+    options!(ScanOptions { every_file: true })
 }
 
 fn scan(fixture: &Fixture, root: &Root) {

@@ -13,7 +13,7 @@ use crate::fixture::{Fixture, KIB, MIB, bytes};
 
 /// At this rate a scan would take days, so the test ends only if the cancellation works.
 pub(crate) fn throttled() -> ScanOptions {
-    ScanOptions { io_limit: Some(1), workers: Some(2), ..ScanOptions::default() }
+    options!(ScanOptions { io_limit: Some(1), workers: Some(2) })
 }
 
 struct CancelOnDrop<'a>(&'a ScanHandle);
@@ -126,7 +126,7 @@ fn hashing_while_walking_gives_the_same_result_as_a_plan() {
             fixture.write("empty", b"");
         }
         let direct = snapshot_of_an_uninterrupted_scan(&fixture);
-        fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+        fixture.scan_with(&options!(ScanOptions { mode: ScanMode::Walk }));
         fixture.scan();
         assert_eq!(snapshot(&fixture), direct);
         assert_eq!(fixture.group_list().len(), 4);
@@ -153,7 +153,7 @@ fn scan_cancelled_while_walking_is_resumed() {
 #[test]
 fn scan_cancelled_while_sampling_is_resumed() {
     let fixture = tree();
-    fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { mode: ScanMode::Walk }));
     stop_when(&fixture, &throttled(), |progress| progress.phase == ScanPhase::Samples, || ());
     resumes_to_the_same_result(&fixture);
 }
@@ -161,9 +161,9 @@ fn scan_cancelled_while_sampling_is_resumed() {
 /// Cancels a scan while it reads large files in full. They are recorded first, because new files are read during the
 /// walk.
 fn stop_at_contents(fixture: &Fixture) {
-    fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { mode: ScanMode::Walk }));
     // Fast enough for samples, far too slow for contents.
-    let options = ScanOptions { io_limit: Some(2 * MIB as u64), workers: Some(1), ..ScanOptions::default() };
+    let options = options!(ScanOptions { io_limit: Some(2 * MIB as u64), workers: Some(1) });
     stop_when(fixture, &options, |progress| progress.phase == ScanPhase::Contents, || ());
 }
 
@@ -197,10 +197,10 @@ fn resumed_scan_walks_all_folders_again() {
 fn resumed_scan_applies_gitignore_rules() {
     let fixture = Fixture::of(&[("f/a", 1, 50), ("f/b", 1, 50), ("f/x.o", 1, 50), ("f/g/y.o", 1, 50)]);
     fixture.write(".gitignore", b"*.o\n");
-    let filter = Filter { gitignore: true, ..Filter::default() };
-    let options = ScanOptions { filter: filter.clone(), workers: Some(1), ..throttled() };
+    let filter = options!(Filter { gitignore: true });
+    let options = options!(ScanOptions { filter: filter.clone(), workers: Some(1); ..throttled() });
     stop_when(&fixture, &options, |progress| progress.bytes_read > 0, || ());
-    let summary = fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
+    let summary = fixture.scan_with(&options!(ScanOptions { filter }));
     assert!(summary.resumed);
     fixture.assert_files(&[".gitignore", "f/a", "f/b"]);
 }
@@ -208,10 +208,10 @@ fn resumed_scan_applies_gitignore_rules() {
 #[test]
 fn scan_with_other_options_starts_over() {
     for other in [
-        ScanOptions { restart: true, ..ScanOptions::default() },
-        ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() },
-        ScanOptions { filter: Filter { min_size: Some(1), ..Filter::default() }, ..ScanOptions::default() },
-        ScanOptions { one_file_system: true, ..ScanOptions::default() },
+        options!(ScanOptions { restart: true }),
+        options!(ScanOptions { mode: ScanMode::Walk }),
+        options!(ScanOptions { filter: options!(Filter { min_size: Some(1) }) }),
+        options!(ScanOptions { one_file_system: true }),
     ] {
         let fixture = tree();
         stop_at_contents(&fixture);
@@ -225,13 +225,13 @@ fn scan_with_other_options_starts_over() {
 #[test]
 fn restarted_scan_groups_files_read_before() {
     let fixture = Fixture::of(&[("a", 1, 10), ("b", 1, 10), ("c", 1, 60_000), ("d", 1, 60_000)]);
-    fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { mode: ScanMode::Walk }));
     // In row order: three files are read, the last one waits for the rate limit.
-    let options = ScanOptions { io_limit: Some(1_000), workers: Some(1), ..ScanOptions::default() };
+    let options = options!(ScanOptions { io_limit: Some(1_000), workers: Some(1) });
     stop_when(&fixture, &options, |progress| progress.bytes_read >= 60_020, || ());
     fixture.remove("c");
     fixture.remove("d");
-    let summary = fixture.scan_with(&ScanOptions { restart: true, ..ScanOptions::default() });
+    let summary = fixture.scan_with(&options!(ScanOptions { restart: true }));
     assert_eq!((summary.resumed, summary.read_files), (false, 0));
     fixture.assert_groups(&[&["a", "b"]]);
 }
@@ -254,7 +254,7 @@ fn scan_cancelled_at_every_folder_finishes_eventually() {
     let mut stops = 0;
     loop {
         let handle = Arc::new(ScanHandle::default());
-        let options = ScanOptions { workers: Some(1), ..ScanOptions::default() };
+        let options = options!(ScanOptions { workers: Some(1) });
         let summary = std::thread::scope(|scope| {
             let roots = std::slice::from_ref(&fixture.root);
             let scan = scope.spawn(|| fixture.try_scan(roots, &options, &handle).expect("a scan"));
@@ -354,7 +354,7 @@ fn scan_held_by_another_process_is_refused_with_its_id() {
     assert!(error.is_user_error() && text.contains(&format!("process {} on", other.id())), "{text}");
     assert!(text.contains("tree") && text.contains("already being scanned"), "{text}");
     // With any options.
-    let restart = ScanOptions { restart: true, ..ScanOptions::default() };
+    let restart = options!(ScanOptions { restart: true });
     assert!(fixture.try_scan(roots, &restart, &Arc::default()).is_err());
     // Of two roots, neither scan is started.
     let beside = fixture.register(&fixture.outside("beside"));

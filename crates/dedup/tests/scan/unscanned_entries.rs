@@ -13,7 +13,7 @@ fn two_folders() -> Fixture {
 }
 
 fn groups(fixture: &Fixture) -> Vec<FolderGroup> {
-    let options = folders::FolderOptions { match_names: true, ..folders::FolderOptions::default() };
+    let options = options!(folders::FolderOptions { match_names: true });
     folders::find_identical(&fixture.store, &options).expect("groups of folders")
 }
 
@@ -33,10 +33,10 @@ fn folder_on_another_filesystem_counts_as_unscanned() {
     let Some(_mounted) = Mounted::new(&fixture.at("A/other")) else { return };
     fixture.write("A/other/file", b"elsewhere");
     fs::create_dir(fixture.at("B/other")).expect("a folder");
-    fixture.scan_with(&ScanOptions { one_file_system: true, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { one_file_system: true }));
     assert!(groups(&fixture).is_empty(), "B/other is a folder that was scanned");
     fs::remove_dir(fixture.at("B/other")).expect("removed");
-    fixture.scan_with(&ScanOptions { one_file_system: true, ..ScanOptions::default() });
+    fixture.scan_with(&options!(ScanOptions { one_file_system: true }));
     assert_eq!(only_group(&fixture), (false, Some(1)));
 }
 

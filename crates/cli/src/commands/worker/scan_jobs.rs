@@ -40,13 +40,11 @@ pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<
             Algorithm::parse(name).ok_or_else(|| TaskError::permanent(format!("unknown hash algorithm {name:?}")))?
         }
     };
-    let options = ScanOptions {
-        mode: if job.kind == JobKind::Hash { ScanMode::Hash } else { ScanMode::Walk },
-        algorithm,
-        workers: settings.workers,
-        io_limit: settings.io_limit,
-        ..ScanOptions::default()
-    };
+    let mut options = ScanOptions::default();
+    options.mode = if job.kind == JobKind::Hash { ScanMode::Hash } else { ScanMode::Walk };
+    options.algorithm = algorithm;
+    options.workers = settings.workers;
+    options.io_limit = settings.io_limit;
     let roots = roots(call.store(), payload.library_names.as_deref(), settings.libraries.as_deref())?;
     let control = Arc::new(ScanHandle::default());
     let summary = std::thread::scope(|scope| {
