@@ -81,23 +81,15 @@ impl CompiledFilter {
         Ok(compiled)
     }
 
-    /// Whether a folder is walked. `path` is relative to the root.
-    pub(crate) fn matches_folder(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>) -> bool {
-        self.matches_name(path, name, rules, true)
-    }
-
-    /// Whether the name and path of a file match.
-    pub(crate) fn matches_file(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>) -> bool {
-        self.matches_name(path, name, rules, false) && (self.filter.include.is_empty() || self.include.is_match(path))
-    }
-
-    fn matches_name(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>, is_folder: bool) -> bool {
+    /// Whether the name and path of a file match, or a folder is walked. `path` is relative to the root.
+    pub(crate) fn matches(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>, is_folder: bool) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
         let hidden = || name.as_encoded_bytes().starts_with(b".");
-        !(skip_hidden && hidden()
+        let is_excluded = skip_hidden && hidden()
             || gitignore && is_folder && name == ".git"
             || !self.exclude.is_empty() && self.exclude.is_match(path)
-            || rules.is_some_and(|rules| rules.ignores(path, is_folder)))
+            || rules.is_some_and(|rules| rules.ignores(path, is_folder));
+        !is_excluded && (is_folder || self.filter.include.is_empty() || self.include.is_match(path))
     }
 
     /// Whether any name can be excluded. Most scans include everything.

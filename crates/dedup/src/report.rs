@@ -64,7 +64,7 @@ pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
         types_showing: showing(stats.types.len().min(options.types), stats.types.len()),
         types: listed_types.map(|kind| (kind, svg::bar(kind.reclaimable, most))).collect(),
         sizes: svg::sizes(&stats.sizes),
-        roots: roots.iter().map(RootRow::new).collect(),
+        roots: roots.iter().map(root_row).collect(),
         stats: &stats,
     };
     page.render().map_err(|error| Error::System(format!("cannot render the report: {error}")))
@@ -85,17 +85,12 @@ struct Page<'a> {
     /// The listed file types, each with the width of its bar.
     types: Vec<(&'a TypeStats, Length)>,
     sizes: Vec<SizeColumn<'a>>,
-    roots: Vec<RootRow>,
+    roots: Vec<[String; 4]>,
     stats: &'a Stats,
 }
 
-/// A number of the headline.
-struct Tile {
-    class: &'static str,
-    name: &'static str,
-    value: String,
-    more: String,
-}
+/// A number of the headline: class, name, value and a remark.
+type Tile = (&'static str, &'static str, String, String);
 
 fn tiles(roots: &[Root], stats: &Stats, groups: &Groups) -> [Tile; 6] {
     let last = roots.iter().filter_map(|root| root.last_scanned_at).max();
@@ -107,14 +102,13 @@ fn tiles(roots: &[Root], stats: &Stats, groups: &Groups) -> [Tile; 6] {
         number => format!("{} unreadable", count(number)),
     };
     let share = format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
-    let tile = |class, name, value, more| Tile { class, name, value, more };
     [
-        tile("main", "Reclaimable", bytes(groups.reclaimable), share),
-        tile("", "Duplicate groups", count(groups.total), counted(groups.files, "file", "files")),
-        tile("", "Files", count(stats.files), unreadable),
-        tile("", "Size", bytes(stats.bytes), format!("{} bytes", count(stats.bytes))),
-        tile("", "Roots", count(roots.len() as u64), String::new()),
-        tile("", "Last scan", day.to_owned(), hour),
+        ("main", "Reclaimable", bytes(groups.reclaimable), share),
+        ("", "Duplicate groups", count(groups.total), counted(groups.files, "file", "files")),
+        ("", "Files", count(stats.files), unreadable),
+        ("", "Size", bytes(stats.bytes), format!("{} bytes", count(stats.bytes))),
+        ("", "Roots", count(roots.len() as u64), String::new()),
+        ("", "Last scan", day.to_owned(), hour),
     ]
 }
 
@@ -133,17 +127,11 @@ struct GroupItem {
     of: &'static str,
     copies: String,
     bar: Option<Length>,
-    /// The listed paths. The first one is the title, the others are in a collapsed list.
-    paths: Vec<Location>,
+    /// The listed paths, with the kind of link if it is one. The first one is the title, the others are in a collapsed list.
+    paths: Vec<(String, Option<&'static str>)>,
     others: String,
     /// Number of paths that are not listed.
     more: Option<String>,
-}
-
-/// A file or folder, and the kind of link if it is one.
-struct Location {
-    text: String,
-    link: Option<&'static str>,
 }
 
 struct Lists<'a> {
@@ -206,7 +194,7 @@ impl Lists<'_> {
         let location = |(root, path, link): (i64, &Path, _)| {
             let root = self.roots.iter().find(|other| other.id == root).map_or(Path::new(""), |root| &root.path);
             let path = if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) };
-            Location { text: display_path(&path), link }
+            (display_path(&path), link)
         };
         let paths = members.take(1 + self.options.paths).map(location).collect();
         let others = counted(others as u64, "other location", "other locations");
@@ -214,25 +202,13 @@ impl Lists<'_> {
     }
 }
 
-struct RootRow {
-    path: String,
-    files: String,
-    bytes: String,
-    last_scan: String,
-}
-
-impl RootRow {
-    fn new(root: &Root) -> Self {
-        let text = |number: Option<i64>, format: fn(u64) -> String| {
-            number.and_then(|number| u64::try_from(number).ok()).map(format).unwrap_or_default()
-        };
-        RootRow {
-            path: display_path(&root.path),
-            files: text(root.files, count),
-            bytes: text(root.bytes, bytes),
-            last_scan: root.last_scanned_at.map_or("never".to_owned(), minute),
-        }
-    }
+/// Returns the path, files, size and last scan of a root.
+fn root_row(root: &Root) -> [String; 4] {
+    let text = |number: Option<i64>, format: fn(u64) -> String| {
+        number.and_then(|number| u64::try_from(number).ok()).map(format).unwrap_or_default()
+    };
+    let last_scan = root.last_scanned_at.map_or("never".to_owned(), minute);
+    [display_path(&root.path), text(root.files, count), text(root.bytes, bytes), last_scan]
 }
 
 /// Describes how many entries of a group's folders were not scanned.

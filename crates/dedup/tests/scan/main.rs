@@ -10,6 +10,7 @@
 mod options;
 
 mod brute_force;
+mod catalog_queue;
 mod catalog_states;
 mod changing_files;
 mod coverage;

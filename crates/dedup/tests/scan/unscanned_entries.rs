@@ -27,6 +27,43 @@ fn only_group(fixture: &Fixture) -> (bool, Option<u64>) {
     (found[0].identical, found[0].unscanned())
 }
 
+/// Folders with these links (name and target) are identical with and without names, or only without, or not at all.
+#[test]
+fn skipped_symlinks_are_compared_by_target_and_name() {
+    type Links<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(Links<'_>, Links<'_>, bool, bool); 5] = [
+        (&[("a", "x"), ("b", "y")], &[("b", "y"), ("a", "x")], true, true),
+        (&[("a", "x"), ("b", "y")], &[("a", "y"), ("b", "x")], false, true),
+        (&[("a", "xb")], &[("ba", "x")], false, false),
+        (&[("a", "x"), ("b", "x")], &[("a", "y"), ("b", "y")], false, false),
+        (&[("a", "x")], &[("b", "x")], false, true),
+    ];
+    for (in_a, in_b, is_identical, is_identical_unnamed) in cases {
+        let fixture = two_folders();
+        for (folder, links) in [("A", in_a), ("B", in_b)] {
+            links.iter().for_each(|(name, target)| fixture.symlink(target, &format!("{folder}/{name}")));
+        }
+        fixture.scan();
+        assert_eq!(only_group(&fixture), (is_identical, Some(2 * in_a.len() as u64)), "{in_a:?} {in_b:?}");
+        let unnamed = folders::find_identical(&fixture.store, &folders::FolderOptions::default()).expect("groups");
+        assert_eq!(unnamed[0].identical, is_identical_unnamed, "{in_a:?} {in_b:?}");
+    }
+}
+
+#[test]
+fn excluded_files_are_unknown_entries_and_special_files_are_known() {
+    let fixture = two_folders();
+    for folder in ["A", "B"] {
+        let _socket = std::os::unix::net::UnixListener::bind(fixture.at(folder).join("pipe")).expect("a socket");
+    }
+    fixture.scan();
+    assert_eq!(only_group(&fixture), (true, Some(2)));
+    ["A/notes", "B/notes"].iter().for_each(|path| fixture.write(path, b"words"));
+    let filter = options!(gristmill_dedup::Filter { exclude: vec!["notes".into()] });
+    fixture.scan_with(&options!(ScanOptions { filter }));
+    assert_eq!(only_group(&fixture), (false, Some(4)));
+}
+
 #[test]
 fn folder_on_another_filesystem_counts_as_unscanned() {
     let fixture = two_folders();

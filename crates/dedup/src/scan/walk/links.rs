@@ -92,7 +92,7 @@ impl Walk {
         };
         let filter = &self.cx.options.filter;
         match (file, link.file) {
-            (Some(found), known) if filter.matches_file(&path, &name, None) && filter.matches_stat(&found.stat) => {
+            (Some(found), known) if filter.matches(&path, &name, None, false) && filter.matches_stat(&found.stat) => {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
                 add(&self.cx.handle.files, 1);
                 add(&self.cx.handle.bytes, self.bytes_of(&stat));

@@ -172,11 +172,8 @@ impl<'a> Visit<'a> {
 
     fn matches(&self, name: &OsStr, is_folder: bool) -> bool {
         let filter = &self.walk.cx.options.filter;
-        if !filter.tests_names() {
-            return true;
-        }
-        let (path, rules) = (self.path_of(name), self.rules.map(Arc::as_ref));
-        if is_folder { filter.matches_folder(&path, name, rules) } else { filter.matches_file(&path, name, rules) }
+        let rules = self.rules.map(Arc::as_ref);
+        !filter.tests_names() || filter.matches(&self.path_of(name), name, rules, is_folder)
     }
 
     fn visit_file(&mut self, name: OsString, stat: Stat) {
