@@ -49,25 +49,3 @@ pub(crate) fn shell_word(path: &Path) -> String {
         _ => format!("$'{}'", shown.replace('\'', "\\'")),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[test]
-    fn suggested_commands_repeat_db_and_config() {
-        for (args, expected) in [
-            (&["gristmill"][..], "gristmill dupes"),
-            (&["gristmill", "--db", "a/b.db"], "gristmill --db a/b.db dupes"),
-            (&["gristmill", "--db", "it's.db"], "gristmill --db 'it'\\''s.db' dupes"),
-            (&["gristmill", "--db", "a\nb"], "gristmill --db $'a\\x0Ab' dupes"),
-            (&["gristmill", "--db", "x", "--config", "my y"], "gristmill --db x --config 'my y' dupes"),
-        ] {
-            let hints = Hints::new(&Args::parse_from(args));
-            assert_eq!(hints.command("dupes"), expected);
-            assert_eq!(hints.complete_commands("see `gristmill dupes`"), format!("see `{expected}`"));
-        }
-    }
-}

@@ -68,8 +68,31 @@ fn man_writes_a_page_for_every_command() {
     assert!(files.iter().any(|file| file == "pages/gristmill-roots-remove.1"), "{written}");
     for file in files {
         let page = std::fs::read_to_string(home.path(file.as_str().unwrap())).unwrap();
-        assert!(page.contains(".SH SYNOPSIS"), "{file}");
+        assert!(page.starts_with(".ie ") && page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{file}");
+        assert!(page.contains("\nExample") || page.contains("SUBCOMMANDS"), "{file} has no example: {page}");
     }
     home.write("file", "");
     home.check(&["man", "--out", "file"], 1, "", "cannot write file: ");
+}
+
+#[test]
+fn every_shell_completes_every_command_and_flag() {
+    let home = Home::new();
+    let pages = home.json(&["man", "--out", "pages"]);
+    let names = pages["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap());
+    let names: Vec<&str> = names.filter_map(|name| name.strip_prefix("pages/gristmill-")?.strip_suffix(".1")).collect();
+    let scripts = ["bash", "zsh", "fish", "elvish", "powershell"].map(|shell| home.run(&["completions", shell]).out);
+    for name in names {
+        let words: Vec<&str> = name.split('-').chain(["--help"]).collect();
+        let help = home.run(&words).out;
+        let is_option =
+            |line: &&str| line.starts_with("      --") || (line.starts_with("  -") && line.contains(", --"));
+        let options = help.lines().filter(is_option).filter_map(|line| line.split_once("--"));
+        let flags: Vec<&str> = options.filter_map(|(_, flag)| flag.split([' ', '=', '[', '.']).next()).collect();
+        assert!(flags.contains(&"help") && flags.contains(&"json"), "{name}: {flags:?}");
+        for script in &scripts {
+            assert!(name.split('-').all(|word| script.contains(word)), "{name}");
+            assert!(flags.iter().all(|flag| script.contains(flag)), "{name}: {flags:?}");
+        }
+    }
 }

@@ -38,6 +38,12 @@ fn unknown_command_or_flag_is_exit_status_1_with_a_suggestion() {
 fn invalid_log_filter_is_named_with_expected_values() {
     check(&[], Some("gristmill=loud"), 1, "", "GRISTMILL_LOG is \"gristmill=loud\"");
     check(&[], Some("debgu"), 1, "", "expected: off, error, warn, info, debug or trace");
+    for value in ["warn,gristmill", "["] {
+        check(&[], Some(value), 1, "", &format!("{value:?}, which is not a log filter"));
+    }
+    for value in ["OFF", "info,", "warn,gristmill=info", "[task{id=3}]=debug", ""] {
+        check(&[], Some(value), 0, "Usage: gristmill", "");
+    }
 }
 
 #[test]
@@ -45,6 +51,9 @@ fn log_level_follows_flags_and_variable_on_standard_error() {
     check(&["-vv"], None, 0, "Usage: gristmill", "DEBUG gristmill::run: started");
     check(&["-v"], None, 0, "Usage: gristmill", "");
     check(&[], Some("debug"), 0, "Usage: gristmill", "DEBUG gristmill::run: started");
+    check(&[], Some("gristmill=trace"), 0, "Usage: gristmill", "DEBUG gristmill::run: started");
+    check(&["-v"], Some("error"), 0, "Usage: gristmill", "");
+    check(&["-vvvv"], None, 0, "Usage: gristmill", "DEBUG gristmill::run: started");
     check(&["--quiet"], Some("debug"), 0, "Usage: gristmill", "");
 }
 
@@ -81,4 +90,17 @@ fn help_texts_match_their_snapshots() {
         count += 1;
     }
     assert!(count > 25, "{count}");
+}
+
+#[test]
+fn help_lists_every_command_in_exactly_one_group() {
+    let home = Home::new();
+    let help = home.run(&["--help"]).out;
+    let pages = home.json(&["man", "--out", "pages"]);
+    let names = pages["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap());
+    let names = names.filter_map(|name| name.strip_prefix("pages/gristmill-")?.strip_suffix(".1"));
+    for name in names.filter(|name| !name.contains('-')) {
+        let listed = help.lines().filter(|line| line.starts_with(&format!("  {name} "))).count();
+        assert_eq!(listed, 1, "{name}");
+    }
 }

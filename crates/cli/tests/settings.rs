@@ -106,6 +106,9 @@ fn misspelled_variable_is_warned_about() {
     let mut command = home.command(&["config", "show"]);
     let output = RunOutput::of(&command.env("GRISTMILL_WORKER_LEASES", "1s").output().unwrap());
     output.check("config show", 0, "5m", "did you mean GRISTMILL_WORKER_LEASE?");
+    let mut command = home.command(&["config", "show"]);
+    let output = RunOutput::of(&command.env("GRISTMILL_SOMETHING_ELSE", "1s").output().unwrap());
+    output.check("config show", 0, "5m", "");
 }
 
 #[test]
@@ -114,4 +117,86 @@ fn missing_home_names_the_flags_to_use() {
     let run = |words: &[&str]| RunOutput::of(&home.command(words).env_remove("HOME").output().unwrap());
     run(&["jobs", "list"]).check("no home", 1, "", "neither XDG_DATA_HOME nor HOME is set");
     run(&["--db", "x.db", "enqueue", "k", "--payload", "1"]).check("no home but --db", 0, "task 1", "");
+}
+
+/// Checks the error about the value of a variable.
+#[track_caller]
+fn refused_variable(variable: &str, value: &str, expected: &str) {
+    let home = Home::new();
+    let mut command = home.command(&["config", "show"]);
+    RunOutput::of(&command.env(variable, value).output().unwrap()).check(variable, 1, "", expected);
+}
+
+#[test]
+fn invalid_variables_are_named_with_what_is_expected() {
+    let lease = "GRISTMILL_WORKER_LEASE";
+    refused_variable(lease, "300", "worker.lease is \"300\" (GRISTMILL_WORKER_LEASE), which is not");
+    refused_variable(lease, "0s", "expected: a duration from 100ms to 1d");
+    refused_variable("GRISTMILL_SYNCHRONOUS", "off", "expected: full or normal");
+    refused_variable("GRISTMILL_WORKER_QUEUES", "a,,b", "worker.queues is \"a,,b\"");
+    refused_variable("GRISTMILL_EXEC_ATTEMPTS", "0", "expected: a whole number from 1");
+    refused_variable("GRISTMILL_EXEC_WORKERS", "-1", "or cores");
+    refused_variable("GRISTMILL_EXEC_MAX_OUTPUT", "5MiB", "from 0B to 4MiB");
+    refused_variable("GRISTMILL_EXEC_BACKOFF_CAP", "500ms", "not below exec.backoff_base");
+}
+
+#[test]
+fn none_and_forever_turn_a_limit_off() {
+    let home = Home::new();
+    for (key, variable, value) in [
+        ("exec.timeout", "GRISTMILL_EXEC_TIMEOUT", "none"),
+        ("worker.keep_finished", "GRISTMILL_WORKER_KEEP_FINISHED", "forever"),
+    ] {
+        assert_eq!(origin(&home, key, &[(variable, value)], &[]), (value.into(), variable.into()));
+    }
+}
+
+#[test]
+fn empty_variables_and_relative_xdg_folders_are_ignored() {
+    let home = Home::new();
+    let expected = home.path(".local/share/gristmill/gristmill.db").to_str().unwrap().to_owned();
+    let variables = [("GRISTMILL_DB", ""), ("XDG_DATA_HOME", "data")];
+    assert_eq!(origin(&home, "database", &variables, &[]), (expected, "default".into()));
+}
+
+#[test]
+fn errors_about_the_file_name_the_line_and_the_closest_key() {
+    for (text, expected) in [
+        ("\n\nlease = '5m'\n", "config.toml:3: there is no setting lease; did you mean worker.lease?"),
+        ("databse = 'x'", "did you mean database?"),
+        ("[wroker]\nlease = '5m'", "config.toml:1: there is no setting wroker; "),
+        ("zzz = 1", "`gristmill config show` lists"),
+        ("[worker]\nlease = \n", "config.toml:2: not TOML: "),
+        ("[worker]\nlease = '1s'\nlease = '2s'", "config.toml:3: not TOML: "),
+    ] {
+        refused(text, expected);
+    }
+}
+
+/// The commented file has every setting at its default, in the order of `config show`, and a valid consumer.
+#[test]
+fn written_settings_file_holds_every_setting_at_its_default() {
+    let home = Home::new();
+    let defaults = home.json(&["config", "show"])["items"].clone();
+    home.check(&["config", "init"], 0, "config.toml", "");
+    assert_eq!(home.json(&["config", "show"])["items"], defaults, "all lines are comments");
+    let text = std::fs::read_to_string(home.path(FILE)).unwrap();
+    let bare = |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line).to_owned();
+    let lines: Vec<String> = text.lines().map(bare).collect();
+    home.write(FILE, &lines.join("\n"));
+    let values = |items: &serde_json::Value| -> Vec<(String, String)> {
+        let items = items.as_array().unwrap().iter();
+        items.map(|item| (item["key"].to_string(), item["value"].to_string())).collect()
+    };
+    let all = home.json(&["config", "show"])["items"].clone();
+    assert_eq!(values(&all), values(&defaults));
+    assert!(all.as_array().unwrap().iter().all(|item| item["origin"] == "file"), "{all}");
+    // The example of a consumer has one action, and all options that are not of another one.
+    let consumer = lines.iter().skip_while(|line| *line != "[[consumers]]").skip(1);
+    let names: Vec<&str> = consumer.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name).collect();
+    assert!(names.contains(&"exec") && names.contains(&"batch"), "{names:?}");
+    let others = ["# http", "# http_retry_status", "# enqueue", "# task_queue", "# into", "# table"];
+    let commented: Vec<&str> = names.iter().copied().filter(|name| name.starts_with('#')).collect();
+    assert_eq!(commented, others);
+    assert_eq!(names.len(), 30);
 }

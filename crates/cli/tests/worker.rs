@@ -294,13 +294,16 @@ fn commands_do_not_inherit_the_broker_password_or_message_variables() {
     home.check(&["enqueue", "exec", "--payload", asked], 0, "task 2", "");
     let mut command = home.command(&["worker", "--once"]);
     command.env("GRISTMILL_AMQP_URI", "amqp://user:secret@localhost").env("KEPT", "yes");
-    for name in ["GRISTMILL_MESSAGE_ID", "GRISTMILL_HEADER_TENANT", "TRACEPARENT"] {
+    command.env("GRISTMILL_AMQP_MANAGEMENT", "http://user:secret@localhost").env("GRISTMILL_AMQP_SHUTDOWN", "7s");
+    for name in ["GRISTMILL_MESSAGE_ID", "GRISTMILL_ATTEMPT", "GRISTMILL_HEADER_TENANT", "TRACEPARENT"] {
         command.env(name, "of another message");
     }
     assert!(command.output().unwrap().status.success());
     let environment = |id: &str| home.json(&["jobs", "show", id])["result"]["stdout"].as_str().unwrap().to_owned();
     let found = environment("1");
-    assert!(found.contains("KEPT=yes") && found.contains("GRISTMILL_TASK_ID=1"), "{found}");
+    for kept in ["KEPT=yes", "GRISTMILL_TASK_ID=1", "GRISTMILL_AMQP_SHUTDOWN=7s"] {
+        assert!(found.contains(kept), "{found}");
+    }
     assert!(!found.contains("secret") && !found.contains("another message"), "{found}");
     assert!(environment("2").contains("GRISTMILL_AMQP_URI=amqp://asked-for"), "a task may set the variable itself");
 }

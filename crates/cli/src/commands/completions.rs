@@ -96,35 +96,3 @@ fn page(command: clap::Command) -> Result<(String, String), Error> {
 fn text(bytes: Vec<u8>) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|error| Error::System(error.to_string()))
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::ValueEnum;
-
-    use super::*;
-
-    #[test]
-    fn every_command_has_a_page_with_examples() {
-        for command in with_subcommands(built_command()) {
-            let is_leaf = command.get_subcommands().next().is_none();
-            let (name, page) = page(command).unwrap();
-            assert!(page.starts_with(".ie ") && page.contains(".SH NAME"), "{name}: {page}");
-            assert!(!is_leaf || page.contains("\nExample"), "{name} has no example: {page}");
-        }
-    }
-
-    #[test]
-    fn every_command_is_completed_by_every_shell() {
-        for shell in Shell::value_variants() {
-            let script = script(*shell).unwrap();
-            for command in with_subcommands(built_command()) {
-                let name = command.get_name();
-                assert!(script.contains(name), "{shell} does not know {name}");
-                for flag in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
-                    let Some(flag) = flag.get_long() else { continue };
-                    assert!(script.contains(flag), "{shell} does not know --{flag} of {name}");
-                }
-            }
-        }
-    }
-}

@@ -392,30 +392,3 @@ impl Batches<'_> {
         note(&format!("queued {} before this, from the first {lines}", plural(self.queued, "task")));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check_when(text: &str, expected: Option<&str>) {
-        let found = when(text).ok().map(|when| match when {
-            When::At(time) => time.to_string(),
-            When::In(span) => units::show_duration(span),
-        });
-        assert_eq!(found.as_deref(), expected, "{text:?}");
-    }
-
-    #[test]
-    fn run_after_is_a_time_or_a_duration_from_now() {
-        check_when("in 5m", Some("5m"));
-        check_when("2h", Some("2h"));
-        check_when("2030-01-01 06:00:00", Some("2030-01-01 06:00:00.000000"));
-        check_when("2030-01-01", Some("2030-01-01 00:00:00.000000"));
-        check_when("2030-01-01T06:00:00Z", Some("2030-01-01 06:00:00.000000"));
-        check_when("2030-01-01T06:00:00+02:00", Some("2030-01-01 04:00:00.000000"));
-        for text in ["", "tomorrow", "in five minutes", "2030-13-01", "5"] {
-            check_when(text, None);
-        }
-    }
-}

@@ -403,28 +403,3 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
     })?;
     Ok(Outcome::Done)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cursors_parse_as_they_are_printed() {
-        for text in ["41~-", "-~0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11", "-~-", "7~x"] {
-            assert_eq!(text.parse::<Cursor>().map(|cursor| cursor.to_string()), Ok(text.to_owned()));
-        }
-        for text in ["", "41", "x~-"] {
-            assert!(text.parse::<Cursor>().is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn ids_are_numbers_of_tasks_or_uuids_of_jobs() {
-        let uuid = "0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
-        assert_eq!("12".parse(), Ok(Id::Task(12)));
-        assert_eq!(uuid.parse(), Ok(Id::Job(uuid.to_owned())));
-        for text in ["", "0", "-3", "x", "0b7a3c52"] {
-            assert!(text.parse::<Id>().is_err(), "{text:?}");
-        }
-    }
-}

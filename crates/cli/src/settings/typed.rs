@@ -169,9 +169,6 @@ mod tests {
         ] {
             assert_eq!(header(text), Ok((name.to_owned(), value)), "{text}");
         }
-        for text in ["a", "=b", "a:int=x", "a:uint8=256", "a:bytes=f", "a:bool=1", "a:void=x", ":int=1"] {
-            assert!(header(text).unwrap_err().contains("NAME:TYPE=VALUE"), "{text}");
-        }
     }
 
     #[test]
@@ -187,15 +184,6 @@ mod tests {
             ("x-other:int=3", "x-other", FieldValue::Int(3)),
         ] {
             assert_eq!(argument(text), Ok((name.to_owned(), value)), "{text}");
-        }
-        for (text, expected) in [
-            ("max-length=many", "max-length is \"many\"; expected: a whole number"),
-            ("max-lenght=1", "NAME is one of max-length"),
-            ("single-active-consumer=1", "true or false"),
-            ("x-queue-type=stream", "--declare"),
-            ("x-other:int=a", "x-NAME:TYPE=VALUE"),
-        ] {
-            assert!(argument(text).unwrap_err().contains(expected), "{text}");
         }
     }
 }

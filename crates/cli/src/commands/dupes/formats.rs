@@ -166,21 +166,3 @@ fn is_via_symlink(member: &Member) -> bool {
 fn csv_cell(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn csv_cells_are_quoted_if_needed() {
-        for (cell, expected) in [
-            ("plain", "plain"),
-            ("a,b", "\"a,b\""),
-            ("say \"x\"", "\"say \"\"x\"\"\""),
-            ("two\nlines", "\"two\nlines\""),
-            ("", ""),
-        ] {
-            assert_eq!(csv_cell(cell), expected);
-        }
-    }
-}

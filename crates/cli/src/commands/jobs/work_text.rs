@@ -18,21 +18,3 @@ pub(super) fn work_text(kind: &str, payload: &str) -> String {
     };
     truncate(&text, Some(MAX_LENGTH))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_quoted_for_a_shell_and_payloads_unchanged() {
-        for (kind, payload, expected) in [
-            ("exec", r#"{"argv": ["sh", "-c", "echo 'x y'"]}"#, r"sh -c 'echo '\''x y'\'''"),
-            ("exec", r#"{"argv": ["true"], "cwd": "/"}"#, "true"),
-            ("exec", r#"{"words": 1}"#, r#"{"words": 1}"#),
-            ("resize", r#"{"width":80}"#, r#"{"width":80}"#),
-        ] {
-            assert_eq!(work_text(kind, payload), expected, "{kind} {payload}");
-        }
-        assert_eq!(work_text("k", &format!("\"{}\"", "é".repeat(100))).chars().count(), MAX_LENGTH);
-    }
-}

@@ -116,21 +116,8 @@ mod tests {
         for (status, expected) in [(401, true), (404, true), (403, false), (500, true), (599, true), (429, false)] {
             assert_eq!(statuses.has(status), expected, "{status}");
         }
-        for bad in ["", "200", "2xx", "6xx", "404;405", "600", "-1", "404,"] {
-            assert_eq!(HttpStatuses::read(bad), None, "{bad}");
-        }
         for (status, expected) in [(408, true), (425, true), (429, true), (503, true), (401, false), (302, false)] {
             assert_eq!(HttpStatuses::default().has(status), expected, "{status}");
-        }
-    }
-
-    #[test]
-    fn urls_require_http_and_a_host() {
-        for good in ["http://a", "https://u:p@a:1/b?c", "http://[::1]:80/"] {
-            assert_eq!(url(good).as_deref(), Some(good));
-        }
-        for bad in ["", "ftp://a", "http://", "http:///x", "a", "http://a b", "http://u:p@"] {
-            assert_eq!(url(bad), None, "{bad}");
         }
     }
 }
