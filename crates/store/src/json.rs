@@ -50,17 +50,3 @@ fn depth(text: &str) -> usize {
     }
     max_depth
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn brackets_in_strings_are_not_counted_as_nesting() {
-        let check = |text: &str, expected: usize| assert_eq!(depth(text), expected, "{text}");
-        check("1", 0);
-        check("[]", 1);
-        check(r#"{"a": [[1], {"b": 2}]}"#, 3);
-        check(r#"["[[[", "\\\"[[", "\\\\"]"#, 1);
-    }
-}

@@ -60,7 +60,7 @@ impl<'a> Identity<'a> {
     }
 }
 
-#[cfg(target_os = "linux")]
+/// Reads `/proc`; on systems without it everything is unknown.
 mod system {
     use std::fs;
     use std::sync::LazyLock;
@@ -83,13 +83,25 @@ mod system {
         Some(format!("{}/{number}", boot.trim().get(..8).unwrap_or("?")))
     }
 
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn monotonic_ms() -> i64 {
+        0
+    }
+
+    #[cfg(target_os = "linux")]
     pub(super) fn monotonic_ms() -> i64 {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000)
     }
 
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn has_ended(_: u32) -> bool {
+        false
+    }
+
     /// Returns whether the process does not exist or is a zombie. `/proc` may hide processes of other users
     /// (`hidepid`); the kernel still confirms that they exist.
+    #[cfg(target_os = "linux")]
     pub(super) fn has_ended(process: u32) -> bool {
         let Some(pid) = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw) else {
             return true;
@@ -114,28 +126,5 @@ mod system {
         let (_, fields) = text.rsplit_once(") ")?;
         let mut fields = fields.split(' ');
         Some((fields.next()?.to_owned(), fields.nth(18)?.to_owned()))
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-mod system {
-    pub(super) fn host() -> String {
-        String::new()
-    }
-
-    pub(super) fn boot() -> Option<&'static str> {
-        None
-    }
-
-    pub(super) fn start_of(_: u32) -> Option<String> {
-        None
-    }
-
-    pub(super) fn has_ended(_: u32) -> bool {
-        false
-    }
-
-    pub(super) fn monotonic_ms() -> i64 {
-        0
     }
 }

@@ -15,7 +15,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 struct Fixture {
     clock: ManualClock,
     store: Store,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Fixture {
@@ -24,7 +24,7 @@ impl Fixture {
         let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("work.db")).unwrap();
-        Fixture { clock, store, _folder: folder }
+        Fixture { clock, store, folder: folder }
     }
 
     fn sql(&self, sql: &str) {
@@ -319,4 +319,40 @@ fn start_logs_of_unknown_workers_are_read_and_removed_later() {
     fixture.clock.advance(24 * HOUR);
     fixture.recover();
     assert_eq!(logs(), 0);
+}
+
+/// Returns the names and contents of the start logs in a folder.
+fn start_logs(folder: &std::path::Path) -> Vec<(String, String)> {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap());
+    let logs = files.filter(|file| file.file_name().to_string_lossy().contains("-starts-"));
+    logs.map(|log| (log.file_name().into_string().unwrap(), std::fs::read_to_string(log.path()).unwrap())).collect()
+}
+
+#[test]
+fn start_log_has_a_line_for_each_start_and_is_deleted_with_its_worker() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("a/b");
+    let log = StartLog::new(&fixture.store, &worker);
+    assert_eq!(start_logs(fixture.folder.path()), []);
+    let tokens = [worker.token(), worker.token()];
+    log.write(7, &tokens[0]).unwrap();
+    log.write(8, &tokens[1]).unwrap();
+    let name = format!("work.db-starts-{}", worker.name().rsplit(':').next().unwrap());
+    let lines = format!("7 {}\n8 {}\n", tokens[0].as_str(), tokens[1].as_str());
+    assert_eq!(start_logs(fixture.folder.path()), [(name, lines)]);
+    drop(log);
+    assert_eq!(start_logs(fixture.folder.path()), []);
+}
+
+#[cfg(unix)]
+#[test]
+fn start_log_is_beside_the_resolved_database_file() {
+    let fixture = Fixture::new();
+    let links = tempfile::tempdir().unwrap();
+    let link = links.path().join("link.db");
+    std::os::unix::fs::symlink(fixture.store.path(), &link).unwrap();
+    let worker = WorkerId::new("a");
+    let log = StartLog::new(&Store::open(&link).unwrap(), &worker);
+    log.write(7, &worker.token()).unwrap();
+    assert_eq!((start_logs(links.path()).len(), start_logs(fixture.folder.path()).len()), (0, 1));
 }

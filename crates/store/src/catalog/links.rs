@@ -124,11 +124,9 @@ impl<'a> SharedNameFinder<'a> {
         for names in self.names.chunk_by(|a, b| a.inode == b.inode).filter(|names| names.len() > 1) {
             resolved.clear();
             self.find_files(names, &mut resolved);
-            resolved.sort_unstable_by_key(|found| (found.file, found.row));
-            for names in resolved.chunk_by(|a, b| a.file == b.file).filter(|names| names.len() > 1) {
-                let name =
-                    |found: &ResolvedName| SharedName { row: found.row, file: found.file, ctime_ns: found.ctime_ns };
-                shared.extend(names.iter().map(name));
+            resolved.sort_unstable_by_key(|found| (found.name.file, found.name.row));
+            for names in resolved.chunk_by(|a, b| a.name.file == b.name.file).filter(|names| names.len() > 1) {
+                shared.extend(names.iter().map(|found| found.name));
             }
         }
         shared.sort_unstable();
@@ -149,17 +147,15 @@ impl<'a> SharedNameFinder<'a> {
                     if has_stable_inodes { 0 } else { device },
                     if is_same_file { 0 } else { name.ctime_ns },
                 ),
-                file: name.row,
-                row: name.row,
-                ctime_ns: name.ctime_ns,
+                name: SharedName { row: name.row, file: name.row, ctime_ns: name.ctime_ns },
                 device,
                 via_symlink: name.links == LinkKind::ViaSymlink,
             }));
         }
-        found.sort_unstable_by_key(|found| (found.key, found.row));
+        found.sort_unstable_by_key(|found| (found.key, found.name.row));
         for names in found.chunk_by_mut(|a, b| a.key == b.key) {
-            let file = names.first().map_or(0, |name| name.row);
-            names.iter_mut().for_each(|name| name.file = file);
+            let file = names.first().map_or(0, |found| found.name.row);
+            names.iter_mut().for_each(|found| found.name.file = file);
         }
         if found.iter().any(|found| found.via_symlink) {
             merge_symlink_targets(found);
@@ -170,9 +166,7 @@ impl<'a> SharedNameFinder<'a> {
 struct ResolvedName {
     /// Filesystem, device and change time, as far as they are compared.
     key: (Option<i64>, u64, i64),
-    file: i64,
-    row: i64,
-    ctime_ns: i64,
+    name: SharedName,
     device: u64,
     via_symlink: bool,
 }
@@ -183,74 +177,12 @@ fn merge_symlink_targets(found: &mut [ResolvedName]) {
     devices.sort_unstable();
     devices.dedup();
     for device in devices {
-        let mut files: Vec<i64> = found.iter().filter(|name| name.device == device).map(|name| name.file).collect();
+        let mut files: Vec<i64> =
+            found.iter().filter(|found| found.device == device).map(|found| found.name.file).collect();
         files.sort_unstable();
         let Some(&file) = files.first() else { continue };
-        for name in found.iter_mut().filter(|name| files.binary_search(&name.file).is_ok()) {
-            name.file = file;
+        for found in found.iter_mut().filter(|found| files.binary_search(&found.name.file).is_ok()) {
+            found.name.file = file;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const UNSTABLE: i64 = 9;
-
-    /// Takes rows 1, 2, … with filesystem, device, change time and link kind, of one inode number. Returns their files.
-    fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
-        let mut names = SharedNameFinder::new(&[UNSTABLE]);
-        for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {
-            let stat = Stat { inode: 5, device: *device, ctime_ns: *ctime_ns, links: *links, ..Stat::default() };
-            names.add(row, &stat, *filesystem);
-        }
-        let mut files: Vec<i64> = (1..).take(rows.len()).collect();
-        for name in names.shared() {
-            files[usize::try_from(name.row - 1).expect("row ids are small")] = name.file;
-        }
-        files
-    }
-
-    use LinkKind::{HardLinked, Single, Unknown, ViaSymlink};
-
-    #[test]
-    fn equal_inodes_of_a_known_filesystem_are_one_file() {
-        assert_eq!(files(&[(Some(1), 7, 1, Single), (Some(1), 8, 2, Single)]), [1, 1]);
-        assert_eq!(files(&[(Some(1), 7, 1, Single), (Some(2), 7, 1, Single)]), [1, 2]);
-        assert_eq!(files(&[(Some(1), 7, 1, HardLinked), (Some(2), 7, 1, HardLinked)]), [1, 2]);
-    }
-
-    #[test]
-    fn equal_inodes_of_an_unknown_filesystem_are_one_file_by_change_time_or_link_count() {
-        for filesystem in [None, Some(UNSTABLE)] {
-            let two = |device, (ctime, links), (other_ctime, other_links)| {
-                files(&[(filesystem, 7, ctime, links), (filesystem, device, other_ctime, other_links)])
-            };
-            assert_eq!(two(7, (1, Single), (1, Single)), [1, 1]);
-            assert_eq!(two(7, (1, Single), (2, Single)), [1, 2]);
-            assert_eq!(two(8, (1, Single), (1, Single)), [1, 2]);
-            assert_eq!(two(7, (1, HardLinked), (2, HardLinked)), [1, 1]);
-            assert_eq!(two(7, (1, Single), (2, HardLinked)), [1, 1], "the file got another hard link");
-            assert_eq!(two(7, (1, Unknown), (2, Single)), [1, 1]);
-            assert_eq!(two(8, (1, HardLinked), (1, HardLinked)), [1, 2]);
-        }
-    }
-
-    #[test]
-    fn symlink_target_is_matched_by_device() {
-        let link = (Some(1), 8, 1, ViaSymlink);
-        assert_eq!(files(&[link, (Some(2), 8, 1, Single)]), [1, 1]);
-        assert_eq!(files(&[link, (Some(2), 7, 1, Single)]), [1, 2]);
-        // All names of the target are names of the same file.
-        let rows = [(Some(2), 6, 1, Single), (Some(3), 8, 1, Single), link, (Some(2), 8, 1, Single)];
-        assert_eq!(files(&rows), [1, 1, 1, 1]);
-    }
-
-    #[test]
-    fn row_without_an_inode_is_a_separate_file() {
-        let mut names = SharedNameFinder::new(&[]);
-        (1..3).for_each(|row| names.add(row, &Stat::default(), Some(1)));
-        assert_eq!(names.shared(), []);
     }
 }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::Store;
 use crate::error::{Error, Result};
 use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row, sortable_time};
-use crate::rows::{column, string_enum, table_row};
+use crate::rows::{string_enum, table_row};
 use crate::sqlite::{Db, WriteKind, params};
 use crate::time::UtcTime;
 
@@ -270,11 +270,7 @@ impl Thumbnails<'_> {
 
     /// Returns the number of thumbnails in each status.
     pub fn counts(self) -> Result<Vec<(ThumbStatus, u64)>> {
-        self.0.read(|db| {
-            db.rows("SELECT status, count(*) AS n FROM thumbnails GROUP BY status ORDER BY status", [], |row| {
-                Ok((column(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs()))
-            })
-        })
+        self.0.read(|db| db.count_by_status("thumbnails"))
     }
 }
 
@@ -375,15 +371,4 @@ fn by_key(db: &Db<'_>, thumb_key: &str) -> Result<Option<ThumbnailRow>> {
 
 fn require_by_key(db: &Db<'_>, thumb_key: &str) -> Result<ThumbnailRow> {
     by_key(db, thumb_key)?.ok_or_else(|| Error::not_found("thumbnail", thumb_key))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retry_delay_doubles_up_to_half_an_hour() {
-        let seconds: Vec<u64> = [0, 1, 2, 3, 6, 7, 11, 12, i64::MAX].map(|n| retry_delay(n).as_secs()).into();
-        assert_eq!(seconds, [30, 30, 60, 120, 960, 1_800, 1_800, 1_800, 1_800]);
-    }
 }

@@ -215,9 +215,8 @@ impl Wal<'_> {
     pub fn metrics(self) -> Result<WalMetrics> {
         let wal_size_bytes = self.wal_size()?;
         self.0.read(|db| {
-            let sql = "SELECT status, count(*) AS n FROM wal_maintenance_jobs GROUP BY status";
-            let counts: Vec<(WalStatus, i64)> = db.rows(sql, [], |row| Ok((column(row, "status")?, row.get("n")?)))?;
-            let count = |status| counts.iter().find(|(found, _)| *found == status).map_or(0, |(_, n)| n.unsigned_abs());
+            let counts = db.count_by_status::<WalStatus>("wal_maintenance_jobs")?;
+            let count = |status| counts.iter().find(|(found, _)| *found == status).map_or(0, |(_, n)| *n);
             Ok(WalMetrics {
                 wal_size_bytes,
                 pending: count(WalStatus::Pending),

@@ -92,8 +92,8 @@ const IS_ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task
     AND status IN ('pending', 'scheduled', 'running'))";
 
 /// Counts checkpoints of finished or deleted tasks.
-pub(crate) fn count_orphans(db: &Db<'_>) -> Result<i64> {
-    db.number(&format!("SELECT count(*) FROM task_checkpoints WHERE {IS_ORPHANED}"), [])
+pub(crate) fn count_orphans(db: &Db<'_>) -> Result<u64> {
+    db.count(&format!("SELECT count(*) FROM task_checkpoints WHERE {IS_ORPHANED}"), [])
 }
 
 pub(crate) fn delete(db: &Db<'_>, task: i64) -> Result<()> {

@@ -246,8 +246,7 @@ impl DeadLetters<'_> {
 
     /// Returns the number of dead letters.
     pub fn count(self) -> Result<u64> {
-        let count = self.0.read(|db| db.number("SELECT count(*) FROM dead_letter_queue", []))?;
-        Ok(u64::try_from(count).unwrap_or(0))
+        self.0.read(|db| db.count("SELECT count(*) FROM dead_letter_queue", []))
     }
 }
 

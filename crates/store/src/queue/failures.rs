@@ -66,15 +66,3 @@ fn end_of(text: &str) -> &str {
     let start = (min_start..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     &text[start..]
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn end_of_output_starts_at_a_character_boundary() {
-        assert_eq!(end_of("short"), "short");
-        let long = format!("é{}", "x".repeat(MAX_OUTPUT_BYTES - 1));
-        assert_eq!(end_of(&long).len(), MAX_OUTPUT_BYTES - 1);
-    }
-}

@@ -347,7 +347,7 @@ impl LeaseRules {
     }
 
     /// Returns the number of leased rows, and how many of them are stale.
-    pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(i64, i64)> {
+    pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(u64, u64)> {
         let LeaseRules { table, row_filter, .. } = self;
         let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{row_filter}");
         // A file of an earlier version has no workers table.
@@ -364,7 +364,7 @@ impl LeaseRules {
         let stale = format!("SELECT count(*) FROM {table} WHERE ({which}) OR ({ended})");
         let dead = if has_workers_table { workers::dead_workers(db)? } else { BTreeSet::new() };
         let dead = serde_json::Value::from_iter(dead).to_string();
-        Ok((db.number(&leased, [])?, db.number(&stale, (db.now(), dead))?))
+        Ok((db.count(&leased, [])?, db.count(&stale, (db.now(), dead))?))
     }
 
     fn free_sql(&self, which: &str) -> String {

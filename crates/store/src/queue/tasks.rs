@@ -39,7 +39,6 @@ use crate::dead_letters;
 use crate::error::Result;
 use crate::json;
 use crate::lease::{self, HeartbeatResult, HeldLeases, LeaseRules, Token, leased_row};
-use crate::rows::column;
 use crate::sqlite::{CachedStatement, Db, WriteHandle, WriteKind, params};
 use crate::start_log;
 use crate::time::UtcTime;
@@ -210,11 +209,7 @@ impl Tasks<'_> {
 
     /// Returns the number of tasks in each status.
     pub fn counts(self) -> Result<Vec<(TaskStatus, u64)>> {
-        self.0.read(|db| {
-            db.rows("SELECT status, count(*) AS n FROM tasks GROUP BY status", [], |row| {
-                Ok((column(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs()))
-            })
-        })
+        self.0.read(|db| db.count_by_status("tasks"))
     }
 
     /// Returns the number of pending tasks by queue and kind.

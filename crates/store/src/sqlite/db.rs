@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags, Params, Row};
 use crate::error::{Error, Result};
 use crate::paths::with_suffix;
 use crate::private;
+use crate::rows::{Column, column};
 use crate::sqlite::busy::retry_while_busy;
 use crate::sqlite::read_only::immutable_uri;
 use crate::sqlite::tables;
@@ -232,6 +233,17 @@ impl<'a> Db<'a> {
     /// Returns one number, such as a count; 0 for no row or NULL.
     pub(crate) fn number(&self, sql: &str, params: impl Params) -> Result<i64> {
         Ok(self.first(sql, params, |row| row.get::<_, Option<i64>>(0))?.flatten().unwrap_or(0))
+    }
+
+    /// Like [`number`](Self::number), for a number that is not negative.
+    pub(crate) fn count(&self, sql: &str, params: impl Params) -> Result<u64> {
+        Ok(self.number(sql, params)?.unsigned_abs())
+    }
+
+    /// Returns the number of rows of a table in each status, ordered by the text of the status.
+    pub(crate) fn count_by_status<S: Column>(&self, table: &str) -> Result<Vec<(S, u64)>> {
+        let sql = format!("SELECT status, count(*) AS n FROM {table} GROUP BY status ORDER BY status");
+        self.rows(&sql, [], |row| Ok((column(row, "status")?, column::<i64>(row, "n")?.unsigned_abs())))
     }
 }
 

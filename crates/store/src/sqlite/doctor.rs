@@ -228,11 +228,7 @@ impl Examination<'_> {
     }
 
     fn pragma(&self, name: &str) -> Result<u64> {
-        Ok(self.db.number(&format!("PRAGMA {name}"), [])?.unsigned_abs())
-    }
-
-    fn count(&self, sql: &str, params: impl rusqlite::Params) -> Result<u64> {
-        Ok(self.db.number(sql, params)?.unsigned_abs())
+        self.db.count(&format!("PRAGMA {name}"), [])
     }
 
     fn size(&mut self) -> Result<()> {
@@ -324,10 +320,7 @@ impl Examination<'_> {
             if !self.db.has_table(table)? {
                 continue;
             }
-            let sql = format!("SELECT status, count(*) FROM {table} GROUP BY status ORDER BY status");
-            let rows: Vec<(String, i64)> = self.db.rows(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let counts = rows.into_iter().map(|(status, count)| (status, count.unsigned_abs())).collect();
-            self.checkup.counts.insert(table, counts);
+            self.checkup.counts.insert(table, self.db.count_by_status(table)?.into_iter().collect());
             self.future_rows(table)?;
         }
         Ok(())
@@ -336,7 +329,7 @@ impl Examination<'_> {
     /// Reports rows that were created in the future: the clock was set back.
     fn future_rows(&mut self, table: &str) -> Result<()> {
         let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", sortable_time("created_at"));
-        let count = self.count(&sql, [self.db.now.plus(MAX_CLOCK_SKEW).to_string()])?;
+        let count = self.db.count(&sql, [self.db.now.plus(MAX_CLOCK_SKEW).to_string()])?;
         let next = format!("compare the clocks of all machines; here it is {} UTC", self.db.now);
         self.report_count(count, "row", &format!(" of {table}"), "created in the future", next);
         Ok(())
@@ -360,8 +353,7 @@ impl Examination<'_> {
             let ends = sortable_time("lease_expires_at");
             let sql =
                 format!("SELECT count(*) FROM {table} WHERE status = 'running' AND {ends} > ?1{}", rules.row_filter);
-            let far_ahead = self.count(&sql, [&far])?;
-            let (leased, stale) = (leased.unsigned_abs(), stale.unsigned_abs());
+            let far_ahead = self.db.count(&sql, [&far])?;
             self.checkup.leases.push(LeaseCount { table, leased, stale, far_ahead });
             let of_table = format!(" of {table}");
             let what = "held by a worker that has exited or stopped renewing its lease";
@@ -377,13 +369,13 @@ impl Examination<'_> {
 
     fn leftovers(&mut self) -> Result<()> {
         if self.db.has_table("task_checkpoints")? {
-            let orphans = checkpoints::count_orphans(&self.db)?.unsigned_abs();
+            let orphans = checkpoints::count_orphans(&self.db)?;
             self.checkup.orphaned_checkpoints = orphans;
             let next = "`gristmill doctor --repair` deletes those older than a day";
             self.report_count(orphans, "checkpoint", "", "left by finished tasks", next);
         }
         if self.db.has_table("dead_letter_queue")? {
-            let dead_letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
+            let dead_letters = self.db.count("SELECT count(*) FROM dead_letter_queue", [])?;
             self.checkup.dead_letters = dead_letters;
             if dead_letters > 0 {
                 let what = count_phrase(dead_letters, "dead letter", "", "stored");

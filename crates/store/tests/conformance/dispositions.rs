@@ -244,3 +244,15 @@ pub(crate) fn update_after_release_is_lost(fixture: &Fixture) {
         fixture.cancel(task.id);
     }
 }
+
+pub(crate) fn end_of_the_output_of_a_failed_attempt_is_kept(fixture: &Fixture) {
+    // The limit of 8 KiB falls into the first character.
+    let long = format!("é{}", "x".repeat((8 << 10) - 1));
+    for (output, kept) in [("short", "short"), (long.as_str(), &long[2..])] {
+        let id = fixture.enqueue_plain();
+        let task = fixture.claim_one();
+        let failure = TaskFailure { output: Some(output.to_owned()), ..failure("no") };
+        fixture.settle(&task, Disposition::DeadLettered(failure));
+        assert_eq!(fixture.store.failures().list(id).unwrap()[0].output.as_deref(), Some(kept));
+    }
+}

@@ -70,6 +70,7 @@ macro_rules! conformance {
                 released_task_is_as_if_never_claimed,
                 postponed_task_is_scheduled_without_counting_an_attempt,
                 first_failure_time_is_kept_across_retries,
+                end_of_the_output_of_a_failed_attempt_is_kept,
                 settle_and_claim_can_claim_what_it_releases,
                 update_results_are_in_the_order_of_the_updates,
                 empty_batch_claims_nothing,

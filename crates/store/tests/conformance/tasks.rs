@@ -530,5 +530,10 @@ pub(crate) fn text_that_is_not_acceptable_json_is_refused_with_the_reason(_: &Fi
         let error = check_json("the payload", &text).unwrap_err().to_string();
         assert!(error.starts_with("the payload") && error.contains(part), "{error}");
     }
-    check_json("the payload", &nested(500)).unwrap();
+    // Brackets in strings are not nesting.
+    let quoted = r#""[[[", "\\\"[[", "\\\\""#;
+    for accepted in [nested(500), format!("{{\"a\": [{quoted}, {}]}}", nested(498))] {
+        check_json("the payload", &accepted).unwrap();
+    }
+    assert!(check_json("the payload", &format!("[{quoted}, {}]", nested(500))).is_err());
 }

@@ -103,6 +103,12 @@ fn retry_delay_grows_with_each_failure() {
         assert_eq!((again.error_code, again.retry_after, again.started_at), (None, None, None));
         assert_eq!((again.worker_id, again.finished_at), (None, None));
     }
+    fixture.sql("UPDATE thumbnails SET error_count = 9223372036854775807");
+    fixture.claim_thumbnail("a").unwrap();
+    let row = fixture.finish_thumbnail(id, failed());
+    assert_eq!((row.error_count, row.retry_after), (i64::MAX, Some(fixture.now().plus(seconds(1_800)))));
+    fixture.advance(seconds(1_800));
+    fixture.request_thumbnail("k", MediaType::Image);
     fixture.claim_thumbnail("a").unwrap();
     let done = fixture.finish_thumbnail(id, ready());
     assert_eq!((done.error_count, done.error_code, done.retry_after), (0, None, None));
