@@ -67,8 +67,8 @@ pub use crate::queue::{checkpoints, dead_letters, failures, lease, start_log, ta
 pub use crate::sqlite::{ChangeWatcher, Durability, WriteHandle, backup, damage, doctor, private};
 pub use crate::time::UtcTime;
 
+use crate::sqlite::change_watcher::Notifier;
 use crate::sqlite::db::{Db, DbFile};
-use crate::sqlite::notify::Notifier;
 use crate::sqlite::opened_files::OpenedFiles;
 use crate::sqlite::reader_pool::ReaderPool;
 use crate::sqlite::writer::{WriteKind, Writer};

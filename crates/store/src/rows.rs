@@ -51,11 +51,11 @@ pub(crate) fn invalid_value(row: &Row<'_>, column: &str, found: &str, expected: 
 
 /// Declares a struct for the rows of a table, in which each field is the column of its name.
 macro_rules! table_row {
-    ($(#[$attribute:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)+ }) => {
+    ($(#[$attribute:meta])* $vis:vis struct $name:ident { $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty,)+ }) => {
         $(#[$attribute])*
         #[allow(missing_docs, reason = "each field is the column of its name")]
-        pub struct $name {
-            $($(#[$doc])* pub $field: $type,)+
+        $vis struct $name {
+            $($(#[$doc])* $field_vis $field: $type,)+
         }
 
         impl $name {

@@ -8,13 +8,12 @@
 
 pub mod backup;
 mod busy;
-mod change_watcher;
+pub(crate) mod change_watcher;
 pub mod damage;
 pub(crate) mod db;
 pub mod doctor;
 mod error;
 pub(crate) mod migrations;
-pub(crate) mod notify;
 pub(crate) mod opened_files;
 pub mod private;
 mod publish;

@@ -27,23 +27,15 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Returns the value stored in the database.
+    /// Kinds by the code that is stored in the database.
+    const BY_CODE: [LinkKind; 3] = [LinkKind::Single, LinkKind::HardLinked, LinkKind::ViaSymlink];
+
     pub(super) fn code(self) -> Option<i64> {
-        match self {
-            LinkKind::Unknown => None,
-            LinkKind::Single => Some(0),
-            LinkKind::HardLinked => Some(1),
-            LinkKind::ViaSymlink => Some(2),
-        }
+        (0..).zip(Self::BY_CODE).find(|(_, kind)| *kind == self).map(|(code, _)| code)
     }
 
     pub(super) fn from_code(code: Option<i64>) -> Self {
-        match code {
-            Some(0) => LinkKind::Single,
-            Some(1) => LinkKind::HardLinked,
-            Some(2) => LinkKind::ViaSymlink,
-            _ => LinkKind::Unknown,
-        }
+        code.and_then(|code| Self::BY_CODE.get(usize::try_from(code).ok()?).copied()).unwrap_or_default()
     }
 }
 

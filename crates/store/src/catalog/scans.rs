@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::rows::column;
-use crate::sqlite::{Db, Row, SqlResult, WriteKind, params};
+use crate::rows::table_row;
+use crate::sqlite::{Db, WriteKind, params};
 use crate::time::UtcTime;
 
 /// Time without a heartbeat after which a holder of unknown liveness counts as dead.
@@ -230,22 +230,25 @@ pub(crate) fn check_not_scanning(db: &Db<'_>, root: i64) -> Result<()> {
     Err(Error::Conflict(text.to_owned()))
 }
 
-struct RunningScan {
-    scan: Scan,
-    holder: Option<String>,
-    heartbeat_at: Option<UtcTime>,
-    settings: Option<String>,
+table_row! {
+    struct RunningScan {
+        id: i64,
+        started_at: UtcTime,
+        holder: Option<String>,
+        heartbeat_at: Option<UtcTime>,
+        settings: Option<String>,
+    }
 }
 
 fn begin(db: &Db<'_>, request: &ScanRequest) -> Result<Scan> {
-    let sql = "SELECT id, library_id, started_at, holder, heartbeat_at, settings FROM scan_sessions
+    let sql = "SELECT id, started_at, holder, heartbeat_at, settings FROM scan_sessions
         WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
-    if let Some(found) = db.first(sql, [request.root], running)? {
+    if let Some(found) = db.first(sql, [request.root], RunningScan::read)? {
         check_not_held(db, request, &found)?;
         if !request.restart && found.settings.as_ref() == Some(&request.settings) {
             let sql = "UPDATE scan_sessions SET holder = ?2, heartbeat_at = ?3 WHERE id = ?1";
-            db.execute(sql, (found.scan.id, &request.holder, db.now()))?;
-            return Ok(found.scan);
+            db.execute(sql, (found.id, &request.holder, db.now()))?;
+            return Ok(Scan { id: found.id, root: request.root, started_at: found.started_at, resumed: true });
         }
         let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
             error_message = 'replaced by a new scan' WHERE library_id = ?1 AND status = 'running'";
@@ -268,23 +271,9 @@ fn check_not_held(db: &Db<'_>, request: &ScanRequest, found: &RunningScan) -> Re
     if !alive {
         return Ok(());
     }
-    let started = found.scan.started_at.to_string();
+    let started = found.started_at.to_string();
     let since = started.get(..19).unwrap_or(&started);
     // The part in parentheses is only for the liveness check.
     let holder = holder.split(" (").next().unwrap_or(holder);
     Err(Error::Conflict(format!("already being scanned since {since} UTC by {holder}")))
-}
-
-fn running(row: &Row<'_>) -> SqlResult<RunningScan> {
-    Ok(RunningScan {
-        scan: Scan {
-            id: row.get("id")?,
-            root: row.get("library_id")?,
-            started_at: column(row, "started_at")?,
-            resumed: true,
-        },
-        holder: row.get("holder")?,
-        heartbeat_at: column(row, "heartbeat_at")?,
-        settings: row.get("settings")?,
-    })
 }

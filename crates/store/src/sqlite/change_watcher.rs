@@ -1,8 +1,9 @@
 //! Waits for changes of the database file, by this process or by others.
 //!
 //! Owns the polling for other processes: `PRAGMA data_version` changes with every commit of another connection, and
-//! reading it takes a few microseconds and no lock. Writes of this process use the notifier.
+//! reading it takes a few microseconds and no lock. Writes of this process notify waiting threads.
 
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -65,5 +66,29 @@ impl ChangeWatcher {
 impl std::fmt::Debug for ChangeWatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChangeWatcher").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// Counts notifications, so that one between a check and a wait is not missed.
+#[derive(Debug, Default)]
+pub(crate) struct Notifier {
+    generation: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Notifier {
+    pub(crate) fn notify(&self) {
+        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        *self.generation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the generation exceeds `seen` or `limit` has passed.
+    pub(crate) fn wait(&self, seen: u64, limit: Duration) {
+        let generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(generation, limit, |generation| *generation <= seen));
     }
 }

@@ -33,6 +33,16 @@ pub enum Durability {
     Normal,
 }
 
+impl Durability {
+    /// Returns the value of `PRAGMA synchronous`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Durability::Full => "full",
+            Durability::Normal => "normal",
+        }
+    }
+}
+
 fn check_sqlite_version(number: i32, version: &str) -> Result<()> {
     if number < MIN_SQLITE_VERSION { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
 }
@@ -79,11 +89,7 @@ impl DbFile {
         let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         let configure = || -> rusqlite::Result<()> {
             conn.pragma_update(None, "foreign_keys", true)?;
-            let synchronous = match self.durability {
-                Durability::Full => "FULL",
-                Durability::Normal => "NORMAL",
-            };
-            conn.pragma_update(None, "synchronous", synchronous)?;
+            conn.pragma_update(None, "synchronous", self.durability.as_str())?;
             // Savepoints of a group are kept in memory, not in a temporary file.
             conn.pragma_update(None, "temp_store", "MEMORY")?;
             conn.pragma_update(None, "cache_size", -32_768)?;

@@ -17,7 +17,7 @@ use crate::paths::with_suffix;
 use crate::sqlite::db::{Access, Db, DbFile};
 use crate::sqlite::writer::WriteKind;
 use crate::sqlite::{migrations, read_only};
-use crate::{Durability, Store, StoreOptions, checkpoints, damage};
+use crate::{Store, StoreOptions, checkpoints, damage};
 
 /// Maximum number of lines that `integrity_check` returns.
 const MAX_INTEGRITY_LINES: usize = 100;
@@ -143,10 +143,7 @@ impl StoreOptions {
         }
         let mut checkup = Checkup {
             sqlite_version: rusqlite::version().to_owned(),
-            synchronous: match self.durability {
-                Durability::Full => "full",
-                Durability::Normal => "normal",
-            },
+            synchronous: self.durability.as_str(),
             file_bytes: found.len(),
             wal_bytes: fs::metadata(with_suffix(path, "-wal")).map_or(0, |wal| wal.len()),
             ..Checkup::default()

@@ -17,8 +17,8 @@ use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
 use crate::error::{Error, Result};
+use crate::sqlite::change_watcher::Notifier;
 use crate::sqlite::db::{CHECKPOINT_PAGES, Db, DbFile};
-use crate::sqlite::notify::Notifier;
 use crate::sqlite::opened_files::OpenedFiles;
 
 pub use self::queue::WriteHandle;
