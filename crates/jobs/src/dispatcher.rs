@@ -218,9 +218,7 @@ impl Dispatcher {
         self.signals.stop(FATAL_STOP_TIMEOUT);
         self.sources.iter_mut().for_each(|source| source.cancel_all());
         let deadline = Instant::now() + FATAL_STOP_TIMEOUT;
-        while self.sources.iter().any(|source| source.running() > 0) && Instant::now() < deadline {
-            self.signals.sleep_for(Duration::from_millis(5));
-        }
+        self.sources.iter().for_each(|source| source.wait_handlers(deadline));
     }
 
     fn in_flight(&self) -> usize {

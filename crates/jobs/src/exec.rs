@@ -160,7 +160,7 @@ fn run(settings: &ExecSettings, task: &TaskContext<'_>) -> TaskResult<()> {
     let stdin = command.stdin.as_deref().map(str::as_bytes);
     let output_limit = OutputLimit::ends(settings.max_output);
     let output = CommandRun::new(process(&command, settings, task), stdin, limit, output_limit)
-        .run_blocking(&groups, &name, task.cancelled(), |_| task.grace())
+        .run_blocking(&groups, &name, task.cancel_token().cancelled(), |_| task.grace())
         .map_err(|error| command_error(&command, error))?;
     let status = match output.end {
         CommandEnd::Exited(status) => status,

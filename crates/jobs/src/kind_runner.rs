@@ -3,7 +3,7 @@
 //! Owns which disposition follows from the end of a task: the pool has decided whether it failed, panicked, exceeded its
 //! timeout or was rejected by the breaker. When dispositions are stored is decided in `task_source`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,7 +74,8 @@ impl KindRunner {
         }
         claim.start();
         TAKEN.set(Some(claim.clone()));
-        let task = TaskContext { claim: &claim, context, signals: &self.signals, task_result: RefCell::default() };
+        let (task_result, linked) = (RefCell::default(), OnceCell::new());
+        let task = TaskContext { claim: &claim, context, signals: &self.signals, task_result, linked };
         let result = (self.kind.handler)(&task);
         claim.end();
         result.map(|()| task.task_result.take())

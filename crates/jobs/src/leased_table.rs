@@ -260,8 +260,8 @@ impl<R: Send + Sync + 'static, M: Send + Sync + 'static> WorkSource for LeasedTa
         lock(&self.in_flight).len()
     }
 
-    fn running(&self) -> usize {
-        self.in_flight().saturating_sub(self.ended.len())
+    fn wait_handlers(&self, deadline: Instant) {
+        self.pool.wait_idle_until(&CancelToken::new(), deadline.saturating_duration_since(Instant::now()));
     }
 
     fn apply_cancellations(&mut self) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gristmill_store::{Error, UtcTime};
 
@@ -33,13 +33,11 @@ pub(crate) trait WorkSource: Send {
     /// Number of rows that are claimed and not settled.
     fn in_flight(&self) -> usize;
 
-    /// Number of rows that were dispatched to a worker and whose handler has not ended.
-    fn running(&self) -> usize;
+    /// Waits until all handlers have ended, or until the deadline.
+    fn wait_handlers(&self, deadline: Instant);
 
     /// Cancels the handlers of rows whose cancellation was requested. Called at most 100 ms after a write.
-    fn apply_cancellations(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
+    fn apply_cancellations(&mut self) -> Result<(), Error>;
 
     /// How long the outcomes of ended handlers may wait, so that one transaction stores several.
     fn flush_after(&self) -> Option<Duration>;

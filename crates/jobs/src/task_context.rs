@@ -3,12 +3,12 @@
 //! Owns access to the payload, the attempt, cancellation, checkpoints and the result. The handler's return value
 //! decides the outcome.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use gristmill_pool::{Context, TaskError, TaskResult};
+use gristmill_pool::{CancelCallback, CancelToken, Context, TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::tasks::{ClaimedTask, check_json};
 use serde::Serialize;
@@ -26,6 +26,8 @@ pub struct TaskContext<'a> {
     pub(crate) context: &'a Context<Option<String>>,
     pub(crate) signals: &'a DispatcherSignals,
     pub(crate) task_result: RefCell<Option<String>>,
+    /// Token of the claim and of the pool's run, if the handler has used it.
+    pub(crate) linked: OnceCell<(CancelToken, CancelCallback)>,
 }
 
 impl TaskContext<'_> {
@@ -86,27 +88,19 @@ impl TaskContext<'_> {
         self.claim.cancel_token.is_cancelled() || self.context.is_cancelled()
     }
 
-    /// Waits up to `limit` until the task is cancelled. Returns whether it is. The task's timeout ends the wait up to
-    /// 20 ms late.
-    pub fn wait_cancelled(&self, limit: Duration) -> bool {
-        const POLL_INTERVAL: Duration = Duration::from_millis(20);
-        let mut left = limit;
-        while !self.context.is_cancelled() && !left.is_zero() {
-            let part = left.min(POLL_INTERVAL);
-            if self.claim.cancel_token.wait_timeout(part) {
-                break;
-            }
-            left -= part;
-        }
-        self.is_cancelled()
+    /// Token that is cancelled when the handler should return, for work that waits or runs elsewhere.
+    pub fn cancel_token(&self) -> CancelToken {
+        let (token, _) = self.linked.get_or_init(|| {
+            let token = self.claim.cancel_token.child();
+            let of_handler = token.clone();
+            (token, self.context.cancel_token().on_cancel(move || of_handler.cancel()))
+        });
+        token.clone()
     }
 
-    /// Completes when the task is cancelled.
-    pub(crate) async fn cancelled(&self) {
-        tokio::select! {
-            () = self.claim.cancel_token.cancelled() => {}
-            () = self.context.cancelled() => {}
-        }
+    /// Waits up to `limit` until the task is cancelled. Returns whether it is.
+    pub fn wait_cancelled(&self, limit: Duration) -> bool {
+        self.cancel_token().wait_timeout(limit)
     }
 
     /// How long a command has to end after SIGTERM: five seconds, or half a second if the task was cancelled, but at

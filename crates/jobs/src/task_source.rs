@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::Pool;
+use gristmill_pool::{CancelToken, Pool};
 use gristmill_store::lease::{HeldLeases, WorkerId};
 use gristmill_store::start_log::StartLog;
 use gristmill_store::tasks::{
@@ -319,9 +319,10 @@ impl WorkSource for TaskSource {
         self.runners.iter().map(|runner| runner.in_flight()).sum()
     }
 
-    fn running(&self) -> usize {
-        let waiting: usize = self.runners.iter().map(|runner| runner.claims().waiting()).sum();
-        self.in_flight().saturating_sub(self.ended.len() + waiting)
+    fn wait_handlers(&self, deadline: Instant) {
+        for pool in &self.pools {
+            pool.wait_idle_until(&CancelToken::new(), deadline.saturating_duration_since(Instant::now()));
+        }
     }
 
     fn apply_cancellations(&mut self) -> Result<(), Error> {
