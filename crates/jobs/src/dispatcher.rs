@@ -97,26 +97,12 @@ impl Dispatcher {
                 self.presence.remove();
                 return Ok(());
             }
-            claim = match tick {
-                Ok(TickResult { is_idle, any_settled }) => {
-                    self.failures = 0;
-                    let acked = if is_idle && self.in_flight() == 0 { self.ack_idle() } else { Ok(()) };
-                    match acked {
-                        // A settled task may have freed a worker: claim for it. A tick that claims does so after settling.
-                        Ok(()) => any_settled && !claim,
-                        Err(error) => self.on_store_error(&error).map(|()| true)?,
-                    }
-                }
-                Err(error) => self.on_store_error(&error).map(|()| true)?,
-            };
+            claim = tick.or_else(|error| self.on_store_error(&error))?;
             if self.advance_stop() {
                 return self.release_all().inspect(|()| self.presence.remove());
             }
             if !claim {
-                claim = match self.sleep() {
-                    Ok(claim) => claim,
-                    Err(error) => self.on_store_error(&error).map(|()| true)?,
-                };
+                claim = self.sleep().or_else(|error| self.on_store_error(&error))?;
             }
         }
     }
@@ -124,11 +110,8 @@ impl Dispatcher {
     /// Acknowledges callers that wait until the runner is idle. Queries retries only if a caller waits for them.
     fn ack_idle(&self) -> Result<(), gristmill_store::Error> {
         let mut idle = self.signals.awaits_idle();
-        for source in self.sources.iter().filter(|_| idle) {
-            if source.has_waiting()? {
-                idle = false;
-                break;
-            }
+        for source in &self.sources {
+            idle = idle && !source.has_waiting()?;
         }
         self.signals.ack_idle(self.idle_request, idle);
         Ok(())
@@ -148,7 +131,8 @@ impl Dispatcher {
     }
 
     /// Runs the steps that are due: liveness check, recovery, cancellations, one poll of every source, maintenance.
-    fn tick(&mut self, claim: bool, stopping: bool) -> Result<TickResult, gristmill_store::Error> {
+    /// Returns whether to claim next: a settled task may have freed a worker. A tick that claims does so after settling.
+    fn tick(&mut self, claim: bool, stopping: bool) -> Result<bool, gristmill_store::Error> {
         self.check_clock();
         let now = Instant::now();
         if now >= self.next_liveness && !stopping {
@@ -175,15 +159,15 @@ impl Dispatcher {
             true if self.in_flight() > 0 => PollMode::ClaimSoon,
             true => PollMode::ClaimNow,
         };
-        let mut tick = TickResult { is_idle: true, any_settled: false };
+        let (mut is_idle, mut any_settled) = (true, false);
         for source in &mut self.sources {
             let polled = source.poll(mode)?;
-            tick.is_idle &= polled == PollResult { settled: 0, claimed: 0, polled: true };
-            tick.any_settled |= polled.settled > 0;
+            is_idle &= polled == PollResult { settled: 0, claimed: 0, polled: true };
+            any_settled |= polled.settled > 0;
         }
         self.presence.set_busy(self.in_flight() > 0)?;
         // Maintenance waits for an idle tick, for at most one more interval.
-        let due = if tick.is_idle { self.next_maintenance } else { self.next_maintenance + MAINTENANCE_INTERVAL };
+        let due = if is_idle { self.next_maintenance } else { self.next_maintenance + MAINTENANCE_INTERVAL };
         if now >= due && !stopping {
             let mut more = false;
             for source in &mut self.sources {
@@ -194,12 +178,17 @@ impl Dispatcher {
         if mode != PollMode::SettleOnly {
             self.next_poll = now + jittered(IDLE_POLL_INTERVAL);
         }
-        Ok(tick)
+        self.failures = 0;
+        if is_idle && self.in_flight() == 0 {
+            self.ack_idle()?;
+        }
+        Ok(any_settled && !claim)
     }
 
     /// Handles an error of the store. After a transient error it waits with a growing delay, but not beyond the
-    /// deadline of a stop. After any other error it cancels the handlers, releases the claims, and returns the error.
-    fn on_store_error(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
+    /// deadline of a stop, and returns that work is claimed next. After any other error it cancels the handlers, releases
+    /// the claims, and returns the error.
+    fn on_store_error(&mut self, error: &gristmill_store::Error) -> Result<bool, Error> {
         if !error.is_transient() {
             tracing::error!(%error, "the store has failed permanently; the runner ends");
             self.cancel_handlers();
@@ -210,7 +199,7 @@ impl Dispatcher {
         self.failures = self.failures.saturating_add(1);
         tracing::warn!(%error, failures = self.failures, "an operation on the store failed; retrying, no task is lost");
         self.signals.sleep_for(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
-        Ok(())
+        Ok(true)
     }
 
     /// Cancels all handlers and waits up to `FATAL_STOP_TIMEOUT`, so that commands can end before the process. Outcomes are not stored.
@@ -258,7 +247,7 @@ impl Dispatcher {
 
     /// Sleeps until work may be due. Returns whether to claim work.
     fn sleep(&mut self) -> Result<bool, gristmill_store::Error> {
-        self.signals.mark_asleep();
+        self.signals.set_asleep(true);
         let now = Instant::now();
         let stopping = self.signals.is_stopping();
         let mut end = wake_at(now, stopping, [self.next_recovery, self.next_poll, self.next_liveness]);
@@ -277,18 +266,12 @@ impl Dispatcher {
             end = end.min(if self.handlers_cancelled { deadlines.release } else { deadlines.cancel });
         }
         let changed = self.watcher.wait(end.saturating_duration_since(now))?;
-        self.signals.mark_awake();
+        self.signals.set_asleep(false);
         let now = Instant::now();
         let store_now = self.signals.store.now();
         let due = self.sources.iter().any(|source| source.next_due().is_some_and(|due| due <= store_now));
         Ok(changed || !stopping && (due || now >= self.next_poll || now >= self.next_recovery))
     }
-}
-
-struct TickResult {
-    /// Every source was polled, and none settled or claimed anything.
-    is_idle: bool,
-    any_settled: bool,
 }
 
 /// The latest time to wake. A runner that stops neither recovers nor claims, so these times

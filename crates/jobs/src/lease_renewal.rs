@@ -38,11 +38,12 @@ impl LeaseRenewer {
     }
 }
 
-/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that
+/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due, until the dispatcher has
+/// ended. Neither a handler that
 /// never yields nor a dispatcher that waits for the disk can delay it.
-pub(crate) fn renew_until_stopped(mut renewers: Vec<LeaseRenewer>, stop: &CancelToken) {
+pub(crate) fn renew_until_ended(mut renewers: Vec<LeaseRenewer>, ended: &CancelToken) {
     while let Some(next) = renewers.iter().map(|renewer| renewer.due).min()
-        && !stop.wait_deadline(next)
+        && !ended.wait_deadline(next)
     {
         let now = Instant::now();
         renewers.iter_mut().filter(|renewer| renewer.due <= now).for_each(LeaseRenewer::renew);

@@ -187,26 +187,19 @@ impl CommandRecord {
         Some(CommandRecord { owner, session, work, run, leader })
     }
 
-    /// Number of the group, if it is still the recorded one.
+    /// Number of the group, if it is still the recorded one. The system does not reuse a number while a group has it, so
+    /// if the leader has ended, its children are recognised by their session.
     fn group(&self) -> Option<u32> {
-        match &self.leader {
-            Some((leader, group)) => self.is_running(leader, *group).then_some(*group),
-            None => processes::leader_of_run(&self.run, self.session),
-        }
-    }
-
-    /// Whether the group with this number is still the recorded one. The system does not reuse a number while a group
-    /// has it, so if the leader has ended, its children are recognised by their session.
-    fn is_running(&self, leader: &str, group: u32) -> bool {
-        match process::is_alive(leader) {
-            None => false,
-            Some(true) => true,
-            Some(false) => {
-                let members = processes::members(group);
-                let taken = members.iter().any(|(process, _)| *process == group);
+        let Some((leader, group)) = &self.leader else { return processes::leader_of_run(&self.run, self.session) };
+        let is_same = match process::is_alive(leader)? {
+            true => true,
+            false => {
+                let members = processes::members(*group);
+                let taken = members.iter().any(|(process, _)| process == group);
                 !taken && members.iter().any(|(_, session)| *session == self.session)
             }
-        }
+        };
+        is_same.then_some(*group)
     }
 
     /// Number of the group, if it runs and is not this process's own.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_pool::clock::Clock;
-use gristmill_pool::{CancelToken, Pool, TaskResult};
+use gristmill_pool::{Pool, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::cleanup::CleanupRow;
 use gristmill_store::jobs::JobRow;
@@ -22,7 +22,7 @@ use crate::dispatcher::Dispatcher;
 use crate::error::Error;
 use crate::kind::TaskKind;
 use crate::kind_runner::KindRunner;
-use crate::lease_renewal::{LeaseRenewer, Presence, renew_until_stopped};
+use crate::lease_renewal::{LeaseRenewer, Presence, renew_until_ended};
 use crate::leased_table::{Handler, LeasedTable, RowContext};
 use crate::shared_tables::{self, ThumbnailInfo};
 use crate::signals::{DispatcherSignals, WaitFor};
@@ -210,12 +210,11 @@ impl RunnerBuilder {
         let presence = Arc::new(Presence::new(store, worker.clone(), shortest));
         let renewers = sources.iter().flat_map(|source| source.lease_renewers());
         let renewers: Vec<LeaseRenewer> = renewers.chain([presence.clone().renewer()]).collect();
-        let heartbeat_stop = CancelToken::new();
         let heartbeat = spawn("jobs-heartbeat", {
-            let (signals, heartbeat_stop) = (signals.clone(), heartbeat_stop.clone());
+            let signals = signals.clone();
             move || {
                 let _inside = signals.enter();
-                renew_until_stopped(renewers, &heartbeat_stop);
+                renew_until_ended(renewers, &signals.ended);
             }
         })?;
         let recovery_interval = (shortest / 4).clamp(Duration::from_millis(50), Duration::from_secs(30));
@@ -227,11 +226,10 @@ impl RunnerBuilder {
                 // Callers that wait for the runner must be woken even if the dispatcher panics.
                 let result = catch_unwind(AssertUnwindSafe(|| dispatcher.run()))
                     .unwrap_or_else(|_| Err(Error::Thread("the dispatcher panicked".to_owned())));
-                heartbeat_stop.cancel();
                 signals.set_ended(result);
             }
         });
-        let dispatcher = dispatcher.inspect_err(|_| signals.stop(Duration::ZERO))?;
+        let dispatcher = dispatcher.inspect_err(|error| signals.set_ended(Err(error.clone())))?;
         let threads = Mutex::new(vec![dispatcher, heartbeat]);
         Ok(RunnerHandle { signals, worker, kinds, threads })
     }

@@ -26,7 +26,7 @@ pub(crate) struct DispatcherSignals {
     state: Mutex<State>,
     changed: Condvar,
     /// Cancelled when the dispatcher has ended.
-    ended: CancelToken,
+    pub(crate) ended: CancelToken,
 }
 
 #[derive(Default)]
@@ -92,13 +92,9 @@ impl DispatcherSignals {
         }
     }
 
-    /// Called by the dispatcher before it sleeps: from now on it must be woken.
-    pub(crate) fn mark_asleep(&self) {
-        self.asleep.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn mark_awake(&self) {
-        self.asleep.store(false, Ordering::SeqCst);
+    /// Called by the dispatcher before it sleeps, from when on it must be woken, and when it is awake.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
