@@ -144,10 +144,10 @@ impl ProcessRecord {
 
     /// Adds the started process, which is the leader of its group.
     pub fn started(&mut self, leader: u32) {
-        if let Some((path, file)) = &mut self.file {
-            if let Err(error) = file.write_all(format!("{}\n{leader}\n", process::tag_of(leader)).as_bytes()) {
-                warn(path, &error);
-            }
+        if let Some((path, file)) = &mut self.file
+            && let Err(error) = file.write_all(format!("{}\n{leader}\n", process::tag_of(leader)).as_bytes())
+        {
+            warn(path, &error);
         }
     }
 }
