@@ -39,6 +39,7 @@ impl Fixture {
         let mut lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
         edit(&mut lines);
         fs::write(path.with_extension("left"), lines.join("\n") + "\n").unwrap();
+        drop(record);
     }
 
     /// Leaves the record of a command whose worker died.
