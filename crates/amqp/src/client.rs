@@ -93,7 +93,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Declares a binding of an exchange to a queue or to another exchange.
+    /// Declares a binding of an exchange to a queue.
     pub fn bind(mut self, binding: Binding) -> Self {
         self.topology.bindings.push(binding);
         self

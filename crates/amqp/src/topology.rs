@@ -61,18 +61,6 @@ impl Exchange {
         self
     }
 
-    /// Deleted with its last binding.
-    pub fn auto_delete(mut self) -> Self {
-        self.flags |= flag::EXCHANGE_AUTO_DELETE;
-        self
-    }
-
-    /// Accepts messages from other exchanges only.
-    pub fn internal(mut self) -> Self {
-        self.flags |= flag::INTERNAL;
-        self
-    }
-
     /// Sets a broker-specific argument.
     pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
@@ -183,36 +171,20 @@ impl Queue {
     }
 }
 
-/// Binding of an exchange to a queue or to another exchange.
+/// Binding of an exchange to a queue.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Binding {
-    to: Destination,
+    queue: String,
     exchange: String,
     key: String,
     arguments: Headers,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-enum Destination {
-    Queue(String),
-    Exchange(String),
-}
-
 impl Binding {
     /// Binds an exchange to a queue for this routing key.
     pub fn new(queue: impl Into<String>, exchange: impl Into<String>, key: impl Into<String>) -> Self {
-        Self {
-            to: Destination::Queue(queue.into()),
-            exchange: exchange.into(),
-            key: key.into(),
-            arguments: Headers::new(),
-        }
-    }
-
-    /// Binds an exchange to another exchange for this routing key.
-    pub fn to_exchange(to: impl Into<String>, exchange: impl Into<String>, key: impl Into<String>) -> Self {
-        Self { to: Destination::Exchange(to.into()), ..Self::new("", exchange, key) }
+        Self { queue: queue.into(), exchange: exchange.into(), key: key.into(), arguments: Headers::new() }
     }
 
     /// Sets an argument, for headers exchanges.
@@ -257,18 +229,11 @@ impl Topology {
     pub(crate) fn for_queue(&self, queue: &str) -> Self {
         let queues = self.queue(queue).cloned().into_iter().collect();
         let mut part = Self { queues, refused: self.refused.clone(), ..Self::default() };
-        let mut pending = vec![Destination::Queue(queue.to_owned())];
-        while let Some(to) = pending.pop() {
-            for binding in self.bindings.iter().filter(|binding| binding.to == to) {
-                if part.bindings.contains(binding) {
-                    continue;
-                }
-                part.bindings.push(binding.clone());
-                pending.push(Destination::Exchange(binding.exchange.clone()));
-                let known = part.exchanges.iter().any(|exchange| exchange.name == binding.exchange);
-                let exchange = self.exchanges.iter().find(|exchange| exchange.name == binding.exchange);
-                part.exchanges.extend(exchange.filter(|_| !known).cloned());
-            }
+        for binding in self.bindings.iter().filter(|binding| binding.queue == queue) {
+            part.bindings.push(binding.clone());
+            let known = part.exchanges.iter().any(|exchange| exchange.name == binding.exchange);
+            let exchange = self.exchanges.iter().find(|exchange| exchange.name == binding.exchange);
+            part.exchanges.extend(exchange.filter(|_| !known).cloned());
         }
         part
     }
@@ -277,13 +242,11 @@ impl Topology {
     pub(crate) fn for_exchange(&self, exchange: &str) -> Self {
         let bindings: Vec<Binding> =
             self.bindings.iter().filter(|binding| binding.exchange == exchange).cloned().collect();
-        let bound =
-            |queue: &&Queue| bindings.iter().any(|binding| binding.to == Destination::Queue(queue.name.clone()));
-        let to_queue = |binding: &Binding| matches!(binding.to, Destination::Queue(_));
+        let bound = |queue: &&Queue| bindings.iter().any(|binding| binding.queue == queue.name);
         Self {
             exchanges: self.exchanges.iter().filter(|known| known.name == exchange).cloned().collect(),
             queues: self.queues.iter().filter(bound).cloned().collect(),
-            bindings: bindings.iter().filter(|binding| to_queue(binding)).cloned().collect(),
+            bindings,
             refused: self.refused.clone(),
         }
     }
@@ -320,20 +283,14 @@ impl Topology {
             if binding.key.len() > 255 {
                 return Err(format!("a binding of exchange {}: its key is longer than 255 bytes", binding.exchange));
             }
-            let (what, name, is_declared) = match &binding.to {
-                Destination::Queue(name) => ("queue", name, self.queue(name).is_some()),
-                Destination::Exchange(name) => ("exchange", name, has_exchange(name)),
-            };
-            if !is_declared {
-                return Err(format!(
-                    "a binding names {what} {name}, which is not declared; declare it, or add it as existing"
-                ));
+            let undeclared =
+                |what: &str| Err(format!("{what}, which is not declared; declare it, or add it as existing"));
+            let Binding { queue, exchange, .. } = binding;
+            if self.queue(queue).is_none() {
+                return undeclared(&format!("a binding names queue {queue}"));
             }
-            if !has_exchange(&binding.exchange) {
-                return Err(format!(
-                    "a binding of {what} {name} names exchange {}, which is not declared; declare it, or add it as existing",
-                    binding.exchange
-                ));
+            if !has_exchange(exchange) {
+                return undeclared(&format!("a binding of queue {queue} names exchange {exchange}"));
             }
         }
         Ok(())

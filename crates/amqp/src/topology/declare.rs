@@ -1,6 +1,6 @@
 //! Declares exchanges, queues and bindings at the broker, as far as the user may.
 
-use super::{Binding, Destination, Exchange, Queue, Topology};
+use super::{Binding, Exchange, Queue, Topology};
 use crate::{
     error::Error,
     net::{Channel, Connection},
@@ -28,7 +28,7 @@ impl RefusedDeclarations {
 pub(crate) enum Declaration {
     Exchange(String),
     Queue(String),
-    /// Source exchange, and destination queue or exchange.
+    /// Exchange and queue.
     Binding(String, String),
 }
 
@@ -112,14 +112,9 @@ impl Topology {
             }
         });
         let bindings = self.bindings.iter().map(|binding| {
-            let Binding { to, exchange, key, arguments } = binding;
-            let (name, method) = match to {
-                Destination::Queue(queue) => (queue, Outgoing::QueueBind { queue, exchange, key, arguments }),
-                Destination::Exchange(to) => {
-                    (to, Outgoing::ExchangeBind { destination: to, source: exchange, key, arguments })
-                }
-            };
-            let declaration = Declaration::Binding(exchange.clone(), name.clone());
+            let Binding { queue, exchange, key, arguments } = binding;
+            let declaration = Declaration::Binding(exchange.clone(), queue.clone());
+            let method = Outgoing::QueueBind { queue, exchange, key, arguments };
             DeclareStep { declaration, method, passive: None }
         });
         exchanges.chain(queues).chain(bindings)

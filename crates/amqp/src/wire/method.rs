@@ -150,7 +150,6 @@ pub(crate) enum Outgoing<'a> {
     ChannelClose,
     ChannelCloseOk,
     ExchangeDeclare { name: &'a str, kind: &'a str, flags: u8, arguments: &'a Headers },
-    ExchangeBind { destination: &'a str, source: &'a str, key: &'a str, arguments: &'a Headers },
     QueueDeclare { name: &'a str, flags: u8, arguments: &'a Headers },
     QueueBind { queue: &'a str, exchange: &'a str, key: &'a str, arguments: &'a Headers },
     QueuePurge { queue: &'a str },
@@ -170,11 +169,7 @@ pub(crate) mod flag {
     pub(crate) const DURABLE: u8 = 2;
     /// Of queues: used by this connection only.
     pub(crate) const EXCLUSIVE: u8 = 4;
-    /// Of exchanges, in the place of `EXCLUSIVE`.
-    pub(crate) const EXCHANGE_AUTO_DELETE: u8 = 4;
     pub(crate) const QUEUE_AUTO_DELETE: u8 = 8;
-    /// Of exchanges: only other exchanges publish to it.
-    pub(crate) const INTERNAL: u8 = 8;
     /// Of consumers: excludes other consumers of the queue.
     pub(crate) const CONSUME_EXCLUSIVE: u8 = 4;
 }
@@ -220,11 +215,10 @@ impl Outgoing<'_> {
                 out.put_u8(flags);
                 put_table(out, arguments);
             }
-            Self::ExchangeBind { destination: to, source: from, key, arguments }
-            | Self::QueueBind { queue: to, exchange: from, key, arguments } => {
+            Self::QueueBind { queue, exchange, key, arguments } => {
                 out.put_u16(0);
-                put_short(out, to);
-                put_short(out, from);
+                put_short(out, queue);
+                put_short(out, exchange);
                 put_short(out, key);
                 out.put_u8(0);
                 put_table(out, arguments);
@@ -285,7 +279,6 @@ impl Outgoing<'_> {
             Self::ChannelClose => (20, 40),
             Self::ChannelCloseOk => (20, 41),
             Self::ExchangeDeclare { .. } => (40, 10),
-            Self::ExchangeBind { .. } => (40, 30),
             Self::QueueDeclare { .. } => (50, 10),
             Self::QueueBind { .. } => (50, 20),
             Self::QueuePurge { .. } => (50, 30),

@@ -85,18 +85,38 @@ impl FieldValue {
     }
 }
 
+impl FieldValue {
+    /// Type of the value: its tag in a table, and its name in JSON.
+    pub(crate) fn kind(&self) -> (u8, &'static str) {
+        match self {
+            Self::Bool(_) => (b't', "bool"),
+            Self::Int(_) => (b'l', "int"),
+            Self::Int8(_) => (b'b', "int8"),
+            Self::UInt8(_) => (b'B', "uint8"),
+            Self::Int16(_) => (b's', "int16"),
+            Self::UInt16(_) => (b'u', "uint16"),
+            Self::Int32(_) => (b'I', "int32"),
+            Self::UInt32(_) => (b'i', "uint32"),
+            Self::Float(_) => (b'f', "float"),
+            Self::Double(_) => (b'd', "double"),
+            Self::Decimal(..) => (b'D', "decimal"),
+            Self::Text(_) | Self::RawText(_) => (b'S', "text"),
+            Self::Bytes(_) => (b'x', "bytes"),
+            Self::Array(_) => (b'A', "array"),
+            Self::Time(_) => (b'T', "time"),
+            Self::Table(_) => (b'F', "table"),
+            Self::Void => (b'V', "void"),
+            Self::DeepTable(_) => (b'F', "deep_table"),
+            Self::DeepArray(_) => (b'A', "deep_array"),
+        }
+    }
+}
+
 impl fmt::Display for FieldValue {
     /// Formats the value as for an environment variable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => write!(f, "{value}"),
-            Self::Int(value) => write!(f, "{value}"),
-            Self::Int8(value) => write!(f, "{value}"),
-            Self::UInt8(value) => write!(f, "{value}"),
-            Self::Int16(value) => write!(f, "{value}"),
-            Self::UInt16(value) => write!(f, "{value}"),
-            Self::Int32(value) => write!(f, "{value}"),
-            Self::UInt32(value) => write!(f, "{value}"),
             Self::Float(value) => write!(f, "{value}"),
             Self::Double(value) => write!(f, "{value}"),
             Self::Decimal(scale, digits) => {
@@ -119,6 +139,7 @@ impl fmt::Display for FieldValue {
                 }
                 Ok(())
             }
+            integer => write!(f, "{}", integer.as_int().unwrap_or_default()),
         }
     }
 }
@@ -402,84 +423,30 @@ pub(crate) fn put_table(out: &mut BytesMut, table: &Headers) {
 }
 
 fn put_value(out: &mut BytesMut, value: &FieldValue) {
+    out.put_u8(value.kind().0);
     match value {
-        FieldValue::Bool(value) => {
-            out.put_u8(b't');
-            out.put_u8(u8::from(*value));
-        }
-        FieldValue::Int(number) => {
-            out.put_u8(b'l');
-            out.put_i64(*number);
-        }
-        FieldValue::Int8(number) => {
-            out.put_u8(b'b');
-            out.put_i8(*number);
-        }
-        FieldValue::UInt8(number) => {
-            out.put_u8(b'B');
-            out.put_u8(*number);
-        }
-        FieldValue::Int16(number) => {
-            out.put_u8(b's');
-            out.put_i16(*number);
-        }
-        FieldValue::UInt16(number) => {
-            out.put_u8(b'u');
-            out.put_u16(*number);
-        }
-        FieldValue::Int32(number) => {
-            out.put_u8(b'I');
-            out.put_i32(*number);
-        }
-        FieldValue::UInt32(number) => {
-            out.put_u8(b'i');
-            out.put_u32(*number);
-        }
-        FieldValue::Float(number) => {
-            out.put_u8(b'f');
-            out.put_f32(*number);
-        }
-        FieldValue::Double(number) => {
-            out.put_u8(b'd');
-            out.put_f64(*number);
-        }
+        FieldValue::Bool(value) => out.put_u8(u8::from(*value)),
+        FieldValue::Int(number) => out.put_i64(*number),
+        FieldValue::Int8(number) => out.put_i8(*number),
+        FieldValue::UInt8(number) => out.put_u8(*number),
+        FieldValue::Int16(number) => out.put_i16(*number),
+        FieldValue::UInt16(number) => out.put_u16(*number),
+        FieldValue::Int32(number) => out.put_i32(*number),
+        FieldValue::UInt32(number) => out.put_u32(*number),
+        FieldValue::Float(number) => out.put_f32(*number),
+        FieldValue::Double(number) => out.put_f64(*number),
         FieldValue::Decimal(scale, digits) => {
-            out.put_u8(b'D');
             out.put_u8(*scale);
             out.put_i32(*digits);
         }
-        FieldValue::Text(text) => {
-            out.put_u8(b'S');
-            put_long(out, text.as_bytes());
-        }
-        FieldValue::RawText(bytes) => {
-            out.put_u8(b'S');
-            put_long(out, bytes);
-        }
-        FieldValue::Bytes(bytes) => {
-            out.put_u8(b'x');
-            put_long(out, bytes);
-        }
-        FieldValue::Array(values) => {
-            out.put_u8(b'A');
-            put_measured(out, |out| values.iter().for_each(|value| put_value(out, value)));
-        }
-        FieldValue::Time(seconds) => {
-            out.put_u8(b'T');
-            out.put_u64(*seconds);
-        }
-        FieldValue::Table(table) => {
-            out.put_u8(b'F');
-            put_table(out, table);
-        }
-        FieldValue::Void => out.put_u8(b'V'),
-        FieldValue::DeepTable(bytes) => {
-            out.put_u8(b'F');
-            put_long(out, bytes);
-        }
-        FieldValue::DeepArray(bytes) => {
-            out.put_u8(b'A');
-            put_long(out, bytes);
-        }
+        FieldValue::Text(text) => put_long(out, text.as_bytes()),
+        FieldValue::RawText(bytes)
+        | FieldValue::Bytes(bytes)
+        | FieldValue::DeepTable(bytes)
+        | FieldValue::DeepArray(bytes) => put_long(out, bytes),
+        FieldValue::Array(values) => put_measured(out, |out| values.iter().for_each(|value| put_value(out, value))),
+        FieldValue::Time(seconds) => out.put_u64(*seconds),
+        FieldValue::Table(table) => put_table(out, table),
+        FieldValue::Void => {}
     }
 }
