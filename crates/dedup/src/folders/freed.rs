@@ -21,7 +21,7 @@ pub(super) struct LinkTable {
 impl LinkTable {
     pub(super) fn new(tree: &Tree<NameHash>) -> Self {
         let linked = tree.files.iter().filter(|file| file.may_have_other_names());
-        let mut names: Vec<_> = linked.map(|file| (file.inode(), file.via_symlink, file.is_single)).collect();
+        let mut names: Vec<_> = linked.map(|file| (file.inode, file.via_symlink, file.is_single)).collect();
         names.sort_unstable();
         LinkTable { names }
     }
@@ -31,7 +31,7 @@ impl LinkTable {
         // Sorted lists, not sets, because half of a catalog may be a copy of the other half.
         let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
         let on_disk = |member: &u32| -> u64 {
-            let mut inodes: Vec<_> = files(member).map(|file| (file.inode(), file.allocated)).collect();
+            let mut inodes: Vec<_> = files(member).map(|file| (file.inode, file.allocated)).collect();
             inodes.sort_unstable();
             inodes.dedup_by_key(|(inode, _)| *inode);
             inodes.iter().map(|(_, allocated)| allocated).sum()
@@ -39,9 +39,9 @@ impl LinkTable {
         let kept = members.iter().rev().max_by_key(|member| on_disk(member));
         let removed = members.iter().filter(|member| Some(*member) != kept);
         let mut removed: Vec<&File<NameHash>> = removed.flat_map(files).collect();
-        removed.sort_unstable_by_key(|file| file.inode());
+        removed.sort_unstable_by_key(|file| file.inode);
         let mut freed = Freed::default();
-        for names in removed.chunk_by(|a, b| a.inode() == b.inode()) {
+        for names in removed.chunk_by(|a, b| a.inode == b.inode) {
             if !names[0].may_have_other_names() || self.is_freed_with(names) {
                 freed.allocated += names[0].allocated;
                 freed.size += names[0].size;
@@ -53,7 +53,7 @@ impl LinkTable {
     /// Whether removing these names frees their file: it has no other names and was not reached through a symbolic
     /// link. Other paths to a file with link count 1 lead to the same name.
     fn is_freed_with(&self, names: &[&File<NameHash>]) -> bool {
-        let inode = names[0].inode();
+        let inode = names[0].inode;
         let from = self.names.partition_point(|(other, ..)| *other < inode);
         let all = self.names[from..].iter().take_while(|(other, ..)| *other == inode);
         let has_one_name = all.clone().all(|(.., is_single)| *is_single);

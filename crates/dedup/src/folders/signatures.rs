@@ -116,7 +116,7 @@ fn distinct_members(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let mut is_other = |member: &&u32| {
         let files = &tree.files[tree.folders[**member as usize].all()];
-        let mut inodes: Vec<i64> = files.iter().map(File::inode).collect();
+        let mut inodes: Vec<i64> = files.iter().map(|file| file.inode).collect();
         inodes.sort_unstable();
         !files.iter().any(File::has_other_paths) || seen.insert(inodes)
     };

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use gristmill_store::Store;
 use gristmill_store::catalog::{Content, LinkKind, Node, SharedName, Skipped, TreeFile};
+use gristmill_store::roots::Root;
 
 use crate::Result;
 
@@ -75,8 +76,8 @@ pub(crate) struct File<L> {
     pub(crate) id: i64,
     pub(crate) size: u64,
     pub(crate) allocated: u64,
-    /// The lowest row id among the names of the inode.
-    inode: i64,
+    /// Identifies the space on the disk: the lowest row id among the names of the inode.
+    pub(crate) inode: i64,
     /// Whether the catalog has other names of the file.
     is_linked: bool,
     pub(crate) is_single: bool,
@@ -89,11 +90,6 @@ pub(crate) struct File<L> {
 }
 
 impl<L> File<L> {
-    /// Identifies the space on the disk: the names of one inode have the same value.
-    pub(crate) fn inode(&self) -> i64 {
-        self.inode
-    }
-
     /// Whether removing this name may not free the file: it has other names, or is stored elsewhere.
     pub(crate) fn may_have_other_names(&self) -> bool {
         self.is_linked || self.via_symlink
@@ -107,8 +103,9 @@ impl<L> File<L> {
 
 impl<L> Tree<L> {
     pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
-        let mut nested = NestedRoots::new(store)?;
-        let roots: HashMap<i64, PathBuf> = store.roots().list()?.into_iter().map(|root| (root.id, root.path)).collect();
+        let roots = store.roots().list()?;
+        let mut nested = NestedRoot::all(&roots);
+        let roots: HashMap<i64, PathBuf> = roots.into_iter().map(|root| (root.id, root.path)).collect();
         let mut folders = Vec::new();
         let mut files: Vec<File<L>> = Vec::new();
         store.catalog().tree(|node| match node {
@@ -117,7 +114,7 @@ impl<L> Tree<L> {
                 files.reserve_exact(file_count);
             }
             Node::Folder(folder) => {
-                nested.observe(folder.root, &folder.path, folder.id);
+                nested.iter_mut().for_each(|inner| inner.observe(folder.root, &folder.path, folder.id));
                 let name = name_hash(folder.path.file_name().unwrap_or_default());
                 let is_root = folder.path.as_os_str().is_empty();
                 let path = match folder.path.file_name() {
@@ -134,7 +131,7 @@ impl<L> Tree<L> {
             }
             Node::SharedNames(names) => join_names(&mut files, names),
         })?;
-        nested.join(&mut folders);
+        nested.iter().for_each(|inner| inner.join(&mut folders));
         let (mut folders, order) = sort_folders(&folders);
         // Folders that are below no root are not part of the tree.
         files.retain(|file| order[file.folder as usize] != NONE);
@@ -293,11 +290,7 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     }
 }
 
-/// Nested roots, whose files are also below folders of the outer root.
-struct NestedRoots {
-    roots: Vec<NestedRoot>,
-}
-
+/// A nested root, whose files are also below folders of the outer root.
 struct NestedRoot {
     root: i64,
     outer: i64,
@@ -307,9 +300,8 @@ struct NestedRoot {
     around: Vec<(PathBuf, Option<i64>)>,
 }
 
-impl NestedRoots {
-    fn new(store: &Store) -> Result<Self> {
-        let roots = store.roots().list()?;
+impl NestedRoot {
+    fn all(roots: &[Root]) -> Vec<Self> {
         let around = |path: &Path, id: i64| {
             let outer = roots.iter().filter(|root| root.id != id && path.starts_with(&root.path));
             outer.max_by_key(|root| root.path.as_os_str().len())
@@ -321,35 +313,31 @@ impl NestedRoots {
             let name = name_hash(root.path.file_name().unwrap_or_default());
             Some(NestedRoot { root: root.id, outer: outer.id, name, inside: inside.to_path_buf(), around })
         });
-        Ok(NestedRoots { roots: nested.collect() })
+        nested.collect()
     }
 
     fn observe(&mut self, root: i64, path: &Path, id: i64) {
-        for inner in &mut self.roots {
-            if inner.outer == root
-                && let Some((_, found)) = inner.around.iter_mut().find(|(folder, _)| folder == path)
-            {
-                *found = Some(id);
-            }
+        if self.outer == root
+            && let Some((_, found)) = self.around.iter_mut().find(|(folder, _)| folder == path)
+        {
+            *found = Some(id);
         }
     }
 
     fn join(&self, rows: &mut [Row]) {
-        for inner in &self.roots {
-            let Some((folder, parent)) = inner.around.iter().find_map(|(path, id)| Some((path, (*id)?))) else {
-                continue;
-            };
-            match rows.iter().position(|row| row.root == inner.root && row.is_root) {
-                Some(at) => {
-                    rows[at].parent = Some(parent);
-                    rows[at].name = inner.name;
-                    rows[at].path = inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
-                }
-                // The root was never scanned, so the folder around it is not completely known.
-                None => {
-                    if let Some(at) = index_of(rows, parent) {
-                        rows[at as usize].whole = false;
-                    }
+        let Some((folder, parent)) = self.around.iter().find_map(|(path, id)| Some((path, (*id)?))) else {
+            return;
+        };
+        match rows.iter().position(|row| row.root == self.root && row.is_root) {
+            Some(at) => {
+                rows[at].parent = Some(parent);
+                rows[at].name = self.name;
+                rows[at].path = self.inside.strip_prefix(folder).unwrap_or(&self.inside).to_path_buf();
+            }
+            // The root was never scanned, so the folder around it is not completely known.
+            None => {
+                if let Some(at) = index_of(rows, parent) {
+                    rows[at as usize].whole = false;
                 }
             }
         }

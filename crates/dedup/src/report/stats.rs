@@ -143,11 +143,11 @@ fn copies(tree: &Tree<u32>) -> Copies {
     let files = &tree.files;
     let is_hashed = |content: u32| content != EMPTY && content != UNIQUE && content != UNKNOWN;
     let mut sorted: Vec<u32> = (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
-    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].inode(), at));
+    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].inode, at));
     let (is_duplicate, reclaimable) = (vec![false; files.len()], vec![0; files.len()]);
     let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_further_name: further_names(tree) };
     for group in sorted.chunk_by(|&a, &b| files[a as usize].content == files[b as usize].content) {
-        let inodes = || group.chunk_by(|&a, &b| files[a as usize].inode() == files[b as usize].inode());
+        let inodes = || group.chunk_by(|&a, &b| files[a as usize].inode == files[b as usize].inode);
         if inodes().count() < 2 {
             continue;
         }
@@ -172,7 +172,7 @@ fn copies(tree: &Tree<u32>) -> Copies {
 fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     let mut is_name = vec![false; tree.files.len()];
     let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_other_names());
-    let mut linked: Vec<_> = linked.map(|(at, file)| (file.inode(), at)).collect();
+    let mut linked: Vec<_> = linked.map(|(at, file)| (file.inode, at)).collect();
     linked.sort_unstable();
     for (earlier, later) in linked.iter().zip(linked.iter().skip(1)) {
         is_name[later.1] = earlier.0 == later.0;

@@ -12,7 +12,7 @@ use crate::read::MAX_SMALL_SIZE;
 
 /// Files that share their size and were not compared yet, and totals of the whole catalog.
 #[derive(Default)]
-pub(crate) struct SameSize {
+pub(super) struct SameSize {
     pub(crate) plan: Plan,
     /// Number of large files in the catalog that may be read.
     pub(crate) large_files: u64,
@@ -28,7 +28,7 @@ pub(crate) struct RootTotals {
 }
 
 /// Reads the catalog once. `proceed` is called for each row and can end the search.
-pub(crate) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> ControlFlow<()>) -> Result<SameSize> {
+pub(super) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> ControlFlow<()>) -> Result<SameSize> {
     let mut found = SameSize::default();
     let mut candidates = Vec::new();
     // Inodes with several names, whose bytes count once per root.
@@ -47,7 +47,7 @@ pub(crate) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> C
             found.large_files += u64::from(is_large);
             if request.rule.first_scope(size).is_some() {
                 let mut candidate = request.candidate(row, (size, 0));
-                if is_large && request.open_roots.contains(&row.root) {
+                if is_large && request.open_roots.contains_key(&row.root) {
                     // Samples are needed even of a file that is hashed, because others are compared with them.
                     candidate.state = if row.samples.is_some() { State::Hashed } else { State::Unread };
                 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use gristmill_store::UtcTime;
 use gristmill_store::catalog::{Algorithm, FileRow, LinkKind, Stat};
 
+use super::planned::OpenRoots;
 use crate::read::{HashScope, MAX_SMALL_SIZE};
 
 /// How files are compared.
@@ -40,15 +41,13 @@ impl HashRule {
 }
 
 /// Selects the rows of the catalog that a scan may read.
-#[derive(Debug)]
-pub(crate) struct PlanRequest {
+pub(super) struct PlanRequest {
     pub(crate) rule: HashRule,
     /// Roots of the scan.
     pub(crate) roots: HashSet<i64>,
     /// Start of the scan that is resumed. Files that could not be read since then are not tried again.
     pub(crate) resumed_from: Option<UtcTime>,
-    /// Roots that can be reached.
-    pub(crate) open_roots: HashSet<i64>,
+    pub(super) open_roots: Arc<OpenRoots>,
 }
 
 impl PlanRequest {
@@ -62,7 +61,7 @@ impl PlanRequest {
     pub(crate) fn candidate(&self, row: &FileRow, key: (u64, i64)) -> Candidate {
         let state = match row.algorithm {
             Some(known) if known == self.rule.algorithm => State::Hashed,
-            _ if !self.open_roots.contains(&row.root) => State::Hashed,
+            _ if !self.open_roots.contains_key(&row.root) => State::Hashed,
             Some(_) => State::OtherAlgorithm,
             None => State::Unread,
         };

@@ -58,7 +58,7 @@ pub(super) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> C
 /// Reads the files of `plan`, the result of `find`.
 pub(super) fn read(run: &mut ScanRun<'_>, plan: Plan) -> Result<()> {
     run.handle.set_phase(ScanPhase::Contents);
-    let pages = planned::pages(run.store, plan.ids.clone(), run.open_roots.ids());
+    let pages = planned::pages(run.store, plan.ids.clone(), run.open_roots.clone());
     let mut rows = pages.collect::<Result<Vec<_>, _>>()?.concat();
     rows.sort_by_key(|row| Reverse(row.stat.size));
     let scope = run.rule().full_scope();

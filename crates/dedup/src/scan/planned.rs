@@ -2,8 +2,8 @@
 //!
 //! Workers take the next batch of files when they are done with one, so that nothing is queued.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use gristmill_pool::TaskResult;
@@ -19,43 +19,20 @@ use crate::error::Result;
 use crate::lock;
 use crate::progress::add;
 use crate::read::{HashScope, ReadFile};
-use crate::roots::open_if_reachable;
 use crate::sys::Folder;
 
 /// Rows fetched from the catalog per page.
 const PAGE_ROWS: usize = 2_048;
 
-/// The opened folders of roots. Roots that cannot be reached, such as those on an unmounted disk, are not included.
-#[derive(Default)]
-pub(super) struct OpenRoots(HashMap<i64, OpenRoot>);
+/// The roots that can be reached. Those on an unmounted disk, for example, are not included.
+pub(super) type OpenRoots = HashMap<i64, OpenRoot>;
 
-struct OpenRoot {
-    path: PathBuf,
-    folder: Arc<Folder>,
-    follow_links: bool,
+pub(super) struct OpenRoot {
+    pub(super) root: Root,
+    pub(super) folder: Arc<Folder>,
     /// Whether this scan covers the root. Files of other roots are read only for comparison. Those that have changed
     /// since the last scan of their root are left to its next scan.
-    is_scanned: bool,
-}
-
-impl OpenRoots {
-    pub(super) fn ids(&self) -> HashSet<i64> {
-        self.0.keys().copied().collect()
-    }
-
-    /// Opens a root unless the walk has already opened it as `walked`. Returns `None` if it cannot be reached.
-    pub(super) fn open(
-        &mut self,
-        store: &Store,
-        root: &Root,
-        walked: Option<&Arc<Folder>>,
-        is_scanned: bool,
-    ) -> Option<()> {
-        let folder = walked.cloned().or_else(|| open_if_reachable(store, root).map(Arc::new))?;
-        let (path, follow_links) = (root.path.clone(), root.follow_links);
-        self.0.insert(root.id, OpenRoot { path, folder, follow_links, is_scanned });
-        Some(())
-    }
+    pub(super) is_scanned: bool,
 }
 
 /// Rows of one folder, or the error of the store.
@@ -117,27 +94,28 @@ impl PlannedReads {
     fn read_batch(&self, batch: Vec<FileRow>) -> TaskResult<()> {
         let _busy = BusyGuard::new(self.reader.handle());
         let Some(first) = batch.first() else { return Ok(()) };
-        let Some(root) = self.roots.0.get(&first.root) else { return Ok(()) };
-        let folder = root.folder.open_below(first.path.parent().unwrap_or(Path::new("")), root.follow_links);
+        let Some(open) = self.roots.get(&first.root) else { return Ok(()) };
+        let follow_links = open.root.follow_links;
+        let folder = open.folder.open_below(first.path.parent().unwrap_or(Path::new("")), follow_links);
         let read = match &folder {
-            Ok(folder) => self.reader.read_all(folder, root.follow_links, batch, &self.scope),
+            Ok(folder) => self.reader.read_all(folder, follow_links, batch, &self.scope),
             Err(error) => {
                 let read = batch.iter().map(|row| ReadFile::unread(&row.stat, error)).collect::<Vec<_>>();
                 batch.into_iter().zip(read).collect()
             }
         };
-        let found = read.into_iter().flat_map(|(row, read)| self.hashes_of(root, &row, read));
+        let found = read.into_iter().flat_map(|(row, read)| self.hashes_of(open, &row, read));
         self.queue.add_hashes(found.collect())
     }
 
     /// Returns the results to be written for a file that was read, and for other names of its inode.
-    fn hashes_of(&self, root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
-        if !root.is_scanned && !read.is_same(&row.stat) {
+    fn hashes_of(&self, open: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
+        if !open.is_scanned && !read.is_same(&row.stat) {
             add(&self.reader.handle().counters.uncompared, 1);
             return Vec::new();
         }
         if let ReadResult::Failed(error) = &read.result {
-            self.reader.handle().counters.record_error(&root.path.join(&row.path), error);
+            self.reader.handle().counters.record_error(&open.root.path.join(&row.path), error);
         }
         let is_same = self.reader.count(&row.stat, &read);
         let ReadFile { stat, result, racy } = read;
@@ -160,7 +138,7 @@ impl PlannedReads {
 pub(super) fn pages(
     store: &Store,
     ids: Arc<Vec<i64>>,
-    roots: HashSet<i64>,
+    roots: Arc<OpenRoots>,
 ) -> impl Iterator<Item = Batch> + Send + 'static {
     let store = store.clone();
     let (mut after, mut position) = (Some(0), 0);
@@ -170,7 +148,7 @@ pub(super) fn pages(
             while ids.get(position).is_some_and(|id| *id < row.id) {
                 position += 1;
             }
-            ids.get(position) == Some(&row.id) && roots.contains(&row.root)
+            ids.get(position) == Some(&row.id) && roots.contains_key(&row.root)
         });
         Some(match page {
             Ok((rows, next)) => {

@@ -19,11 +19,12 @@ use super::by_size::{self, RootTotals};
 use super::candidates::{HashRule, PlanRequest};
 use super::catalog_queue::CatalogQueue;
 use super::early::EarlyStages;
-use super::planned::OpenRoots;
+use super::planned::{OpenRoot, OpenRoots};
 use super::reader::Reader;
 use super::{ScanMode, ScanOptions, comparison_name, contents, groups, samples, walk};
 use crate::error::{Error, Result};
 use crate::progress::{Counters, ScanHandle, ScanPhase, ScanProgress};
+use crate::roots::open_if_reachable;
 use crate::summary::ScanSummary;
 use crate::sys::Folder;
 
@@ -133,7 +134,7 @@ impl ScanRun<'_> {
     fn plan_request(&self) -> PlanRequest {
         let roots = self.chosen.iter().map(|root| root.id).collect();
         let resumed_from = self.scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
-        PlanRequest { rule: self.rule(), roots, resumed_from, open_roots: self.open_roots.ids() }
+        PlanRequest { rule: self.rule(), roots, resumed_from, open_roots: self.open_roots.clone() }
     }
 
     /// Whether nothing has changed since a scan that compared everything.
@@ -182,11 +183,14 @@ impl ScanRun<'_> {
     fn open_roots(&mut self) {
         let mut open_roots = OpenRoots::default();
         for root in self.all.iter().filter(|root| !self.absent.contains(&root.id)).collect::<Vec<_>>() {
-            let is_scanned = self.chosen.iter().any(|chosen| chosen.id == root.id);
-            if open_roots.open(self.store, root, self.walked.get(&root.id), is_scanned).is_none() {
+            let walked = self.walked.get(&root.id).cloned();
+            let Some(folder) = walked.or_else(|| open_if_reachable(self.store, root).map(Arc::new)) else {
                 tracing::info!(root = %display_path(&root.path), "root cannot be reached; its files are not read");
                 self.absent.insert(root.id);
-            }
+                continue;
+            };
+            let is_scanned = self.chosen.iter().any(|chosen| chosen.id == root.id);
+            open_roots.insert(root.id, OpenRoot { root: root.clone(), folder, is_scanned });
         }
         self.open_roots = Arc::new(open_roots);
     }

@@ -17,7 +17,7 @@ const MAX_BATCH_FILES: usize = 32;
 pub(super) fn read(run: &mut ScanRun<'_>, plan: Plan) -> Result<()> {
     run.handle.set_phase(ScanPhase::Samples);
     let rule = run.rule();
-    let pages = planned::pages(run.store, plan.ids.clone(), run.open_roots.ids());
+    let pages = planned::pages(run.store, plan.ids.clone(), run.open_roots.clone());
     let batches = pages.flat_map(|page| match page {
         Ok(rows) => batches(&rows).into_iter().map(Ok).collect(),
         Err(error) => vec![Err(error)],

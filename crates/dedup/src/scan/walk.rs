@@ -24,11 +24,11 @@ use gristmill_store::roots::Root;
 use self::links::DeferredLink;
 use self::mounts::UNMOUNTED;
 use self::visit::{Visit, VisitError};
+use super::ScanMode;
 use super::catalog_queue::CatalogQueue;
 use super::early::{EarlyStages, FollowUps, NewFile};
 use super::reader::BusyGuard;
 use super::run::ScanRun;
-use super::{ScanMode, ScanOptions};
 use crate::error::{Error, Result};
 use crate::filter::{CompiledFilter, Filter, IgnoreRules};
 use crate::lock;
@@ -46,16 +46,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
     let scanned: Vec<_> = run.chosen.iter().map(|root| root.path.clone()).collect();
     let mut walks = Vec::new();
     for (root, scan) in run.chosen.iter().zip(run.scans) {
-        let walk = Walk::new(WalkContext {
-            store: run.store.clone(),
-            queue: run.queue.clone(),
-            handle: run.handle.clone(),
-            options: WalkOptions::new(run.options, &root.path, &scanned)?,
-            root: root.clone(),
-            scan: scan.id,
-            roots: roots.clone(),
-            early: run.early.clone(),
-        });
+        let walk = Walk::new(run, (root, scan.id), &roots, &scanned);
         match walk {
             Ok(walk) => {
                 run.walked.insert(root.id, walk.root_folder.clone());
@@ -83,8 +74,8 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
     }
     run.finish(&pool)?;
     for walk in walks.iter().filter(|walk| walk.has_failed.load(Ordering::Relaxed)) {
-        run.walked.remove(&walk.cx.root.id);
-        run.absent.insert(walk.cx.root.id);
+        run.walked.remove(&walk.root.id);
+        run.absent.insert(walk.root.id);
     }
     let is_written = run.queue.flush();
     let is_whole = run.options.filter == Filter::default()
@@ -92,35 +83,30 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
         && run.handle.errors.load(Ordering::Relaxed) == 0;
     if is_written && is_whole && !run.handle.is_cancelled() {
         for walk in &walks {
-            let missing = run.store.catalog().mark_unseen_missing(walk.cx.root.id)?;
+            let missing = run.store.catalog().mark_unseen_missing(walk.root.id)?;
             add(&run.handle.counters.missing, missing as u64);
         }
     }
     Ok(is_written)
 }
 
-#[derive(Debug)]
-struct WalkOptions {
+/// The walk of one root.
+struct Walk {
+    store: Store,
+    queue: Arc<CatalogQueue>,
+    handle: Arc<ScanHandle>,
+    /// Hashes new files during the walk, if the scan reads files.
+    early: Option<Arc<EarlyStages>>,
+    root: Root,
+    scan: i64,
     filter: CompiledFilter,
     one_file_system: bool,
     /// Whether new files and folders are ignored.
     only_known: bool,
     /// Whether to accept folders that had files and are empty, or whose disk is not mounted.
     allow_empty: bool,
-}
-
-impl WalkOptions {
-    /// Compiles the filter for one root of a scan. An absolute pattern applies only to the root that contains it.
-    fn new(options: &ScanOptions, root: &Path, roots: &[PathBuf]) -> Result<Self> {
-        let ScanOptions { filter, one_file_system, allow_empty, mode, .. } = options;
-        let filter = CompiledFilter::new(filter, root, roots)?;
-        let only_known = *mode == ScanMode::Refresh;
-        Ok(WalkOptions { filter, one_file_system: *one_file_system, only_known, allow_empty: *allow_empty })
-    }
-}
-
-struct Walk {
-    cx: WalkContext,
+    /// Paths of all roots, to detect links that lead into a root.
+    roots: Arc<Vec<PathBuf>>,
     /// Paths of nested roots, relative to this one. They are walked separately.
     nested_roots: HashSet<PathBuf>,
     root_folder: Arc<Folder>,
@@ -159,34 +145,34 @@ impl FolderTask {
     }
 }
 
-struct WalkContext {
-    store: Store,
-    queue: Arc<CatalogQueue>,
-    handle: Arc<ScanHandle>,
-    options: WalkOptions,
-    root: Root,
-    scan: i64,
-    /// Paths of all roots, to detect links that lead into a root.
-    roots: Arc<Vec<PathBuf>>,
-    /// Hashes new files during the walk, if the scan reads files.
-    early: Option<Arc<EarlyStages>>,
-}
-
 impl Walk {
-    fn new(cx: WalkContext) -> Result<Arc<Self>> {
-        let path = &cx.root.path;
+    /// Opens the root. `roots` are the paths of all roots, `scanned` those of this scan.
+    fn new(
+        run: &ScanRun<'_>,
+        (root, scan): (&Root, i64),
+        roots: &Arc<Vec<PathBuf>>,
+        scanned: &[PathBuf],
+    ) -> Result<Arc<Self>> {
+        let path = &root.path;
         let unreadable = |error: io::Error| Error::Root(path.clone(), format!("cannot be read: {error}"));
         let root_folder = Arc::new(Folder::open(path).map_err(unreadable)?);
-        let device = root_folder.own_stat().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
-        let nested_roots = cx.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
-        let has_unusual = cx.store.catalog().has_unusual(cx.root.id)?;
         Ok(Arc::new(Walk {
-            cx,
-            nested_roots,
+            store: run.store.clone(),
+            queue: run.queue.clone(),
+            handle: run.handle.clone(),
+            early: run.early.clone(),
+            root: root.clone(),
+            scan,
+            filter: CompiledFilter::new(&run.options.filter, path, scanned)?,
+            one_file_system: run.options.one_file_system,
+            only_known: run.options.mode == ScanMode::Refresh,
+            allow_empty: run.options.allow_empty,
+            roots: roots.clone(),
+            nested_roots: roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect(),
+            device: root_folder.own_stat().map_err(unreadable)?.device,
             root_folder,
-            device,
-            has_unusual,
+            has_unusual: run.store.catalog().has_unusual(root.id)?,
             has_failed: AtomicBool::default(),
             root_filesystem: OnceLock::default(),
             filesystems: Mutex::default(),
@@ -198,8 +184,8 @@ impl Walk {
 
     /// Submits the folder of the root. A resumed scan walks every folder again, because files may have changed since.
     fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
-        let catalog = self.cx.store.catalog();
-        let folder_ref = catalog.root_folder(self.cx.root.id)?;
+        let catalog = self.store.catalog();
+        let folder_ref = catalog.root_folder(self.root.id)?;
         let filesystem = match folder_ref.id {
             Some(id) => catalog.filesystem_of(id)?,
             None => None,
@@ -207,7 +193,7 @@ impl Walk {
         let (walk, folder_task) = (self.clone(), FolderTask::new(folder_ref, filesystem, false));
         let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
         // Refused only if the scan is cancelled.
-        let _ = pool.submit_until(task, self.cx.handle.token());
+        let _ = pool.submit_until(task, self.handle.token());
         Ok(())
     }
 
@@ -223,7 +209,7 @@ impl Walk {
             return Ok(*filesystem);
         }
         let identity = folder.filesystem();
-        let filesystem = identity.map(|identity| self.cx.store.catalog().filesystem_id(&identity)).transpose()?;
+        let filesystem = identity.map(|identity| self.store.catalog().filesystem_id(&identity)).transpose()?;
         known.insert(device, filesystem);
         if device == self.device {
             let _ = self.root_filesystem.set(filesystem);
@@ -237,7 +223,7 @@ impl Walk {
         path: &Path,
         parent: Option<Arc<IgnoreRules>>,
     ) -> Option<Arc<IgnoreRules>> {
-        if !self.cx.options.filter.uses_gitignore() {
+        if !self.filter.uses_gitignore() {
             return None;
         }
         // Limits the memory for a `.gitignore` file that is huge by mistake or malice.
@@ -256,12 +242,12 @@ impl Walk {
     fn walk_folder(self: &Arc<Self>, ctx: &Context, folder_task: FolderTask) -> TaskResult<()> {
         let FolderTask { folder_ref, filesystem: known_filesystem, was_mount_point, parent_fs, rules, via_link } =
             folder_task;
-        if ctx.is_cancelled() || self.cx.handle.is_cancelled() {
+        if ctx.is_cancelled() || self.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
-        let _busy = BusyGuard::new(&self.cx.handle);
-        let (folder, known) = match self.open(&folder_ref, via_link) {
-            Ok(folder) => (folder, self.cx.store.catalog().known_entries(&folder_ref, self.has_unusual)?),
+        let _busy = BusyGuard::new(&self.handle);
+        let (folder, known) = match self.root_folder.open_below(&folder_ref.path, via_link) {
+            Ok(folder) => (folder, self.store.catalog().known_entries(&folder_ref, self.has_unusual)?),
             Err(error) if is_missing(&error) && !folder_ref.path.as_os_str().is_empty() => {
                 return self.record_missing(&folder_ref, Skipped::default());
             }
@@ -276,9 +262,9 @@ impl Walk {
             return self.record_foreign(&folder_ref, self.skipped_link(&folder_ref.path, name));
         }
         if via_link && !self.is_first_visit_by_link(&folder) {
-            let path = self.cx.root.path.join(&folder_ref.path);
+            let path = self.root.path.join(&folder_ref.path);
             let reason = "another symbolic link leads to the same folder; not followed";
-            self.cx.handle.counters.record_link(&self.cx.handle.counters.repeated_links, &path, reason);
+            self.handle.counters.record_link(&self.handle.counters.repeated_links, &path, reason);
             let skipped = self.skipped_link(&folder_ref.path, name);
             return self.record_missing(&folder_ref, skipped);
         }
@@ -297,15 +283,15 @@ impl Walk {
         visit.may_be_unmounted = is_root || was_mount_point && !visit.listing.mount_point;
         if !visit.keeps_hashes && (is_root || was_mount_point) {
             let is_mounted =
-                if is_root { mounts::is_mounted(&self.cx.root.path, device) } else { visit.listing.mount_point };
+                if is_root { mounts::is_mounted(&self.root.path, device) } else { visit.listing.mount_point };
             if is_mounted {
                 self.warn_disk_replaced(&folder_ref.path);
-            } else if !self.cx.options.allow_empty {
+            } else if !self.allow_empty {
                 return self.record_failure(folder_ref, UNMOUNTED);
             }
         }
         let read = visit.visit_entries();
-        if ctx.is_cancelled() || self.cx.handle.is_cancelled() {
+        if ctx.is_cancelled() || self.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
         match read {
@@ -329,14 +315,14 @@ impl Walk {
         mut folders: Vec<FolderTask>,
         mut next: FollowUps,
     ) -> TaskResult<()> {
-        add(&self.cx.handle.folders, 1);
+        add(&self.handle.folders, 1);
         // The task spawned last runs first.
         while let Some(folder_task) = folders.pop() {
             let walk = self.clone();
             let _ = ctx.spawn(move |ctx| walk.walk_folder(ctx, folder_task));
         }
-        let Some(early) = &self.cx.early else { return Ok(()) };
-        self.cx.queue.add_hashes(early.hash_elsewhere(&mut next))?;
+        let Some(early) = &self.early else { return Ok(()) };
+        self.queue.add_hashes(early.hash_elsewhere(&mut next))?;
         for new_file in next.whole {
             let walk = self.clone();
             let _ = ctx.spawn(move |_| walk.hash_whole(new_file));
@@ -345,18 +331,14 @@ impl Walk {
     }
 
     fn hash_whole(&self, new_file: NewFile) -> TaskResult<()> {
-        let Some(early) = &self.cx.early else { return Ok(()) };
-        let _busy = BusyGuard::new(&self.cx.handle);
-        self.cx.queue.add_hashes(early.hash_whole(new_file).into_iter().collect())
-    }
-
-    fn open(&self, folder_ref: &FolderRef, via_link: bool) -> io::Result<Folder> {
-        self.root_folder.open_below(&folder_ref.path, via_link)
+        let Some(early) = &self.early else { return Ok(()) };
+        let _busy = BusyGuard::new(&self.handle);
+        self.queue.add_hashes(early.hash_whole(new_file).into_iter().collect())
     }
 
     /// Records that a folder belongs to another root or to a virtual filesystem.
     fn record_foreign(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
-        add(&self.cx.handle.counters.special, 1);
+        add(&self.handle.counters.special, 1);
         self.record_in_parent(folder_ref, skipped, |listing, name| listing.foreign_folders.push(name))
     }
 
@@ -373,20 +355,20 @@ impl Walk {
     ) -> TaskResult<()> {
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let path = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path });
+        let mut listing = Listing::new(self.scan, FolderRef { root: folder_ref.root, id: None, path });
         record(&mut listing, name);
         listing.skipped = skipped;
         self.send_listing(listing)
     }
 
     fn record_failure(&self, folder_ref: FolderRef, error: &str) -> TaskResult<()> {
-        add(&self.cx.handle.errors, 1);
+        add(&self.handle.errors, 1);
         if folder_ref.path.as_os_str().is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
-            add(&self.cx.handle.counters.failed_roots, 1);
+            add(&self.handle.counters.failed_roots, 1);
         }
         self.record_error(&folder_ref.path, error);
-        let mut listing = Listing::new(self.cx.scan, folder_ref);
+        let mut listing = Listing::new(self.scan, folder_ref);
         listing.status = ListingStatus::Failed(error.to_owned());
         self.send_listing(listing)
     }
@@ -399,15 +381,15 @@ impl Walk {
 
     /// Absolute path of an entry. `Path::join` would add a slash for the folder of the root.
     fn absolute(&self, path: &Path) -> PathBuf {
-        let root = &self.cx.root.path;
+        let root = &self.root.path;
         if path.as_os_str().is_empty() { root.clone() } else { root.join(path) }
     }
 
     fn record_error(&self, path: &Path, reason: &str) {
-        self.cx.handle.counters.record_error(&self.absolute(path), reason);
+        self.handle.counters.record_error(&self.absolute(path), reason);
     }
 
     fn send_listing(&self, listing: Listing) -> TaskResult<()> {
-        self.cx.queue.add_listing(self.cx.queue.next_listing(), listing)
+        self.queue.add_listing(self.queue.next_listing(), listing)
     }
 }

@@ -32,13 +32,13 @@ impl Walk {
 
     /// Whether a link leads to a root, which is walked separately.
     pub(super) fn leads_to_root(&self, path: &Path) -> bool {
-        let found = std::fs::canonicalize(self.cx.root.path.join(path));
-        found.is_ok_and(|found| self.cx.roots.contains(&found))
+        let found = std::fs::canonicalize(self.root.path.join(path));
+        found.is_ok_and(|found| self.roots.contains(&found))
     }
 
     /// Describes a link that is not followed, by its target.
     pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
-        let target = std::fs::read_link(self.cx.root.path.join(path)).map(PathBuf::into_os_string);
+        let target = std::fs::read_link(self.root.path.join(path)).map(PathBuf::into_os_string);
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
     }
 
@@ -53,33 +53,29 @@ impl Walk {
     fn follow_link(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: DeferredLink) -> TaskResult<()> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let folder_ref = FolderRef { root: self.cx.root.id, id: link.parent, path: parent };
-        let mut listing = Listing::new(self.cx.scan, folder_ref);
-        let full = self.cx.root.path.join(&path);
+        let folder_ref = FolderRef { root: self.root.id, id: link.parent, path: parent };
+        let mut listing = Listing::new(self.scan, folder_ref);
+        let full = self.root.path.join(&path);
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let target_is_folder = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.cx.handle.counters.record_link(
-                    &self.cx.handle.counters.broken_links,
-                    &full,
-                    "broken symbolic link",
-                );
+                self.handle.counters.record_link(&self.handle.counters.broken_links, &full, "broken symbolic link");
                 None
             }
             // The link may work again later, so nothing behind it is marked missing.
             Err(error) => {
-                add(&self.cx.handle.errors, 1);
+                add(&self.handle.errors, 1);
                 self.record_error(&path, &format!("cannot follow symbolic link: {error}"));
                 listing.skipped = skipped::unknown(&name, EntryKind::Link);
                 return self.send_listing(listing);
             }
             Ok((_, target)) if full.starts_with(&target) => {
                 let reason = format!("symbolic link back to {}; not followed", display_path(&target));
-                self.cx.handle.counters.record_link(&self.cx.handle.counters.repeated_links, &full, &reason);
+                self.handle.counters.record_link(&self.handle.counters.repeated_links, &full, &reason);
                 None
             }
             // The target is walked as part of its root.
-            Ok((_, target)) if self.cx.roots.iter().any(|root| target.starts_with(root)) => None,
+            Ok((_, target)) if self.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
         let parent = self.root_folder.open_below(&listing.folder.path, true);
@@ -90,13 +86,13 @@ impl Walk {
             (Ok(parent), Some(false)) => parent.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File),
             _ => None,
         };
-        let filter = &self.cx.options.filter;
+        let filter = &self.filter;
         match (file, link.file) {
             (Some(found), known) if filter.matches(&path, &name, None, false) && filter.matches_stat(&found.stat) => {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
-                add(&self.cx.handle.files, 1);
-                add(&self.cx.handle.bytes, self.bytes_of(&stat));
-                add_file(&mut listing, &self.cx.handle.counters, (name.clone(), stat), known, true);
+                add(&self.handle.files, 1);
+                add(&self.handle.bytes, self.bytes_of(&stat));
+                add_file(&mut listing, &self.handle.counters, (name.clone(), stat), known, true);
             }
             // The filters exclude the target.
             (Some(_), known) => {

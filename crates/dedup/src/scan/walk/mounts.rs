@@ -20,7 +20,7 @@ impl Walk {
         if before == now {
             return Ok(true);
         }
-        let identity = |number| self.cx.store.catalog().filesystem_identity(number);
+        let identity = |number| self.store.catalog().filesystem_identity(number);
         let both = identity(before)?.zip(identity(now)?);
         Ok(both.is_some_and(|(before, now)| may_be_one_filesystem(&before, &now)))
     }

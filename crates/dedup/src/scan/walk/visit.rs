@@ -15,7 +15,7 @@ use gristmill_store::catalog::{
 
 use super::links::DeferredLink;
 use super::skipped;
-use super::{FolderTask, Walk, WalkContext};
+use super::{FolderTask, Walk};
 use crate::filter::IgnoreRules;
 use crate::lock;
 use crate::progress::{Counters, add};
@@ -68,7 +68,7 @@ impl<'a> Visit<'a> {
             unseen_folders: Unseen::new(known.folders),
             had_entries,
             is_empty: true,
-            listing: Listing::new(walk.cx.scan, folder_ref.clone()),
+            listing: Listing::new(walk.scan, folder_ref.clone()),
             folders: Vec::new(),
             via_link: false,
             keeps_hashes: true,
@@ -112,7 +112,7 @@ impl<'a> Visit<'a> {
         if self.listing.weight() >= PART_ENTRIES {
             self.send_part(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
         }
-        if self.walk.cx.handle.is_cancelled() { Err(VisitError::Cancelled) } else { Ok(()) }
+        if self.walk.handle.is_cancelled() { Err(VisitError::Cancelled) } else { Ok(()) }
     }
 
     fn visit_entry(&mut self, name: OsString, kind: EntryKind) {
@@ -130,20 +130,20 @@ impl<'a> Visit<'a> {
             (EntryKind::File, Some(stat)) => self.visit_file(name, stat),
             (EntryKind::Folder, _) => self.visit_subfolder(name),
             (EntryKind::Link, _) => {
-                add(&self.walk.cx.handle.counters.links, 1);
+                add(&self.walk.handle.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
                 let is_included = self.matches(&name, true);
-                if self.walk.cx.root.follow_links && is_included && (!self.walk.cx.options.only_known || is_known()) {
+                if self.walk.root.follow_links && is_included && (!self.walk.only_known || is_known()) {
                     self.defer_link(&name);
                     return;
                 }
                 self.skipped += skipped::link(&name, self.folder.link_target(&name).ok().as_deref());
-                if self.walk.cx.root.follow_links && !is_included {
+                if self.walk.root.follow_links && !is_included {
                     self.exclude(name);
                 }
             }
             _ => {
-                add(&self.walk.cx.handle.counters.special, 1);
+                add(&self.walk.handle.counters.special, 1);
                 self.skipped += skipped::special(&name);
             }
         }
@@ -151,7 +151,7 @@ impl<'a> Visit<'a> {
 
     /// Records an entry that exists but cannot be examined. Its rows stay unchanged.
     fn record_unreadable(&mut self, name: &OsStr, error: &io::Error) {
-        add(&self.walk.cx.handle.errors, 1);
+        add(&self.walk.handle.errors, 1);
         self.walk.record_error(&self.path_of(name), &error.to_string());
         self.skipped += skipped::unknown(name, EntryKind::Unknown);
         self.unseen_files.take(name);
@@ -171,34 +171,33 @@ impl<'a> Visit<'a> {
     }
 
     fn matches(&self, name: &OsStr, is_folder: bool) -> bool {
-        let filter = &self.walk.cx.options.filter;
+        let filter = &self.walk.filter;
         let rules = self.rules.map(Arc::as_ref);
         !filter.tests_names() || filter.matches(&self.path_of(name), name, rules, is_folder)
     }
 
     fn visit_file(&mut self, name: OsString, stat: Stat) {
         let known = self.unseen_files.take(&name);
-        let only_known = self.walk.cx.options.only_known;
+        let only_known = self.walk.only_known;
         // A refresh has no filters, so files that the last scan excluded stay excluded.
         let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
-        let is_excluded =
-            stays_excluded || !self.matches(&name, false) || !self.walk.cx.options.filter.matches_stat(&stat);
+        let is_excluded = stays_excluded || !self.matches(&name, false) || !self.walk.filter.matches_stat(&stat);
         if is_excluded || known.is_none() && only_known {
             self.skipped += skipped::unknown(&name, EntryKind::File);
             exclude_file(&mut self.listing, known.filter(|_| is_excluded));
             return;
         }
-        add(&self.walk.cx.handle.files, 1);
-        add(&self.walk.cx.handle.bytes, self.walk.bytes_of(&stat));
-        add_file(&mut self.listing, &self.walk.cx.handle.counters, (name, stat), known, self.keeps_hashes);
+        add(&self.walk.handle.files, 1);
+        add(&self.walk.handle.bytes, self.walk.bytes_of(&stat));
+        add_file(&mut self.listing, &self.walk.handle.counters, (name, stat), known, self.keeps_hashes);
     }
 
     fn visit_subfolder(&mut self, name: OsString) {
         let known = self.unseen_folders.take(&name);
         let path = self.path_of(&name);
-        let only_known = self.walk.cx.options.only_known;
+        let only_known = self.walk.only_known;
         let is_on_other_device = || {
-            self.walk.cx.options.one_file_system
+            self.walk.one_file_system
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
         if self.walk.nested_roots.contains(&path) {
@@ -233,7 +232,7 @@ impl<'a> Visit<'a> {
     /// Marks the entries that were not seen as missing. Returns the folders to be walked and the files to be read next.
     pub(super) fn finish(mut self) -> TaskResult<(Vec<FolderTask>, FollowUps)> {
         let walk = self.walk;
-        if self.may_be_unmounted && self.is_empty && self.had_entries && !walk.cx.options.allow_empty {
+        if self.may_be_unmounted && self.is_empty && self.had_entries && !walk.allow_empty {
             let folder_ref = self.listing.folder.clone();
             walk.record_failure(
                 folder_ref,
@@ -248,17 +247,17 @@ impl<'a> Visit<'a> {
         let missing = self.unseen_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(missing.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
-        self.send_part(if walk.cx.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
+        self.send_part(if walk.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
         Ok((self.folders, self.follow_ups))
     }
 
     pub(super) fn send_part(&mut self, status: ListingStatus) -> TaskResult<()> {
-        let mut next = Listing::new(self.walk.cx.scan, self.listing.folder.clone());
+        let mut next = Listing::new(self.walk.scan, self.listing.folder.clone());
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.status = status;
-        let WalkContext { queue, early, root, .. } = &self.walk.cx;
+        let Walk { queue, early, root, .. } = self.walk;
         let number = queue.next_listing();
         let hashes = early.as_ref().map(|early| {
             let root = (&self.walk.root_folder, root.follow_links);
