@@ -50,7 +50,6 @@ pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     let groups = store.catalog().groups(&GroupQuery::default().limit(options.groups))?;
     let folder_groups = folders::find_identical(store, &folders::FolderOptions::default())?;
     let coverage = coverage(store, &[])?;
-    let has_space = stats.allocated > 0;
     let most = stats.types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
     let listed_types = stats.types.iter().take(options.types);
     let page = Page {
@@ -58,7 +57,7 @@ pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
         is_complete: coverage.complete,
         reasons: coverage.reasons(),
         tiles: tiles(&roots, &stats, &groups),
-        usage: has_space.then(|| svg::usage(groups.reclaimable, stats.kept, stats.allocated)).unwrap_or_default(),
+        usage: svg::usage(groups.reclaimable, stats.kept, stats.allocated),
         maps: svg::maps(&stats.space),
         group_lists: Lists { options, roots: &roots }.all(&groups, &folder_groups),
         types_showing: showing(stats.types.len().min(options.types), stats.types.len()),
@@ -78,7 +77,7 @@ struct Page<'a> {
     /// Why the page is incomplete, so that it is not mistaken for complete.
     reasons: Vec<String>,
     tiles: [Tile; 6],
-    usage: Vec<UsagePart>,
+    usage: [UsagePart; 3],
     maps: [FolderMap<'a>; 2],
     group_lists: Vec<GroupList>,
     types_showing: String,

@@ -131,7 +131,7 @@ pub(super) struct UsagePart {
 }
 
 /// Divides all space: reclaimable, copies to keep, and everything else.
-pub(super) fn usage(reclaimable: u64, kept: u64, all: u64) -> Vec<UsagePart> {
+pub(super) fn usage(reclaimable: u64, kept: u64, all: u64) -> [UsagePart; 3] {
     let rest = all.saturating_sub(reclaimable).saturating_sub(kept);
     let parts = [
         ("reclaimable", reclaimable, "reclaimable"),
@@ -146,7 +146,7 @@ pub(super) fn usage(reclaimable: u64, kept: u64, all: u64) -> Vec<UsagePart> {
         start += share;
         part
     };
-    parts.map(part).into()
+    parts.map(part)
 }
 
 /// A column of the histogram: files of one size class.

@@ -28,7 +28,7 @@ impl Walk {
     pub(super) fn warn_disk_replaced(&self, path: &Path) {
         tracing::warn!(
             "another disk is mounted at {} than at the last scan; files that it lacks are marked missing",
-            display_path(&self.absolute(path))
+            display_path(self.absolute(path))
         );
     }
 }
