@@ -33,7 +33,7 @@ impl Output {
     }
 
     /// Prints `value` with `--json`, and `text` without.
-    pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce(&Self) -> String) -> Result<(), Error> {
+    pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce(&Self) -> String) -> Result<Outcome, Error> {
         let mut printed = if self.json {
             serde_json::to_string_pretty(value).map_err(|error| Error::System(error.to_string()))?
         } else {
@@ -42,26 +42,25 @@ impl Output {
         if !printed.is_empty() && !printed.ends_with('\n') {
             printed.push('\n');
         }
-        ignore_broken_pipe(io::stdout().write_all(printed.as_bytes()).and_then(|()| io::stdout().flush()))
+        ignore_broken_pipe(io::stdout().write_all(printed.as_bytes()).and_then(|()| io::stdout().flush()))?;
+        Ok(Outcome::Done)
     }
 
-    /// Prints the result of a command that changed something. With `--quiet`, only JSON is printed, and on standard
+    /// Prints the result of a command that changed something, and returns its outcome. With `--quiet`, only JSON is printed, and on standard
     /// error the text of a run that failed.
     pub(crate) fn summary(
         &self,
         value: &impl Serialize,
         outcome: Outcome,
         text: impl FnOnce(&Self) -> String,
-    ) -> Result<(), Error> {
-        match outcome {
-            _ if self.json || !self.quiet => self.print(value, text),
-            Outcome::Done | Outcome::Interrupted => Ok(()),
-            Outcome::UserError | Outcome::Failed | Outcome::Busy => {
-                // A warning that cannot be printed does not change the exit status.
-                let _ = writeln!(io::stderr(), "{}", text(self).trim_end());
-                Ok(())
-            }
+    ) -> Result<Outcome, Error> {
+        if self.json || !self.quiet {
+            self.print(value, text)?;
+        } else if !matches!(outcome, Outcome::Done | Outcome::Interrupted) {
+            // A warning that cannot be printed does not change the exit status.
+            let _ = writeln!(io::stderr(), "{}", text(self).trim_end());
         }
+        Ok(outcome)
     }
 
     pub(crate) fn is_quiet(&self) -> bool {

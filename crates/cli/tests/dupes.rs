@@ -290,6 +290,8 @@ fn pages_neither_repeat_nor_skip() {
     assert_eq!((keys.len(), pages), (7, 3));
     home.check(&["dupes", "--limit", "3"], 0, "\ngroups 1 to 3 of 7; next: --after 3\n", "");
     home.check(&["dupes", "--limit", "3", "--after", "6"], 0, "\ngroups 7 to 7 of 7\n7 duplicate groups", "");
+    home.check(&["dupes", "--limit", "all", "--after", "5"], 0, "\ngroups 6 to 7 of 7\n7 duplicate groups", "");
+    assert!(!home.run(&["dupes", "--limit", "7"]).out.contains("groups 1 to"), "all are shown");
     home.check(&["dupes", "--limit", "3", "--after", "9"], 0, "no groups after 9: there are 7\n", "");
     assert_eq!(home.json(&["dupes", "--limit", "all"])["items"].as_array().unwrap().len(), 7);
     assert_eq!(home.run(&["dupes", "--csv", "--limit", "2", "--after", "2"]).out.lines().count(), 5);

@@ -139,6 +139,10 @@ fn broken_links_are_counted_and_sampled() {
     let summary = home.scan(&["a"]);
     assert_eq!((&summary["broken_links"], &summary["repeated_links"]), (&json!(2), &json!(1)), "{summary}");
     assert_eq!(summary["link_samples"].as_array().map(Vec::len), Some(3));
+    // Control characters in names do not reach the terminal.
+    home.files(&[(b"b/file", b"")]);
+    std::os::unix::fs::symlink("nowhere", home.path("b/c\u{1b}[2J\nd")).unwrap();
+    home.check(&["scan", "--follow-links", "b"], 0, "/b/c\\x1B[2J\\x0Ad: broken symbolic link\n", "registered");
 }
 
 #[test]

@@ -276,3 +276,17 @@ fn valid_urls_of_actions_are_accepted() {
         assert_eq!(home.json(&["config", "show"])["next_cursor"], Value::Null, "{url}");
     }
 }
+
+#[test]
+fn pages_of_the_store_are_joined_up_to_the_limit() {
+    let home = Home::new();
+    let tasks = (0..410).map(|_| gristmill_store::tasks::NewTask::new("k", "{}")).collect();
+    home.store().tasks().enqueue_many(tasks).unwrap();
+    for (limit, count, next) in [(None, 50, Some("361~-")), (Some("201"), 201, Some("210~-")), (Some("all"), 410, None)]
+    {
+        let mut words = vec!["jobs", "list"];
+        words.extend(limit.iter().flat_map(|limit| ["--limit", limit]));
+        let page = home.json(&words);
+        assert_eq!((page["items"].as_array().unwrap().len(), page["next_cursor"].as_str()), (count, next), "{limit:?}");
+    }
+}

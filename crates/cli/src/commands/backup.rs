@@ -60,8 +60,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let mut value = with_path(&target);
     value.insert("pages".to_owned(), json!(report.pages));
     value.insert("bytes".to_owned(), json!(report.bytes));
-    context.output.summary(&value, Outcome::Done, |_| format!("wrote {} ({})", path(&target), bytes(report.bytes)))?;
-    Ok(Outcome::Done)
+    context.output.summary(&value, Outcome::Done, |_| format!("wrote {} ({})", path(&target), bytes(report.bytes)))
 }
 
 fn progress_line(done: u64, all: u64) -> ProgressLine {

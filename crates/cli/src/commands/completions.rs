@@ -38,8 +38,7 @@ pub(crate) struct ManArgs {
 
 pub(crate) fn completions(shell: Shell, context: &Context) -> Result<Outcome, Error> {
     let script = script(shell)?;
-    context.output.print(&json!({"shell": shell.to_string(), "script": script}), |_| script.clone())?;
-    Ok(Outcome::Done)
+    context.output.print(&json!({"shell": shell.to_string(), "script": script}), |_| script.clone())
 }
 
 fn script(shell: Shell) -> Result<String, Error> {
@@ -51,8 +50,7 @@ fn script(shell: Shell) -> Result<String, Error> {
 pub(crate) fn man(args: &ManArgs, context: &Context) -> Result<Outcome, Error> {
     let Some(folder) = &args.out else {
         let (_, page) = page(built_command())?;
-        context.output.print(&json!({"page": page}), |_| page.clone())?;
-        return Ok(Outcome::Done);
+        return context.output.print(&json!({"page": page}), |_| page.clone());
     };
     let failed =
         |path: &Path, error: std::io::Error| Error::cannot_write(path, &error, "choose another folder with --out");
@@ -67,8 +65,7 @@ pub(crate) fn man(args: &ManArgs, context: &Context) -> Result<Outcome, Error> {
     let shown = crate::output::path(folder);
     context.output.summary(&json!({"files": files}), Outcome::Done, |_| {
         format!("wrote {} to {shown}", plural(files.len() as u64, "page"))
-    })?;
-    Ok(Outcome::Done)
+    })
 }
 
 /// Returns the declared command line with full names of subcommands, such as `gristmill-roots-remove`.

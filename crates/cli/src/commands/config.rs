@@ -48,19 +48,18 @@ pub(crate) enum Command {
 
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error> {
     match command {
-        Command::Show => show(context)?,
+        Command::Show => show(context),
         Command::Path => {
             let path = context.config_path()?;
             let mut value = with_path(&path);
             value.insert("exists".to_owned(), json!(path.exists()));
-            context.output.print(&value, |_| path_text(&path))?;
+            context.output.print(&value, |_| path_text(&path))
         }
-        Command::Init => init(context)?,
+        Command::Init => init(context),
     }
-    Ok(Outcome::Done)
 }
 
-fn show(context: &Context) -> Result<(), Error> {
+fn show(context: &Context) -> Result<Outcome, Error> {
     let settings = context.settings()?.resolved;
     let items: Vec<Value> = settings.iter().map(as_value).collect();
     context.output.print(&paging::whole(&items), |output| {
@@ -81,7 +80,7 @@ fn as_value(setting: &ResolvedSetting) -> Value {
     json!({"key": setting.key.name, "value": setting.value, "origin": origin, "where": place})
 }
 
-fn init(context: &Context) -> Result<(), Error> {
+fn init(context: &Context) -> Result<Outcome, Error> {
     let path = context.config_path()?;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Error::Setting(format!(

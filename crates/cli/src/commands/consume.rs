@@ -31,7 +31,7 @@ use self::batch_writer::{BatchResult, WriterPanic};
 use self::end::{Check, Consuming};
 use self::exec::Exec;
 use self::http::Http;
-pub(super) use self::metadata::MESSAGE_VARIABLES;
+pub(super) use self::metadata::is_message_variable;
 use self::open_databases::SinkTable;
 use self::returning_counter::ReturningCounter;
 use super::amqp_common;
@@ -50,6 +50,9 @@ const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Messages that `--into` and `--enqueue` write in one transaction, unless `--workers` is given.
 const COMMIT_MESSAGES: usize = 200;
+
+/// Time to drop the actions that are left after the shutdown timeout.
+const DROP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// State shared by the actions and the supervisor.
 struct RunControl {
@@ -124,8 +127,9 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             None => Ok(Some((stats.map_err(amqp_common::failed)?, consuming.unfinished))),
         }
     });
-    // The shutdown timeout of actions that still run is over.
-    runtime.shutdown_background();
+    // The shutdown timeout of actions that still run is over. Dropping them kills their commands; requests that block
+    // are not waited for.
+    runtime.shutdown_timeout(DROP_TIMEOUT);
     let Some((stats, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
     let has_end = limits.drain.is_some() || limits.limit.is_some();
     let outcome = supervisor.outcome(has_end);
@@ -245,7 +249,7 @@ fn build_client(
             }
             builder = builder.bind(Binding::new(&one.queue, exchange, key));
         }
-        builder = builder.consumer(build_consumer(one, settings, store.as_ref(), control)?);
+        builder = builder.consumer(with_action(one, settings, store.as_ref(), control)?);
     }
     // The queue for dead letters must exist before the first one is published.
     for (exchange, queue) in chosen.iter().filter_map(|one| one.dead_letters.as_ref()) {
@@ -258,22 +262,13 @@ fn build_client(
     Ok(builder)
 }
 
-fn build_consumer(
-    one: &consumers::Consumer,
-    settings: &Settings,
-    store: Option<&Store>,
-    control: &RunControl,
-) -> Result<Consumer, Error> {
-    with_action(one.for_client(), one, settings, store, control)
-}
-
 fn with_action(
-    consumer: Consumer,
     one: &consumers::Consumer,
     settings: &Settings,
     store: Option<&Store>,
     control: &RunControl,
 ) -> Result<Consumer, Error> {
+    let consumer = one.for_client();
     // No message waits for others: a transaction has those that arrived during the one before.
     let commits = (if one.workers == 0 { COMMIT_MESSAGES } else { one.workers }, Duration::ZERO);
     let with_commits = |consumer: Consumer| {

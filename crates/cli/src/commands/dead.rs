@@ -223,8 +223,7 @@ fn show(context: &Context, dead_letter: &DeadLetter) -> Result<Outcome, Error> {
             ("details", dead_letter.error_details.clone()),
             ("next", Some(next)),
         ])
-    })?;
-    Ok(Outcome::Done)
+    })
 }
 
 /// Queues the task of a dead letter again. No kind of this program builds its retried tasks itself.
@@ -294,8 +293,7 @@ fn discard_all(context: &Context, store: &Store, filter: &DeadLetterFilter, yes:
     context.output.summary(&json!({"discarded": ids.len()}), Outcome::Done, |_| match ids.len() {
         0 => none_match(&context.hints),
         _ => format!("discarded {count}"),
-    })?;
-    Ok(Outcome::Done)
+    })
 }
 
 /// Returns the function that reads a page of the dead letters that match.

@@ -6,6 +6,7 @@ mod formats;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gristmill_store::Store;
 use gristmill_store::catalog::{GroupQuery, SortBy};
 
@@ -40,8 +41,8 @@ Examples:
 #[command(after_help = HELP)]
 pub(crate) struct Args {
     /// Sort by reclaimable space, number of copies, file size, or path
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Sort::Reclaimable)]
-    sort: Sort,
+    #[arg(long, value_name = "ORDER", value_parser = sort(), default_value = "reclaimable")]
+    sort: SortBy,
 
     /// List only groups with at least N copies
     #[arg(long, value_name = "N", default_value = "2", value_parser = count)]
@@ -79,12 +80,13 @@ pub(crate) struct Args {
     hard_links: bool,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Sort {
-    Reclaimable,
-    Count,
-    Size,
-    Path,
+fn sort() -> impl TypedValueParser<Value = SortBy> {
+    PossibleValuesParser::new(["reclaimable", "count", "size", "path"]).map(|order| match order.as_str() {
+        "count" => SortBy::Count,
+        "size" => SortBy::Size,
+        "path" => SortBy::Path,
+        _ => SortBy::Reclaimable,
+    })
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
@@ -92,12 +94,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let slice = args.paging.slice(for_programs);
     let (store, _) = context.open_catalog()?;
     let query = GroupQuery::default()
-        .sort(match args.sort {
-            Sort::Reclaimable => SortBy::Reclaimable,
-            Sort::Count => SortBy::Count,
-            Sort::Size => SortBy::Size,
-            Sort::Path => SortBy::Path,
-        })
+        .sort(args.sort)
         .min_count(args.min_count)
         .min_size(args.min_size)
         .roots(roots(&store, &args.root)?)
@@ -114,17 +111,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         completeness: Completeness::new(&store, &query.roots, &context.hints)?,
         hints: context.hints.clone(),
     };
-    match args {
-        Args { csv: true, .. } => {
-            view.completeness.warn();
-            context.output.print_bytes(view.csv().as_bytes())?;
-        }
-        Args { fdupes: true, print0, hard_links, .. } => {
-            view.completeness.warn();
-            context.output.print_bytes(&view.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
-        }
-        _ => context.output.print(&view.json(), |_| view.text())?,
+    if !args.csv && !args.fdupes {
+        return context.output.print(&view.json(), |_| view.text());
     }
+    view.completeness.warn();
+    let end = if args.print0 { 0 } else { b'\n' };
+    let bytes = if args.csv { view.csv().into_bytes() } else { view.fdupes(end, args.hard_links) };
+    context.output.print_bytes(&bytes)?;
     Ok(Outcome::Done)
 }
 

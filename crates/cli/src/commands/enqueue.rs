@@ -177,8 +177,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     context.output.print(&enqueued, |_| match enqueued.created {
         true => format!("queued task {}", enqueued.id),
         false => format!("nothing queued: task {} has this key and is not finished", enqueued.id),
-    })?;
-    Ok(Outcome::Done)
+    })
 }
 
 /// Refuses the flags about running a command if no command was given, because they would have no effect.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::consume::MESSAGE_VARIABLES;
+use super::consume::is_message_variable;
 use crate::settings::keys;
 
 /// Variables that may hold a password. A command may print its environment, and its output is stored.
@@ -17,7 +17,7 @@ pub(super) fn withheld() -> Vec<OsString> {
 }
 
 fn is_withheld(name: &str) -> bool {
-    let describes_work = |name: &str| name == "TASK_ID" || MESSAGE_VARIABLES.contains(&name);
+    let describes_work = |name: &str| name == "TASK_ID" || is_message_variable(name);
     SECRETS.contains(&name)
         || name.starts_with(HEADER_PREFIX)
         || name.strip_prefix("GRISTMILL_").is_some_and(describes_work)

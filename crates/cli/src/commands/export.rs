@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         },
     )?;
     match result {
-        Ok(exported) if is_file => print_summary(&exported, &args.output, context).map(|()| Outcome::Done),
+        Ok(exported) if is_file => print_summary(&exported, &args.output, context),
         // The reader of a pipe, such as `head`, has read enough.
         Err(gristmill_jsonl::Error::Cancelled) if !control.is_cancelled() => Ok(Outcome::Done),
         Err(gristmill_jsonl::Error::Cancelled) => Ok(Outcome::Interrupted),
@@ -109,7 +109,7 @@ fn to_standard_output(args: &Args, control: &Arc<ImportHandle>) -> gristmill_jso
 
 const BUFFER_SIZE: usize = 64 << 10;
 
-fn print_summary(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), Error> {
+fn print_summary(exported: &ExportSummary, file: &Path, context: &Context) -> Result<Outcome, Error> {
     let ExportSummary { table, rows, columns, bytes: size, seconds } = exported;
     let object = json!({
         "table": table, "rows": rows, "columns": columns, "bytes": size, "seconds": seconds,

@@ -260,8 +260,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     } else {
         Outcome::Done
     };
-    context.output.summary(&summary, outcome, |output| view.text(output))?;
-    Ok(outcome)
+    context.output.summary(&summary, outcome, |output| view.text(output))
 }
 
 /// Returns true if the user has to act on the result.
@@ -363,6 +362,5 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
             }
         }
         format!("{table}{dates}{place}: {tables}, {}, {}", count_of(total, "row"), bytes(stats.bytes))
-    })?;
-    Ok(Outcome::Done)
+    })
 }

@@ -400,6 +400,5 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
         } else {
             lines.join("\n")
         }
-    })?;
-    Ok(Outcome::Done)
+    })
 }

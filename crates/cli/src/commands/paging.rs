@@ -86,8 +86,7 @@ pub(super) fn print<T>(
         }
         let next = page.next_cursor.as_ref().map(|cursor| format!("\nnext: --after {cursor}\n"));
         output.table(headers, page.items.iter().map(row)) + &next.unwrap_or_default()
-    })?;
-    Ok(Outcome::Done)
+    })
 }
 
 /// Number of entries already shown: the cursor of a computed list.
@@ -157,45 +156,4 @@ fn limit(text: &str) -> Result<usize, String> {
     let number = || text.parse().ok().filter(|limit| *limit > 0);
     let limit = if text == "all" { Some(usize::MAX) } else { number() };
     limit.ok_or_else(|| "expected: a whole number of at least 1, or all".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_name_their_entries_and_the_next_cursor() {
-        let slice = |offset, limit| Slice { offset, limit };
-        for (slice, shown, total, next, text) in [
-            (slice(0, 20), 20, 53, Some("20"), Some("pairs 1 to 20 of 53; next: --after 20")),
-            (slice(40, 20), 13, 53, None, Some("pairs 41 to 53 of 53")),
-            (slice(0, 20), 20, 20, None, None),
-            (slice(0, 20), 0, 0, None, None),
-            (slice(60, 20), 0, 53, None, Some("no pairs after 60: there are 53")),
-            (slice(0, usize::MAX), 53, 53, None, None),
-            (slice(9, usize::MAX), 44, 53, None, Some("pairs 10 to 53 of 53")),
-        ] {
-            assert_eq!(slice.next_cursor(total).as_deref(), next, "{slice:?}");
-            assert_eq!(slice.describe("pairs", shown, total).as_deref(), text, "{slice:?}");
-        }
-    }
-
-    #[test]
-    fn pages_of_the_store_are_joined_up_to_the_limit() {
-        let all: Vec<usize> = (1..=2 * MAX_PAGE + 10).collect();
-        let fetch = |after: Option<&Offset>, limit: usize| {
-            let start = after.map_or(0, |offset| offset.0);
-            let items: Vec<usize> = all.iter().skip(start).take(limit).copied().collect();
-            let end = start + items.len();
-            Ok(Page { items, next_cursor: (end < all.len()).then(|| end.to_string()) })
-        };
-        for (limit, count, next) in [
-            (None, DEFAULT_LIMIT, Some("50")),
-            (Some(MAX_PAGE + 1), MAX_PAGE + 1, Some("201")),
-            (Some(usize::MAX), all.len(), None),
-        ] {
-            let page = Paging { limit, after: None }.collect(fetch).unwrap();
-            assert_eq!((page.items.len(), page.next_cursor.as_deref()), (count, next), "{limit:?}");
-        }
-    }
 }

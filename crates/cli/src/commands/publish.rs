@@ -221,8 +221,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             PublishEnd::Unconfirmed => text.push_str("; stopped: the broker does not confirm"),
         }
         text
-    })?;
-    Ok(outcome)
+    })
 }
 
 impl Args {

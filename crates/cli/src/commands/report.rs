@@ -44,20 +44,17 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let target = if to_stdout { None } else { Some(target(&args.html, args.force)?) };
     let (store, _) = context.open_catalog()?;
     let page = html(&store, &ReportOptions::new(UtcTime::of(Clock::system())))?;
-    match target {
-        None => context.output.print(&json!({"html": page}), |_| page.clone())?,
-        Some(target) => {
-            files::replace(&target, page.as_bytes())
-                .map_err(|error| Error::cannot_write(&target, &error, "choose another file with --html"))?;
-            let mut object = with_path(&target);
-            Completeness::new(&store, &[], &context.hints)?.insert_into(&mut object);
-            object.insert("bytes".to_owned(), json!(page.len()));
-            context.output.summary(&object, Outcome::Done, |_| {
-                format!("wrote {} ({})", path(&target), bytes(page.len() as u64))
-            })?;
-        }
-    }
-    Ok(Outcome::Done)
+    let Some(target) = target else {
+        return context.output.print(&json!({"html": page}), |_| page.clone());
+    };
+    files::replace(&target, page.as_bytes())
+        .map_err(|error| Error::cannot_write(&target, &error, "choose another file with --html"))?;
+    let mut object = with_path(&target);
+    Completeness::new(&store, &[], &context.hints)?.insert_into(&mut object);
+    object.insert("bytes".to_owned(), json!(page.len()));
+    context
+        .output
+        .summary(&object, Outcome::Done, |_| format!("wrote {} ({})", path(&target), bytes(page.len() as u64)))
 }
 
 /// Returns the file to write: the target of a link, not the link. Refuses an existing file that is not a report.

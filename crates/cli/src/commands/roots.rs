@@ -77,8 +77,7 @@ fn list(context: &Context) -> Result<Outcome, Error> {
         roots.iter().zip(&unreadable).map(|(root, unreadable)| as_value(root, unreadable)).collect();
     context.output.print(&paging::whole(&items), |output| {
         table(output, &context.hints, &roots) + &scan_options_text(output, &roots) + &unreadable_text(&unreadable)
-    })?;
-    Ok(Outcome::Done)
+    })
 }
 
 /// Folders of a root that could not be read.
@@ -214,6 +213,5 @@ fn remove(context: &Context, root: &Path, yes: bool) -> Result<Outcome, Error> {
             count_of(removed.folders as u64, "folder"),
             count_of(removed.files as u64, "file")
         )
-    })?;
-    Ok(Outcome::Done)
+    })
 }

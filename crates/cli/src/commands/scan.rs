@@ -8,6 +8,7 @@ mod summary;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gristmill_dedup::{Filter, ScanHandle, ScanMode, ScanOptions, ScanSummary, scan};
 use gristmill_store::Store;
 use gristmill_store::roots::Root;
@@ -67,8 +68,8 @@ pub(crate) struct Args {
     folders: Vec<PathBuf>,
 
     /// What to do: walk and hash (all), record files without reading them (walk), or hash files recorded before (hash)
-    #[arg(long, value_enum, default_value_t = Mode::All, hide_possible_values = true)]
-    mode: Mode,
+    #[arg(long, value_parser = mode(), default_value = "all", hide_possible_values = true)]
+    mode: ScanMode,
 
     /// Register new folders without asking
     #[arg(short, long)]
@@ -146,21 +147,12 @@ pub(crate) struct Args {
     io_limit: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Mode {
-    All,
-    Walk,
-    Hash,
-}
-
-impl From<Mode> for ScanMode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::All => ScanMode::All,
-            Mode::Walk => ScanMode::Walk,
-            Mode::Hash => ScanMode::Hash,
-        }
-    }
+fn mode() -> impl TypedValueParser<Value = ScanMode> {
+    PossibleValuesParser::new(["all", "walk", "hash"]).map(|mode| match mode.as_str() {
+        "walk" => ScanMode::Walk,
+        "hash" => ScanMode::Hash,
+        _ => ScanMode::All,
+    })
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -169,7 +161,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     context.flags.add(&keys::SCAN_IO_LIMIT, "--io-limit", args.io_limit.as_ref());
     let settings = context.settings()?;
     let mut options = ScanOptions::default();
-    options.mode = args.mode.into();
+    options.mode = args.mode;
     options.algorithm = settings.scan.algorithm;
     options.every_file = args.every_file;
     options.restart = args.restart;
@@ -234,8 +226,7 @@ pub(crate) fn scan_and_report(
     context.output.summary(&view.json()?, outcome, |output| match output.is_quiet() {
         true => format!("error: {}", view.unreadable().join("\n")),
         false => view.text(),
-    })?;
-    Ok(outcome)
+    })
 }
 
 /// Number of duplicate groups shown at the end of a scan.

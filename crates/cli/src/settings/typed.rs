@@ -152,26 +152,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_have_the_named_type() {
-        for (text, name, value) in [
-            ("a=b", "a", FieldValue::Text("b".to_owned())),
-            ("a:b=c", "a:b", FieldValue::Text("c".to_owned())),
-            ("a:or=c", "a:or", FieldValue::Text("c".to_owned())),
-            ("a=b=c", "a", FieldValue::Text("b=c".to_owned())),
-            ("retries:int=-3", "retries", FieldValue::Int(-3)),
-            ("a:b:int32=3", "a:b", FieldValue::Int32(3)),
-            ("a:bool=true", "a", FieldValue::Bool(true)),
-            ("a:double=0.5", "a", FieldValue::Double(0.5)),
-            ("a:time=1970-01-01T00:01:00Z", "a", FieldValue::Time(60)),
-            ("a:time=61", "a", FieldValue::Time(61)),
-            ("a:bytes=ff00", "a", FieldValue::Bytes(vec![0xff, 0].into())),
-            ("a:void=", "a", FieldValue::Void),
-        ] {
-            assert_eq!(header(text), Ok((name.to_owned(), value)), "{text}");
-        }
-    }
-
-    #[test]
     fn arguments_that_rabbitmq_knows_have_their_types() {
         for (text, name, value) in [
             ("max-length=10", "x-max-length", FieldValue::Int(10)),

@@ -246,6 +246,8 @@ fn publish_sets_every_property_and_typed_headers() {
         "--header",
         "plain=3",
     ];
+    let more = ["a:or=c", "c=b=c", "a:b:int32=3", "at:time=1970-01-01T00:01:00Z", "then:time=61", "no:void="];
+    let words: Vec<&str> = words.into_iter().chain(more.iter().flat_map(|header| ["--header", header])).collect();
     feed(&fixture, &words, b"x\n").check("properties", 0, "1 message published", "");
     let found = fixture.take("", 1).remove(0);
     let properties = found.properties();
@@ -261,6 +263,12 @@ fn publish_sets_every_property_and_typed_headers() {
         ("on", FieldValue::Bool(true)),
         ("raw", FieldValue::Bytes(vec![0xff, 0].into())),
         ("plain", FieldValue::Text("3".to_owned())),
+        ("a:b", FieldValue::Int32(3)),
+        ("a:or", FieldValue::Text("c".to_owned())),
+        ("c", FieldValue::Text("b=c".to_owned())),
+        ("at", FieldValue::Time(60)),
+        ("then", FieldValue::Time(61)),
+        ("no", FieldValue::Void),
     ] {
         assert_eq!(found.headers().get(name), Some(&value), "{name}");
     }

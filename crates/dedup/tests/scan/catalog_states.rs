@@ -436,7 +436,11 @@ fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
     let handle = Arc::new(gristmill_dedup::ScanHandle::default());
     handle.cancel();
     fixture.try_scan(&all(&fixture), &ScanOptions::default(), &handle).expect("a scan");
-    fixture.store.catalog().write(Batch { hashes: vec![unreadable("a".into())], ..Batch::default() }).expect("recorded");
+    fixture
+        .store
+        .catalog()
+        .write(Batch { hashes: vec![unreadable("a".into())], ..Batch::default() })
+        .expect("recorded");
     assert!(fixture.scan().resumed);
     let coverage = fixture.coverage();
     assert_eq!((coverage.complete, coverage.unreadable_files), (false, 1), "{coverage:?}");

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gristmill_pool::clock::ManualClock;
-use gristmill_store::catalog::{Batch, 
-    Algorithm, FolderRef, FileHash, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
+use gristmill_store::catalog::{
+    Algorithm, Batch, FileHash, FolderRef, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
 };
 use gristmill_store::scans::{FinishedScan, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime};

@@ -27,24 +27,7 @@ pub(super) fn message_fields(
     limits: FieldLimits,
     is_allowed: fn(&str) -> bool,
 ) -> Vec<MessageField> {
-    let properties = delivery.properties();
-    let number = |number: u32| Some(number.to_string());
-    let given = [
-        ("QUEUE", Some(delivery.queue().to_owned())),
-        ("EXCHANGE", Some(delivery.exchange().to_owned())),
-        ("ROUTING_KEY", Some(delivery.routing_key().to_owned())),
-        ("ATTEMPT", number(delivery.attempt())),
-        ("REDELIVERED", Some(if delivery.is_redelivered() { "1" } else { "0" }.to_owned())),
-        ("MESSAGE_ID", properties.message_id.clone()),
-        ("CONTENT_TYPE", properties.content_type.clone()),
-        ("CONTENT_ENCODING", properties.content_encoding.clone()),
-        ("TYPE", properties.kind.clone()),
-        ("CORRELATION_ID", properties.correlation_id.clone()),
-        ("REPLY_TO", properties.reply_to.clone()),
-        ("APP_ID", properties.app_id.clone()),
-        ("TIMESTAMP", properties.timestamp.map(|seconds| seconds.to_string())),
-    ];
-    let known = given.into_iter().filter_map(|(name, value)| Some(MessageField::Property(name, value?)));
+    let known = PROPERTIES.iter().filter_map(|(name, value)| Some(MessageField::Property(name, value(delivery)?)));
     let headers =
         delivery.headers().iter().map(|(name, value)| MessageField::Header(name.to_owned(), value.to_string()));
     let mut left = limits.max_total;
@@ -77,23 +60,27 @@ pub(super) fn normalize_name(name: &str, filler: char) -> String {
     name.chars().map(plain).collect()
 }
 
-/// Names of the variables of a message, without the prefix `GRISTMILL_`.
-pub(in crate::commands) const MESSAGE_VARIABLES: &[&str] = &[
-    "QUEUE",
-    "EXCHANGE",
-    "ROUTING_KEY",
-    "ATTEMPT",
-    "REDELIVERED",
-    "MESSAGE_ID",
-    "CONTENT_TYPE",
-    "CONTENT_ENCODING",
-    "TYPE",
-    "CORRELATION_ID",
-    "REPLY_TO",
-    "APP_ID",
-    "TIMESTAMP",
-    "BATCH",
+/// Properties of a message that actions pass on.
+const PROPERTIES: &[(&str, fn(&Delivery) -> Option<String>)] = &[
+    ("QUEUE", |delivery| Some(delivery.queue().to_owned())),
+    ("EXCHANGE", |delivery| Some(delivery.exchange().to_owned())),
+    ("ROUTING_KEY", |delivery| Some(delivery.routing_key().to_owned())),
+    ("ATTEMPT", |delivery| Some(delivery.attempt().to_string())),
+    ("REDELIVERED", |delivery| Some(u8::from(delivery.is_redelivered()).to_string())),
+    ("MESSAGE_ID", |delivery| delivery.properties().message_id.clone()),
+    ("CONTENT_TYPE", |delivery| delivery.properties().content_type.clone()),
+    ("CONTENT_ENCODING", |delivery| delivery.properties().content_encoding.clone()),
+    ("TYPE", |delivery| delivery.properties().kind.clone()),
+    ("CORRELATION_ID", |delivery| delivery.properties().correlation_id.clone()),
+    ("REPLY_TO", |delivery| delivery.properties().reply_to.clone()),
+    ("APP_ID", |delivery| delivery.properties().app_id.clone()),
+    ("TIMESTAMP", |delivery| delivery.properties().timestamp.map(|seconds| seconds.to_string())),
 ];
+
+/// Returns true if a variable, without the prefix `GRISTMILL_`, describes a message or a batch.
+pub(in crate::commands) fn is_message_variable(name: &str) -> bool {
+    name == "BATCH" || PROPERTIES.iter().any(|(known, _)| *known == name)
+}
 
 #[cfg(test)]
 mod tests {

@@ -55,8 +55,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             found.iter().enumerate().map(|(at, one)| message_text(output, at + 1, one)).collect::<Vec<_>>().join("\n")
         }
     };
-    context.output.print(&paging::whole(&items), text)?;
-    Ok(Outcome::Done)
+    context.output.print(&paging::whole(&items), text)
 }
 
 fn message_json(delivery: &Delivery) -> Value {

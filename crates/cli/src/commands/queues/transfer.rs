@@ -99,8 +99,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     value.insert("source".to_owned(), json!(args.source));
     value.insert("target".to_owned(), json!(args.target));
     value.insert("dry_run".to_owned(), json!(args.dry_run));
-    context.output.summary(&value, outcome, |_| text(args, &progress))?;
-    Ok(outcome)
+    context.output.summary(&value, outcome, |_| text(args, &progress))
 }
 
 fn outcome(args: &Args, progress: &Transferred) -> Outcome {

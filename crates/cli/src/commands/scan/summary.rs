@@ -175,21 +175,3 @@ fn count_with_samples(what: String, count: u64, samples: &[String]) -> Vec<Strin
     }
     lines
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_in_names_are_escaped() {
-        let summary = ScanSummary {
-            errors: 2,
-            error_samples: vec!["a\u{1b}[2J\nb: denied".to_owned()],
-            ..ScanSummary::default()
-        };
-        let hints = Hints::default();
-        let view =
-            ScanSummaryView { summary: &summary, roots: &[], mode: ScanMode::Walk, hints: &hints, completeness: None };
-        assert!(view.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v logs all of them)"), "{}", view.text());
-    }
-}
