@@ -2,15 +2,13 @@
 
 mod messages;
 
-use std::str::FromStr;
-
 use gristmill_jobs::dead_letters;
 use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
 use self::messages::Republisher;
-use super::paging::{self, Paging, invalid_cursor};
+use super::paging::{self, Paging};
 use super::{dead_letter_id, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -61,7 +59,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         filter: Filter,
         #[command(flatten)]
-        paging: Paging<Cursor>,
+        paging: Paging<i64>,
     },
     /// Show a dead letter with its payload and errors
     #[command(after_help = "Examples:\n  gristmill dead show 4\n  gristmill dead show 4 --json | jq .payload")]
@@ -116,20 +114,6 @@ pub(crate) struct Selection {
     #[arg(long, value_name = "TEXT", requires = "all")]
     reason: Option<String>,
 }
-
-/// ID of the last dead letter of a page.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor(i64);
-
-impl FromStr for Cursor {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Cursor).map_err(|_| invalid_cursor())
-    }
-}
-
-impl paging::Cursor for Cursor {}
 
 impl Selection {
     /// Refuses filters without `--all`, because they would have no effect on ids.
@@ -300,6 +284,6 @@ fn discard_all(context: &Context, store: &Store, filter: &DeadLetterFilter, yes:
 fn pages(
     store: &Store,
     filter: &DeadLetterFilter,
-) -> impl FnMut(Option<&Cursor>, usize) -> Result<Page<DeadLetter>, Error> {
-    move |after, limit| Ok(store.dead_letters().list(filter, after.map(|Cursor(id)| *id), limit)?)
+) -> impl FnMut(Option<&i64>, usize) -> Result<Page<DeadLetter>, Error> {
+    move |after, limit| Ok(store.dead_letters().list(filter, after.copied(), limit)?)
 }

@@ -18,7 +18,7 @@ mod show;
 mod work_text;
 
 use self::work_text::work_text;
-use super::paging::{self, Paging, invalid_cursor};
+use super::paging::{self, Paging};
 use super::{dead, for_each_id, to_object};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -173,21 +173,14 @@ pub(crate) struct Cursor {
     job: Option<String>,
 }
 
-impl FromStr for Cursor {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let read = || {
-            let (task, job) = text.split_once('~')?;
-            let task = if task == "-" { None } else { Some(task.parse().ok()?) };
-            let job = if job == "-" { None } else { Some(job.to_owned()) };
-            Some(Cursor { task, job })
-        };
-        read().ok_or_else(invalid_cursor)
+impl paging::Cursor for Cursor {
+    fn parse(text: &str) -> Option<Self> {
+        let (task, job) = text.split_once('~')?;
+        let task = if task == "-" { None } else { Some(task.parse().ok()?) };
+        let job = if job == "-" { None } else { Some(job.to_owned()) };
+        Some(Cursor { task, job })
     }
 }
-
-impl paging::Cursor for Cursor {}
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

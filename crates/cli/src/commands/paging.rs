@@ -4,8 +4,6 @@
 //! is computed as a whole, such as duplicate groups, is the number of entries already shown; each list of the database
 //! has its own type of cursor.
 
-use std::str::FromStr;
-
 use gristmill_store::Page;
 use gristmill_store::jobs::MAX_PAGE;
 use serde::Serialize;
@@ -16,9 +14,22 @@ use crate::output::Output;
 use crate::units::thousands;
 
 /// A position in a list, as `next_cursor` of a page states it.
-pub(crate) trait Cursor: FromStr<Err = String> + Clone + Send + Sync + 'static {
+pub(crate) trait Cursor: Clone + Send + Sync + 'static {
     /// Help text of `--limit`, with its default.
     const LIMIT_HELP: &'static str = "Show at most N entries, or `all` [default: 50]";
+
+    fn parse(text: &str) -> Option<Self>;
+}
+
+/// Number of the last entry of a page.
+impl Cursor for i64 {
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+fn cursor<C: Cursor>(text: &str) -> Result<C, String> {
+    C::parse(text).ok_or_else(|| "expected: next_cursor of the previous page, unchanged".to_owned())
 }
 
 /// Entries that a list of the database shows by default.
@@ -30,7 +41,7 @@ pub(crate) struct Paging<C: Cursor> {
     limit: Option<usize>,
 
     /// Resume after this cursor (next_cursor of the previous page)
-    #[arg(long, value_name = "CURSOR", value_parser = C::from_str, allow_hyphen_values = true)]
+    #[arg(long, value_name = "CURSOR", value_parser = cursor::<C>, allow_hyphen_values = true)]
     after: Option<C>,
 }
 
@@ -52,7 +63,7 @@ impl<C: Cursor> Paging<C> {
             let page = fetch(after.as_ref(), (limit - items.len()).min(MAX_PAGE))?;
             items.extend(page.items);
             match page.next_cursor {
-                Some(cursor) if items.len() < limit => after = Some(cursor.parse().map_err(Error::System)?),
+                Some(cursor) if items.len() < limit => after = Some(self::cursor(&cursor).map_err(Error::System)?),
                 next_cursor => return Ok(Page { items, next_cursor }),
             }
         }
@@ -95,18 +106,10 @@ pub(super) struct Offset(usize);
 
 impl Cursor for Offset {
     const LIMIT_HELP: &'static str = "Show at most N entries, or `all` [default: 20 as text, all in other formats]";
-}
 
-impl FromStr for Offset {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Offset).map_err(|_| invalid_cursor())
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().map(Offset).ok()
     }
-}
-
-pub(super) fn invalid_cursor() -> String {
-    "expected: next_cursor of the previous page, unchanged".to_owned()
 }
 
 /// Entries of a computed list that a person sees by default: one or two screens.

@@ -81,15 +81,3 @@ const PROPERTIES: &[(&str, fn(&Delivery) -> Option<String>)] = &[
 pub(in crate::commands) fn is_message_variable(name: &str) -> bool {
     name == "BATCH" || PROPERTIES.iter().any(|(known, _)| *known == name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_normalized_to_ascii() {
-        for (name, expected) in [("tenant-id", "TENANT_ID"), ("a=b\0c", "A_B_C"), ("größe", "GR__E"), ("", "")] {
-            assert_eq!(normalize_name(name, '_'), expected, "{name:?}");
-        }
-    }
-}

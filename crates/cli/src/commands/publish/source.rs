@@ -109,24 +109,3 @@ fn read_lines(source: &mut dyn BufRead, origin: &MessageOrigin, sender: &Sender<
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn empty_lines_are_counted_and_not_sent() {
-        let (sender, mut inputs) = channel(20);
-        let origin = MessageOrigin { file: "f".into(), line: None };
-        assert!(read_lines(&mut &b"a\r\n\nlast"[..], &origin, &sender).is_ok());
-        drop(sender);
-        let mut found = Vec::new();
-        while let Some(input) = inputs.blocking_recv() {
-            found.push(match input {
-                Input::Message(origin, body) => format!("{origin} {}", String::from_utf8(body).unwrap()),
-                Input::Invalid(origin, why) => format!("{origin} {why}"),
-            });
-        }
-        assert_eq!(found, ["f:1 a", "f:3 last"]);
-    }
-}
