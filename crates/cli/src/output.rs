@@ -220,8 +220,7 @@ mod tests {
         let narrow =
             Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], rows.clone());
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
-        let shrunk =
-            Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], rows.clone());
+        let shrunk = Output { json: false, quiet: false, width: Some(34) }.table(&["ID", "STATUS", "WHY"], rows);
         assert_eq!(shrunk, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreas…\n200  x\n");
     }
 

@@ -63,7 +63,7 @@ pub(crate) struct Args {
     queue: Vec<String>,
 }
 
-pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
+pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     context.flags.add(&keys::QUEUES, "--queue", Some(&args.queue).filter(|queues| !queues.is_empty()));
     let settings = context.settings()?;
     // Before the first claim, so that every signal leads to an orderly end.

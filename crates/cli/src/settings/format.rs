@@ -18,8 +18,10 @@ pub(crate) enum Invalid {
     Because(String),
 }
 
+type Reader<T> = Box<dyn Fn(&Raw) -> Result<T, Invalid>>;
+
 pub(crate) struct Format<T> {
-    read: Box<dyn Fn(&Raw) -> Result<T, Invalid>>,
+    read: Reader<T>,
     show: Box<dyn Fn(&T) -> String>,
 }
 

@@ -60,8 +60,10 @@ pub(super) fn normalize_name(name: &str, filler: char) -> String {
     name.chars().map(plain).collect()
 }
 
+type PropertyValue = fn(&Delivery) -> Option<String>;
+
 /// Properties of a message that actions pass on.
-const PROPERTIES: &[(&str, fn(&Delivery) -> Option<String>)] = &[
+const PROPERTIES: &[(&str, PropertyValue)] = &[
     ("QUEUE", |delivery| Some(delivery.queue().to_owned())),
     ("EXCHANGE", |delivery| Some(delivery.exchange().to_owned())),
     ("ROUTING_KEY", |delivery| Some(delivery.routing_key().to_owned())),
