@@ -24,6 +24,9 @@ use crate::settings::Settings;
 /// Timeout of a start or stop, which takes seconds, or minutes on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Time within which a broker answers a protocol header.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Maximum number of starts, each with other ports.
 const MAX_ATTEMPTS: usize = 5;
 
@@ -157,7 +160,7 @@ impl Broker {
 
     /// Whether the broker answers an AMQP protocol header now.
     pub fn answers(&self) -> bool {
-        speaks_amqp(self.address()).is_ok()
+        speaks_amqp(self.address(), ANSWER_TIMEOUT).is_ok()
     }
 
     /// Kills the broker with SIGKILL and waits until it has ended. Written data is kept, because the operating system
@@ -215,7 +218,7 @@ impl Broker {
         let node = self.node.insert(node);
         registered?;
         let why = match node.wait_for_output(STARTED_LINE, START_TIMEOUT) {
-            Ok(()) => match speaks_amqp(self.ports.amqp_address()) {
+            Ok(()) => match speaks_amqp(self.ports.amqp_address(), ANSWER_TIMEOUT) {
                 Ok(()) if !self.epmd.wait_exit(Duration::ZERO) => return Ok(()),
                 Ok(()) => EPMD_EXITED.to_owned(),
                 Err(error) => format!("it has started, but does not answer on its port: {error}"),

@@ -9,13 +9,11 @@ use std::time::Duration;
 /// Protocol header of AMQP 0-9-1.
 const HEADER: [u8; 8] = *b"AMQP\x00\x00\x09\x01";
 
-/// Needed because the system accepts connections for a paused broker.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Opens a connection, waits for the method Connection.Start, and closes it.
-pub(crate) fn speaks_amqp(address: SocketAddr) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+/// Opens a connection, waits up to `timeout` for the method Connection.Start, and closes it. The system accepts
+/// connections even for a paused broker.
+pub fn speaks_amqp(address: SocketAddr, timeout: Duration) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
     stream.write_all(&HEADER)?;
     // Type, channel and size of a frame, then class and method.
     let mut start = [0; 11];

@@ -26,6 +26,7 @@ mod tools;
 
 pub use broker::Broker;
 pub use error::Error;
+pub use handshake::speaks_amqp;
 pub use installation::Installation;
 pub use proxy::Proxy;
 pub use settings::Settings;

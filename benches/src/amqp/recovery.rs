@@ -5,13 +5,14 @@
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream},
+    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
     time::{Duration, Instant},
 };
+
+use gristmill_broker::speaks_amqp;
 
 use super::{
     candidate::{ConsumeTask, GRISTMILL, Participant, RECOVERING},
@@ -90,7 +91,7 @@ fn time_to_recover(env: &mut Environment, consumer: &Consumer) -> Result<Option<
     let broker = &mut env.broker;
     let (returned, restarted) = thread::scope(|scope| {
         let restarting = scope.spawn(|| broker.restart());
-        while !answers_amqp(address) && !restarting.is_finished() {
+        while speaks_amqp(address, Duration::from_secs(1)).is_err() && !restarting.is_finished() {
             thread::park_timeout(Duration::from_millis(5));
         }
         (Instant::now(), restarting.join())
@@ -104,17 +105,6 @@ fn time_to_recover(env: &mut Environment, consumer: &Consumer) -> Result<Option<
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
         }
     }
-}
-
-/// Returns whether a broker answers the AMQP protocol header with the start of a frame.
-fn answers_amqp(address: SocketAddr) -> bool {
-    let probe = || {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"AMQP\x00\x00\x09\x01")?;
-        stream.read_exact(&mut [0])
-    };
-    probe().is_ok()
 }
 
 /// A process that prints a line for every handled message. It is killed on drop.
