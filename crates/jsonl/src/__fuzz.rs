@@ -14,7 +14,8 @@ pub type Piece = (Vec<u8>, bool);
 pub fn cut(source: impl Read, size: usize, max_line: usize) -> io::Result<Vec<Piece>> {
     let mut blocks = Blocks::of_lines(source, size, max_line);
     let mut pieces = Vec::new();
-    while let Some(block) = blocks.next(Vec::new())? {
+    // A buffer that was used before need not be cleared.
+    while let Some(block) = blocks.next(b"used before".to_vec())? {
         pieces.push((block.bytes().to_vec(), block.too_long.is_some()));
     }
     Ok(pieces)

@@ -88,28 +88,3 @@ fn is_language(key: &[u8]) -> bool {
     };
     region && KNOWN.chunks_exact(2).any(|known| known == language)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_selected_languages_of_localised_objects_are_kept() {
-        for (line, expected) in [
-            (r#"{"_key":1,"name":{"de":"a","en":"b"}}"#, r#"{"_key":1,"name":{"en":"b"}}"#),
-            (r#"{"name" : { "de" : "a" , "en" : "b\"}{" } , "x":1}"#, r#"{"name" : {"en" : "b\"}{"} , "x":1}"#),
-            (r#"{"a":[{"n":{"fr":"x","en":null}}]}"#, r#"{"a":[{"n":{"en":null}}]}"#),
-            (r#"{"a":[{"id":3,"text":{"fr":"x","en":null}}]}"#, r#"{"a":[{"id":3,"text":{"en":null}}]}"#),
-            (r#"{"name":{"de":"a"}}"#, r#"{"name":{"de":"a"}}"#),
-            (r#"{"position":{"x":1,"y":2}}"#, r#"{"position":{"x":1,"y":2}}"#),
-            (r#"{"id":"a","en":"b"}"#, r#"{"id":"a","en":"b"}"#),
-            (r#"{"name":{"pt-BR":"a","en":"b"}}"#, r#"{"name":{"en":"b"}}"#),
-            (r#"{"name":{}}"#, r#"{"name":{}}"#),
-        ] {
-            let mut out = Vec::new();
-            assert!(keep(line.as_bytes(), &[b"en"[..].into()], &mut out));
-            assert_eq!(String::from_utf8(out).unwrap(), expected, "{line}");
-        }
-        assert!(!keep(br#"{"name":{"en""#, &[b"en"[..].into()], &mut Vec::new()));
-    }
-}

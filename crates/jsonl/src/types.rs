@@ -142,28 +142,3 @@ impl Type {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn type_is_the_narrowest_that_holds_all_values() {
-        for (types, expected) in [
-            (&[TypeSet::NULL][..], Type::Any),
-            (&[TypeSet::BOOL, TypeSet::NULL], Type::Boolean),
-            (&[TypeSet::INT], Type::Integer),
-            (&[TypeSet::INT, TypeSet::BOOL], Type::Integer),
-            (&[TypeSet::BIG], Type::Integer),
-            (&[TypeSet::REAL, TypeSet::INT], Type::Real),
-            (&[TypeSet::REAL, TypeSet::BIG], Type::Numeric),
-            (&[TypeSet::DECIMAL], Type::Text),
-            (&[TypeSet::INT, TypeSet::TEXT], Type::Text),
-            (&[TypeSet::JSON], Type::Text),
-        ] {
-            let mut set = TypeSet::default();
-            types.iter().for_each(|kind| set.insert(*kind));
-            assert_eq!(set.column_type(), expected, "{types:?}");
-        }
-    }
-}

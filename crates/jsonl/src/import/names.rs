@@ -53,34 +53,3 @@ impl NameSet {
         self.0.insert(folded(name));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn table_name_is_derived_from_the_file_name() {
-        for (stem, expected) in [
-            ("types", "types"),
-            ("_sde", "_sde"),
-            ("map-solar systems.v2", "map_solar_systems_v2"),
-            ("größe", "größe"),
-            ("2024", "t_2024"),
-            ("sqlite_stat1", "t_sqlite_stat1"),
-            ("_Imports", "t__Imports"),
-            ("_processed_ids", "t__processed_ids"),
-            ("", "t_"),
-            ("a\"b;--", "a_b___"),
-        ] {
-            assert_eq!(table(stem), expected, "{stem}");
-        }
-    }
-
-    #[test]
-    fn column_that_differs_only_in_case_gets_a_number() {
-        let mut names = NameSet::default();
-        let columns: Vec<_> =
-            ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"].iter().map(|name| names.reserve(name)).collect();
-        assert_eq!(columns, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b", "rowid_2", "OID_2"]);
-    }
-}
