@@ -1,6 +1,6 @@
-//! Random mixes of submit, spawn, failure, retry, panic, close and cancel on pools of every shape, checked against a
-//! simple model: every accepted task is settled exactly once, and without a cancel its outcome and its attempts are
-//! known in advance.
+//! Random mixes of submit, spawn, failure, retry, panic, waits for idle, close and cancel on pools of every shape,
+//! checked against a simple model: every accepted task is settled exactly once, and without a cancel its outcome and its
+//! attempts are known in advance.
 
 #![cfg(not(any(shuttle, loom)))]
 
@@ -13,6 +13,7 @@ use gristmill_pool::{
 use proptest::{prelude::*, test_runner::Config};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
@@ -53,8 +54,11 @@ struct Scenario {
     queue: usize,
     result_capacity: usize,
     order: QueueOrder,
-    result_order: ResultOrder,
+    /// Order of the results, or `None` for a callback.
+    result_order: Option<ResultOrder>,
     stop: Stop,
+    /// Waits for an idle pool after every so many submitted tasks.
+    idle_after: usize,
     roots: Vec<Node>,
 }
 
@@ -119,14 +123,16 @@ fn stop() -> impl Strategy<Value = Stop> {
 fn scenario() -> impl Strategy<Value = Scenario> {
     let shape = (1..=4usize, 1..=8usize, 1..=4usize);
     let roots = prop::collection::vec(node(true), 0..10);
-    (shape, prop::sample::select(&ORDERS), prop::sample::select(&RESULT_ORDERS), stop(), roots).prop_map(
-        |((workers, queue, result_capacity), order, result_order, stop, roots)| Scenario {
+    let delivery = prop::option::of(prop::sample::select(&RESULT_ORDERS));
+    (shape, prop::sample::select(&ORDERS), delivery, (stop(), 1..=12usize), roots).prop_map(
+        |((workers, queue, result_capacity), order, result_order, (stop, idle_after), roots)| Scenario {
             workers,
             queue,
             result_capacity,
             order,
             result_order,
             stop,
+            idle_after,
             roots,
         },
     )
@@ -210,8 +216,14 @@ struct Observations {
 fn run<K: WorkerKind>(scenario: &Scenario) -> Observations {
     let builder =
         pool_builder(scenario.workers, scenario.queue).result_capacity(scenario.result_capacity).order(scenario.order);
-    let (fixture, results) = build_with_results::<TreePath, K>(builder, scenario.result_order);
-    let reader = thread::spawn(move || results.collect::<Vec<_>>());
+    let outcomes = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::clone(&outcomes);
+    let (fixture, reader) = if let Some(result_order) = scenario.result_order {
+        let (fixture, results) = build_with_results::<TreePath, K>(builder, result_order);
+        (fixture, Some(thread::spawn(move || collected.lock().unwrap().extend(results))))
+    } else {
+        (build_with_callback::<TreePath, K>(builder, move |outcome| collected.lock().unwrap().push(outcome)), None)
+    };
     let cancel_at = if let Stop::CancelInside(at) = scenario.stop { Some(at) } else { None };
     let (attempts, ids, started) = (Log::default(), Log::default(), Signal::default());
     let recorder = Recorder { attempts, ids, pool: fixture.pool.clone(), cancel_at, started };
@@ -225,12 +237,28 @@ fn run<K: WorkerKind>(scenario: &Scenario) -> Observations {
             Ok(id) => recorder.ids.add((id.get(), vec![nth])),
             Err(_) => break,
         }
+        if (nth + 1) % scenario.idle_after == 0 {
+            fixture.wait_idle();
+            check_idle(&fixture, reader.is_none().then(|| outcomes.lock().unwrap().len()));
+        }
     }
     let report = fixture.join();
+    reader.into_iter().for_each(|reader| reader.join().unwrap());
     let assigned = recorder.ids.all();
     let ids: BTreeMap<u64, TreePath> = assigned.iter().cloned().collect();
     assert_eq!(ids.len(), assigned.len(), "two tasks have the same id");
-    Observations { report, outcomes: reader.join().unwrap(), attempts: recorder.attempts.all(), ids }
+    let outcomes = std::mem::take(&mut *outcomes.lock().unwrap());
+    Observations { report, outcomes, attempts: recorder.attempts.all(), ids }
+}
+
+/// Only this thread submits, so a pool that was idle stays so: each task is settled, and its callback has returned.
+fn check_idle<K: WorkerKind>(pool: &Handle<TreePath, K>, callbacks: Option<usize>) {
+    let stats = pool.stats();
+    let waiting = (stats.active, stats.queued, stats.waiting_retry);
+    assert_eq!(waiting, (0, 0, 0), "{stats:?}");
+    let outcomes = stats.completed + stats.failed;
+    assert_eq!(outcomes + stats.never_started, stats.submitted, "{stats:?}");
+    assert!(callbacks.is_none_or(|calls| calls as u64 == outcomes), "{callbacks:?} callbacks: {stats:?}");
 }
 
 fn find<'a>(roots: &'a [Node], path: &[usize]) -> &'a Node {
@@ -274,7 +302,7 @@ fn check_invariants(scenario: &Scenario, out: &Observations) {
             assert_eq!(value, path, "result of another task");
         }
     }
-    if scenario.result_order == ResultOrder::AsSubmitted {
+    if scenario.result_order == Some(ResultOrder::AsSubmitted) {
         let ids: Vec<u64> = out.outcomes.iter().map(|outcome| outcome.task.id.get()).collect();
         assert!(ids.is_sorted(), "not in submit order: {ids:?}");
     }
@@ -304,6 +332,7 @@ fn check_uncancelled(scenario: &Scenario, out: &Observations) {
         let path = &out.ids[&outcome.task.id.get()];
         let behavior = find(&scenario.roots, path).behavior;
         assert_eq!((end_state(outcome), attempts[path]), (behavior.expected(), behavior.attempts()), "{path:?}");
+        assert_eq!(outcome.attempts, attempts[path], "{path:?}");
     }
     let retried: u32 = want.iter().map(|path| find(&scenario.roots, path).behavior.attempts() - 1).sum();
     assert_eq!(out.report.stats.retried, u64::from(retried));
@@ -333,10 +362,11 @@ fn walk(node: &Node, path: &[usize], order: &mut Vec<TreePath>) {
 
 fn one_worker_runs_tasks_in_model_order<K: WorkerKind>() {
     let roots = prop::collection::vec(node(false), 0..10);
-    let shape = (1..=8usize, 1..=4usize, prop::sample::select(&RESULT_ORDERS));
-    proptest!(config(200), |(roots in roots, (queue, result_capacity, result_order) in shape)| {
+    let delivery = prop::option::of(prop::sample::select(&RESULT_ORDERS));
+    let shape = (1..=8usize, 1..=4usize, delivery, 1..=12usize);
+    proptest!(config(200), |(roots in roots, (queue, result_capacity, result_order, idle_after) in shape)| {
         let (order, stop) = (QueueOrder::Fifo, Stop::Join);
-        let scenario = Scenario { workers: 1, queue, result_capacity, order, result_order, stop, roots };
+        let scenario = Scenario { workers: 1, queue, result_capacity, order, result_order, stop, idle_after, roots };
         let out = run::<K>(&scenario);
         check_invariants(&scenario, &out);
         check_uncancelled(&scenario, &out);
