@@ -24,7 +24,7 @@ impl Fixture {
         let clock = ManualClock::at(UtcTime::parse("2026-01-19 12:00:00").unwrap().micros());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("work.db")).unwrap();
-        Fixture { clock, store, folder: folder }
+        Fixture { clock, store, folder }
     }
 
     fn sql(&self, sql: &str) {
