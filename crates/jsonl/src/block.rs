@@ -84,10 +84,7 @@ impl<R: Read> Blocks<R> {
         if let Some(splitter) = self.splitter.take() {
             return self.next_of_document(buffer, splitter);
         }
-        let mut length = self.rest.len();
-        grow(&mut buffer, length.max(self.size));
-        buffer[..length].copy_from_slice(&self.rest);
-        self.rest.clear();
+        let mut length = self.take_rest(&mut buffer);
         // Bytes that are known to have no line end.
         let mut searched = 0;
         let mut target = self.size;
@@ -116,6 +113,15 @@ impl<R: Read> Blocks<R> {
         }
     }
 
+    /// Moves the bytes after the last block to the beginning of the buffer. Returns their number.
+    fn take_rest(&mut self, buffer: &mut Vec<u8>) -> usize {
+        let length = self.rest.len();
+        grow(buffer, length.max(self.size));
+        buffer[..length].copy_from_slice(&self.rest);
+        self.rest.clear();
+        length
+    }
+
     fn block(&mut self, buffer: Vec<u8>, length: usize, too_long: Option<usize>) -> Option<Block> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         (length > 0).then_some(Block { buffer, length, is_first, too_long, elements: None })
@@ -139,10 +145,7 @@ impl<R: Read> Blocks<R> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let mut length = self.rest.len();
-        grow(&mut buffer, length.max(self.size));
-        buffer[..length].copy_from_slice(&self.rest);
-        self.rest.clear();
+        let mut length = self.take_rest(&mut buffer);
         let mut spans = Vec::new();
         let mut target = self.size;
         loop {

@@ -48,7 +48,7 @@ use self::preflight::Preflight;
 use self::rejects::owner_only;
 use self::summary::{FileOutcome, FileSummary, ImportSummary};
 use self::transaction::ImportTx;
-use self::writer::{Finished, Writer, quoted_list};
+use self::writer::{Writer, quoted_list};
 use crate::database::read_only;
 use crate::error::{Error, Result};
 
@@ -121,8 +121,8 @@ pub fn import(
     handle.enter(ImportPhase::Finishing);
     let requested = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
     let unmatched: Vec<String> = requested.filter(|name| !writer.matched.contains(*name)).cloned().collect();
-    let Finished { conn, files, examples, stopped_by } = writer.finish(interrupted)?;
-    let mut summary = ImportSummary { files, examples, stopped_by, interrupted, ..ImportSummary::default() };
+    let (conn, mut summary) = writer.finish(interrupted)?;
+    summary.interrupted = interrupted;
     for (path, why) in &discovered.errors {
         summary.files.push(failed_file(path, why));
     }

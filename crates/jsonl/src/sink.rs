@@ -178,12 +178,12 @@ impl Sink {
         }
         match written {
             Ok(results) => Ok(Some(results)),
-            Err(BatchError::RolledBack) => Ok(None),
-            Err(BatchError::Failed(failure)) => Err(failure.at(self.db.path())),
+            Err(Failure::Other(Error::RolledBack(_))) => Ok(None),
+            Err(failure) => Err(failure.at(self.db.path())),
         }
     }
 
-    fn transaction(&mut self, objects: &[WithId<'_>], end: End) -> Result<Results, BatchError> {
+    fn transaction(&mut self, objects: &[WithId<'_>], end: End) -> Result<Results, Failure> {
         self.db.begin()?;
         self.create_processed_ids()?;
         let version = schema_version(&self.db.conn)?;
@@ -207,7 +207,7 @@ impl Sink {
     }
 
     /// Writes all objects, at most `MAX_PARSE_BYTES` at a time.
-    fn write_all(&mut self, cached: &mut CachedTable, objects: &[&[u8]]) -> Result<Results, BatchError> {
+    fn write_all(&mut self, cached: &mut CachedTable, objects: &[&[u8]]) -> Result<Results, Failure> {
         let mut results = Vec::with_capacity(objects.len());
         let mut rest = objects;
         while !rest.is_empty() {
@@ -224,7 +224,7 @@ impl Sink {
         cached: &mut CachedTable,
         objects: &[&[u8]],
         results: &mut Results,
-    ) -> Result<(), BatchError> {
+    ) -> Result<(), Failure> {
         let before = cached.key_count;
         let mut retried_without_columns = false;
         let (block, refused): (ParsedBlock, Vec<(Line, ParseErrorKind)>) = loop {
@@ -277,7 +277,7 @@ impl Sink {
             }
         };
         if !self.db.is_in_transaction() {
-            return Err(BatchError::RolledBack);
+            return Err(Error::RolledBack(self.db.path().to_owned()).into());
         }
         cached.table.layout.mark_existing();
         let first = results.len();
@@ -299,18 +299,6 @@ impl Sink {
 
     fn read_table(&self) -> Result<CachedTable, Failure> {
         CachedTable::read(&self.db.conn, self.db.path(), &self.name)
-    }
-}
-
-enum BatchError {
-    Failed(Failure),
-    /// A trigger of the table rolled back the transaction.
-    RolledBack,
-}
-
-impl<F: Into<Failure>> From<F> for BatchError {
-    fn from(failure: F) -> Self {
-        Self::Failed(failure.into())
     }
 }
 

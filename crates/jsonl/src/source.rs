@@ -249,23 +249,3 @@ pub(crate) fn hash_file(path: &Path, handle: &ImportHandle) -> io::Result<String
         };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn table_name_and_compression_come_from_the_file_name() {
-        for (name, stem, compression, is_jsonl) in [
-            ("types.jsonl", "types", Compression::Plain, true),
-            ("a.b.ndjson", "a.b", Compression::Plain, true),
-            ("types.jsonl.gz", "types", Compression::Gzip, true),
-            ("TYPES.JSONL.ZST", "TYPES", Compression::Zstd, true),
-            ("types.json", "types.json", Compression::Plain, false),
-            ("notes.gz", "notes", Compression::Gzip, false),
-            (".jsonl", ".jsonl", Compression::Plain, false),
-        ] {
-            assert_eq!(classify_name(name), (stem.to_owned(), compression, is_jsonl), "{name}");
-        }
-    }
-}

@@ -121,3 +121,30 @@ fn pattern_matches_folders_and_reports_missing_ones() {
     let error = fixture.import_of(&[fixture.data().join("gone/*.jsonl")], &into_one()).unwrap_err().to_string();
     assert!(error.contains("no file matches") && error.contains("No such file"), "{error}");
 }
+
+#[test]
+fn table_name_and_compression_come_from_the_file_name() {
+    for (name, table, compression, is_jsonl) in [
+        ("types.jsonl", "types", None, true),
+        ("a.b.ndjson", "a_b", None, true),
+        ("types.jsonl.gz", "types", Some("gzip"), true),
+        ("TYPES.JSONL.ZST", "TYPES", Some("zstd"), true),
+        ("types.json", "types", None, false),
+        ("notes.gz", "notes", Some("gzip"), false),
+        (".jsonl", "_jsonl", None, false),
+    ] {
+        let fixture = Fixture::new();
+        let path = write(&fixture, name.as_bytes(), "{\"a\":1}\n");
+        // A folder has only the files with a JSONL extension that are not hidden.
+        let in_folder = fixture.import(&ImportOptions::default()).is_ok();
+        assert_eq!(in_folder, is_jsonl, "{name}");
+        let options = options! { existing: ExistingTable::Replace, ..ImportOptions::default() };
+        let file = fixture.import_of(&[path], &options).unwrap().files.remove(0);
+        assert_eq!(file.table, table, "{name}");
+        match (compression, file.outcome) {
+            (None, outcome) => assert_eq!(outcome, FileOutcome::Loaded, "{name}"),
+            (Some(kind), FileOutcome::Failed(why)) => assert!(why.contains(&format!("not {kind} data")), "{why}"),
+            (Some(_), outcome) => panic!("{name}: {outcome:?}"),
+        }
+    }
+}

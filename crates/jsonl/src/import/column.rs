@@ -62,12 +62,3 @@ impl Column {
         self.path.is_none() && self.any_case && self.name.eq_ignore_ascii_case(name)
     }
 }
-
-/// Values to look for in a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
-    /// Any value except null.
-    Anything,
-    /// Whole numbers that a double would round.
-    LargeIntegers,
-}

@@ -2,8 +2,8 @@
 //!
 //! Owns the counters. They can be read while the import runs; a snapshot is not atomic across counters.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gristmill_pool::CancelToken;
 
@@ -21,14 +21,11 @@ pub enum ImportPhase {
     Finishing,
 }
 
-const PHASES: [ImportPhase; 4] =
-    [ImportPhase::Starting, ImportPhase::Loading, ImportPhase::Indexing, ImportPhase::Finishing];
-
 /// Handle of a running import. The import updates the counters; any thread may read them or cancel the import.
 #[derive(Debug, Default)]
 pub struct ImportHandle {
     stop: CancelToken,
-    phase: AtomicU8,
+    phase: Mutex<ImportPhase>,
     pub(crate) files: AtomicU64,
     pub(crate) files_done: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -76,7 +73,7 @@ impl ImportHandle {
     pub fn progress(&self) -> ImportProgress {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ImportProgress {
-            phase: PHASES.get(usize::from(self.phase.load(Ordering::Relaxed))).copied().unwrap_or_default(),
+            phase: *self.phase.lock().unwrap_or_else(PoisonError::into_inner),
             files: get(&self.files),
             files_done: get(&self.files_done),
             bytes: get(&self.bytes),
@@ -87,7 +84,7 @@ impl ImportHandle {
     }
 
     pub(crate) fn enter(&self, phase: ImportPhase) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
     }
 }
 

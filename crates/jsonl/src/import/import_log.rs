@@ -128,16 +128,24 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> Sql<()> {
 pub(crate) fn record_columns(
     conn: &Connection,
     table: &str,
-    keys: &[(Vec<String>, String)],
-    whole_numbers: &[&str],
+    keys: Vec<(Vec<String>, String)>,
+    whole_numbers: Vec<&str>,
 ) -> Sql<()> {
     create(conn)?;
-    let now = jiff::Timestamp::now().to_string();
-    let keys = serde_json::to_string(keys).unwrap_or_default();
-    let whole_numbers = serde_json::to_string(whole_numbers).unwrap_or_default();
-    let sql = r#"INSERT INTO "_imports" ("table", "source", "mode", "options", "rows", "errors", "renamed",
-        "started_at", "finished_at", "whole_numbers") VALUES (?1, 'messages', 'append', '', 0, 0, ?2, ?3, ?3, ?4)"#;
-    conn.prepare_cached(sql)?.execute([table, &keys, &now, &whole_numbers]).map(drop)
+    let file = FileSummary { table: table.to_owned(), source: "messages".to_owned(), ..FileSummary::default() };
+    write(
+        conn,
+        &Record {
+            file: &file,
+            fingerprint: None,
+            mode: "append",
+            options: "",
+            columns: Some(keys),
+            whole_numbers: Some(whole_numbers),
+            table_rows: None,
+            started: jiff::Timestamp::now(),
+        },
+    )
 }
 
 /// Returns the last successful load of this file into this table.

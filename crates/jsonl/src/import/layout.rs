@@ -8,7 +8,7 @@ mod overflow;
 use std::collections::HashMap;
 
 pub(crate) use self::alias::Alias;
-use super::column::{Column, Holds};
+use super::column::Column;
 use super::names::NameSet;
 use super::options::ImportOptions;
 use super::schema::{OtherKeys, TableSchema};
@@ -86,36 +86,6 @@ impl Layout {
                 }
             }
         }
-    }
-
-    /// Widens existing columns whose type does not hold the values found. Returns whether it widened any: then the file
-    /// has to be read again. `holds` queries whether a column of the table holds some values.
-    pub(crate) fn widen<E>(
-        &mut self,
-        holds: impl Fn(&str, Holds) -> std::result::Result<bool, E>,
-    ) -> std::result::Result<bool, E> {
-        let mut any = false;
-        for column in &mut self.columns {
-            let Some(mut wide) = column.wider() else { continue };
-            if column.widened_type == Some(Type::Any) && holds(&column.name, Holds::Anything)? {
-                // A column without a type that has values keeps them as they are.
-                (column.widened_type, column.current_type) = (None, None);
-                column.rule = ColumnRule::Fixed(Type::Any);
-                continue;
-            }
-            if wide == Type::Real
-                && column.current_type == Some(Type::Integer)
-                && holds(&column.name, Holds::LargeIntegers)?
-            {
-                wide = Type::Numeric;
-            }
-            column.widened_type = Some(wide);
-            if wide == Type::Text {
-                column.rule = ColumnRule::Fixed(Type::Text);
-            }
-            any = true;
-        }
-        Ok(any)
     }
 
     /// Returns the names of these columns.

@@ -8,8 +8,9 @@ use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 
-use super::column::{Column, Holds};
+use super::column::Column;
 use super::table::dependents;
+use crate::keys::ColumnRule;
 use crate::number::MAX_EXACT_INT;
 use crate::sql::{Sql, increase_schema_version, quoted, reload_schema, replace_definition};
 use crate::types::Type;
@@ -49,13 +50,36 @@ pub(crate) fn can_widen(sql: &str, name: &str, kind: Type) -> bool {
     kind != Type::Text && retyped(sql, name, kind, Type::Text).is_some()
 }
 
-pub(crate) fn holds(conn: &Connection, table: &str, column: &str, values: Holds) -> Sql<bool> {
-    let (table, column) = (quoted(table), quoted(column));
-    let condition = match values {
-        Holds::Anything => format!("{column} IS NOT NULL"),
-        Holds::LargeIntegers => format!("{column} > {MAX_EXACT_INT} OR {column} < -{MAX_EXACT_INT}"),
+/// Chooses wider types for existing columns whose type does not hold the values found. Returns whether any changed: then
+/// the file has to be read again. Without a connection, for a dry run, the values of the table are not considered.
+pub(crate) fn choose_types(conn: Option<&Connection>, table: &str, columns: &mut [Column]) -> Sql<bool> {
+    let table = quoted(table);
+    let holds = |column: &str, condition: &str| match conn {
+        Some(conn) => conn.prepare(&format!("SELECT 1 FROM {table} WHERE {column} {condition}"))?.exists([]),
+        None => Ok(false),
     };
-    conn.prepare(&format!("SELECT 1 FROM {table} WHERE {condition} LIMIT 1"))?.exists([])
+    let is_large = format!("NOT BETWEEN -{MAX_EXACT_INT} AND {MAX_EXACT_INT}");
+    let mut any = false;
+    for column in columns {
+        let Some(mut wide) = column.wider() else { continue };
+        let name = quoted(&column.name);
+        if column.widened_type == Some(Type::Any) && holds(&name, "IS NOT NULL")? {
+            // A column without a type that has values keeps them as they are.
+            (column.widened_type, column.current_type) = (None, None);
+            column.rule = ColumnRule::Fixed(Type::Any);
+            continue;
+        }
+        // A double would round whole numbers beyond 2^53.
+        if wide == Type::Real && column.current_type == Some(Type::Integer) && holds(&name, &is_large)? {
+            wide = Type::Numeric;
+        }
+        column.widened_type = Some(wide);
+        if wide == Type::Text {
+            column.rule = ColumnRule::Fixed(Type::Text);
+        }
+        any = true;
+    }
+    Ok(any)
 }
 
 /// Changes the columns of a table to their target types.

@@ -56,18 +56,12 @@ pub(crate) struct Written {
     pub(crate) stopped_after: Option<usize>,
 }
 
-/// Why a table could not be finished as planned.
-#[derive(Debug)]
-pub(crate) enum FinishError {
+/// Whether a table could be finished as planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    Done,
     /// Some rows violate the requested key and have to be rejected one by one.
     KeyBroken,
-    Sqlite(rusqlite::Error),
-}
-
-impl From<rusqlite::Error> for FinishError {
-    fn from(error: rusqlite::Error) -> Self {
-        FinishError::Sqlite(error)
-    }
 }
 
 impl Table {
@@ -219,38 +213,38 @@ impl Table {
     }
 
     /// Adds types, the key and columns that no row had, after all rows are written.
-    pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), FinishError> {
+    pub(crate) fn finish(&mut self, conn: &Connection) -> Sql<Finish> {
         self.prepare(conn)?;
         if self.is_old || self.is_typed || !self.is_made {
-            return Ok(());
+            return Ok(Finish::Done);
         }
         if self.plan == KeyPlan::None {
             self.plan = match self.tracker.plan(&self.layout) {
                 // A column cannot become the rowid later.
                 KeyPlan::Rowid(index) => KeyPlan::IndexAtEnd(vec![index]),
-                KeyPlan::IndexFromStart(_) => return Err(FinishError::KeyBroken),
+                KeyPlan::IndexFromStart(_) => return Ok(Finish::KeyBroken),
                 plan => plan,
             };
         }
-        let KeyPlan::IndexAtEnd(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
+        let KeyPlan::IndexAtEnd(keys) = &self.plan else { return self.declare(conn, false) };
         let first = keys[0];
         let (table, columns) = (quoted(&self.name), quoted_names(self.layout.names(keys)));
         let made = conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY_INDEX} ON {table} ({columns})"));
         match made {
-            Ok(()) => Ok(self.declare(conn, true)?),
-            Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => Err(error.into()),
-            Err(_) if self.tracker.is_needed() => Err(FinishError::KeyBroken),
+            Ok(()) => self.declare(conn, true),
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => Err(error),
+            Err(_) if self.tracker.is_needed() => Ok(Finish::KeyBroken),
             Err(_) => {
                 self.note_no_key(first);
                 self.plan = KeyPlan::None;
-                Ok(self.declare(conn, false)?)
+                self.declare(conn, false)
             }
         }
     }
 
     /// Declares the types of the columns. The stored rows do not change, so only the schema is written. The index of
     /// the key gets the name that SQLite would have given it.
-    fn declare(&self, conn: &Connection, has_index: bool) -> Sql<()> {
+    fn declare(&self, conn: &Connection, has_index: bool) -> Sql<Finish> {
         replace_definition(conn, &self.name, &self.sql(true))?;
         if has_index {
             conn.execute(
@@ -258,7 +252,7 @@ impl Table {
                 (format!("sqlite_autoindex_{}_1", self.name), KEY_INDEX),
             )?;
         }
-        reload_schema(conn)
+        reload_schema(conn).map(|()| Finish::Done)
     }
 
     /// Columns of the key, for the summary.

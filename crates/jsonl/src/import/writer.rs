@@ -3,10 +3,9 @@
 //! Owns the passes. A file is loaded with the types known so far. If they turn out to be wrong (a column of numbers has
 //! a text in line 400,000), the rest of the file is only inspected, and the file is loaded again with the final types.
 
-mod dry_run;
+mod checks;
 mod finish;
 mod limit;
-mod requirements;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -25,7 +24,7 @@ use super::pipeline::{BufferPool, PipelineEvent, ReadStop};
 use super::rejects::Rejects;
 use super::retype;
 use super::schema::TableSchema;
-use super::summary::{FileOutcome, FileSummary, RejectedLine};
+use super::summary::{FileOutcome, FileSummary, ImportSummary, RejectedLine};
 use super::table::{self, Table};
 use super::transaction::ImportTx;
 use crate::error::{Error, Result, is_table_mismatch};
@@ -33,13 +32,6 @@ use crate::parse_error::ParseErrorKind;
 use crate::parsed_block::{Line, ParsedBlock};
 use crate::source::{self, Fingerprint};
 use crate::sql::quoted;
-
-pub(crate) struct Finished {
-    pub(crate) conn: Option<Connection>,
-    pub(crate) files: Vec<FileSummary>,
-    pub(crate) examples: Vec<RejectedLine>,
-    pub(crate) stopped_by: Option<RejectedLine>,
-}
 
 pub(crate) struct Writer<'a> {
     options: &'a ImportOptions,
@@ -230,7 +222,9 @@ impl<'a> Writer<'a> {
             match load.table.layout.assign_columns(block, self.options, self.schema(load.file.index)) {
                 Ok(map) => {
                     let table = &mut load.table;
-                    if widen_columns(table, self.tx.as_ref())?
+                    let conn = self.tx.as_ref().map(|tx| &tx.db.conn);
+                    let widened = retype::choose_types(conn, &table.name, &mut table.layout.columns);
+                    if widened.map_err(|error| self.failed(error))?
                         | (load.state == LoadState::Writing && needs_reload(table))
                     {
                         load.state = LoadState::Inspecting;
@@ -269,7 +263,7 @@ impl<'a> Writer<'a> {
                         (None, _) if table.is_old || matches!(table.plan, KeyPlan::IndexFromStart(_)) => {
                             table.observe_keys(block, &map, 0);
                             let refused = table.refused(block, &map, load.keys.as_ref());
-                            let refused = refused.map_err(|error| self.failed_check(error))?;
+                            let refused = refused.map_err(|error| self.failed(error))?;
                             written -= refused.len() as u64;
                             bad.extend(refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                         }
@@ -361,8 +355,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Ends the current file and the transaction.
-    pub(crate) fn finish(mut self, failed: bool) -> Result<Finished> {
+    /// Ends the current file and the transaction. Returns the connection and the results of the files.
+    pub(crate) fn finish(mut self, failed: bool) -> Result<(Option<Connection>, ImportSummary)> {
         let load = self.load.take();
         if failed {
             // The rejects of rows that are rolled back are removed.
@@ -392,17 +386,9 @@ impl<'a> Writer<'a> {
         }
         self.rejects.flush()?;
         let conn = self.tx.map(|tx| tx.end(failed)).transpose()?;
-        Ok(Finished { conn, files: self.files, examples: self.rejects.examples, stopped_by: self.stopped_by })
+        let (files, examples, stopped_by) = (self.files, self.rejects.examples, self.stopped_by);
+        Ok((conn, ImportSummary { files, examples, stopped_by, ..ImportSummary::default() }))
     }
-}
-
-/// Widens existing columns. Returns whether any was widened.
-fn widen_columns(table: &mut Table, tx: Option<&ImportTx>) -> Result<bool> {
-    let name = &table.name;
-    table.layout.widen(|column, values| match tx {
-        Some(tx) => tx.db.with(|conn| retype::holds(conn, name, column, values)),
-        None => Ok(false),
-    })
 }
 
 /// Names in quotation marks, separated by commas, for messages.

@@ -79,7 +79,7 @@ impl CachedTable {
         let layout = &self.table.layout;
         let keys = layout.keys_of_columns();
         if has_new_whole_numbers || (has_new_columns && !are_columns_recorded(conn, name, &keys)?) {
-            import_log::record_columns(conn, name, &keys, &layout.columns_with_whole_numbers())?;
+            import_log::record_columns(conn, name, keys, layout.columns_with_whole_numbers())?;
             // Other sinks on this table read its definition again.
             increase_schema_version(conn)?;
         }

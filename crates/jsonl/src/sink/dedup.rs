@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rusqlite::params;
 
 use super::cached_table::CachedTable;
-use super::{BatchError, Results, Sink};
-use crate::error::Result;
+use super::{Results, Sink};
+use crate::error::{Failure, Result};
 use crate::import::names::PROCESSED_IDS;
 use crate::sql::Sql;
 
@@ -56,7 +56,7 @@ impl Sink {
         cached: &mut CachedTable,
         dedup: &DedupWindow,
         objects: &[WithId<'_>],
-    ) -> Result<Results, BatchError> {
+    ) -> Result<Results, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let horizon = milliseconds(now.saturating_sub(dedup.window));
         let mut results: Vec<Option<_>> = objects.iter().map(|_| None).collect();

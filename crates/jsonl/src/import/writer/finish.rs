@@ -14,13 +14,13 @@ use super::super::layout::Layout;
 use super::super::options::{ExistingTable, Target};
 use super::super::selection;
 use super::super::summary::FileOutcome;
-use super::super::table::{self, FinishError, WriteMode};
+use super::super::table::{self, Finish, WriteMode};
 use super::super::transaction::ImportTx;
 use super::Writer;
-use super::requirements::{no_columns_message, no_key_message, no_valid_line_message};
-use crate::error::{Error, Result, is_table_mismatch};
+use super::checks::{no_columns_message, no_key_message, no_valid_line_message};
+use crate::error::{Result, is_table_mismatch};
 use crate::source::Fingerprint;
-use crate::sql::count_rows;
+use crate::sql::{Sql, count_rows};
 use crate::types::Type;
 
 /// Note about what a dry run into an existing table does not check.
@@ -94,22 +94,22 @@ impl Writer<'_> {
     fn finish_table(&mut self, mut load: FileLoad) -> Result<()> {
         self.add_schema_columns(&mut load);
         match self.finish_schema(&mut load) {
-            Ok(()) => {
+            Ok(Finish::Done) => {
                 if load.table.layout.columns.is_empty() && *self.target != Target::ValidateOnly {
                     self.handle.rows.fetch_sub(load.all_rows(), Ordering::Relaxed);
                     load.forget_rows();
                 }
                 self.complete_table(&load)
             }
-            Err(FinishError::KeyBroken) => {
+            Ok(Finish::KeyBroken) => {
                 load.fix_types();
                 load.table.plan = KeyPlan::IndexFromStart(load.table.tracker.columns.clone());
                 self.reload_table(load)
             }
-            Err(FinishError::Sqlite(error)) if is_table_mismatch(&error) => {
+            Err(error) if is_table_mismatch(&error) => {
                 self.fail_table(&load, &format!("its table cannot be finished: {error}"))
             }
-            Err(FinishError::Sqlite(error)) => Err(self.tx.as_ref().map_or(Error::Cancelled, |tx| tx.db.failed(error))),
+            Err(error) => Err(self.failed(error)),
         }
     }
 
@@ -198,16 +198,16 @@ impl Writer<'_> {
     }
 
     /// Adds types, key and indexes of a table after its rows.
-    fn finish_schema(&mut self, load: &mut FileLoad) -> std::result::Result<(), FinishError> {
+    fn finish_schema(&mut self, load: &mut FileLoad) -> Sql<Finish> {
         let Some(conn) = self.tx.as_ref().map(|tx| &tx.db.conn) else {
             let table = &mut load.table;
             if table.is_old {
                 table.layout.notes.extend(changes(&table.layout));
                 table.layout.notes.push(UNCHECKED.to_owned());
-                return Ok(());
+                return Ok(Finish::Done);
             }
             if let KeyPlan::IndexFromStart(_) = table.plan {
-                return Ok(());
+                return Ok(Finish::Done);
             }
             table.plan = table.tracker.plan(&table.layout);
             if let KeyPlan::IndexAtEnd(_) = table.plan {
@@ -216,11 +216,13 @@ impl Writer<'_> {
                     .notes
                     .push("duplicate values of the primary key are detected when the file is loaded".to_owned());
             }
-            return Ok(());
+            return Ok(Finish::Done);
         };
         self.handle.enter(ImportPhase::Indexing);
         let (table, dependents) = (&mut load.table, &load.dependents);
-        table.finish(conn)?;
+        if table.finish(conn)? == Finish::KeyBroken {
+            return Ok(Finish::KeyBroken);
+        }
         for sql in dependents {
             match conn.execute_batch(sql) {
                 Err(error) if is_definition_mismatch(&error) => {
@@ -237,7 +239,7 @@ impl Writer<'_> {
             table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
         }
         self.handle.enter(ImportPhase::Loading);
-        Ok(())
+        Ok(Finish::Done)
     }
 
     /// Completes a table: summarizes and logs each of its files, and commits.
