@@ -84,7 +84,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
             clock_read_at: 0,
             untimed_tasks: 0,
             untimed_kind: 0,
-            times_each_task: worker.core.outcomes.has_callback(),
+            times_each_task: matches!(worker.core.outcomes, Outcomes::Callback(_)),
             duration: 0,
             kind_numbers: Vec::new(),
             worker,

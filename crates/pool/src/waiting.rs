@@ -87,13 +87,6 @@ impl<T: Send + 'static, W: Worker> Drop for SubmitFuture<'_, T, W> {
     }
 }
 
-/// Splits the deadline of a shutdown into the time to finish and the time to stop. A tenth, at most one second, is
-/// enough to stop for tasks that check their context.
-fn split_deadline(deadline: Duration) -> (Duration, Duration) {
-    let stop = (deadline / 10).min(Duration::from_secs(1));
-    (deadline - stop, stop)
-}
-
 impl<T: Send + 'static, W: Worker> Pool<T, W> {
     /// Waits until at one moment nothing is queued, delayed, running or being delivered. Returns false if the limit was
     /// reached before.
@@ -117,8 +110,9 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
             self.cancel();
             return self.core().report();
         }
-        let (finish, stop) = split_deadline(deadline);
-        if !self.until_ended(Limit::new(Some(finish), None)).await {
+        // Tasks that check their context stop within this time.
+        let stop = (deadline / 10).min(Duration::from_secs(1));
+        if !self.until_ended(Limit::new(Some(deadline - stop), None)).await {
             self.cancel();
             if !self.until_ended(Limit::new(Some(stop), None)).await {
                 // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is

@@ -64,7 +64,7 @@ fn every_end_of_a_task_has_one_outcome<K: WorkerKind>() {
             Err(TaskError::permanent("too late"))
         })
     };
-    let cases: Vec<(TaskOf<u32, K>, u32, u32, Result<u32, &str>)> = vec![
+    let cases: [(TaskOf<u32, K>, _, _, Result<_, &str>); 6] = [
         (taking(2, Ok), 1, 2, Ok(2)),
         (taking(0, Ok), 1, 0, Ok(0)),
         (taking(1, |_| Err(TaskError::permanent("no"))), 1, 1, Err("no")),
@@ -160,7 +160,7 @@ fn stalled_task_has_one_outcome<K: WorkerKind>() {
     occupy(&fixture, &gate);
     advance_past_stall(&clock);
     let stalled = (0, 1, SEC + SEC / 4, Err("stalled: no heartbeat for 1s".to_owned()));
-    assert_eq!(log.all(), [stalled.clone()]);
+    assert_eq!(log.all(), std::slice::from_ref(&stalled));
     gate.open();
     fixture.submit(returning::<u32, K>(5)).unwrap();
     assert_eq!(fixture.join().failed, 1);
