@@ -10,7 +10,7 @@ use crate::{
         frame,
         method::{Incoming, Outgoing},
         properties::Properties,
-        table::{Cursor, FieldValue, Headers, put_table},
+        table::{Cursor, FieldValue, put_table},
     },
 };
 use bytes::BytesMut;
@@ -36,18 +36,16 @@ pub fn frames(sizes: &[u8], bytes: &[u8]) {
 pub fn method(payload: &[u8]) {
     let Ok(method) = Incoming::read(payload) else { return };
     let again = match &method {
-        Incoming::Close(closing) => Outgoing::Close { code: closing.code, text: &closing.text },
+        Incoming::Close { code, text } => Outgoing::Close { code: *code, text },
         Incoming::CloseOk => Outgoing::CloseOk,
         Incoming::ChannelCloseOk => Outgoing::ChannelCloseOk,
         Incoming::Ack { tag, multiple } => Outgoing::Ack { tag: *tag, multiple: *multiple },
         Incoming::Nack { tag, multiple } => Outgoing::Nack { tag: *tag, multiple: *multiple, requeue: false },
         _ => return,
     };
-    let mut out = BytesMut::new();
-    again.write(&mut out);
-    let found = Incoming::read(&out).expect("written bytes can be read");
+    let found = Incoming::read(&encoded(|out| again.write(out))).expect("written bytes can be read");
     // Text that is not UTF-8 is read as Latin-1, and may be too long as UTF-8.
-    if !matches!(&method, Incoming::Close(closing) if !closing.text.is_ascii()) {
+    if !matches!(&method, Incoming::Close { text, .. } if !text.is_ascii()) {
         assert_eq!(found, method);
     }
 }
@@ -56,29 +54,26 @@ pub fn method(payload: &[u8]) {
 pub fn properties(payload: &[u8]) {
     let mut properties = Properties::default();
     let Ok((_, None)) = frame::header(payload, &mut properties) else { return };
-    let written = bytes_of(&properties);
+    let written = encoded(|out| properties.write(out));
     let mut again = Properties::default();
     again.read(&mut Cursor::new(&written)).expect("written bytes can be read");
-    assert_eq!(bytes_of(&again), written, "{properties:?} is written as {again:?}");
+    assert_eq!(encoded(|out| again.write(out)), written, "{properties:?} is written as {again:?}");
     assert!(written.len() <= payload.len(), "{} bytes become {}", payload.len(), written.len());
     assert_eq!(again.too_long(), None, "{properties:?}");
     let json = json_form::properties(&properties).to_string();
     let mut restored = json_form::read_properties(&serde_json::from_str(&json).expect("JSON"))
         .unwrap_or_else(|why| panic!("{json}: {why}"));
     restored.headers = properties.headers;
-    assert_eq!(bytes_of(&restored), written, "{json}");
+    assert_eq!(encoded(|out| restored.write(out)), written, "{json}");
 }
 
 /// Checks that a table is written as read; through JSON too, except for the bits of NaN.
 pub fn table(bytes: &[u8]) {
     let Ok(table) = Cursor::new(bytes).table() else { return };
-    let mut written = BytesMut::new();
-    put_table(&mut written, &table);
+    let written = encoded(|out| put_table(out, &table));
     assert!(written.len() <= bytes.len(), "{} bytes become {}", bytes.len(), written.len());
     let again = Cursor::new(&written).table().expect("written bytes can be read");
-    let mut twice = BytesMut::new();
-    put_table(&mut twice, &again);
-    assert_eq!(written, twice, "{table:?} is read as {again:?}");
+    assert_eq!(written, encoded(|out| put_table(out, &again)), "{table:?} is read as {again:?}");
     let shown: Vec<String> = table.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(shown.len(), table.len());
     if table.iter().any(|(_, value)| has_nan(value)) {
@@ -87,9 +82,7 @@ pub fn table(bytes: &[u8]) {
     let json = json_form::headers(&table).to_string();
     let restored = json_form::read_headers(&serde_json::from_str(&json).expect("JSON"))
         .unwrap_or_else(|why| panic!("{json}: {why}"));
-    let mut restored_bytes = BytesMut::new();
-    put_table(&mut restored_bytes, &restored);
-    assert_eq!(restored_bytes, written, "{json}");
+    assert_eq!(encoded(|out| put_table(out, &restored)), written, "{json}");
 }
 
 /// Checks that a URI is parsed or refused, that its displayed form is equal, and that neither shows the password.
@@ -116,18 +109,17 @@ pub fn uri(text: &str) {
 }
 
 fn has_nan(value: &FieldValue) -> bool {
-    let in_table = |table: &Headers| table.iter().any(|(_, value)| has_nan(value));
     match value {
         FieldValue::Float(number) => number.is_nan(),
         FieldValue::Double(number) => number.is_nan(),
         FieldValue::Array(values) => values.iter().any(has_nan),
-        FieldValue::Table(table) => in_table(table),
+        FieldValue::Table(table) => table.iter().any(|(_, value)| has_nan(value)),
         _ => false,
     }
 }
 
-fn bytes_of(properties: &Properties) -> BytesMut {
+fn encoded(write: impl FnOnce(&mut BytesMut)) -> BytesMut {
     let mut out = BytesMut::new();
-    properties.write(&mut out);
+    write(&mut out);
     out
 }

@@ -33,11 +33,13 @@ where
     handshake.write(frame::PROTOCOL_HEADER).await?;
     let mechanism = if endpoint.external { "EXTERNAL" } else { "PLAIN" };
     match handshake.read().await? {
-        Incoming::Start { mechanisms } if mechanisms.split(' ').any(|one| one == mechanism) => {}
+        Incoming::Start { mechanisms }
+            if mechanisms.split(|byte| *byte == b' ').any(|one| one == mechanism.as_bytes()) => {}
         Incoming::Start { mechanisms } => {
+            let mechanisms = String::from_utf8_lossy(&mechanisms);
             return Err(handshake.protocol_error(format!("it authenticates by {mechanisms}, not by {mechanism}")));
         }
-        other => return Err(handshake.unexpected(&other)),
+        other => return Err(handshake.unexpected(other)),
     }
     let response = match endpoint.external {
         true => String::new(),
@@ -47,19 +49,14 @@ where
     handshake.send(&Outgoing::StartOk { properties: &properties, mechanism, response: response.as_bytes() }).await?;
     let tune = match handshake.read().await? {
         Incoming::Tune { channel_max, frame_max, heartbeat } => negotiate(endpoint, channel_max, frame_max, heartbeat),
-        other => return Err(handshake.unexpected(&other)),
+        other => return Err(handshake.unexpected(other)),
     };
-    handshake
-        .send(&Outgoing::TuneOk {
-            channel_max: tune.channel_max,
-            frame_max: tune.frame_max as u32,
-            heartbeat: tune.heartbeat.as_secs() as u16,
-        })
-        .await?;
+    let (frame_max, heartbeat) = (tune.frame_max as u32, tune.heartbeat.as_secs() as u16);
+    handshake.send(&Outgoing::TuneOk { channel_max: tune.channel_max, frame_max, heartbeat }).await?;
     handshake.send(&Outgoing::Open { vhost: &endpoint.vhost }).await?;
     match handshake.read().await? {
         Incoming::OpenOk => Ok((tune, handshake.buffer)),
-        other => Err(handshake.unexpected(&other)),
+        other => Err(handshake.unexpected(other)),
     }
 }
 
@@ -144,13 +141,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         Error::Protocol { to: self.endpoint.to_string(), what }
     }
 
-    fn unexpected(&self, incoming: &Incoming) -> Error {
+    fn unexpected(&self, incoming: Incoming) -> Error {
         match incoming {
-            Incoming::Close(closing) => Error::ConnectionRefused {
-                to: self.endpoint.to_string(),
-                code: closing.code,
-                text: closing.text.clone(),
-            },
+            Incoming::Close { code, text } => Error::ConnectionRefused { to: self.endpoint.to_string(), code, text },
             _ => self.protocol_error("an unexpected method in the handshake".to_owned()),
         }
     }

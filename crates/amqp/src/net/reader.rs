@@ -156,16 +156,15 @@ impl Reader {
 
     fn connection(&mut self, method: Incoming) -> Result<(), Error> {
         match method {
-            Incoming::Close(closing) => {
+            Incoming::Close { code, text } => {
                 self.shared.send(0, &Outgoing::CloseOk);
-                let to = self.shared.name.clone();
-                return Err(Error::ConnectionRefused { to, code: closing.code, text: closing.text });
+                return Err(Error::ConnectionRefused { to: self.shared.name.clone(), code, text });
             }
             Incoming::CloseOk if self.shared.is_closing.load(Relaxed) => return Err(Error::Closed),
             Incoming::CloseOk => {
                 return Err(self.protocol_error(&Malformed("reply: close-ok without a close")));
             }
-            Incoming::Blocked(why) => {
+            Incoming::Blocked { why } => {
                 self.shared.blocked.send_replace(Some(why));
             }
             Incoming::Unblocked => {
@@ -178,13 +177,13 @@ impl Reader {
 
     fn channel(&mut self, channel: u16, method: Incoming) {
         match method {
-            Incoming::ChannelClose(closing) => {
+            Incoming::ChannelClose { code, text } => {
                 self.forget(channel);
                 let mut channels = lock(&self.shared.channels);
                 match channels.insert(channel, ChannelEntry::ClosedByBroker) {
                     Some(ChannelEntry::Open(events, gate)) => {
                         self.shared.send_final(channel, &Outgoing::ChannelCloseOk, &gate);
-                        let _ = events.send(Event::Closed { code: closing.code, text: closing.text });
+                        let _ = events.send(Event::Closed { code, text });
                     }
                     // Both sides closed it at once. The reply to our close frees the number.
                     Some(closing @ ChannelEntry::Closing { .. }) => {
@@ -204,7 +203,7 @@ impl Reader {
                 }
             }
             // RabbitMQ has not sent it for many years, but it must be answered.
-            Incoming::ChannelFlow(active) => self.shared.send(channel, &Outgoing::ChannelFlowOk(active)),
+            Incoming::ChannelFlow { active } => self.shared.send(channel, &Outgoing::ChannelFlowOk { active }),
             Incoming::Ack { tag, multiple } => {
                 self.deliver(channel, Event::Confirmed { tag, multiple, acked: true });
             }

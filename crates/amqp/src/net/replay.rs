@@ -4,16 +4,12 @@ use super::{ChannelEntry, SendGate, Shared, TuneParams, handshake, lock, reader:
 use crate::uri::Endpoint;
 use bytes::BytesMut;
 use std::{
-    io,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::mpsc,
-};
+use tokio::sync::mpsc;
 
 const CHANNELS: u16 = 3;
 
@@ -56,7 +52,7 @@ pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8
 
 /// Performs the handshake with a broker that sends these bytes. Returns whether it succeeded.
 pub(crate) fn handshake(endpoint: &Endpoint, bytes: &[u8]) -> bool {
-    let mut broker = ScriptedBroker(bytes);
+    let mut broker = tokio::io::join(bytes, tokio::io::sink());
     let mut handshake = pin!(handshake::perform(&mut broker, endpoint, "replay"));
     let mut context = Context::from_waker(Waker::noop());
     loop {
@@ -64,32 +60,5 @@ pub(crate) fn handshake(endpoint: &Endpoint, bytes: &[u8]) -> bool {
         if let Poll::Ready(result) = handshake.as_mut().poll(&mut context) {
             return result.is_ok();
         }
-    }
-}
-
-/// A broker that sends fixed bytes and accepts everything.
-struct ScriptedBroker<'a>(&'a [u8]);
-
-impl AsyncRead for ScriptedBroker<'_> {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let count = self.0.len().min(buffer.remaining());
-        let (now, rest) = self.0.split_at(count);
-        buffer.put_slice(now);
-        self.0 = rest;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ScriptedBroker<'_> {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>
 pub(crate) fn header(payload: &[u8], properties: &mut Properties) -> Result<(u64, Option<Malformed>), Malformed> {
     let mut cursor = Cursor::new(payload);
     cursor.take(4)?;
-    let size = cursor.u64()?;
+    let size = cursor.read()?;
     Ok((size, properties.read(&mut cursor).err()))
 }
 

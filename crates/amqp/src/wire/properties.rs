@@ -1,6 +1,6 @@
 //! Properties of a message: fourteen optional fields, one of which is the table of headers.
 
-use super::table::{Cursor, Field, Headers, Malformed, put_short, put_short_bytes, put_table, to_latin1};
+use super::table::{Argument, Cursor, Field, Headers, Malformed, put_short, put_short_bytes, put_table, to_latin1};
 use bytes::{BufMut, BytesMut};
 
 /// Properties of a message, named as in AMQP. All are optional.
@@ -31,21 +31,30 @@ pub struct Properties {
     pub(crate) latin: u16,
 }
 
-// Bits of the flags word, highest first; the lowest means that another word follows.
-const CONTENT_TYPE: u16 = 1 << 15;
-const CONTENT_ENCODING: u16 = 1 << 14;
-const HEADERS: u16 = 1 << 13;
-const DELIVERY_MODE: u16 = 1 << 12;
-const PRIORITY: u16 = 1 << 11;
-const CORRELATION_ID: u16 = 1 << 10;
-const REPLY_TO: u16 = 1 << 9;
-const EXPIRATION: u16 = 1 << 8;
+/// Passes all properties to a macro, each with its bit in the flags word, kind, field and AMQP name, in their order.
+macro_rules! each_property {
+    ($visit:ident) => {
+        $visit! {
+            15 text content_type "content_type",
+            14 text content_encoding "content_encoding",
+            13 table headers "headers",
+            12 number delivery_mode "delivery_mode",
+            11 number priority "priority",
+            10 text correlation_id "correlation_id",
+            9 text reply_to "reply_to",
+            8 text expiration "expiration",
+            7 text message_id "message_id",
+            6 number timestamp "timestamp",
+            5 text kind "type",
+            4 text user_id "user_id",
+            3 text app_id "app_id",
+            2 text cluster_id "cluster_id"
+        }
+    };
+}
+
 const MESSAGE_ID: u16 = 1 << 7;
-const TIMESTAMP: u16 = 1 << 6;
-const KIND: u16 = 1 << 5;
-const USER_ID: u16 = 1 << 4;
-const APP_ID: u16 = 1 << 3;
-const CLUSTER_ID: u16 = 1 << 2;
+/// Flag of a flags word that is followed by another.
 const MORE: u16 = 1;
 
 impl Properties {
@@ -60,72 +69,51 @@ impl Properties {
         while more {
             more = cursor.u16()? & MORE != 0;
         }
-        let has = |bit: u16| flags & bit != 0;
-        macro_rules! text {
-            ($bit:expr, $field:ident) => {
-                if has($bit) {
-                    let (text, is_latin) = cursor.short_with_encoding()?;
-                    self.latin |= if is_latin { $bit } else { 0 };
-                    self.$field = Some(text);
-                }
+        macro_rules! read_value {
+            ($bit:literal text $field:ident) => {
+                let (text, is_latin) = cursor.short()?;
+                self.latin |= u16::from(is_latin) << $bit;
+                self.$field = Some(text);
+            };
+            ($bit:literal table $field:ident) => {
+                self.$field = cursor.table()?;
+            };
+            ($bit:literal number $field:ident) => {
+                self.$field = Some(cursor.read()?);
             };
         }
-        macro_rules! number {
-            ($bit:expr, $field:ident, $read:ident) => {
-                if has($bit) {
-                    self.$field = Some(cursor.$read()?);
-                }
+        macro_rules! read_all {
+            ($($bit:literal $kind:ident $field:ident $name:literal),+) => {
+                $(if flags & 1 << $bit != 0 {
+                    read_value!($bit $kind $field);
+                })+
             };
         }
-        text!(CONTENT_TYPE, content_type);
-        text!(CONTENT_ENCODING, content_encoding);
-        if has(HEADERS) {
-            self.headers = cursor.table()?;
-        }
-        number!(DELIVERY_MODE, delivery_mode, u8);
-        number!(PRIORITY, priority, u8);
-        text!(CORRELATION_ID, correlation_id);
-        text!(REPLY_TO, reply_to);
-        text!(EXPIRATION, expiration);
-        text!(MESSAGE_ID, message_id);
-        number!(TIMESTAMP, timestamp, u64);
-        text!(KIND, kind);
-        text!(USER_ID, user_id);
-        text!(APP_ID, app_id);
-        text!(CLUSTER_ID, cluster_id);
+        each_property!(read_all);
         Ok(())
     }
 
     pub(crate) fn write(&self, out: &mut BytesMut) {
         let at = out.len();
         out.put_u16(0);
-        let mut flags = 0;
-        put_text(out, &mut flags, self.latin, CONTENT_TYPE, &self.content_type);
-        put_text(out, &mut flags, self.latin, CONTENT_ENCODING, &self.content_encoding);
-        if !self.headers.is_empty() {
-            flags |= HEADERS;
-            put_table(out, &self.headers);
+        let mut flags = 0_u16;
+        macro_rules! write_value {
+            ($bit:literal text $field:ident) => {
+                self.$field.as_ref().map(|text| put_text(out, self.latin & 1 << $bit != 0, text))
+            };
+            ($bit:literal table $field:ident) => {
+                (!self.$field.is_empty()).then(|| put_table(out, &self.$field))
+            };
+            ($bit:literal number $field:ident) => {
+                self.$field.map(|number| number.put(out))
+            };
         }
-        if let Some(mode) = self.delivery_mode {
-            flags |= DELIVERY_MODE;
-            out.put_u8(mode);
+        macro_rules! write_all {
+            ($($bit:literal $kind:ident $field:ident $name:literal),+) => {
+                $(flags |= u16::from(write_value!($bit $kind $field).is_some()) << $bit;)+
+            };
         }
-        if let Some(priority) = self.priority {
-            flags |= PRIORITY;
-            out.put_u8(priority);
-        }
-        put_text(out, &mut flags, self.latin, CORRELATION_ID, &self.correlation_id);
-        put_text(out, &mut flags, self.latin, REPLY_TO, &self.reply_to);
-        put_text(out, &mut flags, self.latin, EXPIRATION, &self.expiration);
-        put_text(out, &mut flags, self.latin, MESSAGE_ID, &self.message_id);
-        if let Some(seconds) = self.timestamp {
-            flags |= TIMESTAMP;
-            out.put_u64(seconds);
-        }
-        put_text(out, &mut flags, self.latin, KIND, &self.kind);
-        put_text(out, &mut flags, self.latin, USER_ID, &self.user_id);
-        put_text(out, &mut flags, self.latin, APP_ID, &self.app_id);
-        put_text(out, &mut flags, self.latin, CLUSTER_ID, &self.cluster_id);
+        each_property!(write_all);
         out[at..at + 2].copy_from_slice(&flags.to_be_bytes());
     }
 
@@ -134,37 +122,43 @@ impl Properties {
         self.latin & MESSAGE_ID != 0
     }
 
-    /// Text properties, each with its AMQP name and flag.
-    pub(crate) fn texts(&self) -> [(&'static str, u16, &Option<String>); 10] {
-        [
-            ("content_type", CONTENT_TYPE, &self.content_type),
-            ("content_encoding", CONTENT_ENCODING, &self.content_encoding),
-            ("correlation_id", CORRELATION_ID, &self.correlation_id),
-            ("reply_to", REPLY_TO, &self.reply_to),
-            ("expiration", EXPIRATION, &self.expiration),
-            ("message_id", MESSAGE_ID, &self.message_id),
-            ("type", KIND, &self.kind),
-            ("user_id", USER_ID, &self.user_id),
-            ("app_id", APP_ID, &self.app_id),
-            ("cluster_id", CLUSTER_ID, &self.cluster_id),
-        ]
+    /// Properties with their AMQP names and flags, and their texts; those that are no text have none.
+    pub(crate) fn texts(&self) -> [(&'static str, u16, Option<&String>); 14] {
+        macro_rules! text {
+            (text $field:ident) => {
+                self.$field.as_ref()
+            };
+            ($other:ident $field:ident) => {
+                None
+            };
+        }
+        macro_rules! texts {
+            ($($bit:literal $kind:ident $field:ident $name:literal),+) => {
+                [$(($name, 1 << $bit, text!($kind $field))),+]
+            };
+        }
+        each_property!(texts)
     }
 
     /// Text property of this AMQP name, and its flag.
     pub(crate) fn text_mut(&mut self, name: &str) -> Option<(&mut Option<String>, u16)> {
-        Some(match name {
-            "content_type" => (&mut self.content_type, CONTENT_TYPE),
-            "content_encoding" => (&mut self.content_encoding, CONTENT_ENCODING),
-            "correlation_id" => (&mut self.correlation_id, CORRELATION_ID),
-            "reply_to" => (&mut self.reply_to, REPLY_TO),
-            "expiration" => (&mut self.expiration, EXPIRATION),
-            "message_id" => (&mut self.message_id, MESSAGE_ID),
-            "type" => (&mut self.kind, KIND),
-            "user_id" => (&mut self.user_id, USER_ID),
-            "app_id" => (&mut self.app_id, APP_ID),
-            "cluster_id" => (&mut self.cluster_id, CLUSTER_ID),
-            _ => return None,
-        })
+        macro_rules! text {
+            (text $field:ident $bit:literal) => {
+                Some((&mut self.$field, 1 << $bit))
+            };
+            ($other:ident $field:ident $bit:literal) => {
+                None
+            };
+        }
+        macro_rules! find {
+            ($($bit:literal $kind:ident $field:ident $name:literal),+) => {
+                match name {
+                    $($name => text!($kind $field $bit),)+
+                    _ => None,
+                }
+            };
+        }
+        each_property!(find)
     }
 
     /// Name of the first text that is longer than the protocol allows.
@@ -173,8 +167,7 @@ impl Properties {
             Some(bytes) => bytes.len() > 255,
             None => text.len() > 255,
         };
-        let found =
-            self.texts().into_iter().find(|(_, bit, text)| text.as_deref().is_some_and(|text| long(*bit, text)));
+        let found = self.texts().into_iter().find(|(_, bit, text)| text.is_some_and(|text| long(*bit, text)));
         found.map(|(name, ..)| name).or_else(|| {
             let long = |field: &Field| field.name_bytes().len() > 255;
             self.headers.fields().iter().any(long).then_some("name of a header")
@@ -182,10 +175,8 @@ impl Properties {
     }
 }
 
-fn put_text(out: &mut BytesMut, flags: &mut u16, latin: u16, bit: u16, text: &Option<String>) {
-    let Some(text) = text else { return };
-    *flags |= bit;
-    match to_latin1(text).filter(|_| latin & bit != 0) {
+fn put_text(out: &mut BytesMut, is_latin: bool, text: &str) {
+    match to_latin1(text).filter(|_| is_latin) {
         Some(bytes) => put_short_bytes(out, &bytes),
         None => put_short(out, text),
     }

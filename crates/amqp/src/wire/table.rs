@@ -83,9 +83,7 @@ impl FieldValue {
             _ => None,
         }
     }
-}
 
-impl FieldValue {
     /// Type of the value: its tag in a table, and its name in JSON.
     pub(crate) fn kind(&self) -> (u8, &'static str) {
         match self {
@@ -285,39 +283,26 @@ impl<'a> Cursor<'a> {
         Ok(self.take(N)?.try_into().expect("exactly N bytes were taken"))
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(u8::from_be_bytes(self.array()?))
+    pub(crate) fn read<T: Read>(&mut self) -> Result<T, Malformed> {
+        T::read(self)
     }
 
     pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_be_bytes(self.array()?))
+        self.read()
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_be_bytes(self.array()?))
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_be_bytes(self.array()?))
-    }
-
-    /// Reads text of up to 255 bytes.
-    pub(crate) fn short(&mut self) -> Result<String, Malformed> {
-        Ok(self.short_with_encoding()?.0)
-    }
-
-    /// Like `short`, with whether it was read as Latin-1.
-    pub(crate) fn short_with_encoding(&mut self) -> Result<(String, bool), Malformed> {
+    /// Reads text of up to 255 bytes, and whether it is Latin-1.
+    pub(crate) fn short(&mut self) -> Result<(String, bool), Malformed> {
         self.short_bytes().map(decode_text)
     }
 
-    fn short_bytes(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = usize::from(self.u8()?);
+    pub(crate) fn short_bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = usize::from(self.read::<u8>()?);
         self.take(length)
     }
 
     pub(crate) fn long(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = self.u32()? as usize;
+        let length = self.read::<u32>()? as usize;
         self.take(length)
     }
 
@@ -336,18 +321,18 @@ impl<'a> Cursor<'a> {
     }
 
     fn value_at(&mut self, depth: usize) -> Result<FieldValue, Malformed> {
-        Ok(match self.u8()? {
-            b't' => FieldValue::Bool(self.u8()? != 0),
-            b'b' => FieldValue::Int8(i8::from_be_bytes(self.array()?)),
-            b'B' => FieldValue::UInt8(self.u8()?),
-            b's' => FieldValue::Int16(i16::from_be_bytes(self.array()?)),
-            b'u' => FieldValue::UInt16(self.u16()?),
-            b'I' => FieldValue::Int32(i32::from_be_bytes(self.array()?)),
-            b'i' => FieldValue::UInt32(self.u32()?),
-            b'l' | b'L' => FieldValue::Int(i64::from_be_bytes(self.array()?)),
-            b'f' => FieldValue::Float(f32::from_be_bytes(self.array()?)),
-            b'd' => FieldValue::Double(f64::from_be_bytes(self.array()?)),
-            b'D' => FieldValue::Decimal(self.u8()?, i32::from_be_bytes(self.array()?)),
+        Ok(match self.read::<u8>()? {
+            b't' => FieldValue::Bool(self.read::<u8>()? != 0),
+            b'b' => FieldValue::Int8(self.read()?),
+            b'B' => FieldValue::UInt8(self.read()?),
+            b's' => FieldValue::Int16(self.read()?),
+            b'u' => FieldValue::UInt16(self.read()?),
+            b'I' => FieldValue::Int32(self.read()?),
+            b'i' => FieldValue::UInt32(self.read()?),
+            b'l' | b'L' => FieldValue::Int(self.read()?),
+            b'f' => FieldValue::Float(self.read()?),
+            b'd' => FieldValue::Double(self.read()?),
+            b'D' => FieldValue::Decimal(self.read()?, self.read()?),
             b'S' => {
                 let bytes = self.long()?;
                 match std::str::from_utf8(bytes) {
@@ -366,12 +351,62 @@ impl<'a> Cursor<'a> {
                 }
                 FieldValue::Array(values)
             }
-            b'T' => FieldValue::Time(self.u64()?),
+            b'T' => FieldValue::Time(self.read()?),
             b'F' => FieldValue::Table(self.table_at(depth + 1)?),
             b'V' => FieldValue::Void,
             _ => return Err(Malformed("table: value of an unknown type")),
         })
     }
+}
+
+/// A value that [`Cursor::read`] reads. Of a `bool` only the lowest bit counts; texts have up to 255 bytes.
+pub(crate) trait Read: Sized {
+    fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed>;
+}
+
+/// A value that is written as an argument of a method or a field of a table. Texts have up to 255 bytes.
+pub(crate) trait Argument {
+    fn put(self, out: &mut BytesMut);
+}
+
+/// Implements both for numbers, [`Read`] by an expression, and [`Argument`] by a function.
+macro_rules! values {
+    ($($type:ty),*; $($readable:ty: |$cursor:ident| $read:expr),*; $($argument:ty => $put:expr),*) => {
+        $(impl Read for $type {
+            fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+                cursor.array().map(Self::from_be_bytes)
+            }
+        }
+
+        impl Argument for $type {
+            fn put(self, out: &mut BytesMut) {
+                out.put_slice(&self.to_be_bytes());
+            }
+        })*
+
+        $(impl Read for $readable {
+            fn read($cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+                $read
+            }
+        })*
+
+        $(impl Argument for $argument {
+            fn put(self, out: &mut BytesMut) {
+                $put(out, self);
+            }
+        })*
+    };
+}
+
+values! {
+    u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
+    bool: |cursor| Ok(cursor.read::<u8>()? & 1 != 0),
+    String: |cursor| Ok(cursor.short()?.0),
+    Vec<u8>: |cursor| Ok(cursor.long()?.to_vec());
+    bool => |out: &mut BytesMut, flag| u8::from(flag).put(out),
+    &str => put_short,
+    &[u8] => put_long,
+    &Headers => put_table
 }
 
 /// Decodes text, whose encoding the protocol does not specify. Bytes that are not UTF-8 are read as Latin-1, in which
@@ -425,19 +460,19 @@ pub(crate) fn put_table(out: &mut BytesMut, table: &Headers) {
 fn put_value(out: &mut BytesMut, value: &FieldValue) {
     out.put_u8(value.kind().0);
     match value {
-        FieldValue::Bool(value) => out.put_u8(u8::from(*value)),
-        FieldValue::Int(number) => out.put_i64(*number),
-        FieldValue::Int8(number) => out.put_i8(*number),
-        FieldValue::UInt8(number) => out.put_u8(*number),
-        FieldValue::Int16(number) => out.put_i16(*number),
-        FieldValue::UInt16(number) => out.put_u16(*number),
-        FieldValue::Int32(number) => out.put_i32(*number),
-        FieldValue::UInt32(number) => out.put_u32(*number),
-        FieldValue::Float(number) => out.put_f32(*number),
-        FieldValue::Double(number) => out.put_f64(*number),
+        FieldValue::Bool(value) => value.put(out),
+        FieldValue::Int(number) => number.put(out),
+        FieldValue::Int8(number) => number.put(out),
+        FieldValue::UInt8(number) => number.put(out),
+        FieldValue::Int16(number) => number.put(out),
+        FieldValue::UInt16(number) => number.put(out),
+        FieldValue::Int32(number) => number.put(out),
+        FieldValue::UInt32(number) => number.put(out),
+        FieldValue::Float(number) => number.put(out),
+        FieldValue::Double(number) => number.put(out),
         FieldValue::Decimal(scale, digits) => {
-            out.put_u8(*scale);
-            out.put_i32(*digits);
+            scale.put(out);
+            digits.put(out);
         }
         FieldValue::Text(text) => put_long(out, text.as_bytes()),
         FieldValue::RawText(bytes)
@@ -445,7 +480,7 @@ fn put_value(out: &mut BytesMut, value: &FieldValue) {
         | FieldValue::DeepTable(bytes)
         | FieldValue::DeepArray(bytes) => put_long(out, bytes),
         FieldValue::Array(values) => put_measured(out, |out| values.iter().for_each(|value| put_value(out, value))),
-        FieldValue::Time(seconds) => out.put_u64(*seconds),
+        FieldValue::Time(seconds) => seconds.put(out),
         FieldValue::Table(table) => put_table(out, table),
         FieldValue::Void => {}
     }
