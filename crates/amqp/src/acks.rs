@@ -12,7 +12,7 @@ pub(crate) struct AckTracker {
     forgotten: u64,
     states: VecDeque<State>,
     /// Deliveries that are done and not acknowledged.
-    pending: usize,
+    pub(crate) pending: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,14 +20,6 @@ enum State {
     Open,
     Done,
     Acked,
-}
-
-/// One `basic.ack` to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ack {
-    pub(crate) tag: u64,
-    /// Whether it also acknowledges all earlier deliveries.
-    pub(crate) multiple: bool,
 }
 
 impl AckTracker {
@@ -63,10 +55,6 @@ impl AckTracker {
         }
     }
 
-    pub(crate) fn pending(&self) -> usize {
-        self.pending
-    }
-
     pub(crate) fn last_tag(&self) -> u64 {
         self.forgotten + self.states.len() as u64
     }
@@ -83,13 +71,8 @@ impl AckTracker {
         self.states.iter().skip(from).filter(|state| **state != State::Acked).count()
     }
 
-    #[cfg(test)]
-    pub(crate) fn unfinished(&self) -> usize {
-        self.states.iter().filter(|state| **state == State::Open).count()
-    }
-
-    /// Passes every due acknowledgement to `send`, in order.
-    pub(crate) fn drain(&mut self, mut send: impl FnMut(Ack)) {
+    /// Passes every due acknowledgement to `send`, in order: its tag, and whether it includes all earlier deliveries.
+    pub(crate) fn drain(&mut self, mut send: impl FnMut(u64, bool)) {
         if self.pending == 0 {
             return;
         }
@@ -103,12 +86,12 @@ impl AckTracker {
             }
         }
         if let Some(tag) = last {
-            send(Ack { tag, multiple: count > 1 });
+            send(tag, count > 1);
         }
         if self.pending > count {
             for (at, state) in self.states.iter_mut().enumerate().filter(|(_, state)| **state == State::Done) {
                 *state = State::Acked;
-                send(Ack { tag: self.forgotten + 1 + at as u64, multiple: false });
+                send(self.forgotten + 1 + at as u64, false);
             }
         }
         self.pending = 0;
@@ -128,7 +111,7 @@ mod tests {
         assert!(!acks.track(open) && !acks.track(open + 2));
         done.iter().for_each(|tag| acks.mark_done(*tag));
         let mut sent = Vec::new();
-        acks.drain(|ack| sent.push((ack.tag, ack.multiple)));
+        acks.drain(|tag, multiple| sent.push((tag, multiple)));
         assert_eq!(sent, expected, "{open} open, done: {done:?}");
     }
 
@@ -152,10 +135,10 @@ mod tests {
         acks.mark_rejected(2);
         acks.mark_rejected(4);
         let mut sent = Vec::new();
-        acks.drain(|ack| sent.push((ack.tag, ack.multiple)));
+        acks.drain(|tag, multiple| sent.push((tag, multiple)));
         acks.mark_done(4);
         acks.mark_done(3);
-        acks.drain(|ack| sent.push((ack.tag, ack.multiple)));
+        acks.drain(|tag, multiple| sent.push((tag, multiple)));
         assert_eq!(sent, [(1, false), (3, false)]);
     }
 
@@ -165,7 +148,7 @@ mod tests {
         for tag in 1..=1000 {
             assert!(acks.track(tag));
             acks.mark_rejected(tag);
-            acks.drain(|ack| panic!("{ack:?}"));
+            acks.drain(|tag, multiple| panic!("{tag}, {multiple}"));
         }
         assert_eq!((acks.states.len(), acks.last_tag()), (0, 1000));
     }
@@ -178,11 +161,11 @@ mod tests {
             let (mut outstanding, mut running) = (BTreeSet::new(), Vec::new());
             let mut next = 1;
             let apply = |acks: &mut AckTracker, outstanding: &mut BTreeSet<u64>, running: &[u64]| {
-                acks.drain(|ack| {
-                    assert!(outstanding.contains(&ack.tag), "{} is not outstanding", ack.tag);
-                    let settled: Vec<u64> = match ack.multiple {
-                        true => outstanding.range(..=ack.tag).copied().collect(),
-                        false => vec![ack.tag],
+                acks.drain(|tag, multiple| {
+                    assert!(outstanding.contains(&tag), "{tag} is not outstanding");
+                    let settled: Vec<u64> = match multiple {
+                        true => outstanding.range(..=tag).copied().collect(),
+                        false => vec![tag],
                     };
                     for tag in settled {
                         assert!(!running.contains(&tag), "{tag} is not done");
@@ -204,14 +187,15 @@ mod tests {
                     }
                     _ => apply(&mut acks, &mut outstanding, &running),
                 }
-                prop_assert_eq!(acks.unfinished(), running.len());
+                let unfinished = acks.states.iter().filter(|state| **state == State::Open);
+                prop_assert_eq!(unfinished.count(), running.len());
             }
             for tag in running.drain(..) {
                 acks.mark_done(tag);
             }
             apply(&mut acks, &mut outstanding, &[]);
             prop_assert!(outstanding.is_empty());
-            prop_assert_eq!(acks.pending(), 0);
+            prop_assert_eq!(acks.pending, 0);
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::{
     delivery::Delivery,
     error::Error,
-    net::{Channel, Connection, Event, Received},
+    net::{Channel, Connection, Event},
     wire::method::{Incoming, Outgoing},
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -22,7 +22,7 @@ pub(crate) struct Browser {
     channel: Channel,
     queue: Arc<str>,
     /// Number of open requests.
-    requested: usize,
+    pub(crate) requested: usize,
     /// Size of the largest body so far, in bytes.
     largest: usize,
     /// Delivery tags of messages that are neither acknowledged nor returned.
@@ -43,10 +43,6 @@ impl Browser {
         }
     }
 
-    pub(crate) fn requested(&self) -> usize {
-        self.requested
-    }
-
     pub(crate) fn request(&mut self) {
         self.requested += 1;
         self.channel.send(&Outgoing::Get { queue: &self.queue });
@@ -55,24 +51,18 @@ impl Browser {
     /// Waits for the reply to the oldest request: a message with its tag, or none if the queue is empty.
     pub(crate) async fn next(&mut self) -> Result<Option<(u64, Delivery)>, Error> {
         loop {
-            match self.channel.next().await? {
-                Event::Message(received) => {
-                    self.requested = self.requested.saturating_sub(1);
-                    return Ok(Some(self.delivery(received)));
-                }
-                Event::Reply(Incoming::GetEmpty) => {
-                    self.requested = self.requested.saturating_sub(1);
-                    return Ok(None);
-                }
-                _ => {}
-            }
+            let received = match self.channel.next().await? {
+                Event::Message(received) => Some(received),
+                Event::Reply(Incoming::GetEmpty) => None,
+                _ => continue,
+            };
+            self.requested = self.requested.saturating_sub(1);
+            return Ok(received.map(|received| {
+                self.largest = self.largest.max(received.body.len()).max(1);
+                self.held.insert(received.tag);
+                (received.tag, Delivery::new(&self.queue, received))
+            }));
         }
-    }
-
-    fn delivery(&mut self, received: Box<Received>) -> (u64, Delivery) {
-        self.largest = self.largest.max(received.body.len()).max(1);
-        self.held.insert(received.tag);
-        (received.tag, Delivery::new(&self.queue, received))
     }
 
     /// Removes a message from the queue.
@@ -97,11 +87,11 @@ pub(crate) async fn peek(connection: &Connection, queue: &str, limit: usize) -> 
     let mut found = Vec::new();
     let mut requested = 0;
     loop {
-        while requested < limit && browser.requested() < browser.window() {
+        while requested < limit && browser.requested < browser.window() {
             browser.request();
             requested += 1;
         }
-        if browser.requested() == 0 {
+        if browser.requested == 0 {
             break;
         }
         match browser.next().await? {

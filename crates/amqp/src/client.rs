@@ -138,7 +138,7 @@ impl ClientBuilder {
     fn resolve(&self) -> Result<(Vec<Endpoint>, Topology, Vec<crate::consumer::ConsumerConfig>), Error> {
         let endpoints = self.uris.iter().map(|uri| uri.parse()).collect::<Result<Vec<_>, _>>()?;
         let mut topology = self.topology.clone();
-        topology.check()?;
+        topology.check().map_err(Error::Declaration)?;
         if self.max_in_flight == 0 {
             return Err(Error::Declaration("max_in_flight is 0; expected: at least 1".to_owned()));
         }
@@ -150,7 +150,7 @@ impl ClientBuilder {
             }
             configs.push(config);
         }
-        topology.check()?;
+        topology.check().map_err(Error::Declaration)?;
         Ok((endpoints, topology, configs))
     }
 

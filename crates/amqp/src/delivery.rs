@@ -170,7 +170,7 @@ impl Delivery {
 
     /// Why its properties cannot be read, if they cannot.
     pub fn unreadable_properties(&self) -> Option<&str> {
-        self.unreadable()
+        self.0.unreadable.as_deref()
     }
 
     /// Marks the message as handled before: it counts as skipped.
@@ -190,10 +190,6 @@ impl Delivery {
 
     pub(crate) fn failed_attempts(&self) -> u32 {
         self.0.failed
-    }
-
-    pub(crate) fn unreadable(&self) -> Option<&str> {
-        self.0.unreadable.as_deref()
     }
 
     /// When it expires, in milliseconds since 1970.

@@ -216,7 +216,7 @@ impl Dispatcher {
     /// Queues a message for a worker, unless it is unreadable or expired.
     fn admit(&mut self, message: InFlight) {
         // Without its key, because it never runs.
-        if let Some(why) = message.delivery.unreadable().map(str::to_owned) {
+        if let Some(why) = message.delivery.unreadable_properties().map(str::to_owned) {
             return self.dead_letter(InFlight { key: None, ..message }, Reason::Unreadable, why);
         }
         if message.delivery.expired_on_arrival() {
@@ -247,7 +247,7 @@ impl Dispatcher {
         match &config.handler {
             Handler::Async(handler) => {
                 while let Some(message) = self.suspects.next(&mut self.keyed_queue) {
-                    if self.submit_task(handler, message, self.pause.gate().clone()).is_none() {
+                    if self.submit_task(handler, message, self.pause.gate.clone()).is_none() {
                         return;
                     }
                 }
@@ -280,7 +280,7 @@ impl Dispatcher {
     }
 
     fn submitted(&mut self, number: u64, message: InFlight) {
-        self.suspects.started(&message);
+        self.suspects.running += usize::from(message.suspect);
         self.in_pool.insert(number, message);
     }
 
@@ -290,8 +290,8 @@ impl Dispatcher {
     }
 
     fn run_of(&self, message: &mut InFlight) -> Run {
-        let start = message.run.zip(self.starts.store().cloned()).map(|(key, store)| {
-            let recorded = message.recorded.get_or_insert_default().clone();
+        let start = message.run.zip(self.starts.store.clone()).map(|(key, store)| {
+            let recorded = Arc::clone(message.recorded.get_or_insert_default());
             Box::new(RunStart { store, key, recorded })
         });
         Run { delivery: message.delivery.clone(), session: message.cancel.clone(), start }
@@ -307,7 +307,7 @@ impl Dispatcher {
     fn settle_run(&mut self, number: u64, result: Result<HandlerOutcome, Arc<TaskError>>) {
         use HandlerOutcome::{AlreadyDone, Done, Duplicate, InProgress, OverLimit, Skipped};
         let Some(mut message) = self.in_pool.remove(&number) else { return };
-        self.suspects.ended(&message);
+        self.suspects.running -= usize::from(message.suspect);
         match &result {
             Ok(Done { started } | Duplicate { started }) => {
                 self.sink_worked(number, Some(*started));
@@ -356,7 +356,7 @@ impl Dispatcher {
 
     /// Undoes the recorded start of a run that ended without a crash.
     fn undo_start(&mut self, message: &InFlight) {
-        if message.recorded.as_ref().is_some_and(StartRecorded::take) {
+        if message.recorded.as_ref().is_some_and(|recorded| recorded.swap(false, Relaxed)) {
             self.starts.undo_start(message.run);
         }
     }
@@ -472,8 +472,10 @@ impl Dispatcher {
     }
 
     fn discard_waiting(&mut self) {
-        let gathered = self.batches.next.take();
-        for message in gathered.into_iter().chain(self.suspects.clear()).chain(self.pause.take_waiting()) {
+        let mut waiting = self.batches.next.take();
+        waiting.extend(self.suspects.waiting.drain(..));
+        waiting.extend(self.pause.waiting.drain(..));
+        for message in waiting {
             self.starts.release_row(message.run);
             self.release(&message);
         }
@@ -483,7 +485,7 @@ impl Dispatcher {
 
     fn update_gauges(&self) {
         self.counters.waiting.store(self.waiting() as u64, Relaxed);
-        let in_flight = self.in_pool.len() + self.follow_ups.len();
+        let in_flight = self.in_pool.len() + self.follow_ups.messages.len();
         self.counters.in_flight.store(in_flight as u64, Relaxed);
         if self.config.is_stream {
             let position = self.offsets.position();

@@ -101,9 +101,7 @@ impl Error {
             _ => false,
         }
     }
-}
 
-impl Error {
     /// Copies the error: a connection ends once, and all its users get the reason.
     pub(crate) fn duplicate(&self) -> Self {
         match self {
@@ -174,11 +172,5 @@ impl std::error::Error for Error {
             Self::Pool(error) => Some(error),
             _ => None,
         }
-    }
-}
-
-impl From<gristmill_pool::error::BuildError> for Error {
-    fn from(error: gristmill_pool::error::BuildError) -> Self {
-        Self::Pool(error)
     }
 }

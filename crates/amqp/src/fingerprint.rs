@@ -32,7 +32,7 @@ pub(crate) fn fingerprint(delivery: &Delivery, offset: Option<u64>) -> Fingerpri
             part(&bytes);
             part(delivery.body());
             // Unreadable properties are empty, so the reason is hashed instead.
-            if let Some(why) = delivery.unreadable() {
+            if let Some(why) = delivery.unreadable_properties() {
                 part(why.as_bytes());
             }
         }

@@ -6,7 +6,7 @@ use crate::{
     delivery::Delivery,
     error::Error,
     sink_gate::SinkGate,
-    starts::{RunStart, StartDecision},
+    starts::RunStart,
     store::Claim,
 };
 use gristmill_pool::{
@@ -68,11 +68,11 @@ impl HandlerPool {
         }
         Ok(match config.handler {
             Handler::Async(_) => {
-                let (pool, results) = builder.build_async_with_results(Order::AsCompleted)?;
+                let (pool, results) = builder.build_async_with_results(Order::AsCompleted).map_err(Error::Pool)?;
                 (Self::Tasks(pool), results)
             }
             Handler::Batch(_) => {
-                let (pool, results) = builder.build_with_results(Order::AsCompleted)?;
+                let (pool, results) = builder.build_with_results(Order::AsCompleted).map_err(Error::Pool)?;
                 (Self::Threads(pool), results)
             }
         })
@@ -251,9 +251,7 @@ impl RunContext {
         let starting: Vec<_> = runs.iter().zip(outcomes).filter(is_starting).collect();
         let starts: Vec<&RunStart> = starting.iter().filter_map(|(run, _)| run.start.as_deref()).collect();
         for ((_, outcome), decision) in starting.into_iter().zip(RunStart::record_all(&starts)) {
-            if let StartDecision::OverLimit(starts) = decision {
-                *outcome = Some(HandlerOutcome::OverLimit(starts));
-            }
+            *outcome = decision.map(HandlerOutcome::OverLimit);
         }
         Ok(all_claims)
     }
@@ -291,7 +289,7 @@ async fn run_async(
         claims = Some(claimed);
     }
     if let Some(start) = start.clone()
-        && let [StartDecision::OverLimit(starts)] = blocking(move || RunStart::record_all(&[&start])).await?[..]
+        && let [Some(starts)] = blocking(move || RunStart::record_all(&[&start])).await?[..]
     {
         return Ok(HandlerOutcome::OverLimit(starts));
     }

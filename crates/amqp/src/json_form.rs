@@ -6,6 +6,7 @@
 
 use crate::{
     delivery::Delivery,
+    message::Message,
     wire::{
         properties::Properties,
         table::{Field, FieldValue, Headers, to_latin1},
@@ -14,25 +15,18 @@ use crate::{
 use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
 
-/// A message read from JSON.
-pub(crate) struct Restored {
-    pub(crate) exchange: String,
-    pub(crate) key: String,
-    pub(crate) properties: Properties,
-    pub(crate) body: Bytes,
-}
-
 pub(crate) fn write(delivery: &Delivery) -> Json {
-    let mut object = Map::new();
-    object.insert("exchange".to_owned(), delivery.exchange().into());
-    object.insert("routing_key".to_owned(), delivery.routing_key().into());
-    object.insert("properties".to_owned(), properties(delivery.properties()));
-    object.insert("headers".to_owned(), headers(delivery.headers()));
-    match std::str::from_utf8(delivery.body()) {
-        Ok(text) => object.insert("payload".to_owned(), text.into()),
-        Err(_) => object.insert("payload_hex".to_owned(), hex(delivery.body()).into()),
+    let (payload, body) = match std::str::from_utf8(delivery.body()) {
+        Ok(text) => ("payload", text.to_owned()),
+        Err(_) => ("payload_hex", hex(delivery.body())),
     };
-    Json::Object(object)
+    json!({
+        "exchange": delivery.exchange(),
+        "routing_key": delivery.routing_key(),
+        "properties": properties(delivery.properties()),
+        "headers": headers(delivery.headers()),
+        payload: body,
+    })
 }
 
 pub(crate) fn properties(properties: &Properties) -> Json {
@@ -106,7 +100,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Reads a message; the error names the invalid part.
-pub(crate) fn read(json: &Json) -> Result<Restored, String> {
+pub(crate) fn read(json: &Json) -> Result<Message, String> {
     let text = |name: &str| json[name].as_str().map(str::to_owned);
     let body = match (&json["payload"], &json["payload_hex"]) {
         (Json::String(text), _) => Bytes::from(text.clone().into_bytes()),
@@ -124,7 +118,7 @@ pub(crate) fn read(json: &Json) -> Result<Restored, String> {
         Json::Null => Headers::new(),
         list => read_headers(list)?,
     };
-    Ok(Restored {
+    Ok(Message {
         exchange: text("exchange").unwrap_or_default(),
         key: text("routing_key").unwrap_or_default(),
         properties,

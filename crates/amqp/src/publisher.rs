@@ -121,9 +121,11 @@ struct Pending {
     returned: Option<Error>,
 }
 
-enum ServeEnd {
-    Lost(Error),
-    Finished,
+impl Pending {
+    /// Replies to the publisher, unless that is done. Returns whether it was not.
+    fn reply(&mut self, result: Result<(), Error>) -> bool {
+        self.request.take().map(|request| request.reply.send(result)).is_some()
+    }
 }
 
 impl PublisherTask {
@@ -139,11 +141,11 @@ impl PublisherTask {
                     failed = 0;
                     self.serve(channel).await
                 }
-                Err(error) => ServeEnd::Lost(error),
+                Err(error) => Err(error),
             };
             let error = match end {
-                ServeEnd::Finished | ServeEnd::Lost(Error::Closed) => return,
-                ServeEnd::Lost(error) => error,
+                Ok(()) | Err(Error::Closed) => return,
+                Err(error) => error,
             };
             if self.pending.is_empty() {
                 tracing::debug!(%error, "publishing interrupted");
@@ -180,7 +182,7 @@ impl PublisherTask {
     /// Fails the messages that closed the channel. The broker's text names only a missing exchange: messages to it fail
     /// and the others are sent again. If it names none, all are sent again one by one to find the culprit.
     fn fail_culprit(&mut self, error: &Error) {
-        let Error::Channel { code, text } = error else { return };
+        let Error::Channel { text, .. } = error else { return };
         self.window = REDUCED_WINDOW;
         let is_culprit = |pending: &Pending| {
             let exchange = pending.request.as_ref().map(|request| request.message.exchange.as_str());
@@ -188,44 +190,33 @@ impl PublisherTask {
         };
         let mut found = false;
         for pending in self.pending.iter_mut().take(self.sent) {
-            if is_culprit(pending)
-                && let Some(request) = pending.request.take()
-            {
-                found = true;
-                let _ = request.reply.send(Err(Error::Channel { code: *code, text: text.clone() }));
+            if is_culprit(pending) {
+                found |= pending.reply(Err(error.duplicate()));
             }
         }
         if !found && self.sent == 1 {
-            let only = self.pending.front_mut().and_then(|pending| pending.request.take());
-            if let Some(request) = only {
-                let _ = request.reply.send(Err(Error::Channel { code: *code, text: text.clone() }));
+            if let Some(only) = self.pending.front_mut() {
+                only.reply(Err(error.duplicate()));
             }
         } else if !found {
             self.one_by_one = self.sent;
         }
     }
 
-    async fn serve(&mut self, mut channel: Channel) -> ServeEnd {
+    /// Publishes through a channel until everything is confirmed and all publishers are dropped.
+    async fn serve(&mut self, mut channel: Channel) -> Result<(), Error> {
         while !self.is_over() {
-            if let Err(error) = self.send_rest(&channel) {
-                return ServeEnd::Lost(error);
-            }
+            self.send_rest(&channel)?;
             let deadline = self.next_timeout();
             let writable = channel.writable();
             tokio::select! {
                 biased;
-                event = channel.next() => match event {
-                    Ok(event) => {
-                        self.on_event(event);
-                        while let Some(event) = channel.try_next() {
-                            match event {
-                                Ok(event) => self.on_event(event),
-                                Err(error) => return ServeEnd::Lost(error),
-                            }
-                        }
+                event = channel.next() => {
+                    self.on_event(event?);
+                    while let Some(event) = channel.try_next() {
+                        self.on_event(event?);
                     }
-                    Err(error) => return ServeEnd::Lost(error),
-                },
+                }
                 request = self.incoming.recv(), if !self.closed => self.add(request),
                 () = writable, if self.sent < self.pending.len().min(self.window) && self.one_by_one == 0 => {}
                 () = sleep_until(deadline) => self.time_out(),
@@ -234,7 +225,7 @@ impl PublisherTask {
                 self.add(Some(request));
             }
         }
-        ServeEnd::Finished
+        Ok(())
     }
 
     fn add(&mut self, request: Option<Request>) {
@@ -264,10 +255,7 @@ impl PublisherTask {
                     }
                 }
                 Err(error @ Error::Message(_)) => {
-                    let request = self.pending.remove(self.sent).and_then(|pending| pending.request);
-                    if let Some(request) = request {
-                        let _ = request.reply.send(Err(error));
-                    }
+                    pending.reply(Err(error));
                 }
                 Err(error) => return Err(error),
             }
@@ -296,14 +284,12 @@ impl PublisherTask {
                 let Some(at) = tag.checked_sub(self.first).map(|at| at as usize) else { return };
                 let from = if multiple { 0 } else { at };
                 for pending in self.pending.iter_mut().take(self.sent.min(at + 1)).skip(from) {
-                    if let Some(request) = pending.request.take() {
-                        let result = match pending.returned.take() {
-                            Some(error) => Err(error),
-                            None if acked => Ok(()),
-                            None => Err(Error::Nacked),
-                        };
-                        let _ = request.reply.send(result);
-                    }
+                    let result = match pending.returned.take() {
+                        Some(error) => Err(error),
+                        None if acked => Ok(()),
+                        None => Err(Error::Nacked),
+                    };
+                    pending.reply(result);
                 }
                 self.window = self.window.saturating_mul(2);
                 while self.sent > 0 && self.pending.front().is_some_and(|pending| pending.request.is_none()) {
@@ -326,9 +312,8 @@ impl PublisherTask {
         for pending in &mut self.pending {
             match &pending.request {
                 Some(request) if request.deadline <= now => {
-                    if let Some(request) = pending.request.take() {
-                        let _ = request.reply.send(Err(Error::Unconfirmed(request.confirm_timeout)));
-                    }
+                    let timeout = request.confirm_timeout;
+                    pending.reply(Err(Error::Unconfirmed(timeout)));
                 }
                 Some(_) => break,
                 None => {}

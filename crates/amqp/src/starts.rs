@@ -39,28 +39,9 @@ pub(crate) struct StartStore {
     limit: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StartDecision {
-    Allowed,
-    /// The limit of starts that did not finish is reached.
-    OverLimit(u32),
-}
-
-/// Whether the current run of a message has recorded its start. Shared with the run.
-#[derive(Clone, Default)]
-pub(crate) struct StartRecorded(Arc<AtomicBool>);
-
-impl StartRecorded {
-    /// Set before the start is committed, so that a start that may be committed is undone.
-    pub(crate) fn set(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    /// Whether a start is to be undone; true only once.
-    pub(crate) fn take(&self) -> bool {
-        self.0.swap(false, Relaxed)
-    }
-}
+/// Whether the current run of a message has recorded a start that is not undone. Shared with the run. Set before the
+/// start is committed, so that a start that may be committed is undone.
+pub(crate) type StartRecorded = Arc<AtomicBool>;
 
 /// A start to be counted, of a message that may have been started before.
 #[derive(Clone)]
@@ -71,17 +52,17 @@ pub(crate) struct RunStart {
 }
 
 impl RunStart {
-    /// Commits starts of one consumer together. Blocks.
-    pub(crate) fn record_all(starts: &[&Self]) -> Vec<StartDecision> {
+    /// Commits starts of one consumer together. Returns for each the limit of starts, if it is reached. Blocks.
+    pub(crate) fn record_all(starts: &[&Self]) -> Vec<Option<u32>> {
         let Some(first) = starts.first() else { return Vec::new() };
-        starts.iter().for_each(|start| start.recorded.set());
+        starts.iter().for_each(|start| start.recorded.store(true, Relaxed));
         first.store.start_all(starts.iter().map(|start| start.key).collect())
     }
 
     /// Undoes starts of one consumer that were recorded. Blocks.
     pub(crate) fn undo_all(starts: &[&Self]) {
-        let recorded: Vec<RunKey> =
-            starts.iter().filter(|start| start.recorded.take()).map(|start| start.key).collect();
+        let recorded = starts.iter().filter(|start| start.recorded.swap(false, Relaxed));
+        let recorded: Vec<RunKey> = recorded.map(|start| start.key).collect();
         if let Some(first) = starts.first().filter(|_| !recorded.is_empty()) {
             first.store.undo_starts(recorded);
         }
@@ -93,17 +74,15 @@ impl StartStore {
         Self { store, scope: format!("amqp:{queue}").into(), limit }
     }
 
-    /// Commits starts together. If the store cannot be written, the messages are started anyway. Blocks.
-    fn start_all(&self, keys: Vec<RunKey>) -> Vec<StartDecision> {
-        let count = keys.len();
+    /// Commits starts together. Returns for each the limit of starts, if it is reached: the message is not started. If
+    /// the store cannot be written, the messages are started anyway. Blocks.
+    fn start_all(&self, keys: Vec<RunKey>) -> Vec<Option<u32>> {
+        let all = keys.len();
         match self.store.count_starts(&self.scope, keys, self.limit) {
-            Ok(counts) => counts
-                .into_iter()
-                .map(|count| count.map_or(StartDecision::OverLimit(self.limit), |_| StartDecision::Allowed))
-                .collect(),
+            Ok(counts) => counts.into_iter().map(|count| count.is_none().then_some(self.limit)).collect(),
             Err(error) => {
                 tracing::warn!(scope = &*self.scope, %error, "cannot count starts of messages; they are started anyway");
-                vec![StartDecision::Allowed; count]
+                vec![None; all]
             }
         }
     }
@@ -129,19 +108,13 @@ impl StartStore {
         if let Err(error) = &deleted {
             tracing::warn!(scope = &*self.scope, %error, "cannot delete the starts of finished messages; retried");
         }
-        Deletion { keys, is_done: deleted.is_ok() }
+        (keys, deleted.is_ok())
     }
 
     /// Undoes starts of runs that did not crash. Blocks.
     fn undo_starts(&self, keys: Vec<RunKey>) {
         if let Err(error) = self.store.undo_starts(&self.scope, keys) {
             tracing::warn!(scope = &*self.scope, %error, "cannot undo interrupted starts");
-        }
-    }
-
-    fn prune(&self) {
-        if let Err(error) = self.store.prune_runs(ROW_RETENTION, MAX_ROWS) {
-            tracing::debug!(%error, "cannot delete old starts of messages");
         }
     }
 }
@@ -156,14 +129,11 @@ struct KnownRun {
 }
 
 /// Rows of finished messages, and whether they were deleted.
-struct Deletion {
-    keys: Vec<RunKey>,
-    is_done: bool,
-}
+type Deletion = (Vec<RunKey>, bool);
 
 /// Rows of one consumer's queue, and which of its messages have them.
 pub(crate) struct Starts {
-    store: Option<StartStore>,
+    pub(crate) store: Option<StartStore>,
     known: HashMap<RunKey, KnownRun>,
     /// Rows of unacknowledged messages, and of finished ones until they are deleted. Equal messages have a row each.
     assigned: HashSet<RunKey>,
@@ -187,10 +157,6 @@ impl Starts {
             deletions: unbounded_channel(),
             has_failed: false,
         }
-    }
-
-    pub(crate) fn store(&self) -> Option<&StartStore> {
-        self.store.as_ref()
     }
 
     /// Replaces the known rows by those in the store.
@@ -260,7 +226,7 @@ impl Starts {
 
     /// Frees deleted rows for other messages. Rows that could not be deleted are deleted later.
     fn apply_deletions(&mut self) {
-        while let Ok(Deletion { keys, is_done }) = self.deletions.1.try_recv() {
+        while let Ok((keys, is_done)) = self.deletions.1.try_recv() {
             self.has_failed = !is_done;
             if is_done {
                 for key in &keys {
@@ -296,8 +262,11 @@ impl Starts {
 /// Deletes rows past their retention, every hour.
 pub(crate) async fn prune(store: StartStore) {
     loop {
-        let store = store.clone();
-        let _ = tokio::task::spawn_blocking(move || store.prune()).await;
+        let store = Arc::clone(&store.store);
+        let pruned = tokio::task::spawn_blocking(move || store.prune_runs(ROW_RETENTION, MAX_ROWS)).await;
+        if let Ok(Err(error)) = pruned {
+            tracing::debug!(%error, "cannot delete old starts of messages");
+        }
         tokio::time::sleep(Duration::from_secs(3600)).await;
     }
 }
@@ -341,10 +310,10 @@ mod tests {
     async fn row_is_reused_for_an_equal_message_once_deleted() {
         let (mut starts, folder) = starts(1);
         let key = |copy| Some(RunKey { fingerprint: [1; 16], copy });
-        let store = starts.store().unwrap().clone();
+        let store = starts.store.clone().unwrap();
         let (file, elsewhere) = (folder.path().join("starts.db"), folder.path().join("elsewhere.db"));
         assert_eq!(starts.assign_row([1; 16]), key(0));
-        assert_eq!(store.start_all(vec![key(0).unwrap()]), [StartDecision::Allowed]);
+        assert_eq!(store.start_all(vec![key(0).unwrap()]), [None]);
         let row = store.load();
         starts.finish(key(0));
         assert_eq!(starts.assign_row([1; 16]), key(1));
@@ -362,7 +331,7 @@ mod tests {
             assert_eq!(starts.assign_row([1; 16]), key(next));
         }
         assert!(starts.known.is_empty());
-        assert_eq!(store.start_all(vec![key(0).unwrap()]), [StartDecision::Allowed]);
+        assert_eq!(store.start_all(vec![key(0).unwrap()]), [None]);
     }
 
     #[test]

@@ -11,8 +11,11 @@ use crate::{
         table::Headers,
     },
 };
-use declare::RefusedDeclarations;
-use std::sync::Arc;
+use declare::Declaration;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
 
 /// Declaration of an exchange.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,7 +203,7 @@ pub(crate) struct Topology {
     pub(crate) queues: Vec<Queue>,
     pub(crate) bindings: Vec<Binding>,
     /// Existing items that the user may not declare: from then on only looked up. Shared by all parts.
-    pub(crate) refused: RefusedDeclarations,
+    pub(crate) refused: Arc<Mutex<HashSet<Declaration>>>,
 }
 
 impl Topology {
@@ -228,7 +231,7 @@ impl Topology {
     /// other consumers do not affect it.
     pub(crate) fn for_queue(&self, queue: &str) -> Self {
         let queues = self.queue(queue).cloned().into_iter().collect();
-        let mut part = Self { queues, refused: self.refused.clone(), ..Self::default() };
+        let mut part = Self { queues, refused: Arc::clone(&self.refused), ..Self::default() };
         for binding in self.bindings.iter().filter(|binding| binding.queue == queue) {
             part.bindings.push(binding.clone());
             let known = part.exchanges.iter().any(|exchange| exchange.name == binding.exchange);
@@ -247,7 +250,7 @@ impl Topology {
             exchanges: self.exchanges.iter().filter(|known| known.name == exchange).cloned().collect(),
             queues: self.queues.iter().filter(bound).cloned().collect(),
             bindings,
-            refused: self.refused.clone(),
+            refused: Arc::clone(&self.refused),
         }
     }
 
@@ -260,11 +263,7 @@ impl Topology {
         self
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.validate().map_err(Error::Declaration)
-    }
-
-    fn validate(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         for exchange in &self.exchanges {
             check_name("exchange", &exchange.name)?;
             if exchange.name.starts_with("amq.") && exchange.flags & flag::PASSIVE == 0 {
@@ -322,7 +321,7 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<(), String> {
 }
 
 fn check_unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
             return Err(format!("{what} {name} is declared twice"));

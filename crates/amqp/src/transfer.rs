@@ -189,7 +189,7 @@ impl<'a> TransferRun<'a> {
                 browser.request();
                 left -= 1;
             }
-            if browser.requested() == 0 && publications.is_empty() {
+            if browser.requested == 0 && publications.is_empty() {
                 break None;
             }
             tokio::select! {
@@ -241,15 +241,15 @@ impl<'a> TransferRun<'a> {
     }
 
     fn has_room(&self, browser: &Browser, publications: usize, held: u64) -> bool {
-        let requested = browser.requested() as u64;
+        let requested = browser.requested as u64;
         let below_limit = self.transfer.limit.is_none_or(|limit| self.progress.matched + requested < limit);
-        below_limit && held + requested < MAX_HELD && browser.requested() + publications < browser.window()
+        below_limit && held + requested < MAX_HELD && browser.requested + publications < browser.window()
     }
 
     /// Returns the message to publish if the delivery matches.
     fn publication(&mut self, delivery: &Delivery) -> Option<Message> {
         self.progress.examined += 1;
-        if delivery.unreadable().is_some() {
+        if delivery.unreadable_properties().is_some() {
             self.progress.unreadable += 1;
             return None;
         }

@@ -16,7 +16,7 @@ pub(super) struct AckTimeout {
     /// Age at which a message is reported; none if the broker waits without limit.
     limit: Option<Duration>,
     /// Latest delivery tag of the current channel at these times.
-    samples: VecDeque<(Instant, u64)>,
+    pub(super) samples: VecDeque<(Instant, u64)>,
     observed: Option<Instant>,
     is_reported: bool,
 }
@@ -25,11 +25,6 @@ impl AckTimeout {
     pub(super) fn new(consumer_timeout: Option<Duration>) -> Self {
         let limit = consumer_timeout.map(|timeout| timeout.mul_f64(WARN_FRACTION));
         Self { limit, samples: VecDeque::new(), observed: None, is_reported: false }
-    }
-
-    /// Clears the samples, because a new channel numbers its deliveries from 1.
-    pub(super) fn restart(&mut self) {
-        self.samples.clear();
     }
 
     /// Whether the next check is due; if so, records its time.

@@ -42,7 +42,7 @@ pub(super) struct RunningBatch {
 
 /// Messages of the next batch.
 pub(super) struct Gathered<T> {
-    items: Vec<T>,
+    pub(super) items: Vec<T>,
     /// When the batch runs, full or not.
     due: Option<Instant>,
 }
@@ -73,10 +73,6 @@ impl<T> Gathered<T> {
         self.due = None;
         std::mem::take(&mut self.items)
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.items.len()
-    }
 }
 
 impl Dispatcher {
@@ -97,7 +93,7 @@ impl Dispatcher {
                     None => break,
                 },
             };
-            if self.submit_batch(handler, batch, self.pause.gate().clone()).is_none() {
+            if self.submit_batch(handler, batch, self.pause.gate.clone()).is_none() {
                 return;
             }
         }

@@ -47,23 +47,15 @@ pub(super) struct FollowUpEnd {
 #[derive(Default)]
 pub(super) struct FollowUps {
     last: u64,
-    messages: HashMap<u64, (InFlight, FollowUp)>,
-    moves: JoinSet<FollowUpEnd>,
+    pub(super) messages: HashMap<u64, (InFlight, FollowUp)>,
+    /// Republications in progress.
+    pub(super) moves: JoinSet<FollowUpEnd>,
     delayed_retries: JoinSet<FollowUpEnd>,
     /// Writes of failed attempts that are in progress.
-    records: JoinSet<()>,
+    pub(super) records: JoinSet<()>,
 }
 
 impl FollowUps {
-    pub(super) fn len(&self) -> usize {
-        self.messages.len()
-    }
-
-    /// Whether no message is being republished.
-    pub(super) fn has_no_republications(&self) -> bool {
-        self.moves.is_empty()
-    }
-
     pub(super) async fn next(&mut self) -> FollowUpEnd {
         tokio::select! {
             end = next_of(&mut self.moves) => end,
@@ -75,26 +67,11 @@ impl FollowUps {
         self.messages.iter_mut().map(|(number, (message, _))| (*number, message))
     }
 
-    pub(super) fn message(&mut self, number: u64) -> Option<&mut InFlight> {
-        self.messages.get_mut(&number).map(|(message, _)| message)
-    }
-
     /// Ends all waits in place and returns their messages.
     pub(super) fn cancel_waits_in_place(&mut self) -> Vec<InFlight> {
         self.delayed_retries.abort_all();
-        let waiting = |(_, follow_up): &(InFlight, FollowUp)| matches!(follow_up, FollowUp::WaitInPlace);
-        let numbers: Vec<u64> =
-            self.messages.iter().filter(|(_, entry)| waiting(entry)).map(|(number, _)| *number).collect();
-        numbers.iter().filter_map(|number| self.messages.remove(number)).map(|(message, _)| message).collect()
-    }
-
-    /// Waits until every failed attempt is recorded.
-    pub(super) async fn wait_until_recorded(&mut self) {
-        while self.records.join_next().await.is_some() {}
-    }
-
-    pub(super) fn abort_republishing(&mut self) {
-        self.moves.abort_all();
+        let waiting = self.messages.extract_if(|_, (_, follow_up)| matches!(follow_up, FollowUp::WaitInPlace));
+        waiting.map(|(_, (message, _))| message).collect()
     }
 }
 
@@ -105,8 +82,8 @@ impl Dispatcher {
         self.follow_ups.messages.insert(number, (message.clone(), follow_up.clone()));
         let (republisher, counters) = (self.republisher.clone(), Arc::clone(&self.counters));
         let sink_failed_since = message.sink_failed_since();
-        let failed_too_long = message.sink_failures.failed_too_long();
-        let failed_alone = message.sink_failures.failed_alone();
+        let failed_too_long = message.sink_failures.failed_too_long;
+        let failed_alone = message.sink_failures.failed_alone;
         let InFlight { delivery, cancel, .. } = message;
         let failed_before = delivery.failed_attempts();
         let (why, delay, failed, sink_failed_since) = match follow_up {

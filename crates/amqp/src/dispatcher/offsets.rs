@@ -11,7 +11,7 @@ pub(super) struct Offsets {
     /// The offset after all delivered ones.
     next: Option<u64>,
     /// When reading began, in seconds since 1970.
-    since: Option<u64>,
+    pub(super) since: Option<u64>,
 }
 
 /// Where to resume in a stream.
@@ -26,10 +26,6 @@ impl Offsets {
     /// Starts at this offset, if it is known.
     pub(super) fn from(next: Option<u64>) -> Self {
         Self { next, ..Self::default() }
-    }
-
-    pub(super) fn has_begun(&self) -> bool {
-        self.since.is_some()
     }
 
     pub(super) fn finish(&mut self, offset: u64) {

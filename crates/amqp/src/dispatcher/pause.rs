@@ -49,9 +49,9 @@ pub(super) struct Pause<T> {
     first_delay: Duration,
     longest_delay: Duration,
     /// Messages that wait for the sink, in the order in which they failed.
-    waiting: VecDeque<T>,
+    pub(super) waiting: VecDeque<T>,
     /// Number and permit of the probe that runs.
-    probe: Option<(u64, Permit)>,
+    pub(super) probe: Option<(u64, Permit)>,
     /// End times of consecutive failures, at most [`PAUSE_AFTER_FAILURES`]: no later run has succeeded.
     consecutive_failures: VecDeque<u64>,
     /// Whether the sink was unavailable in this pause: then only a probe ends it.
@@ -64,10 +64,11 @@ pub(super) struct Pause<T> {
     others_failed: u64,
     /// When a waiting message runs again.
     due: Option<Instant>,
-    /// Closed while consuming is paused, so that runs queued in the pool do not start.
-    gate: SinkGate,
+    /// Gate that each run passes before it starts, with the clock that orders runs and failures. Closed while consuming
+    /// is paused, so that runs queued in the pool do not start.
+    pub(super) gate: SinkGate,
     /// When consuming was paused, if it is.
-    since: Option<Instant>,
+    pub(super) since: Option<Instant>,
 }
 
 /// Failures of the sink for one message.
@@ -77,9 +78,9 @@ pub(super) struct SinkFailures {
     first: Option<Box<FirstFailure>>,
     count: u32,
     /// The sink worked for a run that started after a failure of this message, or was submitted after it.
-    failed_alone: bool,
+    pub(super) failed_alone: bool,
     /// It is at fault because it has failed for [`MAX_BLOCKED`].
-    failed_too_long: bool,
+    pub(super) failed_too_long: bool,
 }
 
 impl SinkFailures {
@@ -88,16 +89,8 @@ impl SinkFailures {
         Self { failed_alone, ..Self::default() }
     }
 
-    pub(super) fn failed_alone(&self) -> bool {
-        self.failed_alone
-    }
-
     pub(super) fn lasted(&self) -> Option<Duration> {
         self.first.as_ref().map(|first| first.at.elapsed())
-    }
-
-    pub(super) fn failed_too_long(&self) -> bool {
-        self.failed_too_long
     }
 }
 
@@ -156,35 +149,13 @@ impl<T> Pause<T> {
         }
     }
 
-    /// Gate that each run passes before it starts, with the clock that orders runs and failures.
-    pub(super) fn gate(&self) -> &SinkGate {
-        &self.gate
-    }
-
     pub(super) fn is_paused(&self) -> bool {
         self.gate.is_closed()
-    }
-
-    pub(super) fn since(&self) -> Option<Instant> {
-        self.since
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
     }
 
     /// When a probe or a waiting message is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due.filter(|_| self.probe.is_none())
-    }
-
-    /// Adds a message that waits for the sink.
-    pub(super) fn park(&mut self, item: T) {
-        self.waiting.push_back(item);
-    }
-
-    pub(super) fn take_waiting(&mut self) -> VecDeque<T> {
-        std::mem::take(&mut self.waiting)
     }
 
     /// Takes out one waiting message, if consuming is not paused and there was no evidence in time.
@@ -219,10 +190,6 @@ impl<T> Pause<T> {
                 None
             }
         }
-    }
-
-    pub(super) fn set_probe(&mut self, number: u64, permit: Permit) {
-        self.probe = Some((number, permit));
     }
 
     /// Records a run that was not started or was cancelled: it is no evidence about the sink.
@@ -276,7 +243,7 @@ impl<T> Pause<T> {
     /// Takes out the waiting messages if the sink works.
     pub(super) fn take_recovered(&mut self) -> VecDeque<T> {
         match self.consecutive_failures.is_empty() && !self.is_paused() {
-            true => self.take_waiting(),
+            true => std::mem::take(&mut self.waiting),
             false => VecDeque::new(),
         }
     }
@@ -313,12 +280,11 @@ impl<T> Pause<T> {
         if is_message {
             return (Fault::Message, Change::None);
         }
+        self.count(ended, is_certain);
         if is_paused {
-            self.count(ended, is_certain);
             let others_first = was_probe && can_move && !is_certain && failures.count >= MAX_PROBES;
             return (if others_first { Fault::SinkOrMessage } else { Fault::Sink }, Change::None);
         }
-        self.count(ended, is_certain);
         self.due = Some(now + self.first_delay);
         if !is_certain && self.consecutive_failures.len() < PAUSE_AFTER_FAILURES {
             return (Fault::Sink, Change::None);

@@ -42,14 +42,14 @@ impl Dispatcher {
             Some(_) => !self.orphans.is_empty() || message.tag <= u64::from(self.config.sizing.prefetch),
             None => message.delivery.is_redelivered(),
         };
-        let may_matter = !self.orphans.is_empty() || self.starts.store().is_some();
+        let may_matter = !self.orphans.is_empty() || self.starts.store.is_some();
         if !is_known || !may_matter {
             return Some(message);
         }
         let fingerprint = *message.fingerprint();
         message = self.adopt(message)?;
         // An unreadable message is never started.
-        if message.delivery.unreadable().is_some() {
+        if message.delivery.unreadable_properties().is_some() {
             return Some(message);
         }
         message.run = self.starts.assign_row(fingerprint);
@@ -92,7 +92,7 @@ impl Dispatcher {
     fn attach_to_run(&mut self, place: RunPlace, message: InFlight) -> Option<InFlight> {
         let run = match place {
             RunPlace::Worker(number) => self.in_pool.get_mut(&number),
-            RunPlace::FollowUp(number) => self.follow_ups.message(number),
+            RunPlace::FollowUp(number) => self.follow_ups.messages.get_mut(&number).map(|(message, _)| message),
         };
         let Some(run) = run else { return Some(message) };
         tracing::debug!(

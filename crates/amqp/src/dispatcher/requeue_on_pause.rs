@@ -13,7 +13,7 @@ pub(super) const ACK_SETTLE_TIME: Duration = Duration::from_millis(250);
 impl Dispatcher {
     /// Takes the session to be closed when a long pause has begun and more than one message waits while nothing runs.
     pub(super) fn requeue_on_long_pause(&mut self) -> Option<Session> {
-        let is_idle = self.in_pool.is_empty() && self.follow_ups.len() == 0;
+        let is_idle = self.in_pool.is_empty() && self.follow_ups.messages.is_empty();
         if !is_idle || !self.holds_one_message() || self.waiting() <= 1 {
             return None;
         }
@@ -33,19 +33,19 @@ impl Dispatcher {
 
     /// Whether to hold one message only: consuming has been paused for at least the longest probe delay.
     pub(super) fn holds_one_message(&self) -> bool {
-        let is_long = self.pause.since().is_some_and(|since| since.elapsed() >= self.config.declared.probe_delay.1);
+        let is_long = self.pause.since.is_some_and(|since| since.elapsed() >= self.config.declared.probe_delay.1);
         is_long && !self.config.is_stream && !self.config.has_fixed_prefetch()
     }
 
     /// Number of messages that wait for a worker or for the sink.
     pub(super) fn waiting(&self) -> usize {
-        self.keyed_queue.len() + self.suspects.len() + self.batches.next.len() + self.pause.waiting()
+        self.keyed_queue.len() + self.suspects.waiting.len() + self.batches.next.items.len() + self.pause.waiting.len()
     }
 }
 
 impl Session {
     /// Whether no acknowledgement is pending, and the last was sent at least `settle_time` ago.
     fn is_settled(&self, settle_time: Duration) -> bool {
-        self.acks.pending() == 0 && self.acked_at.is_none_or(|acked| acked.elapsed() >= settle_time)
+        self.acks.pending == 0 && self.acked_at.is_none_or(|acked| acked.elapsed() >= settle_time)
     }
 }

@@ -72,7 +72,8 @@ impl Dispatcher {
                         }
                         self.offsets.begin();
                         self.starts.refresh(runs);
-                        self.ack_timeout.restart();
+                        // A new channel numbers its deliveries from 1.
+                        self.ack_timeout.samples.clear();
                         self.counters.prefetch.store(session.prefetch.into(), Relaxed);
                         // Keep the smallest count: another consumer may have been about to end.
                         self.other_consumers = Some(self.other_consumers.map_or(session.others, |others| others.min(session.others)));
@@ -124,12 +125,12 @@ impl Dispatcher {
             broker: self.broker.clone(),
             topology: Arc::clone(&self.topology),
             resume: self.offsets.resume(),
-            is_reopen: self.offsets.has_begun(),
+            is_reopen: self.offsets.since.is_some(),
             prefetch: self.initial_prefetch(),
             others: self.other_consumers,
             failed,
         };
-        let starts = self.starts.store().cloned();
+        let starts = self.starts.store.clone();
         Box::pin(async move {
             let runs = match starts {
                 Some(starts) => tokio::task::spawn_blocking(move || starts.load()).await.unwrap_or_default(),
@@ -224,7 +225,7 @@ impl Dispatcher {
         let timeout = deadline.saturating_duration_since(tokio::time::Instant::now());
         let shutdown = tokio::spawn(self.pool.clone().shutdown(timeout));
         let mut running = true;
-        while running || !self.follow_ups.has_no_republications() {
+        while running || !self.follow_ups.moves.is_empty() {
             let flush_by = self.session.as_ref().and_then(|session| session.flush_by);
             tokio::select! {
                 biased;
@@ -254,14 +255,14 @@ impl Dispatcher {
         for (_, message) in std::mem::take(&mut self.in_pool) {
             self.interrupt(&message);
         }
-        self.follow_ups.wait_until_recorded().await;
+        while self.follow_ups.records.join_next().await.is_some() {}
         if let Some(flushed) = self.starts.flush(true) {
             let _ = flushed.await;
         }
         if self.may_have_unprocessed_acks() {
             tokio::time::sleep(ACK_SETTLE_TIME).await;
         }
-        self.follow_ups.abort_republishing();
+        self.follow_ups.moves.abort_all();
         if let Some(session) = self.session.take() {
             // Closing requeues unacknowledged messages in their place in the queue.
             session.channel.close(CLOSE_TIMEOUT).await;

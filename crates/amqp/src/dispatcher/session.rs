@@ -176,7 +176,7 @@ impl Session {
 
     /// Acknowledges finished deliveries, if there are enough, if it is time, `now`, or `at_end`. Returns their number.
     pub(super) fn flush_acks(&mut self, now: bool, at_end: bool) -> usize {
-        let pending = self.acks.pending();
+        let pending = self.acks.pending;
         if pending == 0 {
             return 0;
         }
@@ -192,7 +192,7 @@ impl Session {
         self.flush_by = None;
         self.acked_at = Some(Instant::now());
         let channel = &self.channel;
-        self.acks.drain(|ack| channel.send(&Outgoing::Ack { tag: ack.tag, multiple: ack.multiple }));
+        self.acks.drain(|tag, multiple| channel.send(&Outgoing::Ack { tag, multiple }));
         pending
     }
 }

@@ -53,7 +53,7 @@ impl Dispatcher {
                 return;
             }
         }
-        while self.orphans.has_outcomes(Instant::now()) || !self.follow_ups.has_no_republications() {
+        while self.orphans.has_outcomes(Instant::now()) || !self.follow_ups.moves.is_empty() {
             tokio::select! {
                 end = self.follow_ups.next() => self.on_follow_up_end(end),
                 event = next_event(&mut self.session) => {

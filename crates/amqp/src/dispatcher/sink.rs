@@ -40,13 +40,13 @@ impl Dispatcher {
         self.ungather();
         let (keyed_queue, suspects) = (&mut self.keyed_queue, &mut self.suspects);
         let Some((message, permit)) = self.pause.take_probe(|| suspects.next(keyed_queue)) else { return };
-        let (config, gate) = (Arc::clone(&self.config), self.pause.gate().for_probe());
+        let (config, gate) = (Arc::clone(&self.config), self.pause.gate.for_probe());
         let submitted = match &config.handler {
             Handler::Async(handler) => self.submit_task(handler, message, gate),
             Handler::Batch(handler) => self.submit_batch(handler, vec![message], gate),
         };
         match submitted {
-            Some(number) => self.pause.set_probe(number, permit),
+            Some(number) => self.pause.probe = Some((number, permit)),
             // All workers are busy with runs from before the pause.
             None => permit.withdraw(),
         }
@@ -62,7 +62,7 @@ impl Dispatcher {
 
     /// Records a failure. Returns whose fault it is if the sink may have failed, and none if it is the message's fault.
     pub(super) fn sink_failed(&mut self, number: u64, message: &mut InFlight, error: &TaskError) -> Option<Fault> {
-        let ended = self.pause.gate().take(number);
+        let ended = self.pause.gate.take(number);
         let dependency = match error.cause() {
             Cause::Cancelled => {
                 self.pause.run_skipped(number);
@@ -80,7 +80,7 @@ impl Dispatcher {
         let failed_for = since.map(|since| Duration::from_millis(now().saturating_sub(since))).unwrap_or_default();
         let can_move = !self.retries_in_place(message);
         let failed_message = FailedMessage { failures: &mut message.sink_failures, failed_for, can_move };
-        let ended = ended.unwrap_or_else(|| self.pause.gate().advance());
+        let ended = ended.unwrap_or_else(|| self.pause.gate.advance());
         let (fault, change) = self.pause.failed((number, ended), error, dependency, failed_message);
         self.counters.sink_failures.fetch_add(1, Relaxed);
         match change {
@@ -121,7 +121,7 @@ impl Dispatcher {
                 let delay = self.config.declared.probe_delay.1;
                 self.start_follow_up(message, FollowUp::Postpone { why: error_text(error), delay });
             }
-            Fault::Sink | Fault::Message => self.pause.park(message),
+            Fault::Sink | Fault::Message => self.pause.waiting.push_back(message),
         }
     }
 }

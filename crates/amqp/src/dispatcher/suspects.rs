@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 
 #[derive(Default)]
 pub(super) struct Suspects {
-    waiting: VecDeque<InFlight>,
-    running: usize,
+    pub(super) waiting: VecDeque<InFlight>,
+    /// Number of suspects in the pool.
+    pub(super) running: usize,
 }
 
 impl Suspects {
@@ -26,21 +27,5 @@ impl Suspects {
             }
             self.waiting.push_back(message);
         }
-    }
-
-    pub(super) fn started(&mut self, message: &InFlight) {
-        self.running += usize::from(message.suspect);
-    }
-
-    pub(super) fn ended(&mut self, message: &InFlight) {
-        self.running -= usize::from(message.suspect);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub(super) fn clear(&mut self) -> Vec<InFlight> {
-        self.waiting.drain(..).collect()
     }
 }

@@ -9,19 +9,9 @@ use crate::{
 };
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{MutexGuard, PoisonError},
     time::Duration,
 };
-
-/// Declarations that the broker refused for a missing permission.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RefusedDeclarations(Arc<Mutex<HashSet<Declaration>>>);
-
-impl RefusedDeclarations {
-    fn names(&self) -> MutexGuard<'_, HashSet<Declaration>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Item to be declared, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,37 +25,38 @@ pub(crate) enum Declaration {
 impl Topology {
     /// Declares each item separately: a failure does not prevent the others. For reconnects, where no caller waits.
     pub(crate) async fn declare_each(&self, connection: &Connection) {
-        let mut parts: Vec<Self> = Vec::new();
-        let empty = || Self { refused: self.refused.clone(), ..Self::default() };
-        let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..empty() };
-        let queue = |queue: &Queue| Self { queues: vec![queue.clone()], ..empty() };
-        let binding = |binding: &Binding| Self { bindings: vec![binding.clone()], ..empty() };
-        parts.extend(self.exchanges.iter().map(exchange));
-        parts.extend(self.queues.iter().map(queue));
-        parts.extend(self.bindings.iter().map(binding));
-        for one in parts {
-            if let Err(error) = one.declare(connection).await {
+        for step in self.declarations() {
+            if let Err(error) = self.declare_steps(vec![step], connection).await {
                 tracing::warn!(%error, "cannot declare again");
             }
         }
     }
 
+    /// Declarations that the broker refused for a missing permission.
+    fn refused(&self) -> MutexGuard<'_, HashSet<Declaration>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn is_restricted(&self) -> bool {
-        !self.refused.names().is_empty()
+        !self.refused().is_empty()
     }
 
     /// Declares everything. Equal items that exist are unchanged. Items that the user may not declare must exist;
     /// otherwise the error names every missing permission.
     pub(crate) async fn declare(&self, connection: &Connection) -> Result<(), Error> {
+        self.declare_steps(self.declarations(), connection).await
+    }
+
+    async fn declare_steps(&self, steps: Vec<DeclareStep<'_>>, connection: &Connection) -> Result<(), Error> {
         // One channel for all declarations; the broker closes it when a declaration does not match.
         let mut channel = None;
         let mut missing = Vec::new();
-        for step in self.declarations() {
-            let known = self.refused.names().contains(&step.declaration);
+        for step in steps {
+            let known = self.refused().contains(&step.declaration);
             if !known {
                 match step.call(&mut channel, connection, false).await {
                     Err(error) if permissions::is_refusal(&error) => {
-                        missing.extend(step.missing_for_binding(&error, &self.refused));
+                        missing.extend(step.missing_for_binding(&error, self));
                     }
                     // Its queue or exchange is missing for a permission.
                     Err(Error::Channel { code: 404, .. }) if step.depends_on(&missing) => continue,
@@ -79,7 +70,7 @@ impl Topology {
                 Err(Error::Channel { code: 404, .. }) => missing.extend(step.missing_configure()),
                 other => other?,
             }
-            if self.refused.names().insert(step.declaration.clone()) {
+            if self.refused().insert(step.declaration.clone()) {
                 tracing::info!(what = ?step.declaration, "no permission to declare an existing item; it is used as it is");
             }
         }
@@ -92,7 +83,7 @@ impl Topology {
         }
     }
 
-    fn declarations(&self) -> impl Iterator<Item = DeclareStep<'_>> {
+    fn declarations(&self) -> Vec<DeclareStep<'_>> {
         let exchanges = self.exchanges.iter().map(|exchange| {
             let Exchange { name, kind, flags, arguments } = exchange;
             let method = |flags| Outgoing::ExchangeDeclare { name, kind, flags, arguments };
@@ -117,7 +108,7 @@ impl Topology {
             let method = Outgoing::QueueBind { queue, exchange, key, arguments };
             DeclareStep { declaration, method, passive: None }
         });
-        exchanges.chain(queues).chain(bindings)
+        exchanges.chain(queues).chain(bindings).collect()
     }
 }
 
@@ -159,8 +150,8 @@ impl DeclareStep<'_> {
 
     /// Permission that a binding lacks. A binding cannot be looked up; that of the dead letters is assumed to exist
     /// where their queue exists and may not be declared.
-    fn missing_for_binding(&self, error: &Error, refused: &RefusedDeclarations) -> Option<MissingPermission> {
-        let exists = |queue: &str| refused.names().contains(&Declaration::Queue(queue.to_owned()));
+    fn missing_for_binding(&self, error: &Error, topology: &Topology) -> Option<MissingPermission> {
+        let exists = |queue: &str| topology.refused().contains(&Declaration::Queue(queue.to_owned()));
         match &self.declaration {
             Declaration::Binding(exchange, to) if exchange != to || !exists(to) => {
                 Some(match error.to_string().contains(&format!("exchange '{exchange}'")) {

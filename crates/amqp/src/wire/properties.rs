@@ -53,6 +53,16 @@ macro_rules! each_property {
     };
 }
 
+/// An option for a text; `None` for a property of another kind.
+macro_rules! if_text {
+    (text $found:expr) => {
+        $found
+    };
+    ($other:ident $found:expr) => {
+        None
+    };
+}
+
 const MESSAGE_ID: u16 = 1 << 7;
 /// Flag of a flags word that is followed by another.
 const MORE: u16 = 1;
@@ -124,17 +134,9 @@ impl Properties {
 
     /// Properties with their AMQP names and flags, and their texts; those that are no text have none.
     pub(crate) fn texts(&self) -> [(&'static str, u16, Option<&String>); 14] {
-        macro_rules! text {
-            (text $field:ident) => {
-                self.$field.as_ref()
-            };
-            ($other:ident $field:ident) => {
-                None
-            };
-        }
         macro_rules! texts {
             ($($bit:literal $kind:ident $field:ident $name:literal),+) => {
-                [$(($name, 1 << $bit, text!($kind $field))),+]
+                [$(($name, 1 << $bit, if_text!($kind self.$field.as_ref()))),+]
             };
         }
         each_property!(texts)
@@ -142,18 +144,10 @@ impl Properties {
 
     /// Text property of this AMQP name, and its flag.
     pub(crate) fn text_mut(&mut self, name: &str) -> Option<(&mut Option<String>, u16)> {
-        macro_rules! text {
-            (text $field:ident $bit:literal) => {
-                Some((&mut self.$field, 1 << $bit))
-            };
-            ($other:ident $field:ident $bit:literal) => {
-                None
-            };
-        }
         macro_rules! find {
             ($($bit:literal $kind:ident $field:ident $name:literal),+) => {
                 match name {
-                    $($name => text!($kind $field $bit),)+
+                    $($name => if_text!($kind Some((&mut self.$field, 1 << $bit))),)+
                     _ => None,
                 }
             };
@@ -176,7 +170,7 @@ impl Properties {
 }
 
 fn put_text(out: &mut BytesMut, is_latin: bool, text: &str) {
-    match to_latin1(text).filter(|_| is_latin) {
+    match is_latin.then(|| to_latin1(text)).flatten() {
         Some(bytes) => put_short_bytes(out, &bytes),
         None => put_short(out, text),
     }

@@ -24,18 +24,18 @@ impl Fixture {
 
     fn start(&mut self) -> Run {
         self.runs += 1;
-        Run { number: self.runs, started: self.pause.gate().for_probe().start().expect("a probe starts") }
+        Run { number: self.runs, started: self.pause.gate.for_probe().start().expect("a probe starts") }
     }
 
     /// A run that was submitted earlier and starts now.
     fn start_late(&self, run: Run) -> Run {
-        Run { started: self.pause.gate().for_probe().start().expect("a probe starts"), ..run }
+        Run { started: self.pause.gate.for_probe().start().expect("a probe starts"), ..run }
     }
 
     fn probe(&mut self, untried: Option<&'static str>) -> Option<(&'static str, Run)> {
         let (message, permit) = self.pause.take_probe(|| untried)?;
         let run = self.start();
-        self.pause.set_probe(run.number, permit);
+        self.pause.probe = Some((run.number, permit));
         Some((message, run))
     }
 
@@ -45,7 +45,7 @@ impl Fixture {
 
     fn fail(&mut self, run: Run, what: Dependency, failures: &mut SinkFailures) -> (Fault, Change) {
         let message = FailedMessage { failures, failed_for: Duration::ZERO, can_move: true };
-        let run = (run.number, self.pause.gate().advance());
+        let run = (run.number, self.pause.gate.advance());
         self.pause.failed(run, &TaskError::transient("x"), what, message)
     }
 
@@ -54,7 +54,7 @@ impl Fixture {
         let run = self.start();
         let mut failures = SinkFailures::default();
         let (fault, change) = self.fail(run, what, &mut failures);
-        self.pause.park(message);
+        self.pause.waiting.push_back(message);
         (fault, change, failures)
     }
 }
@@ -64,20 +64,20 @@ fn unavailable_sink_pauses_at_once_and_one_probe_at_a_time_runs() {
     let mut fixture = Fixture::new();
     let (fault, change, mut failures) = fixture.fail_new("a", Dependency::Unavailable);
     assert_eq!((fault, change), (Fault::Sink, Change::Paused));
-    assert!(fixture.pause.is_paused() && fixture.pause.gate().is_closed());
+    assert!(fixture.pause.is_paused() && fixture.pause.gate.is_closed());
     for _ in 0..10 {
         let (message, run) = fixture.probe(None).expect("a probe");
         assert_eq!(message, "a");
         assert_eq!(fixture.probe(Some("b")), None, "a second probe");
         let failed = fixture.fail(run, Dependency::Unavailable, &mut failures);
         assert_eq!(failed, (Fault::Sink, Change::None));
-        fixture.pause.park("a");
+        fixture.pause.waiting.push_back("a");
     }
     // A message that has not failed is tried first.
     let (message, run) = fixture.probe(Some("b")).expect("a probe");
     assert_eq!(message, "b");
     assert_eq!(fixture.worked(run), Change::Resumed);
-    assert!(!fixture.pause.gate().is_closed());
+    assert!(!fixture.pause.gate.is_closed());
     assert_eq!(fixture.pause.take_recovered(), ["a"]);
 }
 
@@ -127,7 +127,7 @@ fn run_submitted_before_a_failure_and_started_after_it_is_evidence() {
     let (bad, behind) = (fixture.start(), fixture.start());
     let mut failures = SinkFailures::default();
     assert_eq!(fixture.fail(bad, Dependency::Failed, &mut failures), (Fault::Sink, Change::None));
-    fixture.pause.park("bad");
+    fixture.pause.waiting.push_back("bad");
     let behind = fixture.start_late(behind);
     fixture.worked(behind);
     assert_eq!(fixture.pause.take_recovered(), ["bad"]);
@@ -140,7 +140,7 @@ fn failures_with_evidence_between_them_are_not_in_a_row() {
     let mut fixture = Fixture::new();
     for _ in 0..2 * PAUSE_AFTER_FAILURES {
         let (bad, behind) = (fixture.start(), fixture.start());
-        let ended = fixture.pause.gate().advance();
+        let ended = fixture.pause.gate.advance();
         let behind = fixture.start_late(behind);
         // Its result is read first.
         fixture.worked(behind);
@@ -149,7 +149,7 @@ fn failures_with_evidence_between_them_are_not_in_a_row() {
         let bad = (bad.number, ended);
         let failed = fixture.pause.failed(bad, &TaskError::transient("x"), Dependency::Failed, message);
         assert_eq!(failed, (Fault::Sink, Change::None));
-        fixture.pause.park("bad");
+        fixture.pause.waiting.push_back("bad");
         assert_eq!(fixture.pause.take_recovered(), ["bad"]);
     }
 }
@@ -231,7 +231,7 @@ fn six_failures(what: Dependency, others: Others, can_move: bool, mut failures: 
             false => fixture.start(),
         };
         let message = FailedMessage { failures: &mut failures, failed_for: Duration::ZERO, can_move };
-        let ended = (run.number, fixture.pause.gate().advance());
+        let ended = (run.number, fixture.pause.gate.advance());
         match fixture.pause.failed(ended, &TaskError::transient("x"), what, message).0 {
             Fault::Sink => {}
             Fault::SinkOrMessage => sum.postponed += 1,
@@ -296,9 +296,9 @@ fn messages_that_failed_alone_pause_and_are_at_fault_after_their_probes() {
             let (_, run) = fixture.probe(Some("x")).expect("a probe");
             // Others wait until the last one is at fault.
             let is_last = number + 1 == PAUSE_AFTER_FAILURES;
-            fixture.pause.take_waiting();
+            fixture.pause.waiting.clear();
             if !is_last {
-                fixture.pause.park("x");
+                fixture.pause.waiting.push_back("x");
             }
             let expected = match (count == MAX_PROBES, is_last) {
                 (false, _) => (Fault::Sink, Change::None),

@@ -88,7 +88,7 @@ impl Model {
             match has_room {
                 true => {
                     let number = self.submit(message, true);
-                    self.pause.set_probe(number, permit);
+                    self.pause.probe = Some((number, permit));
                 }
                 false => {
                     permit.withdraw();
@@ -115,7 +115,7 @@ impl Model {
             return;
         }
         let Some(mut run) = self.queued.pop_front() else { return };
-        let gate = if run.is_probe { self.pause.gate().for_probe() } else { self.pause.gate().clone() };
+        let gate = if run.is_probe { self.pause.gate.for_probe() } else { self.pause.gate.clone() };
         match gate.start() {
             None => self.results.push((run, Ending::Skipped)),
             Some(started) => {
@@ -134,7 +134,7 @@ impl Model {
         let ending = match self.sink_is_down || message.is_poison {
             _ if message.fails_first && message.attempts == 0 => Ending::FailedOtherwise,
             true => {
-                self.last_failed = self.pause.gate().advance();
+                self.last_failed = self.pause.gate.advance();
                 Ending::Failed { ended: self.last_failed }
             }
             false => {
@@ -177,16 +177,16 @@ impl Model {
             FailedMessage { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
         let error = TaskError::dependency_failed("500");
         match self.pause.failed((run.number, ended), &error, Dependency::Failed, failed_message).0 {
-            Fault::Sink => self.pause.park(run.message),
+            Fault::Sink => self.pause.waiting.push_back(run.message),
             // It returns from a retry queue as a new delivery.
             Fault::SinkOrMessage => {
-                message.failures = SinkFailures::new(message.failures.failed_alone());
+                message.failures = SinkFailures::new(message.failures.failed_alone);
                 self.ready.push_back(run.message);
             }
             Fault::Message => {
                 self.at_fault += 1;
                 message.attempts += 1;
-                message.failures = SinkFailures::new(message.failures.failed_alone());
+                message.failures = SinkFailures::new(message.failures.failed_alone);
                 match message.is_poison && message.attempts >= ATTEMPTS {
                     true => message.is_settled = true,
                     false => self.ready.push_back(run.message),
