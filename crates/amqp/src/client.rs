@@ -8,7 +8,6 @@ use crate::{
     dispatcher::{Dispatcher, Parts},
     error::Error,
     handler_pool::HandlerPool,
-    net::Channel,
     permissions::{self, MissingPermission, Permission},
     positions::{self, PositionWriter},
     publisher::Publisher,
@@ -18,7 +17,7 @@ use crate::{
     stats::{ClientStats, ConsumerView, Counters, StatsHandle},
     store::MessageStore,
     topology::{self, Binding, Exchange, Queue, Topology},
-    transfer::{self, Transfer, Transferred},
+    transfer::{Transfer, TransferRun, Transferred},
     uri::Endpoint,
     wire::method::{Incoming, Outgoing},
 };
@@ -295,8 +294,7 @@ impl Client {
 
     /// Returns the number of ready messages and of consumers of a queue.
     pub async fn queue_depth(&self, queue: &str) -> Result<(u32, u32), Error> {
-        let mut channel = Channel::open(&self.publishing.connected().await?.0).await?;
-        topology::depth(&mut channel, queue).await
+        topology::depth(&mut self.publishing.channel().await?, queue).await
     }
 
     /// Returns for each consumer the offset of the last message in its stream; none if empty or not a stream.
@@ -319,8 +317,7 @@ impl Client {
 
     /// Deletes the ready messages of a queue and returns their number.
     pub async fn purge(&self, queue: &str) -> Result<u32, Error> {
-        let mut channel = Channel::open(&self.publishing.connected().await?.0).await?;
-        match channel.call(&Outgoing::QueuePurge { queue }).await? {
+        match self.publishing.channel().await?.call(&Outgoing::QueuePurge { queue }).await? {
             Incoming::PurgeOk { messages } => Ok(messages),
             _ => Err(Error::Message("the broker sent an unexpected reply".to_owned())),
         }
@@ -333,7 +330,8 @@ impl Client {
         transfer: &Transfer,
         cancelled: impl Future<Output = ()>,
     ) -> (Transferred, Result<(), Error>) {
-        let mut run = transfer::TransferRun::new(&self.publishing, &self.publisher, transfer);
+        let (broker, publisher, progress) = (&self.publishing, &self.publisher, Transferred::default());
+        let mut run = TransferRun { broker, publisher, transfer, progress, fault: None };
         let result = run.run(cancelled).await;
         (run.progress, result)
     }
@@ -394,10 +392,7 @@ async fn watch_lag(broker: ManagedConnection, consumers: Vec<ConsumerView>) {
     loop {
         for view in &consumers {
             // Own channel for each query, because the broker closes it if the queue is missing.
-            let depth = async {
-                let mut channel = Channel::open(&broker.connected().await?.0).await?;
-                topology::depth(&mut channel, &view.config.queue).await
-            };
+            let depth = async { topology::depth(&mut broker.channel().await?, &view.config.queue).await };
             match depth.await {
                 Ok((messages, consumers)) => {
                     view.counters.lag.store(u64::from(messages) + 1, Relaxed);

@@ -6,7 +6,6 @@
 mod ack_timeout;
 mod batch;
 mod errors;
-mod expiry;
 mod follow_up;
 mod offsets;
 mod pause;
@@ -30,7 +29,7 @@ use crate::{
     keyed_queue::{Key, KeyedQueue},
     net::Received,
     orphans::Orphans,
-    positions::PositionWriter,
+    positions::{PositionWriter, offset_of},
     reconnect::ManagedConnection,
     republish::{Reason, Republisher},
     sink_gate::SinkGate,
@@ -47,7 +46,7 @@ use gristmill_pool::{
     CancelToken, ErrorClass, Outcome, Results, TaskError,
     error::{Cause, SubmitErrorKind},
 };
-use offsets::{Offsets, offset_of};
+use offsets::Offsets;
 use pause::{Pause, SinkFailures};
 use redelivery::{RunOutcome, RunPlace};
 use session::Session;
@@ -180,7 +179,7 @@ impl Dispatcher {
             self.counters.redelivered.fetch_add(1, Relaxed);
         }
         // Only of a stream, because a publisher can set a header of that name.
-        let offset = self.config.is_stream.then(|| offset_of(&delivery)).flatten();
+        let offset = self.config.is_stream.then(|| offset_of(delivery.headers())).flatten();
         let is_finished = offset.is_some_and(|offset| !self.offsets.deliver(offset));
         let key = self.key_of(&delivery);
         let sink_failures = SinkFailures::new(delivery.failed_alone());
@@ -444,7 +443,7 @@ impl Dispatcher {
     /// Whether a message waits for its retry here and not in a retry queue. A message returned to a stream would reach
     /// all its readers, and a queue of unknown kind may be a stream.
     fn retries_in_place(&self, message: &InFlight) -> bool {
-        let maybe_stream = || self.config.kind.is_none() && offset_of(&message.delivery).is_some();
+        let maybe_stream = || self.config.kind.is_none() && offset_of(message.delivery.headers()).is_some();
         self.config.in_place || maybe_stream()
     }
 
@@ -458,6 +457,20 @@ impl Dispatcher {
             "message dead-lettered"
         );
         self.start_follow_up(message, FollowUp::DeadLetter { reason, why });
+    }
+
+    /// Rejects a message that expires before its next attempt. The broker treats it like a message that expires in the
+    /// queue: it goes to the queue's dead-letter exchange, or is dropped.
+    fn expire(&mut self, message: &InFlight) {
+        let Some(session) = self.end(message) else { return };
+        session.reject(message.tag);
+        self.counters.expired.fetch_add(1, Relaxed);
+        tracing::info!(
+            consumer = self.config.name,
+            id = message.delivery.message_id(),
+            attempt = message.delivery.attempt(),
+            "a message expires before its next attempt"
+        );
     }
 
     /// Handles a lost channel: drops waiting messages and continues running ones. The broker redelivers both.

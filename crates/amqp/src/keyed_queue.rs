@@ -70,13 +70,11 @@ impl<T> KeyedQueue<T> {
 
     /// Reserves a key for a message that is not in the queue. Returns false if the key is in use.
     pub(crate) fn reserve_key(&mut self, key: &Key) -> bool {
-        match self.blocked.entry(Key::clone(key)) {
-            Entry::Vacant(waiting_items) => {
-                waiting_items.insert(VecDeque::new());
-                true
-            }
-            Entry::Occupied(_) => false,
+        let is_free = !self.blocked.contains_key(key);
+        if is_free {
+            self.blocked.insert(Key::clone(key), VecDeque::new());
         }
+        is_free
     }
 
     /// Drops all messages in the queue and calls `discard` with each. Keys of running messages stay in use.

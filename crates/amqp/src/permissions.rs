@@ -153,12 +153,8 @@ pub(crate) fn error(
         needed[2].insert(config.queue.to_string());
     }
     let (user, vhost) = connection.user();
-    Error::MissingPermissions(Box::new(MissingPermissions {
-        user: user.to_owned(),
-        vhost: vhost.to_owned(),
-        missing,
-        needed,
-    }))
+    let (user, vhost) = (user.to_owned(), vhost.to_owned());
+    Error::MissingPermissions(Box::new(MissingPermissions { user, vhost, missing, needed }))
 }
 
 /// Finds the permissions that a consumer lacks for its retry queues and to publish to its exchanges.

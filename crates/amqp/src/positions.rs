@@ -242,9 +242,13 @@ async fn first(channel: &mut Channel, connection: &Connection, queue: &str) -> R
     }
 }
 
+/// Offset in the headers of a delivery. A publisher can set a header of that name.
+pub(crate) fn offset_of(headers: &Headers) -> Option<u64> {
+    headers.get("x-stream-offset").and_then(FieldValue::as_int).and_then(|at| u64::try_from(at).ok())
+}
+
 fn offset(queue: &str, received: &Received) -> Result<u64, Error> {
-    let offset = received.properties.headers.get("x-stream-offset").and_then(FieldValue::as_int);
-    offset.and_then(|offset| u64::try_from(offset).ok()).ok_or_else(|| {
+    offset_of(&received.properties.headers).ok_or_else(|| {
         Error::Declaration(format!("queue {queue} is not a stream: its messages have no offsets; omit the offset"))
     })
 }

@@ -332,8 +332,7 @@ fn is_alike(message: &Message, returned: &Received) -> bool {
 }
 
 async fn open(broker: ManagedConnection) -> Result<Channel, Error> {
-    let (connection, _) = broker.connected().await?;
-    let mut channel = Channel::open(&connection).await?;
+    let mut channel = broker.channel().await?;
     channel.call(&Outgoing::ConfirmSelect).await?;
     Ok(channel)
 }

@@ -2,7 +2,11 @@
 //!
 //! Owns the back-off. Stops only when it is stopped or, before the first success, when its caller stops waiting.
 
-use crate::{error::Error, net::Connection, uri::Endpoint};
+use crate::{
+    error::Error,
+    net::{Channel, Connection},
+    uri::Endpoint,
+};
 use gristmill_pool::Retry;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -48,6 +52,11 @@ impl ManagedConnection {
             }
             state.changed().await.map_err(|_| Error::Closed)?;
         }
+    }
+
+    /// Opens a channel, after waiting for a connection.
+    pub(crate) async fn channel(&self) -> Result<Channel, Error> {
+        Channel::open(&self.connected().await?.0).await
     }
 
     /// Waits for the first connection. Returns a permanent error once all `nodes` were tried, else the last error.

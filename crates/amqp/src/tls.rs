@@ -35,7 +35,7 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
     match &files.authorities {
         Some(file) => {
             for certificate in certificates(file)? {
-                roots.add(certificate).map_err(|error| Error::Tls(format!("{}: {error}", file.display())))?;
+                roots.add(certificate).map_err(|error| error_in(file, error))?;
             }
         }
         None => {
@@ -53,22 +53,23 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
         .with_root_certificates(roots);
     match (&files.certificate, &files.key) {
         (Some(certificate), Some(key)) => {
-            let private_key =
-                PrivateKeyDer::from_pem_file(key).map_err(|error| Error::Tls(format!("{}: {error}", key.display())))?;
-            builder
-                .with_client_auth_cert(certificates(certificate)?, private_key)
-                .map_err(|error| Error::Tls(format!("{}: {error}", certificate.display())))
+            let private_key = PrivateKeyDer::from_pem_file(key).map_err(|error| error_in(key, error))?;
+            let built = builder.with_client_auth_cert(certificates(certificate)?, private_key);
+            built.map_err(|error| error_in(certificate, error))
         }
         _ => Ok(builder.with_no_client_auth()),
     }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let error_in_file = |error: &dyn std::fmt::Display| Error::Tls(format!("{}: {error}", file.display()));
-    let found = CertificateDer::pem_file_iter(file).map_err(|error| error_in_file(&error))?;
-    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| error_in_file(&error))?;
+    let found = CertificateDer::pem_file_iter(file).map_err(|error| error_in(file, error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| error_in(file, error))?;
     if found.is_empty() {
-        return Err(error_in_file(&"the file has no certificate"));
+        return Err(error_in(file, "the file has no certificate"));
     }
     Ok(found)
+}
+
+fn error_in(file: &Path, error: impl std::fmt::Display) -> Error {
+    Error::Tls(format!("{}: {error}", file.display()))
 }

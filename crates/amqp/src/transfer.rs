@@ -4,7 +4,7 @@
 //! that do not match are held until the end and return to their queue, where their order may change.
 
 use crate::{
-    browse::Browser, delivery::Delivery, error::Error, message::Message, net::Channel, publisher::Publisher,
+    browse::Browser, delivery::Delivery, error::Error, message::Message, publisher::Publisher,
     reconnect::ManagedConnection, topology,
 };
 use serde::Serialize;
@@ -84,14 +84,10 @@ pub(crate) struct TransferRun<'a> {
     pub(crate) transfer: &'a Transfer,
     pub(crate) progress: Transferred,
     /// Error that ends the transfer, for example a publication that failed.
-    fault: Option<Error>,
+    pub(crate) fault: Option<Error>,
 }
 
-impl<'a> TransferRun<'a> {
-    pub(crate) fn new(broker: &'a ManagedConnection, publisher: &'a Publisher, transfer: &'a Transfer) -> Self {
-        Self { broker, publisher, transfer, progress: Transferred::default(), fault: None }
-    }
-
+impl TransferRun<'_> {
     /// Moves the messages that are in the source at the start, until `cancelled` completes. Later messages stay.
     pub(crate) async fn run(&mut self, cancelled: impl Future<Output = ()>) -> Result<(), Error> {
         let Transfer { source, target, .. } = self.transfer;
@@ -156,8 +152,7 @@ impl<'a> TransferRun<'a> {
     }
 
     async fn depth(&self, queue: &str) -> Result<u64, Error> {
-        let mut channel = Channel::open(&self.broker.connected().await?.0).await?;
-        topology::depth(&mut channel, queue).await.map(|(messages, _)| u64::from(messages))
+        topology::depth(&mut self.broker.channel().await?, queue).await.map(|(messages, _)| u64::from(messages))
     }
 
     /// Number of messages in the source after a lost connection. The broker requeues those of the lost channel when it

@@ -113,15 +113,9 @@ impl Consumer {
                  as drained; in that case set the offset where it begins the first time"
             );
         }
-        self.warn_if_handler_outlasts_broker();
-    }
-
-    /// Warns if the broker redelivers a message before its handler must have finished.
-    fn warn_if_handler_outlasts_broker(&self) {
-        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout) else {
-            return;
-        };
-        if limit >= broker {
+        if let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout)
+            && limit >= broker
+        {
             tracing::warn!(
                 consumer = self.name,
                 timeout = ?limit,

@@ -1,7 +1,7 @@
 //! Tracks unfinished offsets of a stream, and the offset to resume from.
 
 use super::Dispatcher;
-use crate::{delivery::Delivery, orphans::Orphans};
+use crate::orphans::Orphans;
 use std::collections::BTreeSet;
 
 #[derive(Default)]
@@ -73,11 +73,6 @@ impl Dispatcher {
             message.offset = None;
         }
     }
-}
-
-/// Offset in the header of a delivery. A publisher can set a header of that name.
-pub(super) fn offset_of(delivery: &Delivery) -> Option<u64> {
-    delivery.headers().get("x-stream-offset").and_then(crate::FieldValue::as_int).and_then(|at| u64::try_from(at).ok())
 }
 
 #[cfg(test)]

@@ -91,11 +91,10 @@ impl Channel {
         self.send(method);
         let replied = async {
             loop {
-                match self.events.recv().await {
-                    Some(Event::Reply(reply)) => return Ok(reply),
-                    Some(Event::Closed { code, text }) => return Err(Error::Channel { code, text }),
-                    Some(other) => self.queued.push_back(other),
-                    None => return Err(self.shared.reason()),
+                let event = self.events.recv().await;
+                match self.check_event(event)? {
+                    Event::Reply(reply) => return Ok(reply),
+                    other => self.queued.push_back(other),
                 }
             }
         };
@@ -129,7 +128,7 @@ impl Channel {
         }
     }
 
-    fn check_event(&mut self, event: Option<Event>) -> Result<Event, Error> {
+    fn check_event(&self, event: Option<Event>) -> Result<Event, Error> {
         match event {
             Some(Event::Closed { code, text }) => Err(Error::Channel { code, text }),
             Some(event) => Ok(event),

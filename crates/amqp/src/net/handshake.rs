@@ -5,7 +5,7 @@ use crate::{
     error::Error,
     uri::Endpoint,
     wire::{
-        frame::{self, Content},
+        frame::{self, Content, Frame},
         method::{Incoming, Outgoing},
         table::Headers,
     },
@@ -106,8 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        let written = written.await;
-        written.map_err(|source| Error::Io { to: self.endpoint.to_string(), source })
+        written.await.map_err(|source| self.io_error(source))
     }
 
     async fn read(&mut self) -> Result<Incoming, Error> {
@@ -116,24 +115,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             match cut.map_err(|malformed| self.protocol_error(malformed.to_string()))? {
                 None => {
                     let read = self.stream.read_buf(&mut self.buffer).await;
-                    match read.map_err(|source| Error::Io { to: self.endpoint.to_string(), source })? {
-                        0 => return Err(self.closed()),
-                        _ => continue,
+                    if read.map_err(|source| self.io_error(source))? == 0 {
+                        let what = "closed during the handshake; see the broker's log";
+                        return Err(self.io_error(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what)));
                     }
                 }
-                Some(frame) => match frame.content {
-                    Content::Method(payload) => {
-                        return Incoming::read(&payload).map_err(|error| self.protocol_error(error.to_string()));
-                    }
-                    _ => continue,
-                },
+                Some(Frame { content: Content::Method(payload), .. }) => {
+                    return Incoming::read(&payload).map_err(|error| self.protocol_error(error.to_string()));
+                }
+                Some(_) => {}
             }
         }
     }
 
-    fn closed(&self) -> Error {
-        let what = "closed during the handshake; see the broker's log";
-        let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what);
+    fn io_error(&self, source: std::io::Error) -> Error {
         Error::Io { to: self.endpoint.to_string(), source }
     }
 

@@ -87,20 +87,14 @@ impl Topology {
         let exchanges = self.exchanges.iter().map(|exchange| {
             let Exchange { name, kind, flags, arguments } = exchange;
             let method = |flags| Outgoing::ExchangeDeclare { name, kind, flags, arguments };
-            DeclareStep {
-                declaration: Declaration::Exchange(name.clone()),
-                method: method(*flags),
-                passive: Some(method(flag::PASSIVE)),
-            }
+            let declaration = Declaration::Exchange(name.clone());
+            DeclareStep { declaration, method: method(*flags), passive: Some(method(flag::PASSIVE)) }
         });
         let queues = self.queues.iter().map(|queue| {
             let Queue { name, flags, arguments, .. } = queue;
             let method = |flags| Outgoing::QueueDeclare { name, flags, arguments };
-            DeclareStep {
-                declaration: Declaration::Queue(name.clone()),
-                method: method(*flags),
-                passive: Some(method(flag::PASSIVE)),
-            }
+            let declaration = Declaration::Queue(name.clone());
+            DeclareStep { declaration, method: method(*flags), passive: Some(method(flag::PASSIVE)) }
         });
         let bindings = self.bindings.iter().map(|binding| {
             let Binding { queue, exchange, key, arguments } = binding;

@@ -249,20 +249,3 @@ fn values_keep_their_type_when_they_are_written_again() {
     check(b"S\x00\x00\x00\x02\xff\xfe", FieldValue::RawText(Bytes::from_static(b"\xff\xfe")));
     check(b"x\x00\x00\x00\x02\xff\xfe", FieldValue::Bytes(Bytes::from_static(b"\xff\xfe")));
 }
-
-#[test]
-fn integers_of_any_width_are_read_by_as_int() {
-    let values = [
-        (FieldValue::Int8(-1), -1),
-        (FieldValue::UInt8(255), 255),
-        (FieldValue::Int16(-2), -2),
-        (FieldValue::UInt16(65534), 65534),
-        (FieldValue::Int32(-1), -1),
-        (FieldValue::UInt32(u32::MAX), i64::from(u32::MAX)),
-        (FieldValue::Int(i64::MIN), i64::MIN),
-    ];
-    for (value, number) in values {
-        assert_eq!(value.as_int(), Some(number));
-        assert_eq!(value.to_string(), number.to_string());
-    }
-}
