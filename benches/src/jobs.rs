@@ -64,9 +64,11 @@ struct Outcome {
     completed: &'static str,
 }
 
+type Measure = fn(&Plan) -> Result<Outcome, BoxError>;
+
 struct Candidate {
     name: &'static str,
-    measure: fn(&Plan) -> Result<Outcome, BoxError>,
+    measure: Measure,
     /// Maximum number of tasks. Rates are compared, so slow candidates can run fewer tasks.
     max_tasks: u64,
     /// Whether it can start with finished rows and is part of `jobs-growth`.
@@ -76,26 +78,21 @@ struct Candidate {
 const MANY: u64 = u64::MAX;
 const FEW: u64 = 2_000;
 
+const fn candidate(name: &'static str, measure: Measure, max_tasks: u64) -> Candidate {
+    Candidate { name, measure, max_tasks, growth: false }
+}
+
+impl Candidate {
+    const fn in_growth(self) -> Self {
+        Candidate { growth: true, ..self }
+    }
+}
+
 const HANDWRITTEN: &[Candidate] = &[
-    Candidate { name: BASE, measure: |plan| handwritten::batches(plan, Full), max_tasks: MANY, growth: true },
-    Candidate {
-        name: "rusqlite batches of 100 (NORMAL)",
-        measure: |plan| handwritten::batches(plan, Normal),
-        max_tasks: MANY,
-        growth: true,
-    },
-    Candidate {
-        name: "rusqlite one by one (FULL)",
-        measure: |plan| handwritten::one_by_one(plan, Full),
-        max_tasks: FEW,
-        growth: false,
-    },
-    Candidate {
-        name: "rusqlite one by one (NORMAL)",
-        measure: |plan| handwritten::one_by_one(plan, Normal),
-        max_tasks: MANY,
-        growth: false,
-    },
+    candidate(BASE, |plan| handwritten::batches(plan, Full), MANY).in_growth(),
+    candidate("rusqlite batches of 100 (NORMAL)", |plan| handwritten::batches(plan, Normal), MANY).in_growth(),
+    candidate("rusqlite one by one (FULL)", |plan| handwritten::one_by_one(plan, Full), FEW),
+    candidate("rusqlite one by one (NORMAL)", |plan| handwritten::one_by_one(plan, Normal), MANY),
 ];
 
 /// Lists all candidates; Gristmill's are measured right after the base.

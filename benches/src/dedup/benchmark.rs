@@ -149,7 +149,7 @@ fn measure(
             let root = tree.root.to_str().ok_or("the tree's path is not UTF-8")?;
             let run = process::run(&command_line(&["scan", root, "--yes", "--quiet", "--json"]), work_dir)?;
             process::run(&command_line(&["dupes", "--fdupes"]), work_dir)?;
-            (run, candidate::fdupes(&read(&stdout)?))
+            (run, candidate::parse_fdupes(&read(&stdout)?))
         }
         Participant::Peer(candidate, program) => {
             let run = process::run(&candidate.command_line(program, &tree.root, &result, rescan), work_dir)?;

@@ -40,59 +40,22 @@ enum Dialect {
 }
 
 pub(super) const PEERS: &[Candidate] = &[
-    Candidate {
-        name: "fclones",
-        program: "fclones",
-        args: &["group", "--format", "fdupes"],
-        cached: Some(&["--cache"]),
-        dialect: Dialect::Fdupes,
-        growth: false,
-    },
-    Candidate {
-        name: "fclones blake3",
-        program: "fclones",
-        args: &["group", "--format", "fdupes", "--hash-fn", "blake3"],
-        cached: Some(&["--cache"]),
-        dialect: Dialect::Fdupes,
-        growth: true,
-    },
+    fdupes("fclones", "fclones", &["group", "--format", "fdupes"]).cached(&["--cache"]),
+    fdupes("fclones blake3", "fclones", &["group", "--format", "fdupes", "--hash-fn", "blake3"])
+        .cached(&["--cache"])
+        .in_growth(),
     // The disk of a virtual machine reports itself as rotating, so fclones reads it with one thread.
+    fdupes("fclones, as for an SSD", "fclones", &["group", "--format", "fdupes", "--threads", "default:8,8"]),
+    fdupes(
+        "fclones blake3, as for an SSD",
+        "fclones",
+        &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
+    )
+    .cached(&["--cache"]),
+    fdupes("yadf", "yadf", &["--no-empty", "--format", "fdupes"]).in_growth(),
+    fdupes("yadf blake3", "yadf", &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"]),
     Candidate {
-        name: "fclones, as for an SSD",
-        program: "fclones",
-        args: &["group", "--format", "fdupes", "--threads", "default:8,8"],
-        cached: None,
-        dialect: Dialect::Fdupes,
-        growth: false,
-    },
-    Candidate {
-        name: "fclones blake3, as for an SSD",
-        program: "fclones",
-        args: &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
-        cached: Some(&["--cache"]),
-        dialect: Dialect::Fdupes,
-        growth: false,
-    },
-    Candidate {
-        name: "yadf",
-        program: "yadf",
-        args: &["--no-empty", "--format", "fdupes"],
-        cached: None,
-        dialect: Dialect::Fdupes,
-        growth: true,
-    },
-    Candidate {
-        name: "yadf blake3",
-        program: "yadf",
-        args: &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"],
-        cached: None,
-        dialect: Dialect::Fdupes,
-        growth: false,
-    },
-    Candidate {
-        name: "czkawka blake3",
-        program: "czkawka_cli",
-        args: &["dup", "--minimal-file-size", "1", "--search-method", "HASH", "--hash-type", "BLAKE3"],
+        dialect: Dialect::Czkawka,
         // By default it caches nothing about small files.
         cached: Some(&[
             "--use-prehash-cache",
@@ -101,46 +64,34 @@ pub(super) const PEERS: &[Candidate] = &[
             "--minimal-cached-file-size",
             "1",
         ]),
-        dialect: Dialect::Czkawka,
-        growth: false,
+        ..fdupes(
+            "czkawka blake3",
+            "czkawka_cli",
+            &["dup", "--minimal-file-size", "1", "--search-method", "HASH", "--hash-type", "BLAKE3"],
+        )
     },
-    Candidate {
-        name: "jdupes",
-        program: "jdupes",
-        args: &["--recurse", "--quiet"],
-        cached: None,
-        dialect: Dialect::Fdupes,
-        growth: false,
-    },
-    Candidate {
-        name: "jdupes -Q",
-        program: "jdupes",
-        args: &["--recurse", "--quiet", "--quick"],
-        cached: None,
-        dialect: Dialect::Fdupes,
-        growth: false,
-    },
+    fdupes("jdupes", "jdupes", &["--recurse", "--quiet"]),
+    fdupes("jdupes -Q", "jdupes", &["--recurse", "--quiet", "--quick"]),
     // rmlint can store checksums in extended attributes. That would write to the tree and change it for the other
     // peers.
-    Candidate {
-        name: "rmlint",
-        program: "rmlint",
-        args: &["--types", "duplicates"],
-        cached: None,
-        dialect: Dialect::Rmlint,
-        growth: false,
-    },
-    Candidate {
-        name: "rdfind",
-        program: "rdfind",
-        args: &["-makeresultsfile", "true"],
-        cached: None,
-        dialect: Dialect::Rdfind,
-        growth: false,
-    },
+    Candidate { dialect: Dialect::Rmlint, ..fdupes("rmlint", "rmlint", &["--types", "duplicates"]) },
+    Candidate { dialect: Dialect::Rdfind, ..fdupes("rdfind", "rdfind", &["-makeresultsfile", "true"]) },
 ];
 
+/// A program that prints as fdupes does, without a cache.
+const fn fdupes(name: &'static str, program: &'static str, args: &'static [&'static str]) -> Candidate {
+    Candidate { name, program, args, cached: None, dialect: Dialect::Fdupes, growth: false }
+}
+
 impl Candidate {
+    const fn cached(self, args: &'static [&'static str]) -> Self {
+        Candidate { cached: Some(args), ..self }
+    }
+
+    const fn in_growth(self) -> Self {
+        Candidate { growth: true, ..self }
+    }
+
     /// Returns the command line for a tree. With `rescan` it uses the cache of an earlier run, if the program has one.
     pub(super) fn command_line(&self, program: &Path, root: &Path, result: &Path, rescan: bool) -> CommandLine {
         let mut args: Vec<OsString> = self.args.iter().map(OsString::from).collect();
@@ -169,12 +120,12 @@ impl Candidate {
 
     /// Reads the reported groups.
     pub(super) fn read_groups(&self, stdout: &Path, result: &Path) -> io::Result<Groups> {
-        match self.dialect {
-            Dialect::Fdupes => Ok(fdupes(&fs::read(stdout)?)),
-            Dialect::Rmlint => Ok(fdupes(&fs::read(result)?)),
-            Dialect::Rdfind => Ok(rdfind(&fs::read(result)?)),
-            Dialect::Czkawka => Ok(czkawka(&fs::read(result)?)),
-        }
+        Ok(match self.dialect {
+            Dialect::Fdupes => parse_fdupes(&fs::read(stdout)?),
+            Dialect::Rmlint => parse_fdupes(&fs::read(result)?),
+            Dialect::Rdfind => rdfind(&fs::read(result)?),
+            Dialect::Czkawka => czkawka(&fs::read(result)?),
+        })
     }
 }
 
@@ -186,7 +137,7 @@ pub(super) fn b3sum_duplicates(xargs: PathBuf, b3sum: &Path, list: &Path) -> Com
 }
 
 /// Parses one path per line, with an empty line between groups.
-pub(super) fn fdupes(text: &[u8]) -> Groups {
+pub(super) fn parse_fdupes(text: &[u8]) -> Groups {
     parse_groups(text, |line| (!line.is_empty()).then_some(line))
 }
 
@@ -211,24 +162,26 @@ fn parse_groups<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>)
 /// Parses seven words and a path per line. The second word is the number of the group, negative for all but its first
 /// file.
 fn rdfind(text: &[u8]) -> Groups {
-    let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
-    for line in text.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"DUPTYPE_")) {
+    group_by(text, |line| {
         let words: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
-        if let [_, number, _, _, _, _, _, path] = words[..] {
-            let number = number.strip_prefix(b"-").unwrap_or(number);
-            groups.entry(number).or_default().push(path.to_vec());
-        }
-    }
-    groups.into_values().collect()
+        let [kind, number, _, _, _, _, _, path] = words[..] else { return None };
+        kind.starts_with(b"DUPTYPE_").then_some((number.strip_prefix(b"-").unwrap_or(number), path))
+    })
 }
 
 /// Parses a checksum, two spaces and a path per line; paths with equal checksums form a group.
 pub(super) fn parse_sums(text: &[u8]) -> Groups {
+    group_by(text, |line| {
+        let at = line.windows(2).position(|pair| pair == b"  ")?;
+        Some((&line[..at], &line[at + 2..]))
+    })
+}
+
+/// Groups the paths by the key of their lines.
+fn group_by<'a>(text: &'a [u8], key_and_path: impl Fn(&'a [u8]) -> Option<(&'a [u8], &'a [u8])>) -> Groups {
     let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
-    for line in text.split(|byte| *byte == b'\n') {
-        if let Some(at) = line.windows(2).position(|pair| pair == b"  ") {
-            groups.entry(&line[..at]).or_default().push(line[at + 2..].to_vec());
-        }
+    for (key, path) in text.split(|byte| *byte == b'\n').filter_map(key_and_path) {
+        groups.entry(key).or_default().push(path.to_vec());
     }
     groups.into_values().collect()
 }
@@ -247,8 +200,8 @@ mod tests {
 
     #[test]
     fn groups_are_parsed_in_every_dialect() {
-        check(fdupes(b"/t/a\n/t/b c\n\n/t/d\n/t/e\n/t/f\n"));
-        check(fdupes(b"\n/t/a\n/t/b c\n\n\n/t/f\n/t/d\n/t/e\n\n"));
+        check(parse_fdupes(b"/t/a\n/t/b c\n\n/t/d\n/t/e\n/t/f\n"));
+        check(parse_fdupes(b"\n/t/a\n/t/b c\n\n\n/t/f\n/t/d\n/t/e\n\n"));
         check(czkawka(
             b"Results of searching\n---- Size 5 B (5) - 2 files\n\"/t/a\"\n\"/t/b c\"\n\n\
               ---- Size 4 B (4) - 3 files\n\"/t/d\"\n\"/t/e\"\n\"/t/f\"\n",
@@ -260,6 +213,6 @@ mod tests {
               DUPTYPE_WITHIN_SAME_TREE -5 0 6 65024 15 1 /t/f\n# end of file\n",
         ));
         check(parse_sums(b"0a  /t/a\n0b  /t/d\n0a  /t/b c\n0b  /t/e\n0b  /t/f\n"));
-        assert!(fdupes(b"").is_empty() && rdfind(b"").is_empty() && czkawka(b"\n\n").is_empty());
+        assert!(parse_fdupes(b"").is_empty() && rdfind(b"").is_empty() && czkawka(b"\n\n").is_empty());
     }
 }

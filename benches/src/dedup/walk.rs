@@ -1,93 +1,26 @@
 //! Walks a tree: reads all folders and calls `stat` for all files, with one thread for each core. It is the lower bound
 //! of a rescan.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::{Condvar, Mutex},
-};
+use std::{fs, io, path::Path};
 
-/// Folders that are not read yet, and the number of threads that can still find more.
-struct PendingFolders {
-    folders: Vec<PathBuf>,
-    busy: usize,
-}
-
-struct Walk {
-    pending: Mutex<PendingFolders>,
-    changed: Condvar,
-}
+use rayon::prelude::*;
 
 /// Returns the number of files under `root` and their total size in bytes.
 pub(super) fn walk(root: &Path) -> io::Result<(u64, u64)> {
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let pending = PendingFolders { folders: vec![root.to_path_buf()], busy: threads };
-    let walk = Walk { pending: Mutex::new(pending), changed: Condvar::new() };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| read_folders(&walk))).collect();
-        let counts = threads.into_iter().map(|thread| thread.join().expect("the walk does not panic"));
-        counts.sum::<io::Result<Count>>().map(|count| (count.files, count.bytes))
-    })
-}
-
-#[derive(Default)]
-struct Count {
-    files: u64,
-    bytes: u64,
-}
-
-impl std::iter::Sum for Count {
-    fn sum<I: Iterator<Item = Count>>(counts: I) -> Count {
-        counts.fold(Count::default(), |a, b| Count { files: a.files + b.files, bytes: a.bytes + b.bytes })
-    }
-}
-
-fn read_folders(walk: &Walk) -> io::Result<Count> {
-    let mut count = Count::default();
-    let mut result = Ok(());
-    while let Some(folder) = next(walk) {
-        // After an error the remaining folders are still removed from the queue, since the other threads wait for it to
-        // empty.
-        if result.is_ok() {
-            result = read(&folder, walk, &mut count);
-        }
-    }
-    result.map(|()| count)
-}
-
-/// Returns a folder to read, or None when all are read and no thread can find another.
-fn next(walk: &Walk) -> Option<PathBuf> {
-    let mut pending = walk.pending.lock().expect("no thread panics while it holds the lock");
-    pending.busy -= 1;
-    loop {
-        if let Some(folder) = pending.folders.pop() {
-            pending.busy += 1;
-            return Some(folder);
-        }
-        if pending.busy == 0 {
-            walk.changed.notify_all();
-            return None;
-        }
-        pending = walk.changed.wait(pending).expect("no thread panics while it holds the lock");
-    }
-}
-
-fn read(folder: &Path, walk: &Walk, count: &mut Count) -> io::Result<()> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    let mut folders = Vec::new();
+    let (mut files, mut bytes) = (0, 0);
+    for entry in fs::read_dir(root)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            found.push(entry.path());
+            folders.push(entry.path());
         } else {
-            count.files += 1;
-            count.bytes += entry.metadata()?.len();
+            files += 1;
+            bytes += entry.metadata()?.len();
         }
     }
-    if !found.is_empty() {
-        walk.pending.lock().expect("no thread panics while it holds the lock").folders.append(&mut found);
-        walk.changed.notify_all();
-    }
-    Ok(())
+    let below = folders.par_iter().map(|folder| walk(folder));
+    let below = below.try_reduce(|| (0, 0), |one, other| Ok((one.0 + other.0, one.1 + other.1)))?;
+    Ok((files + below.0, bytes + below.1))
 }
 
 #[cfg(test)]

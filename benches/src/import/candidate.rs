@@ -171,7 +171,7 @@ fn sql(root: &Path) -> String {
     let mut sql = String::from(
         ".bail on\n.mode ascii\n.separator \"\\037\" \"\\n\"\nCREATE TEMP TABLE lines (line TEXT);\nBEGIN;\n",
     );
-    for file in &FILES {
+    for file in FILES.iter() {
         let (columns, name) = (file.columns(), file.name);
         let definition: Vec<String> = columns.iter().map(|column| column.definition()).collect();
         let values: Vec<String> = columns.iter().map(|column| format!("line ->> '{}'", column.name)).collect();

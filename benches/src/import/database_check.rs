@@ -119,7 +119,7 @@ mod tests {
     fn imported(folder: &Folder, database: &Path) -> Connection {
         let connection = Connection::open(database).unwrap();
         connection.execute_batch("PRAGMA synchronous = OFF; BEGIN").unwrap();
-        for file in &FILES {
+        for file in FILES.iter() {
             let columns = file.columns();
             let definition: Vec<String> = columns.iter().map(|column| column.definition()).collect();
             let values: Vec<String> = columns.iter().map(|column| format!("?1 ->> '{}'", column.name)).collect();

@@ -90,7 +90,7 @@ impl Expected {
     /// Computes the digests of the files in a folder.
     pub(super) fn read(root: &Path) -> io::Result<Expected> {
         let mut expected = Expected::default();
-        for file in &FILES {
+        for file in FILES.iter() {
             let text = fs::read_to_string(root.join(format!("{}.jsonl", file.name)))?;
             let blocks = blocks(&text).into_par_iter().map(digest_lines);
             let table = blocks.try_reduce(Table::default, |a, b| {

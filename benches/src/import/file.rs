@@ -16,10 +16,10 @@ pub(super) struct File {
     /// Name of the file without `.jsonl`.
     pub(super) name: &'static str,
     /// Number of lines at scale 1.
-    lines: usize,
+    pub(super) lines: usize,
     /// Descriptions of the fields; without a line writer the key comes before them.
-    fields: &'static str,
-    line_writer: Option<LineWriter>,
+    pub(super) fields: &'static str,
+    pub(super) line_writer: Option<LineWriter>,
 }
 
 /// Files with fewer lines are lookup tables, whose length does not depend on the scale.
@@ -29,20 +29,6 @@ const SMALL: usize = 1_000;
 const BLOCK_BYTES: usize = 1 << 18;
 
 impl File {
-    /// A file with a key and independent fields.
-    pub(super) const fn with_fields(name: &'static str, lines: usize, fields: &'static str) -> File {
-        File { name, lines, fields, line_writer: None }
-    }
-
-    pub(super) const fn with_line_writer(
-        name: &'static str,
-        lines: usize,
-        fields: &'static str,
-        line_writer: LineWriter,
-    ) -> File {
-        File { name, lines, fields, line_writer: Some(line_writer) }
-    }
-
     pub(super) fn lines_at(&self, scale: f64) -> usize {
         if self.lines < SMALL { self.lines } else { ((self.lines as f64 * scale) as usize).max(1) }
     }
@@ -114,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_key_is_a_known_column() {
-        for file in &FILES {
+        for file in FILES.iter() {
             let columns: Vec<&str> = file.columns().iter().map(|column| column.name).collect();
             let mut seen = vec![false; columns.len()];
             for line in written(file.name, 0.02, 1).lines() {

@@ -12,10 +12,6 @@ use super::{
 /// Writes line `nth` of `count`.
 pub(super) type LineWriter = fn(line: &mut Line<'_>, nth: usize, count: usize);
 
-pub(super) const TYPES: &str = "_key:int basePrice:real capacity:real description:desc factionID:int graphicID:int \
-    groupID:int iconID:int marketGroupID:int mass:real metaGroupID:int name:name portionSize:int published:bool \
-    raceID:int radius:real soundID:int sofMaterialSetID:int variationParentTypeID:int volume:real";
-
 /// `radius` is an integer in the first tenth and real afterwards; `sofMaterialSetID` first occurs in the last
 /// hundredth; `basePrice` is missing, null, an integer or real.
 pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
@@ -67,8 +63,6 @@ fn maybe_integer(line: &mut Line<'_>, probability: f64, name: &str, start: usize
     }
 }
 
-pub(super) const DOGMA: &str = "_key:int dogmaAttributes:kv dogmaEffects:kv";
-
 pub(super) fn dogma(line: &mut Line<'_>, nth: usize, _: usize) {
     put!(line, "{{\"_key\":{nth},\"dogmaAttributes\":");
     let attributes = line.number(2, 26);
@@ -86,8 +80,6 @@ pub(super) fn dogma(line: &mut Line<'_>, nth: usize, _: usize) {
     }
     put!(line, "}}");
 }
-
-pub(super) const BLUEPRINTS: &str = "_key:int activities:map blueprintTypeID:int maxProductionLimit:int";
 
 pub(super) fn blueprints(line: &mut Line<'_>, nth: usize, _: usize) {
     put!(line, "{{\"_key\":{nth},\"activities\":{{\"copying\":{{\"time\":{}}}", line.number(10, 1_000_000));
@@ -127,8 +119,6 @@ fn skills(line: &mut Line<'_>, count: usize) {
     });
 }
 
-pub(super) const MATERIALS: &str = "_key:int materials:kv";
-
 pub(super) fn materials(line: &mut Line<'_>, nth: usize, _: usize) {
     put!(line, "{{\"_key\":{nth},\"materials\":");
     let count = line.number(1, 9);
@@ -138,9 +128,6 @@ pub(super) fn materials(line: &mut Line<'_>, nth: usize, _: usize) {
     });
     put!(line, "}}");
 }
-
-pub(super) const CELESTIAL: &str = "_key:int attributes:map celestialIndex:int orbitID:int orbitIndex:int \
-    position:pos radius:int solarSystemID:int statistics:map typeID:int uniqueName:name";
 
 const STATISTICS: [&str; 11] = [
     "density",
@@ -177,10 +164,6 @@ pub(super) fn celestial(line: &mut Line<'_>, nth: usize, _: usize) {
     put!(line, "}}");
 }
 
-pub(super) const SOLAR_SYSTEM: &str = "_key:int border:bool constellationID:int hub:bool luminosity:real name:name \
-    planetIDs:ints position:pos position2D:pos radius:real securityClass:str securityStatus:real starID:int \
-    stargateIDs:ints regionID:int";
-
 pub(super) fn solar_system(line: &mut Line<'_>, nth: usize, _: usize) {
     put!(line, "{{\"_key\":{},\"border\":{}", 30_000_000 + nth, line.boolean(0.5));
     put!(line, ",\"constellationID\":{}", line.number(20_000_000, 20_001_200));
@@ -203,8 +186,6 @@ pub(super) fn solar_system(line: &mut Line<'_>, nth: usize, _: usize) {
     put!(line, ",\"regionID\":{}}}", line.number(10_000_000, 10_000_120));
 }
 
-pub(super) const GATE: &str = "_key:int destination:map position:pos solarSystemID:int typeID:int";
-
 pub(super) fn gate(line: &mut Line<'_>, nth: usize, count: usize) {
     let (system, other) = (line.number(30_000_000, 30_009_000), 50_000_000 + line.number(0, count));
     put!(line, "{{\"_key\":{},\"destination\":{{\"solarSystemID\":{system}", 50_000_000 + nth);
@@ -214,15 +195,11 @@ pub(super) fn gate(line: &mut Line<'_>, nth: usize, count: usize) {
     put!(line, ",\"typeID\":{}}}", line.number(1, 5_000));
 }
 
-pub(super) const LANGUAGE: &str = "_key:str name:str";
-
 /// Its key is text, as in `_sde`; in all other tables it is an integer.
 pub(super) fn language(line: &mut Line<'_>, nth: usize, _: usize) {
     let name = line.pools.name(ENGLISH, line.random);
     put!(line, "{{\"_key\":\"{}\",\"name\":\"{name}\"}}", LANGUAGES[nth % LANGUAGES.len()].code);
 }
-
-pub(super) const SDE: &str = "_key:str buildNumber:int releaseDate:str";
 
 pub(super) fn sde(line: &mut Line<'_>, _: usize, _: usize) {
     put!(line, "{{\"_key\":\"sde\",\"buildNumber\":3064089,\"releaseDate\":\"2025-10-17T11:15:13Z\"}}");

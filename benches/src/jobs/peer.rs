@@ -4,16 +4,16 @@
 //!
 //! Each is measured twice: with its default settings, and with the one change that removes its largest bottleneck.
 
-use super::{BoxError, Candidate, FEW, MANY, Outcome, Plan};
+use super::{BoxError, Candidate, FEW, MANY, Outcome, Plan, candidate};
 use crate::{process, program};
 use std::{process::Command, time::Duration};
 
 pub(super) const CANDIDATES: &[Candidate] = &[
-    Candidate { name: "effectum (NORMAL, no WAL)", measure: effectum, max_tasks: MANY, growth: false },
-    Candidate { name: "effectum, WAL set (NORMAL)", measure: effectum_wal, max_tasks: MANY, growth: false },
+    candidate("effectum (NORMAL, no WAL)", effectum, MANY),
+    candidate("effectum, WAL set (NORMAL)", effectum_wal, MANY),
     // Its time grows with the square of the number of tasks: 10,000 take half a minute.
-    Candidate { name: "apalis (OFF and FULL)", measure: apalis, max_tasks: FEW, growth: false },
-    Candidate { name: "apalis, without LIdx (OFF and FULL)", measure: apalis_lighter, max_tasks: MANY, growth: false },
+    candidate("apalis (OFF and FULL)", apalis, FEW),
+    candidate("apalis, without LIdx (OFF and FULL)", apalis_lighter, MANY),
 ];
 
 const PROGRAMS: &[&str] = &["effectum", "apalis"];
