@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Options of the benchmarks that compare programs.
 #[derive(Clone, Debug, Args)]
@@ -82,6 +82,11 @@ pub(crate) struct DataOptions {
     /// Measure this program instead of building one
     #[arg(long, value_name = "FILE")]
     pub(crate) gristmill: Option<PathBuf>,
+}
+
+/// Returns the name of a value on the command line, which tables also show.
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Returns a parser of whole numbers from `min` on, with underscores between digits.

@@ -25,7 +25,7 @@ type Candidate = (&'static str, fn(producers: u64, count: u64));
 
 const CANDIDATES: &[Candidate] = &[
     ("crossbeam", crossbeam),
-    ("gristmill fifo", |producers, count| gristmill(QueueOrder::Fifo, producers, count)),
+    ("gristmill fifo", gristmill_fifo),
     ("gristmill priority", gristmill_priority),
     ("rayon spawn", rayon_spawn),
     ("threadpool", threadpool_execute),
@@ -151,8 +151,12 @@ fn produce(producers: u64, producer: impl Fn() + Sync) {
     thread::scope(|scope| (0..producers).for_each(|_| drop(scope.spawn(&producer))));
 }
 
-fn gristmill(order: QueueOrder, producers: u64, count: u64) {
-    let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("valid options");
+fn pool(order: QueueOrder) -> Pool {
+    Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("valid options")
+}
+
+fn gristmill_fifo(producers: u64, count: u64) {
+    let pool = pool(QueueOrder::Fifo);
     produce(producers, || {
         for number in 0..count {
             pool.submit(move |_| {
@@ -167,12 +171,7 @@ fn gristmill(order: QueueOrder, producers: u64, count: u64) {
 
 /// Alternates between four priorities.
 fn gristmill_priority(producers: u64, count: u64) {
-    let pool = Pool::builder()
-        .workers(WORKERS)
-        .queue_capacity(QUEUE)
-        .order(QueueOrder::Priority)
-        .build()
-        .expect("valid options");
+    let pool = pool(QueueOrder::Priority);
     produce(producers, || {
         for number in 0..count {
             let task = Task::new(move |_| {
@@ -317,8 +316,7 @@ fn tokio_semaphore(producers: u64, count: u64) {
 /// Measures how the time per task and the memory grow with the number of tasks. Starting and joining two threads takes
 /// as long as a thousand tasks, so that time is measured separately and subtracted.
 pub(crate) fn growth(options: &TaskOptions) -> Result<(), String> {
-    let orders: [fn(u64, u64); 2] =
-        [|producers, count| gristmill(QueueOrder::Fifo, producers, count), gristmill_priority];
+    let orders: [fn(u64, u64); 2] = [gristmill_fifo, gristmill_priority];
     let empty = orders.map(|order| {
         let times: Vec<f64> = (0..200).map(|_| timed(|| order(1, 0))).collect();
         median(&times)

@@ -6,6 +6,8 @@
 
 use std::{fs, path::Path};
 
+use clap::ValueEnum;
+
 use super::{
     candidate::{Candidate, ConsumeTask, Participant},
     environment::{Environment, QueueKind},
@@ -90,7 +92,7 @@ pub(super) fn work(
 
 /// Runs once on each kind of queue without measuring, because the first run at a broker is slower.
 pub(super) fn warm_up(env: &mut Environment, gristmill: &Participant) -> Result<(), String> {
-    for kind in QueueKind::ALL {
+    for &kind in QueueKind::value_variants() {
         let benchmark = Benchmark::new(kind, 80, 0, 5_000);
         if let (_, Some(mistakes)) = measure(env, gristmill, &benchmark, 0)? {
             return Err(format!("{}: {mistakes}", gristmill.candidate.name));
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn remaining_counts_messages_that_were_not_consumed() {
         let mut env = Environment::start().unwrap();
-        for kind in QueueKind::ALL {
+        for &kind in QueueKind::value_variants() {
             let queue = env.fill(kind, 250).unwrap();
             let uri = env.broker.uri();
             let args = parse(&format!("{uri} {queue} 250 20 tasks 0 2")).unwrap();

@@ -11,7 +11,7 @@ use gristmill_amqp::{Client, Error, Message, Queue};
 use gristmill_broker::Broker;
 use tokio::runtime::Runtime;
 
-use crate::scratch::Scratch;
+use crate::{options::value_name, scratch::Scratch};
 
 /// Size of a message in bytes: its number in 20 digits, padding, a newline.
 pub(super) const BYTES: usize = 100;
@@ -29,15 +29,6 @@ pub(super) enum QueueKind {
 }
 
 impl QueueKind {
-    pub(super) const ALL: [QueueKind; 2] = [QueueKind::Classic, QueueKind::Quorum];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            QueueKind::Classic => "classic",
-            QueueKind::Quorum => "quorum",
-        }
-    }
-
     fn queue(self, name: &str) -> Queue {
         match self {
             QueueKind::Classic => Queue::classic(name),
@@ -69,7 +60,7 @@ impl Environment {
 
     /// Fills a queue of this kind with this number of messages and returns its name.
     pub(super) fn fill(&self, kind: QueueKind, messages: u64) -> Result<String, String> {
-        let name = format!("{}-{}", kind.name(), self.queue_generation);
+        let name = format!("{}-{}", value_name(&kind), self.queue_generation);
         let filled = self.runtime.block_on(async {
             let client = Client::builder(self.broker.uri()).queue(kind.queue(&name)).start().await?;
             let publisher = client.publisher();
@@ -81,7 +72,7 @@ impl Environment {
             client.shutdown(BROKER_TIMEOUT).await;
             Ok::<(), Error>(())
         });
-        filled.map(|()| name).map_err(|error| format!("cannot fill a {} queue: {error}", kind.name()))
+        filled.map(|()| name).map_err(|error| format!("cannot fill a {} queue: {error}", value_name(&kind)))
     }
 
     /// Returns the number of messages in a queue once it has no consumer: messages that were delivered but not

@@ -34,7 +34,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = at_least(100))]
     messages: Option<u64>,
     /// Kinds of queues, separated by commas
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum, default_values_t = QueueKind::ALL)]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum,
+        default_values_t = QueueKind::value_variants().to_vec())]
     pub(super) queues: Vec<QueueKind>,
     /// Prefetch counts from 1 to 1000, separated by commas
     #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = prefetch, default_values_t = [1, 80, 500])]
@@ -88,7 +89,7 @@ mod tests {
     fn defaults_depend_on_quick_and_given_values_win() {
         let all: Options = parse("").unwrap();
         assert_eq!((all.messages(), all.reps(), all.prefetches().as_slice()), (50_000, 5, &[1, 80, 500][..]));
-        assert_eq!(all.queues, QueueKind::ALL);
+        assert_eq!(all.queues, QueueKind::value_variants());
         assert!(all.measures(Part::Rate) && all.measures(Part::Work) && !all.measures(Part::Recovery));
         let quick: Options = parse("--messages 5_000 --quick --recovery").unwrap();
         assert_eq!((quick.messages(), quick.reps()), (5_000, 1));

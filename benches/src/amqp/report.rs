@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     comparison::{self, Row, maximum, median, minimum, print_rows, print_table, ratio},
+    options::value_name,
     threshold::{self, Limit::AtLeast, Threshold},
 };
 
@@ -32,7 +33,7 @@ impl Benchmark {
     }
 
     fn name(&self) -> String {
-        format!("{}, prefetch {}", self.kind.name(), self.prefetch)
+        format!("{}, prefetch {}", value_name(&self.kind), self.prefetch)
     }
 
     /// Returns the maximum number of messages per second that the workers can handle.

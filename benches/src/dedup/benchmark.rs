@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     comparison::{self, Row},
+    options::value_name,
     process::{self, CommandLine, Run},
     scratch::Scratch,
 };
@@ -73,7 +74,7 @@ pub(super) struct Setting {
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scan = if self.rescan { "rescan" } else { "first scan" };
-        write!(f, "{}, {scan}, {}", self.profile.name(), if self.cold { "cold" } else { "warm" })
+        write!(f, "{}, {scan}, {}", value_name(&self.profile), if self.cold { "cold" } else { "warm" })
     }
 }
 

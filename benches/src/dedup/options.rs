@@ -1,6 +1,6 @@
 //! Command-line options of `cargo xtask bench dedup`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::profile::Profile;
 use crate::options::{CompareOptions, DataOptions, scale};
@@ -20,7 +20,7 @@ Examples:
 pub(crate) struct Options {
     /// Profiles, separated by commas [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_enum, hide_default_value = true,
-        default_values_t = Profile::ALL)]
+        default_values_t = Profile::value_variants().to_vec())]
     pub(super) only: Vec<Profile>,
     /// Scale of the trees, 0.001 or more [default: 1]
     #[arg(long, value_name = "X", value_parser = scale)]

@@ -31,27 +31,17 @@ pub(super) enum Profile {
 }
 
 impl Profile {
-    pub(super) const ALL: [Profile; 4] = [Profile::Small, Profile::Big, Profile::Photos, Profile::Million];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Profile::Small => "small",
-            Profile::Big => "big",
-            Profile::Photos => "photos",
-            Profile::Million => "million",
-        }
-    }
-
     pub(super) fn write(self, spec: &TreeSpec, writer: &mut TreeWriter) -> io::Result<()> {
         let contents = Contents { seed: spec.seed };
         // The streams of contents are numbered from 0 upwards, those of choices from the maximum downwards.
         let choices = random::stream(spec.seed, u64::MAX - self as u64);
-        match self {
-            Profile::Small => small(&contents, choices, spec.scale, writer),
-            Profile::Big => big(&contents, choices, spec.scale, writer),
-            Profile::Photos => photos(&contents, choices, spec.scale, writer),
-            Profile::Million => million(&contents, choices, spec.scale, writer),
-        }
+        let write = match self {
+            Profile::Small => small,
+            Profile::Big => big,
+            Profile::Photos => photos,
+            Profile::Million => million,
+        };
+        write(&contents, choices, spec.scale, writer)
     }
 }
 

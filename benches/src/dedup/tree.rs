@@ -13,7 +13,7 @@ use super::{
     expected::{Expected, ExpectedBuilder, Recipe},
     profile::Profile,
 };
-use crate::cache;
+use crate::{cache, options::value_name};
 
 /// Modification time of the first file, in seconds since 1970; later files are slightly newer.
 const FIRST_MODIFIED: u64 = 1_600_000_000;
@@ -36,12 +36,12 @@ pub(super) struct TreeSpec {
 impl TreeSpec {
     /// Returns the name of the folder: at scale 1 the name of the profile.
     fn name(&self) -> String {
-        let name = self.profile.name();
-        if self.scale == 1.0 { name.to_owned() } else { format!("{name}-x{}", self.scale) }
+        let name = value_name(&self.profile);
+        if self.scale == 1.0 { name } else { format!("{name}-x{}", self.scale) }
     }
 
     fn title(&self) -> String {
-        format!("{SIGNATURE} {VERSION}: {}, scale {}, seed {}", self.profile.name(), self.scale, self.seed)
+        format!("{SIGNATURE} {VERSION}: {}, scale {}, seed {}", value_name(&self.profile), self.scale, self.seed)
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn measure_all(
         (repetition < reps).then(|| measure(&participants[nth], folder))
     });
     rows.retain(|row| !row.samples.is_empty() || row.error.is_some());
-    Benchmark { scale: folder.scale, megabytes: folder.megabytes(), lines: folder.expected.rows(), rows }
+    Benchmark { scale: folder.scale, megabytes: folder.bytes as f64 / 1e6, lines: folder.expected.rows(), rows }
 }
 
 /// Runs a participant once and returns the mistakes in its database.

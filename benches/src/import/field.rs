@@ -123,10 +123,6 @@ impl Line<'_> {
         }
     }
 
-    pub(super) fn boolean(&mut self, probability: f64) -> bool {
-        self.chance(probability)
-    }
-
     pub(super) fn name(&mut self) {
         self.translated(|line, language| {
             let name = line.pools.name(language, line.random);
@@ -199,7 +195,7 @@ impl Line<'_> {
             // A double cannot represent all of these.
             "big" => put!(self, "{}", (1usize << 53) + self.number(0, 1 << 40)),
             "real" => put!(self, "{}", self.real(9)),
-            "bool" => put!(self, "{}", self.boolean(0.5)),
+            "bool" => put!(self, "{}", self.chance(0.5)),
             "str" => put!(self, "\"{}\"", self.pools.name(ENGLISH, self.random)),
             "text" => put!(self, "\"{}\"", self.pools.sentence(ENGLISH, self.random)),
             "path" => {

@@ -37,10 +37,6 @@ impl Folder {
         })?;
         Ok(Folder { root, scale, bytes, expected })
     }
-
-    pub(super) fn megabytes(&self) -> f64 {
-        self.bytes as f64 / 1e6
-    }
 }
 
 /// Parses a metadata file: number of bytes and expected digests.

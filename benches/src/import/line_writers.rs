@@ -39,7 +39,7 @@ pub(super) fn types(line: &mut Line<'_>, nth: usize, count: usize) {
     put!(line, ",\"name\":");
     line.name();
     maybe_integer(line, 1.0, "portionSize", 1, 1_000);
-    put!(line, ",\"published\":{}", line.boolean(0.4));
+    put!(line, ",\"published\":{}", line.chance(0.4));
     if line.chance(0.3) {
         put!(line, ",\"raceID\":{}", 1 << line.number(0, 8));
     }
@@ -74,7 +74,7 @@ pub(super) fn dogma(line: &mut Line<'_>, nth: usize, _: usize) {
         put!(line, ",\"dogmaEffects\":");
         let effects = line.number(1, 7);
         line.array(effects, |line, _| {
-            let (effect, default) = (line.number(1, 9_000), line.boolean(0.2));
+            let (effect, default) = (line.number(1, 9_000), line.chance(0.2));
             put!(line, "{{\"effectID\":{effect},\"isDefault\":{default}}}");
         });
     }
@@ -156,7 +156,7 @@ pub(super) fn celestial(line: &mut Line<'_>, nth: usize, _: usize) {
     for name in STATISTICS {
         put!(line, "\"{name}\":{},", line.real(9));
     }
-    put!(line, "\"locked\":{}}},\"typeID\":{}", line.boolean(0.1), line.number(1, 5_000));
+    put!(line, "\"locked\":{}}},\"typeID\":{}", line.chance(0.1), line.number(1, 5_000));
     if line.chance(0.02) {
         put!(line, ",\"uniqueName\":");
         line.name();
@@ -165,9 +165,9 @@ pub(super) fn celestial(line: &mut Line<'_>, nth: usize, _: usize) {
 }
 
 pub(super) fn solar_system(line: &mut Line<'_>, nth: usize, _: usize) {
-    put!(line, "{{\"_key\":{},\"border\":{}", 30_000_000 + nth, line.boolean(0.5));
+    put!(line, "{{\"_key\":{},\"border\":{}", 30_000_000 + nth, line.chance(0.5));
     put!(line, ",\"constellationID\":{}", line.number(20_000_000, 20_001_200));
-    put!(line, ",\"hub\":{},\"luminosity\":{},\"name\":", line.boolean(0.5), line.real(3));
+    put!(line, ",\"hub\":{},\"luminosity\":{},\"name\":", line.chance(0.5), line.real(3));
     line.name();
     put!(line, ",\"planetIDs\":");
     let planets = line.number(1, 14);
