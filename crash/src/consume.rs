@@ -36,9 +36,7 @@ const MIN_CONCLUSIVE_ROUNDS: u32 = 15;
 
 /// Returns whether no violation was found.
 pub(crate) fn run(args: &ProgramArgs) -> Result<bool, Error> {
-    harness::run("consume", "", &args.run, |run| {
-        let cli = Cli::new(args.program.as_deref(), &run.folder)?;
-        let strace = harness::detect_strace();
+    harness::run_commands("consume", args, |cli, strace| {
         Ok(Consume { cli, strace, broker: start()?, counters: Counters::default() })
     })
 }

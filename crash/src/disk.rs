@@ -27,11 +27,7 @@ impl SmallDisk {
     pub(crate) fn mount(folder: &Path) -> Result<Self, Error> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={SMALL_DISK_SIZE}"), "gristmill-crash"]).arg(folder);
-        let refused = |why: &str| Error::Unsupported(format!("a small tmpfs cannot be mounted: {}", why.trim()));
-        let output = mount.stdin(Stdio::null()).output().map_err(|error| refused(&error.to_string()))?;
-        if !output.status.success() {
-            return Err(refused(&String::from_utf8_lossy(&output.stderr)));
-        }
+        run_or_refuse(&mut mount, |why| format!("a small tmpfs cannot be mounted: {}", why.trim()))?;
         let mut unmounter = Command::new("sh");
         unmounter.args(["-c", UNMOUNT_SCRIPT]).arg(folder).stdin(Stdio::piped());
         let unmounter = unmounter.spawn().context("cannot start the process that unmounts the small disk")?;
@@ -85,12 +81,8 @@ impl Strace {
     pub(crate) fn detect() -> Result<Self, Error> {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "true"]);
-        let refused = |why: &str| Error::Unsupported(format!("strace cannot be used: {}", first_line(why)));
-        let output = strace.stdin(Stdio::null()).output().map_err(|error| refused(&error.to_string()))?;
-        if !output.status.success() {
-            return Err(refused(&String::from_utf8_lossy(&output.stderr)));
-        }
-        Ok(Strace(()))
+        let first_line = |why: &str| why.lines().next().unwrap_or("no reason given").to_owned();
+        run_or_refuse(&mut strace, |why| format!("strace cannot be used: {}", first_line(why))).map(Strace)
     }
 
     /// Returns a command that runs `program` with random failures of its system calls on these files, and logs them.
@@ -118,8 +110,11 @@ impl Strace {
     }
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or("no reason given")
+/// Runs a command. If this machine does not support it, `refusal` makes the message from the reason.
+fn run_or_refuse(command: &mut Command, refusal: impl Fn(&str) -> String) -> Result<(), Error> {
+    let refused = |why: &str| Error::Unsupported(refusal(why));
+    let output = command.stdin(Stdio::null()).output().map_err(|error| refused(&error.to_string()))?;
+    if output.status.success() { Ok(()) } else { Err(refused(&String::from_utf8_lossy(&output.stderr))) }
 }
 
 /// Counts the calls of this name that a log of [`Strace::fail_at_times`] marks as made to fail.

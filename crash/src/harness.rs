@@ -9,10 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 use serde_json::Value;
 
-use crate::args::RunArgs;
+use crate::args::{ProgramArgs, RunArgs};
 use crate::cli::{Cli, CliExit};
 use crate::disk::Strace;
 use crate::faults::Fault;
@@ -58,6 +59,15 @@ impl Run {
         self.folder.join(format!("round{number}"))
     }
 }
+
+/// A choice with a name in the output.
+pub(crate) trait Named: ValueEnum {
+    fn name(&self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+impl<T: ValueEnum> Named for T {}
 
 /// What happened in a round.
 #[derive(Default)]
@@ -143,13 +153,21 @@ fn print_violations(prefix: &str, violations: &[String]) {
     }
 }
 
-/// Returns whether `strace` can be used, and says so if not: faults at system calls are then left out.
-pub(crate) fn detect_strace() -> bool {
-    let detected = Strace::detect().is_ok();
-    if !detected {
-        println!("strace cannot be used here: processes are killed by time only");
-    }
-    detected
+/// Runs a workload of `gristmill` commands; `start` also learns whether `strace` can be used. Faults at system calls are
+/// left out if not.
+pub(crate) fn run_commands<W: Workload>(
+    title: &str,
+    args: &ProgramArgs,
+    start: impl FnOnce(Cli, bool) -> Result<W, Error>,
+) -> Result<bool, Error> {
+    run(title, "", &args.run, |run| {
+        let cli = Cli::new(args.program.as_deref(), &run.folder)?;
+        let strace = Strace::detect().is_ok();
+        if !strace {
+            println!("strace cannot be used here: processes are killed by time only");
+        }
+        start(cli, strace)
+    })
 }
 
 /// A command that is disturbed by faults and then resumed.

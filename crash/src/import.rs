@@ -23,7 +23,7 @@ use self::trials::Trial;
 use crate::args::ProgramArgs;
 use crate::cli::{Cli, CliExit, INTERRUPTED};
 use crate::faults::{Estimates, Fault};
-use crate::harness::{self, Resumable, Round, Run, Workload, disturb_and_resume};
+use crate::harness::{self, Named, Resumable, Round, Run, Workload, disturb_and_resume};
 use crate::{Error, ErrorContext};
 
 /// Rounds with one set of files: each import mode twice, and each trial.
@@ -39,9 +39,7 @@ const CALLS: [(&str, u64); 4] = [
 
 /// Returns whether no violation was found.
 pub(crate) fn run(args: &ProgramArgs) -> Result<bool, Error> {
-    harness::run("import", "", &args.run, |run| {
-        let cli = Cli::new(args.program.as_deref(), &run.folder)?;
-        let strace = harness::detect_strace();
+    harness::run_commands("import", args, |cli, strace| {
         Ok(Imports { cli, strace, fixture: None, estimates: Estimates::new(), counters: Counters::default() })
     })
 }
@@ -85,7 +83,7 @@ impl Workload for Imports {
         let folder = run.round_folder(round.number);
         let (workdir, copy) = (Workdir::create(&self.cli, &folder)?, run.folder.join("dead.db"));
         let mut import = Import::new(&self.cli, scenario, &workdir, &copy);
-        scenario.mode.name().clone_into(&mut round.title);
+        round.title = scenario.mode.name();
         if let Some(trial) = trial {
             round.title += &format!(": {}", trial.name());
             let happened = trial.run(&mut import, &mut run.rng, round)?;
@@ -111,11 +109,6 @@ impl Workload for Imports {
     }
 
     fn finish(self, run: &Run) -> Result<Vec<String>, Error> {
-        // With violations, the files are kept.
-        match self.fixture {
-            Some(fixture) if run.bad_rounds == 0 => fixture.clear()?,
-            _ => {}
-        }
         let Counters { kills: [early, between, late], interrupted, failed, too_late, trials } = self.counters;
         println!(
             "{} kills: {early} before the first table was loaded, {between} between, {late} after the last; \

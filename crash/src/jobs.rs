@@ -20,15 +20,16 @@ use std::time::{Duration, Instant};
 use gristmill_check::Rng;
 use gristmill_store::Store;
 
-use self::history::{HistoryReader, Recovery, RunRecord};
+use self::history::{Recovery, RunRecord};
 use self::log::{Event, Log};
 use self::paths::RunPaths;
 use self::processes::{FailedProcess, Processes, Role};
 use self::task_kinds::{Payload, TestKind};
 use crate::args::{DiskFault, JobsArgs};
 use crate::disk::{self, SmallDisk, Strace};
-use crate::harness::{self, Round, Run, Workload};
+use crate::harness::{self, Named, Round, Run, Workload};
 use crate::process::{pause, wait_until};
+use crate::sqlite::Database;
 use crate::{Error, ErrorContext};
 
 /// Time beyond two leases that a busy machine may need to start and schedule a process.
@@ -63,7 +64,7 @@ struct Jobs<'a> {
 impl<'a> Jobs<'a> {
     /// Creates the database with the history trigger, and an empty log.
     fn start(args: &'a JobsArgs, run: &Run) -> Result<Self, Error> {
-        let paths = RunPaths::new(&run.folder);
+        let paths = RunPaths(run.folder.clone());
         std::fs::create_dir(paths.disk()).context("cannot create a folder")?;
         let strace = (args.fault == DiskFault::Eio).then(Strace::detect).transpose()?;
         let disk = (args.fault == DiskFault::Enospc).then(|| SmallDisk::mount(&paths.disk())).transpose()?;
@@ -110,7 +111,7 @@ impl<'a> Jobs<'a> {
         killed_at: f64,
         round: &mut Round,
     ) -> Result<Option<Recovery>, Error> {
-        let reader = HistoryReader::open(&self.paths.database())?;
+        let reader = Database::open(&self.paths.database())?;
         let recovered = wait_until(self.args.lease() * 20, || {
             // Replaces workers that a poison pill has killed meanwhile.
             self.processes.fill(Role::Worker, WORKERS)?;
@@ -156,7 +157,7 @@ impl<'a> Jobs<'a> {
         let store = Store::open(self.paths.database()).context("cannot enqueue a poison pill")?;
         let task = producer::new_task(TestKind::Poison, &payload);
         let task = store.tasks().enqueue(task).context("cannot enqueue a poison pill")?.id;
-        let event = Event::Enqueued { task, kind: TestKind::Poison.name().to_owned(), key };
+        let event = Event::Enqueued { task, kind: TestKind::Poison.name(), key };
         Log::open(&self.paths.log())?.append(&event).context("cannot log a poison pill")?;
         self.poison_tasks += 1;
         Ok(())
@@ -212,12 +213,12 @@ impl<'a> Jobs<'a> {
     }
 
     fn finished(&self) -> Result<i64, Error> {
-        HistoryReader::open(&self.paths.database())?.count(&["completed", "failed"])
+        Database::open(&self.paths.database())?.tasks_in(&["completed", "failed"])
     }
 
     /// Lets workers without disk faults run all remaining tasks.
     fn drain(&mut self, round: &mut Round) -> Result<(), Error> {
-        self.processes.stop_injecting();
+        self.processes.strace = None;
         self.processes.stop_all(Role::Producer)?;
         if self.args.fault == DiskFault::Eio {
             self.processes.stop_all(Role::Worker)?;
@@ -228,7 +229,7 @@ impl<'a> Jobs<'a> {
         loop {
             let new = self.processes.fill(Role::Worker, WORKERS)?;
             self.processes.wait_for_one(&new, Duration::from_secs(10))?;
-            let now = HistoryReader::open(&self.paths.database())?.count(&["pending", "scheduled", "running"])?;
+            let now = Database::open(&self.paths.database())?.tasks_in(&["pending", "scheduled", "running"])?;
             if now == 0 {
                 break;
             }
@@ -249,7 +250,7 @@ impl<'a> Jobs<'a> {
 
     /// Adds a violation for each process that ended unexpectedly: a worker must survive a store that fails for a while.
     fn check_failed_processes(&mut self, round: &mut Round) {
-        for failed in self.processes.take_failed() {
+        for failed in std::mem::take(&mut self.processes.failed) {
             if !self.is_excused(&failed) {
                 round.violation(format!("{} ended unexpectedly: {}", failed.name, failed.last_line));
             }
@@ -283,7 +284,7 @@ impl<'a> Jobs<'a> {
         }
         if self.args.fault == DiskFault::Eio {
             let mut count = 0;
-            for entry in std::fs::read_dir(self.paths.root()).context("cannot list a folder")? {
+            for entry in std::fs::read_dir(&self.paths.0).context("cannot list a folder")? {
                 let path = entry.context("cannot list a folder")?.path();
                 if path.extension().is_some_and(|end| end == "strace") {
                     count += disk::count_failed_calls(&path, "");
@@ -348,7 +349,7 @@ impl Workload for Jobs<'_> {
     fn finish(mut self, run: &Run) -> Result<Vec<String>, Error> {
         let mut end = Round::default();
         self.drain(&mut end)?;
-        let mut record = HistoryReader::open(&self.paths.database())?.record()?;
+        let mut record = Database::open(&self.paths.database())?.run_record()?;
         record.events = log::read(&self.paths.log())?;
         record.deaths.extend(self.processes.deaths());
         record.suspensions.clone_from(&self.suspensions);
@@ -357,7 +358,7 @@ impl Workload for Jobs<'_> {
         end.violations.extend(checker::violations(&record));
         end.violations.extend(self.check_conclusive(&record)?);
         if let (Some(disk), true) = (&self.disk, end.has_violations() || run.bad_rounds > 0) {
-            let copied = disk.copy_files_to(&self.paths.root().join("rescued"));
+            let copied = disk.copy_files_to(&self.paths.0.join("rescued"));
             copied.context("cannot copy the database from the small disk")?;
         }
         Ok(end.violations)

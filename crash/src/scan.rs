@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ use self::fixture::{Fixture, Variant, dupes};
 use crate::args::ProgramArgs;
 use crate::cli::{Cli, CliExit};
 use crate::faults::{Estimates, Fault};
-use crate::harness::{self, Resumable, Round, Run, Workload, disturb_and_resume};
+use crate::harness::{self, Named, Resumable, Round, Run, Workload, disturb_and_resume};
 use crate::sqlite::{copy, restore};
 use crate::{Error, ErrorContext};
 
@@ -50,9 +51,7 @@ const WRITE: (&str, u64) = ("pwrite64", 900);
 
 /// Returns whether no violation was found.
 pub(crate) fn run(args: &ProgramArgs) -> Result<bool, Error> {
-    harness::run("scan", "", &args.run, |run| {
-        let cli = Cli::new(args.program.as_deref(), &run.folder)?;
-        let strace = harness::detect_strace();
+    harness::run_commands("scan", args, |cli, strace| {
         Ok(Scans { cli, strace, fixture: None, estimates: Estimates::new(), kills: BTreeMap::new() })
     })
 }
@@ -102,18 +101,11 @@ impl Workload for Scans {
         let database = fixture.file("disturbed.db");
         restore(&self.cli, fixture.scenario.before.as_deref(), &database)?;
         let attempts = run.rng.u64(1..5);
-        let mut scan = Scan {
-            cli: &self.cli,
-            strace: self.strace,
-            estimates: &mut self.estimates,
-            kills: &mut self.kills,
-            fixture: &fixture,
-            database: &database,
-            rng: &mut run.rng,
-            remaining: None,
-        };
+        let mut scan =
+            Scan { workload: self, fixture: &fixture, database: &database, rng: &mut run.rng, remaining: None };
         scan.inspect(&database, round)?;
-        disturb_and_resume(&mut scan, (&self.cli, &database), attempts, round)?;
+        let cli = scan.workload.cli.clone();
+        disturb_and_resume(&mut scan, (&cli, &database), attempts, round)?;
         scan.compare_with_undisturbed(round)?;
         if round.has_violations() {
             let folder = run.round_folder(round.number);
@@ -133,7 +125,7 @@ impl Workload for Scans {
             _ => {}
         }
         let phases: Vec<String> =
-            Phase::ALL.into_iter().map(|phase| format!("{} in {}", self.count(phase), phase.name())).collect();
+            Phase::value_variants().iter().map(|phase| format!("{} in {}", self.count(*phase), phase.name())).collect();
         println!("{} kills: {}", self.kills.values().sum::<u32>(), phases.join(", "));
         // A run without kills in both phases tested nothing.
         let reading =
@@ -146,10 +138,7 @@ impl Workload for Scans {
 
 /// The scan of a round.
 struct Scan<'a> {
-    cli: &'a Cli,
-    strace: bool,
-    estimates: &'a mut Estimates<bool>,
-    kills: &'a mut BTreeMap<Phase, u32>,
+    workload: &'a mut Scans,
     fixture: &'a Fixture,
     database: &'a Path,
     rng: &'a mut Rng,
@@ -164,9 +153,9 @@ impl Resumable for Scan<'_> {
         if rng.percent(30) {
             args.extend(["--workers".into(), rng.u64(1..4).to_string().into()]);
         }
-        if self.strace && rng.percent(25) {
+        if self.workload.strace && rng.percent(25) {
             let call = if rng.percent(70) { SYNC } else { WRITE };
-            let number = self.estimates.call(scenario.before.is_some(), call, rng);
+            let number = self.workload.estimates.call(scenario.before.is_some(), call, rng);
             return (args, Fault::KillAtCall(call.0, number));
         }
         let mut time = scenario.duration;
@@ -187,13 +176,13 @@ impl Resumable for Scan<'_> {
         match exit {
             CliExit::Killed => {
                 let phase = self.check_after_kill(round)?;
-                *self.kills.entry(phase).or_default() += 1;
+                *self.workload.kills.entry(phase).or_default() += 1;
                 round.event(format!("{fault} in {}", phase.name()));
                 Ok(phase == Phase::Done)
             }
             CliExit::Done(summary) => {
                 round.event(format!("{fault} too late"));
-                self.estimates.too_late(self.fixture.scenario.before.is_some(), fault);
+                self.workload.estimates.too_late(self.fixture.scenario.before.is_some(), fault);
                 self.check_summary(&summary, round);
                 Ok(true)
             }
@@ -237,7 +226,7 @@ impl Scan<'_> {
     fn check_after_kill(&mut self, round: &mut Round) -> Result<Phase, Error> {
         let before = self.remaining;
         let dead = self.fixture.file("dead.db");
-        copy(self.cli, self.database, &dead)?;
+        copy(&self.workload.cli, self.database, &dead)?;
         self.inspect(&dead, round)?;
         let Some(remaining) = self.remaining else { return Ok(Phase::Start) };
         if remaining.running + remaining.ended > 0 {
@@ -260,7 +249,7 @@ impl Scan<'_> {
             return Ok(());
         }
         let pair = CatalogPair::open(&self.fixture.scenario.undisturbed, database)?;
-        round.damage(&pair.damage()?);
+        round.damage(&pair.0.damage("other")?);
         if pair.has_catalog()? {
             self.remaining = Some(pair.remaining(self.fixture.scenario.since)?);
         }
@@ -268,7 +257,7 @@ impl Scan<'_> {
     }
 
     fn verify(&self, database: &Path, when: &str, round: &mut Round) -> Result<(), Error> {
-        match self.cli.run(database, &["verify".into()])? {
+        match self.workload.cli.run(database, &["verify".into()])? {
             CliExit::Done(_) => {}
             other => round.violation(format!("`gristmill verify` {when}: {other:?}")),
         }
@@ -278,7 +267,7 @@ impl Scan<'_> {
     fn compare_with_undisturbed(&self, round: &mut Round) -> Result<(), Error> {
         let scenario = &self.fixture.scenario;
         let pair = CatalogPair::open(&scenario.undisturbed, self.database)?;
-        round.damage(&pair.damage()?);
+        round.damage(&pair.0.damage("other")?);
         if !pair.has_catalog()? {
             round.violation("there is no catalog");
             return Ok(());
@@ -289,7 +278,7 @@ impl Scan<'_> {
             round.violation(format!("{unmarked_folders} folders are not marked by the scan that walked them"));
         }
         drop(pair);
-        if dupes(self.cli, self.database)? != scenario.dupes {
+        if dupes(&self.workload.cli, self.database)? != scenario.dupes {
             round.violation("`gristmill dupes` prints other duplicates than undisturbed");
         }
         self.verify(self.database, "at the end", round)

@@ -28,9 +28,9 @@ pub(crate) fn audit(
 ) -> Audit {
     let mut audit = Audit { violations: results.violations.clone(), ..Audit::default() };
     let counts = count_dead_letters(published, dead_letters, &mut audit.violations);
-    for message in published.confirmed_messages() {
+    for message in published.confirmed.iter().filter_map(|id| published.messages.get(id)) {
         let (id, outcome) = (&message.id, message.outcome);
-        let done = results.times_done(id);
+        let done = results.done.get(id).copied().unwrap_or(0);
         let dead_lettered = counts.get(id.as_str()).copied().unwrap_or(0);
         let times = if outcome.is_done() { done } else { dead_lettered };
         if times == 0 {

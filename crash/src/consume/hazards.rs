@@ -15,8 +15,10 @@ use crate::{Error, ErrorContext};
 
 /// Set-up of the hazards of a round, undone after it.
 pub(crate) struct Hazards {
-    proxy: Option<Proxy>,
-    disk: Option<SmallDisk>,
+    /// Proxy between consumers and broker, if connections are cut.
+    pub(crate) proxy: Option<Proxy>,
+    /// Disk that consumers write to, if it is filled.
+    pub(crate) disk: Option<SmallDisk>,
     short_ack_timeout: bool,
     /// Whether consumers cannot connect at times.
     pub(crate) unreachable: bool,
@@ -49,22 +51,6 @@ impl Hazards {
     /// Returns the URI that consumers connect to.
     pub(crate) fn uri(&self, broker: &Broker) -> String {
         self.proxy.as_ref().map_or_else(|| broker.uri(), |proxy| proxy.uri(&broker.uri()))
-    }
-
-    pub(crate) fn cut(&self) {
-        self.proxy.iter().for_each(Proxy::cut);
-    }
-
-    pub(crate) fn restore(&self) {
-        self.proxy.iter().for_each(Proxy::restore);
-    }
-
-    pub(crate) fn fill(&self) -> Result<(), Error> {
-        self.disk.iter().try_for_each(SmallDisk::fill)
-    }
-
-    pub(crate) fn free(&self) -> Result<(), Error> {
-        self.disk.iter().try_for_each(SmallDisk::free)
     }
 
     /// Restores the broker's settings. Copies the files of the small disk if the round had violations.

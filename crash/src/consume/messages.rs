@@ -2,27 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 use serde_json::json;
 
 /// Action of the consumers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Action {
     Into,
     Enqueue,
     Exec,
-}
-
-impl Action {
-    pub(crate) const ALL: [Action; 3] = [Action::Into, Action::Enqueue, Action::Exec];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Action::Into => "into",
-            Action::Enqueue => "enqueue",
-            Action::Exec => "exec",
-        }
-    }
 }
 
 /// Expected outcome of a message.
@@ -139,12 +128,6 @@ pub(crate) struct Published {
     pub(crate) confirmed: Vec<String>,
 }
 
-impl Published {
-    pub(crate) fn confirmed_messages(&self) -> impl Iterator<Item = &TestMessage> {
-        self.confirmed.iter().filter_map(|id| self.messages.get(id))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
@@ -184,7 +167,7 @@ mod tests {
 
     #[test]
     fn percentage_of_bad_messages_is_as_requested() {
-        for action in Action::ALL {
+        for &action in Action::value_variants() {
             let messages = random_messages(action, 1_000, 10, &mut Rng::new(7));
             let bad = messages.iter().filter(|message| message.outcome != Outcome::Done).count();
             assert!((50..150).contains(&bad), "{action:?}: {bad}");

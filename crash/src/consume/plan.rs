@@ -5,11 +5,13 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 
 use super::messages::{Action, SCRIPT};
 use super::results::{TARGET_NAME, output_path};
 use crate::faults::Fault;
+use crate::harness::Named;
 
 /// Maximum number of attempts of a message.
 pub(crate) const ATTEMPTS: u32 = 3;
@@ -40,7 +42,7 @@ pub(crate) enum Event {
 }
 
 /// Hazard of a round besides kills and stops. There are seven, so that each meets every action and a killed broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Hazard {
     None,
     ConnectionCuts,
@@ -52,16 +54,6 @@ enum Hazard {
     SlowHandlers,
     CutsAndSinkFailure,
 }
-
-const HAZARDS: [Hazard; 7] = [
-    Hazard::None,
-    Hazard::ConnectionCuts,
-    Hazard::SinkFailure,
-    Hazard::BoundedQueue,
-    Hazard::FullDisk,
-    Hazard::SlowHandlers,
-    Hazard::CutsAndSinkFailure,
-];
 
 /// Rounds from one sink or disk failure of two minutes to the next.
 const LONG_OUTAGE_CYCLE: u32 = 49;
@@ -90,11 +82,12 @@ pub(crate) struct Plan {
 impl Plan {
     /// Chooses the plan of a round. Actions and kills of the broker alternate, so that few rounds cover all of them.
     pub(crate) fn new(round: u32, strace: bool, rng: &mut Rng) -> Self {
-        let hazard = HAZARDS[round as usize % HAZARDS.len()];
+        let (hazards, actions) = (Hazard::value_variants(), Action::value_variants());
+        let hazard = hazards[round as usize % hazards.len()];
         let action = match hazard {
             // Only commands can be slow.
             Hazard::SlowHandlers => Action::Exec,
-            _ => Action::ALL[(round as usize - 1) % Action::ALL.len()],
+            _ => actions[(round as usize - 1) % actions.len()],
         };
         let (kills_broker, without_kills) = (round % KILL_CYCLE == 4, round % (2 * KILL_CYCLE) == 2);
         let count = match action {

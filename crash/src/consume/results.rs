@@ -109,10 +109,6 @@ impl Results {
             _ => self.violations.push(format!("a command was run for a message that was not published: {line:?}")),
         }
     }
-
-    pub(crate) fn times_done(&self, id: &str) -> u32 {
-        self.done.get(id).copied().unwrap_or(0)
-    }
 }
 
 /// Returns about how many messages are done while consumers run. Reads a copy, so that the original stays unchanged.

@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use gristmill_broker::Broker;
+use gristmill_broker::{Broker, Proxy};
 use gristmill_check::Rng;
 use rustix::process::Signal;
 
@@ -16,6 +16,7 @@ use super::hazards::Hazards;
 use super::messages::{Published, TestMessage, one_of_each, random_messages, slow_messages};
 use super::plan::{Event, Plan};
 use super::results::{Results, progress};
+use crate::disk::SmallDisk;
 use crate::faults::Fault;
 use crate::harness::Round;
 use crate::process::{ended_by, pause};
@@ -196,10 +197,10 @@ impl ConsumeRound<'_> {
             Event::CutConnections(cuts) => {
                 self.hazards.unreachable = true;
                 for _ in 0..cuts {
-                    self.hazards.cut();
+                    self.hazards.proxy.iter().for_each(Proxy::cut);
                     let outage = self.rng.millis(0..30);
                     self.wait(outage)?;
-                    self.hazards.restore();
+                    self.hazards.proxy.iter().for_each(Proxy::restore);
                     let wait = self.rng.millis(0..500);
                     self.wait(wait)?;
                 }
@@ -222,9 +223,9 @@ impl ConsumeRound<'_> {
                 return Ok(());
             }
             Event::FillDisk(time) => {
-                self.hazards.fill()?;
+                self.hazards.disk.iter().try_for_each(SmallDisk::fill)?;
                 self.wait(time)?;
-                self.hazards.free()?;
+                self.hazards.disk.iter().try_for_each(SmallDisk::free)?;
                 self.counters.hazards[2] += 1;
                 self.round.event(format!("the disk was full for {} ms", time.as_millis()));
                 return Ok(());

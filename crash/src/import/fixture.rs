@@ -7,32 +7,22 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+use gristmill_check::Rng;
+
 use super::dataset::Dataset;
 use super::state::DatabaseState;
 use crate::cli::Cli;
+use crate::harness::Named;
 use crate::sqlite::{Database, copy};
 use crate::{Error, ErrorContext};
-use gristmill_check::Rng;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum ImportMode {
     New,
     Append,
     Replace,
     Upsert,
-}
-
-impl ImportMode {
-    pub(crate) const ALL: [Self; 4] = [Self::New, Self::Append, Self::Replace, Self::Upsert];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ImportMode::New => "new",
-            ImportMode::Append => "append",
-            ImportMode::Replace => "replace",
-            ImportMode::Upsert => "upsert",
-        }
-    }
 }
 
 pub(crate) struct Fixture {
@@ -56,7 +46,7 @@ impl Fixture {
         cli.create_folder(folder)?;
         let dataset = Dataset::generate(folder, rng).context("cannot write files to import")?;
         let scenarios: Result<Vec<Scenario>, Error> =
-            ImportMode::ALL.into_iter().map(|mode| Scenario::new(cli, folder, &dataset, mode)).collect();
+            ImportMode::value_variants().iter().map(|mode| Scenario::new(cli, folder, &dataset, *mode)).collect();
         Ok(Fixture { folder: folder.to_path_buf(), scenarios: scenarios? })
     }
 
@@ -71,7 +61,7 @@ impl Scenario {
         if mode != ImportMode::New {
             let from = if mode == ImportMode::Upsert { &dataset.old_keyed } else { &dataset.old };
             let database = folder.join(format!("before-{}.db", mode.name()));
-            cli.run(&own_db(folder), &args(&[from.into()], &database))?.expect_done()?;
+            cli.run(&folder.join("own.db"), &args(&[from.into()], &database))?.expect_done()?;
             old = read_undamaged(&database)?;
             before = Some(database);
         }
@@ -87,7 +77,7 @@ impl Scenario {
         let workdir = Workdir::create(cli, &folder.join(format!("undisturbed-{}", mode.name())))?;
         workdir.set_up(cli, &scenario, false)?;
         let began = Instant::now();
-        cli.run(&own_db(folder), &scenario.args(&workdir.database(), false))?.expect_done()?;
+        cli.run(&folder.join("own.db"), &scenario.args(&workdir.database(), false))?.expect_done()?;
         scenario.duration = began.elapsed();
         scenario.new = read_undamaged(&workdir.database())?;
         Ok(scenario)
@@ -109,11 +99,6 @@ fn args(inputs: &[OsString], database: &Path) -> Vec<OsString> {
     args
 }
 
-/// Returns the path for `--db`, which an import does not use.
-fn own_db(folder: &Path) -> PathBuf {
-    folder.join("own.db")
-}
-
 fn read_undamaged(database: &Path) -> Result<DatabaseState, Error> {
     let (state, damage) = DatabaseState::read(database)?;
     match damage.first() {
@@ -123,7 +108,7 @@ fn read_undamaged(database: &Path) -> Result<DatabaseState, Error> {
 }
 
 /// A folder that contains only the database.
-pub(crate) struct Workdir(PathBuf);
+pub(crate) struct Workdir(pub(crate) PathBuf);
 
 impl Workdir {
     pub(crate) fn create(cli: &Cli, folder: &Path) -> Result<Self, Error> {
@@ -131,14 +116,11 @@ impl Workdir {
         Ok(Workdir(folder.to_path_buf()))
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.0
-    }
-
     pub(crate) fn database(&self) -> PathBuf {
         self.0.join("out.db")
     }
 
+    /// Returns the path for `--db`, which an import does not use.
     pub(crate) fn own_db(&self) -> PathBuf {
         self.0.join("own.db")
     }

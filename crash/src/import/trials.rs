@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 
 use super::fixture::{ImportMode, Workdir};
@@ -16,13 +17,15 @@ use crate::process::pause;
 use crate::sqlite::Database;
 use crate::{Error, ErrorContext};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Trial {
     /// The disk is full before the import ends.
+    #[value(name = "full disk")]
     FullDisk,
     /// Two imports load into the same database.
     Concurrent,
     /// Another connection has a transaction open, and the import gets Ctrl-C.
+    #[value(name = "locked database")]
     Locked,
 }
 
@@ -31,14 +34,6 @@ const MAX_FREE_BYTES: u64 = 3 << 19;
 
 impl Trial {
     pub(crate) const ALL: [Trial; 4] = [Trial::FullDisk, Trial::Concurrent, Trial::Locked, Trial::FullDisk];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Trial::FullDisk => "full disk",
-            Trial::Concurrent => "concurrent",
-            Trial::Locked => "locked database",
-        }
-    }
 
     /// Runs the trial and adds a description to the round. Returns whether the intended situation occurred.
     pub(crate) fn run(self, import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
@@ -52,7 +47,7 @@ impl Trial {
 
 /// The import fails with exit code 2 and the reason; with free space, it can be resumed.
 fn full_disk(import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
-    let folder = import.workdir.folder().join("disk");
+    let folder = import.workdir.0.join("disk");
     std::fs::create_dir(&folder).context("cannot create a folder")?;
     let disk = match SmallDisk::mount(&folder) {
         Err(Error::Unsupported(why)) => {
@@ -72,7 +67,7 @@ fn full_disk(import: &mut Import<'_>, rng: &mut Rng, round: &mut Round) -> Resul
 
 fn on_small_disk(import: &mut Import<'_>, disk: &SmallDisk, rng: &mut Rng, round: &mut Round) -> Result<bool, Error> {
     let free_bytes = rng.u64(0..MAX_FREE_BYTES);
-    let spare = import.workdir.folder().join("spare");
+    let spare = import.workdir.0.join("spare");
     let reserve = || File::create(&spare)?.write_all(&vec![0; free_bytes as usize]);
     reserve().context("cannot write a file")?;
     disk.fill()?;

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use clap::ValueEnum;
+
 use super::history::{Change, RunRecord, Task, name_of};
 use super::log::Event;
 use super::task_kinds::{CompletedBy, Payload, TestKind};
@@ -58,7 +60,9 @@ fn tasks_end_in_a_valid_state(record: &RunRecord) -> Vec<String> {
         record.dead_letters.iter().map(|(task, reason)| (task.as_str(), reason.as_str())).collect();
     let violations = record.tasks.iter().filter_map(|task| {
         let violation = |what: String| Some(format!("task {} ({}) {what}", task.id, task.kind));
-        let Some(kind) = TestKind::named(&task.kind) else { return violation("has an unknown kind".to_owned()) };
+        let Ok(kind) = TestKind::from_str(&task.kind, false) else {
+            return violation("has an unknown kind".to_owned());
+        };
         let reason = reasons.get(task.id.to_string().as_str()).copied().unwrap_or_default();
         let poisoned = reason.starts_with(POISON_PILL_PREFIX);
         match task.status.as_str() {
@@ -97,7 +101,7 @@ fn effects_match_tasks(record: &RunRecord) -> Vec<String> {
     let mut allowed = HashSet::new();
     let mut found = Vec::new();
     for task in &record.tasks {
-        let (Some(kind), Some(key)) = (TestKind::named(&task.kind), key(task)) else { continue };
+        let (Ok(kind), Some(key)) = (TestKind::from_str(&task.kind, false), key(task)) else { continue };
         for effect in kind.effects(&key) {
             if task.status == "completed" && !applied.contains_key(effect.as_str()) {
                 found.push(format!("task {} is completed without its effect {effect}", task.id));

@@ -107,18 +107,12 @@ pub(crate) fn install(database: &Path) -> Result<(), Error> {
 }
 
 /// Reads the history and the tasks.
-pub(crate) struct HistoryReader(Database);
-
-impl HistoryReader {
-    pub(crate) fn open(database: &Path) -> Result<Self, Error> {
-        Database::open(database).map(HistoryReader)
-    }
-
+impl Database {
     /// Counts the running tasks of these workers.
     pub(crate) fn held_by(&self, names: &[String]) -> Result<i64, Error> {
         let sql = "SELECT count(*) FROM tasks WHERE status = 'running'
             AND substr(worker_id, 1, instr(worker_id, ':') - 1) IN (SELECT value FROM json_each(?1))";
-        self.0.count(sql, [json(names)])
+        self.count(sql, [json(names)])
     }
 
     /// Returns how the tasks of these workers were recovered after the kill; `None` if they had no task.
@@ -130,64 +124,47 @@ impl HistoryReader {
             SELECT count(*), max(at), (SELECT min(later.at) FROM crash_history later JOIN freed USING (task)
                 WHERE later.now = 'running' AND later.seq > freed.seq) FROM freed";
         let since = |at: f64| Duration::from_secs_f64((at - killed).max(0.0));
-        let recovery = self.0.query(sql, params![json(names), killed], |row| {
-            let (orphans, last, first): (u32, Option<f64>, Option<f64>) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let recovery = self.query(sql, params![json(names), killed], |row| {
+            let (orphans, last, first): (u32, Option<f64>, Option<f64>) = row.try_into()?;
             Ok(last.map(|last| Recovery { orphans, first: since(first.unwrap_or(last)), last: since(last) }))
         })?;
         Ok(recovery.into_iter().next().flatten())
     }
 
-    pub(crate) fn count(&self, states: &[&str]) -> Result<i64, Error> {
+    /// Counts the tasks in these states.
+    pub(crate) fn tasks_in(&self, states: &[&str]) -> Result<i64, Error> {
         let sql = "SELECT count(*) FROM tasks WHERE status IN (SELECT value FROM json_each(?1))";
-        self.0.count(sql, [json(states)])
+        self.count(sql, [json(states)])
     }
 
     /// Returns everything that is in the database.
-    pub(crate) fn record(&self) -> Result<RunRecord, Error> {
+    pub(crate) fn run_record(&self) -> Result<RunRecord, Error> {
         Ok(RunRecord {
-            tasks: self.tasks()?,
-            dead_letters: self.0.query(
+            tasks: self.query(
+                "SELECT id, kind, status, crashes, worker_id, payload, result FROM tasks ORDER BY id",
+                [],
+                |row| {
+                    let (id, kind, status, crashes, worker, payload, result) = row.try_into()?;
+                    Ok(Task { id, kind, status, crashes, worker, payload, result })
+                },
+            )?,
+            dead_letters: self.query(
                 "SELECT task_id, failure_reason FROM dead_letter_queue ORDER BY id",
                 [],
-                |row| Ok((row.get(0)?, row.get(1)?)),
+                |row| row.try_into(),
             )?,
-            changes: self.changes()?,
-            checkpointed: self.0.query(
-                "SELECT DISTINCT task_id FROM task_checkpoints ORDER BY task_id",
+            changes: self.query(
+                "SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq",
                 [],
-                |row| row.get(0),
+                |row| {
+                    let (at, task, was, now, owner, crashes, lease) = row.try_into()?;
+                    Ok(Change { at, task, was, now, owner, crashes, lease })
+                },
             )?,
-            damage: self.0.damage("main")?,
+            checkpointed: self
+                .query("SELECT DISTINCT task_id FROM task_checkpoints ORDER BY task_id", [], |row| row.get(0))?,
+            damage: self.damage("main")?,
             ..RunRecord::default()
-        })
-    }
-
-    fn changes(&self) -> Result<Vec<Change>, Error> {
-        self.0.query("SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq", [], |row| {
-            Ok(Change {
-                at: row.get(0)?,
-                task: row.get(1)?,
-                was: row.get(2)?,
-                now: row.get(3)?,
-                owner: row.get(4)?,
-                crashes: row.get(5)?,
-                lease: row.get(6)?,
-            })
-        })
-    }
-
-    fn tasks(&self) -> Result<Vec<Task>, Error> {
-        let sql = "SELECT id, kind, status, crashes, worker_id, payload, result FROM tasks ORDER BY id";
-        self.0.query(sql, [], |row| {
-            Ok(Task {
-                id: row.get(0)?,
-                kind: row.get(1)?,
-                status: row.get(2)?,
-                crashes: row.get(3)?,
-                worker: row.get(4)?,
-                payload: row.get(5)?,
-                result: row.get(6)?,
-            })
         })
     }
 }

@@ -3,20 +3,12 @@
 //! The database has its own folder, because some runs mount a small disk there. The log that the harness relies on is
 //! outside of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
-pub(crate) struct RunPaths(PathBuf);
+pub(crate) struct RunPaths(pub(crate) PathBuf);
 
 impl RunPaths {
-    pub(crate) fn new(root: &Path) -> Self {
-        RunPaths(root.to_path_buf())
-    }
-
-    pub(crate) fn root(&self) -> &Path {
-        &self.0
-    }
-
     /// Mount point of the small disk, if the run has one.
     pub(crate) fn disk(&self) -> PathBuf {
         self.0.join("disk")

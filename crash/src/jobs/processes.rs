@@ -4,28 +4,21 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 use rustix::process::Signal;
 
 use super::history;
 use super::paths::RunPaths;
 use crate::disk::Strace;
+use crate::harness::Named;
 use crate::process::{Process, ended_by, wait_until};
 use crate::{Error, ErrorContext};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
     Worker,
     Producer,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Role::Worker => "worker",
-            Role::Producer => "producer",
-        }
-    }
 }
 
 pub(crate) struct Processes {
@@ -33,12 +26,13 @@ pub(crate) struct Processes {
     program: PathBuf,
     lease: Duration,
     rng: Rng,
-    strace: Option<Strace>,
+    /// Injects disk faults into the processes that are started, if any.
+    pub(crate) strace: Option<Strace>,
     running: Vec<(Role, Process)>,
     started: u32,
     killed: Vec<(String, f64)>,
     self_killed: Vec<(String, f64)>,
-    failed: Vec<FailedProcess>,
+    pub(crate) failed: Vec<FailedProcess>,
 }
 
 /// A process that ended by itself with an error.
@@ -63,11 +57,6 @@ impl Processes {
             self_killed: Vec::new(),
             failed: Vec::new(),
         })
-    }
-
-    /// Starts later processes without injected disk faults.
-    pub(crate) fn stop_injecting(&mut self) {
-        self.strace = None;
     }
 
     /// Starts processes of a role until `count` of them run. Returns the names of the new ones.
@@ -137,11 +126,6 @@ impl Processes {
         if stopped { Ok(()) } else { Err(Error::System(format!("a {} did not stop within 30 s", role.name()))) }
     }
 
-    /// Returns the processes that ended by themselves with an error since the last call.
-    pub(crate) fn take_failed(&mut self) -> Vec<FailedProcess> {
-        std::mem::take(&mut self.failed)
-    }
-
     /// Returns all processes that were killed, or killed themselves, with the earliest possible time of death.
     pub(crate) fn deaths(&self) -> impl Iterator<Item = (String, f64)> {
         self.killed.iter().chain(&self.self_killed).cloned()
@@ -173,9 +157,9 @@ impl Processes {
             }
             None => Command::new(&self.program),
         };
-        command.arg(role.name()).arg(self.paths.root()).arg(&name).stdin(Stdio::piped());
+        command.arg(role.name()).arg(&self.paths.0).arg(&name).stdin(Stdio::piped());
         command.args([self.rng.u64(..).to_string(), self.lease.as_millis().to_string()]);
-        self.running.push((role, Process::start(command, self.paths.root(), &name)?));
+        self.running.push((role, Process::start(command, &self.paths.0, &name)?));
         Ok(name)
     }
 

@@ -13,6 +13,7 @@ use super::paths::RunPaths;
 use super::task_kinds::{Payload, TestKind};
 use super::worker::{die_with_harness, end_of_input, log_to_stderr, write_ready_flag};
 use crate::args::ProcessArgs;
+use crate::harness::Named;
 use crate::{Error, ErrorContext};
 
 /// Concurrent callers, so that their writes are committed in groups.
@@ -33,7 +34,7 @@ const MIX: [(u64, TestKind); 7] = [
 pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
     log_to_stderr();
     die_with_harness();
-    let paths = RunPaths::new(&args.folder);
+    let paths = RunPaths(args.folder.clone());
     let store = Store::open(paths.database()).context("cannot open the store")?;
     write_ready_flag(&paths, &args.name)?;
     let input = end_of_input();
@@ -118,7 +119,7 @@ impl<'a> Caller<'a> {
             Ok(enqueued) => (enqueued.iter().zip(tasks))
                 .map(|(enqueued, (kind, _, key))| Event::Enqueued {
                     task: enqueued.id,
-                    kind: kind.name().to_owned(),
+                    kind: kind.name(),
                     key: key.clone(),
                 })
                 .collect(),

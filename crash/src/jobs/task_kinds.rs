@@ -2,13 +2,14 @@
 //!
 //! Owns the expected effects of each kind. `worker` runs them, `producer` enqueues them, `checker` checks them.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Number of steps of [`TestKind::Steps`].
 pub(crate) const STEPS: u32 = 4;
 
 /// Kind of a task, by its behaviour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestKind {
     /// Succeeds immediately.
     Fast,
@@ -29,34 +30,6 @@ pub(crate) enum TestKind {
 }
 
 impl TestKind {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Fast,
-        Self::Flaky,
-        Self::Failing,
-        Self::Steps,
-        Self::Parent,
-        Self::Slow,
-        Self::Uncancellable,
-        Self::Poison,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TestKind::Fast => "fast",
-            TestKind::Flaky => "flaky",
-            TestKind::Failing => "failing",
-            TestKind::Steps => "steps",
-            TestKind::Parent => "parent",
-            TestKind::Slow => "slow",
-            TestKind::Uncancellable => "uncancellable",
-            TestKind::Poison => "poison",
-        }
-    }
-
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
     /// Returns whether tasks of this kind complete if their workers are not killed too often.
     pub(crate) fn succeeds(self) -> bool {
         !matches!(self, TestKind::Failing | TestKind::Poison)

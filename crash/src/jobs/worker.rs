@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::{Retry, TaskError, TaskResult};
 use gristmill_store::Store;
@@ -19,6 +20,7 @@ use super::log::{Event, Log};
 use super::paths::RunPaths;
 use super::task_kinds::{CompletedBy, Payload, STEPS, TestKind, step_key};
 use crate::args::ProcessArgs;
+use crate::harness::Named;
 use crate::process::pause;
 use crate::{Error, ErrorContext};
 
@@ -37,13 +39,13 @@ struct Tools {
 pub(crate) fn run(args: &ProcessArgs) -> Result<(), Error> {
     log_to_stderr();
     die_with_harness();
-    let paths = RunPaths::new(&args.folder);
+    let paths = RunPaths(args.folder.clone());
     let store = Store::open(paths.database()).context("cannot open the store")?;
     let log = Log::open(&paths.log())?;
     let tools = Arc::new(Tools { name: args.name.clone(), log, lookups: AtomicU64::new(0) });
     let lease = Duration::from_millis(args.lease_ms);
     let mut builder = Runner::builder(store).name(&args.name).lease(lease);
-    for kind in TestKind::ALL {
+    for &kind in TestKind::value_variants() {
         builder = builder.kind(task_kind(kind, &tools));
     }
     let running = builder.start().context("cannot start the runner")?;
@@ -98,7 +100,7 @@ fn task_kind(kind: TestKind, tools: &Arc<Tools>) -> TaskKind {
         context.set_result(&CompletedBy { by: tools.name.clone() })
     };
     let retry = Retry::exponential(6, Duration::from_millis(20)).max_delay(Duration::from_millis(200));
-    TaskKind::new(kind.name(), handler).workers(4).retry(retry)
+    TaskKind::new(&kind.name(), handler).workers(4).retry(retry)
 }
 
 fn run_kind(kind: TestKind, context: &TaskContext<'_>, payload: &Payload, tools: &Tools) -> TaskResult<()> {
@@ -159,5 +161,5 @@ fn run_parent(context: &TaskContext<'_>, payload: &Payload, tools: &Tools) -> Ta
     let mut child = NewTask::new(TestKind::Fast.name(), serde_json::to_string(&payload)?);
     child.unique_key = Some(key.clone());
     let child = context.store().tasks().enqueue(child).map_err(TaskError::transient)?;
-    Ok(tools.log.append(&Event::Enqueued { task: child.id, kind: TestKind::Fast.name().to_owned(), key })?)
+    Ok(tools.log.append(&Event::Enqueued { task: child.id, kind: TestKind::Fast.name(), key })?)
 }

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rusqlite::{Connection, Row};
+use clap::ValueEnum;
+use rusqlite::Connection;
 use serde_json::Value;
 
 use crate::sqlite::Database;
@@ -71,32 +72,17 @@ const UNREAD: &str = "coalesce(e.read_hash, e.content_hash) IS NOT NULL
 const UNSAMPLED: &str = "e.edges IS NOT NULL AND e.edges IS NOT f.edges";
 
 /// Phase in which a scan was killed, according to what it had committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Phase {
     Start,
     Walk,
+    #[value(name = "plan and samples")]
     Samples,
     Contents,
+    #[value(name = "mark shared")]
     MarkShared,
     Finish,
     Done,
-}
-
-impl Phase {
-    pub(crate) const ALL: [Phase; 7] =
-        [Phase::Start, Phase::Walk, Phase::Samples, Phase::Contents, Phase::MarkShared, Phase::Finish, Phase::Done];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Phase::Start => "start",
-            Phase::Walk => "walk",
-            Phase::Samples => "plan and samples",
-            Phase::Contents => "contents",
-            Phase::MarkShared => "mark shared",
-            Phase::Finish => "finish",
-            Phase::Done => "done",
-        }
-    }
 }
 
 /// Work that remains until a catalog equals the undisturbed one.
@@ -122,7 +108,7 @@ pub(crate) struct RemainingWork {
 }
 
 /// An undisturbed catalog and another one, attached to one connection.
-pub(crate) struct CatalogPair(Database);
+pub(crate) struct CatalogPair(pub(crate) Database);
 
 impl CatalogPair {
     pub(crate) fn open(undisturbed: &Path, other: &Path) -> Result<Self, Error> {
@@ -134,11 +120,6 @@ impl CatalogPair {
             Ok(conn)
         };
         open().map(|conn| CatalogPair(Database(conn))).context("cannot open the catalogs")
-    }
-
-    /// Returns what SQLite's checks report for the other catalog.
-    pub(crate) fn damage(&self) -> Result<Vec<String>, Error> {
-        self.0.damage("other")
     }
 
     /// Returns whether the other catalog exists: a scan may be killed while it creates it.
@@ -158,8 +139,8 @@ impl CatalogPair {
             let of = |db: &str| sql.replace("{db}", db).replace("{n}", null_prefix);
             let only = |a: &str, b: &str| {
                 let sql = format!("SELECT * FROM ({}) EXCEPT SELECT * FROM ({})", of(a), of(b));
-                let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
-                Ok::<BTreeMap<_, _>, Error>(self.0.query(&sql, [], read)?.into_iter().collect())
+                let rows: Vec<(String, String)> = self.0.query(&sql, [], |row| row.try_into())?;
+                Ok::<BTreeMap<_, _>, Error>(rows.into_iter().collect())
             };
             let (expected, mut found) = (only("undisturbed", "other")?, only("other", "undisturbed")?);
             let count = expected.keys().chain(found.keys()).collect::<std::collections::BTreeSet<_>>().len();

@@ -6,41 +6,34 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use gristmill_check::Rng;
 use serde_json::Value;
 
 use super::tree::Tree;
 use crate::cli::Cli;
+use crate::harness::Named;
 use crate::sqlite::{Database, copy, restore};
 use crate::{Error, ErrorContext};
 
 /// Options with which a tree is scanned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Variant {
     Plain,
-    /// Two roots, one inside the other.
+    #[value(name = "a root in a root")]
     Nested,
-    /// Symbolic links are followed.
+    #[value(name = "links followed")]
     Links,
-    /// Later scans use another hash algorithm.
+    /// In later scans.
+    #[value(name = "another hash")]
     OtherHash,
-    /// All files are hashed.
+    #[value(name = "every file")]
     Every,
 }
 
 impl Variant {
     pub(crate) const ALL: [Self; 6] =
         [Self::Plain, Self::Nested, Self::Links, Self::Plain, Self::OtherHash, Self::Every];
-
-    fn name(self) -> &'static str {
-        match self {
-            Variant::Plain => "plain",
-            Variant::Nested => "a root in a root",
-            Variant::Links => "links followed",
-            Variant::OtherHash => "another hash",
-            Variant::Every => "every file",
-        }
-    }
 }
 
 pub(crate) struct Fixture {

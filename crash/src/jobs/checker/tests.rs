@@ -1,6 +1,7 @@
 //! Each rule fails for a valid record with one change that violates it.
 
 use super::*;
+use crate::harness::Named;
 
 const TOKEN: &str = "w1:00ff/1";
 
@@ -12,7 +13,7 @@ fn change(task: i64, was: &str, now: &str) -> Change {
 fn task(id: i64, kind: TestKind, status: &str) -> Task {
     Task {
         id,
-        kind: kind.name().to_owned(),
+        kind: kind.name(),
         status: status.to_owned(),
         crashes: 0,
         worker: Some(TOKEN.to_owned()),
