@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::files::{Files, Login};
 use crate::handshake::speaks_amqp;
 use crate::installation::Installation;
-use crate::ports::Ports;
+use crate::ports::{self, Ports};
 use crate::process::Process;
 use crate::reaper::Reaper;
 use crate::settings::Settings;
@@ -78,7 +78,7 @@ impl Broker {
     fn attempt(installation: &Installation, settings: &Settings, ports: Ports) -> Result<Broker, Error> {
         let login = Login::new()?;
         let files = Files::new()?;
-        let mut reaper = Reaper::start(files.folder())?;
+        let mut reaper = Reaper::start(&files.folder)?;
         let mut applications = installation.applications();
         if settings.management {
             applications.extend(installation.management_plugins()?);
@@ -118,12 +118,12 @@ impl Broker {
 
     /// Address of the AMQP listener.
     pub fn address(&self) -> SocketAddr {
-        self.ports.amqp_address()
+        ports::at(self.ports.amqp)
     }
 
     /// Address of the TLS listener, if there is one.
     pub fn tls_address(&self) -> Option<SocketAddr> {
-        self.ports.tls_address()
+        self.ports.tls.map(ports::at)
     }
 
     /// URL of the management API with user and password, if the plugin is enabled:
@@ -135,7 +135,7 @@ impl Broker {
 
     /// Address of the management API, if the plugin is enabled.
     pub fn management_address(&self) -> Option<SocketAddr> {
-        self.ports.management_address()
+        self.ports.management.map(ports::at)
     }
 
     /// Name of the broker's user, who has all permissions.
@@ -150,7 +150,7 @@ impl Broker {
 
     /// Folder of the broker, with its data and `log/broker.log`.
     pub fn folder(&self) -> &Path {
-        self.files.folder()
+        &self.files.folder
     }
 
     /// Id of the broker's process, the Erlang VM, while it runs.
@@ -193,16 +193,12 @@ impl Broker {
 
     /// Suspends the broker, heartbeats included, while its connections stay open.
     pub fn pause(&self) {
-        if let Some(node) = &self.node {
-            node.signal(Signal::STOP);
-        }
+        self.node.iter().for_each(|node| node.signal(Signal::STOP));
     }
 
     /// Continues a paused broker.
     pub fn resume(&self) {
-        if let Some(node) = &self.node {
-            node.signal(Signal::CONT);
-        }
+        self.node.iter().for_each(|node| node.signal(Signal::CONT));
     }
 
     /// Runs `rabbitmqctl -q` with these arguments and returns its output. Takes about a second, because it starts an
@@ -218,7 +214,7 @@ impl Broker {
         let node = self.node.insert(node);
         registered?;
         let why = match node.wait_for_output(STARTED_LINE, START_TIMEOUT) {
-            Ok(()) => match speaks_amqp(self.ports.amqp_address(), ANSWER_TIMEOUT) {
+            Ok(()) => match speaks_amqp(ports::at(self.ports.amqp), ANSWER_TIMEOUT) {
                 Ok(()) if !self.epmd.wait_exit(Duration::ZERO) => return Ok(()),
                 Ok(()) => EPMD_EXITED.to_owned(),
                 Err(error) => format!("it has started, but does not answer on its port: {error}"),

@@ -39,7 +39,7 @@ impl Commands {
             std::iter::once(files.applications()).chain(installation.more_libraries()).collect();
         let environment = vec![
             // The folder of the cookie, and the variable by which the reaper recognises the processes.
-            ("HOME", files.folder().into()),
+            ("HOME", files.folder.clone().into()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".into()),
             ("ERL_EPMD_PORT", ports.epmd.to_string().into()),
             ("ERL_LIBS", joined(&libraries)),
@@ -56,7 +56,7 @@ impl Commands {
             ("RABBITMQ_PLUGINS_DIR", files.applications().into()),
             ("RABBITMQ_ENABLED_PLUGINS_FILE", at("plugins")),
             // These need not exist: they are set so that the files of an installed broker are not read.
-            ("SYS_PREFIX", files.folder().into()),
+            ("SYS_PREFIX", files.folder.clone().into()),
             ("RABBITMQ_CONFIG_FILES", at("conf.d")),
             ("RABBITMQ_ADVANCED_CONFIG_FILE", at("advanced.config")),
             ("RABBITMQ_CONF_ENV_FILE", at("rabbitmq-env.conf")),
@@ -68,18 +68,18 @@ impl Commands {
     pub(crate) fn epmd(&self) -> Result<Process, Error> {
         let port = self.epmd_port.to_string();
         let args = ["-address", "127.0.0.1", "-port", &port].map(OsString::from);
-        Process::start(self.installation.epmd(), &self.environment, &args)
+        Process::start(self.installation.program("epmd"), &self.environment, &args)
     }
 
     pub(crate) fn node(&self) -> Result<Process, Error> {
         let args: Vec<OsString> =
             [BOOT, MACHINE, LOCAL].iter().flat_map(|line| line.split_whitespace()).map(OsString::from).collect();
-        Process::start(self.installation.erlang(), &self.environment, &args)
+        Process::start(self.installation.program("erlexec"), &self.environment, &args)
     }
 
     pub(crate) fn ctl<W: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = W>) -> Result<String, Error> {
         let args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-        let program = self.installation.erlang();
+        let program = self.installation.program("erlexec");
         let mut command = std::process::Command::new(&program.path);
         command.args(LOCAL.split_whitespace()).args(CTL.split_whitespace());
         command.arg("-extra").arg(self.installation.ctl()).arg("-q").args(&args);

@@ -35,7 +35,7 @@ const FAST_STATISTICS: &str = "[
 
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Files {
@@ -44,10 +44,6 @@ impl Files {
         let folder = std::path::absolute(&folder).context_at("resolve", &folder)?;
         DirBuilder::new().mode(0o700).create(&folder).context_at("create", &folder)?;
         Ok(Files { folder })
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     pub(crate) fn at(&self, name: &str) -> PathBuf {

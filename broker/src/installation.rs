@@ -60,7 +60,7 @@ impl Installation {
         let mut folders = std::iter::once(self.root.join("usr/bin")).chain(std::env::split_paths(&path));
         let program = folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()))?;
         let mut command = Command::new(program);
-        self.with_libraries(&mut command);
+        command.envs(self.library_path().map(|path| ("LD_LIBRARY_PATH", path)));
         Some(command)
     }
 
@@ -70,14 +70,10 @@ impl Installation {
         (unpacked.is_dir() && !unpacked.starts_with(&self.erlang)).then_some(unpacked)
     }
 
-    /// The program that becomes the Erlang VM, in the same process, without a shell.
-    pub(crate) fn erlang(&self) -> Program {
-        Program { path: self.programs.join("erlexec"), environment: self.environment() }
-    }
-
-    /// The program epmd, by which the Erlang nodes of a machine find each other.
-    pub(crate) fn epmd(&self) -> Program {
-        Program { path: self.programs.join("epmd"), environment: self.environment() }
+    /// A program of the runtime: `erlexec`, which becomes the Erlang VM in the same process, without a shell, or `epmd`,
+    /// by which the Erlang nodes of a machine find each other.
+    pub(crate) fn program(&self, name: &str) -> Program {
+        Program { path: self.programs.join(name), environment: self.environment() }
     }
 
     pub(crate) fn ctl(&self) -> PathBuf {
@@ -118,19 +114,14 @@ impl Installation {
         environment
     }
 
-    fn with_libraries(&self, command: &mut Command) {
-        if let Some(path) = self.library_path() {
-            command.env("LD_LIBRARY_PATH", path);
-        }
-    }
-
     /// Folders of the downloaded shared libraries; `None` for those of the system.
     fn library_path(&self) -> Option<OsString> {
         if self.root == Path::new("/") {
             return None;
         }
         let folders = ["usr/lib", "lib"].iter().flat_map(|folder| folders_in(&self.root.join(folder)));
-        let is_multiarch = |path: &PathBuf| path.file_name().is_some_and(|name| contains(name, "-linux-"));
+        let is_multiarch =
+            |path: &PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.contains("-linux-"));
         let folders: Vec<PathBuf> = folders.filter(is_multiarch).collect();
         (!folders.is_empty()).then(|| joined(&folders))
     }
@@ -156,10 +147,6 @@ fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.path()))
-}
-
-fn contains(name: &OsStr, part: &str) -> bool {
-    name.to_str().is_some_and(|name| name.contains(part))
 }
 
 pub(crate) fn joined(folders: &[PathBuf]) -> OsString {

@@ -37,18 +37,6 @@ impl Ports {
         let management = settings.management.then_some(management);
         Ok(Ports { amqp, tls, management, node, epmd })
     }
-
-    pub(crate) fn amqp_address(&self) -> SocketAddr {
-        at(self.amqp)
-    }
-
-    pub(crate) fn tls_address(&self) -> Option<SocketAddr> {
-        self.tls.map(at)
-    }
-
-    pub(crate) fn management_address(&self) -> Option<SocketAddr> {
-        self.management.map(at)
-    }
 }
 
 /// Binds a free port. Returns its number and the listener.
@@ -66,6 +54,7 @@ pub(crate) fn free() -> Result<(u16, TcpListener), Error> {
     Err(last.unwrap_or_else(|| std::io::ErrorKind::AddrInUse.into())).context("find a free port on 127.0.0.1")
 }
 
-fn at(port: u16) -> SocketAddr {
+/// Returns the address of a port.
+pub(crate) fn at(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }

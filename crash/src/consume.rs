@@ -19,7 +19,6 @@ use std::time::Instant;
 use gristmill_broker::{Broker, Error as BrokerError};
 
 use self::broker_client::BrokerClient;
-use self::consumers::ConsumerSpawner;
 use self::hazards::Hazards;
 use self::plan::Plan;
 use self::round::ConsumeRound;
@@ -86,15 +85,15 @@ impl Workload for Consume {
         self.cli.create_folder(&folder)?;
         self.cli.create_folder(&results::output_dir(&folder))?;
         let queue = format!("round{number}");
-        let args = plan.args(&queue, &folder);
         let broker_client = BrokerClient::open(&self.broker.uri(), &queue, plan.quorum, plan.max_length)?;
         let hazards = Hazards::set_up(&plan, &self.cli, &folder, &self.broker)?;
-        let uri = hazards.uri(&self.broker);
-        let spawner = ConsumerSpawner { cli: &self.cli, folder: folder.clone(), uri, args, started: 0 };
         let began = Instant::now();
         let mut consuming = ConsumeRound {
             plan,
-            spawner,
+            cli: &self.cli,
+            folder: folder.clone(),
+            uri: hazards.uri(&self.broker),
+            started: 0,
             broker_client,
             rng,
             counters: &mut self.counters,

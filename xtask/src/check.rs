@@ -62,7 +62,7 @@ mod tests {
             assert_eq!(line, expected);
             assert_eq!(checker.step, format!("check {}", checker.name));
             let folder = checker.package.trim_start_matches("gristmill-");
-            let tests = workspace.root().join("crates").join(folder).join("tests");
+            let tests = workspace.root.join("crates").join(folder).join("tests");
             let exists = tests.join(checker.test).join("main.rs").is_file()
                 || tests.join(checker.test).with_extension("rs").is_file();
             assert!(exists, "no test {} in {}", checker.test, tests.display());

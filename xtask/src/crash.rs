@@ -5,8 +5,6 @@
 
 use std::process::{Command, ExitCode};
 
-use clap::ValueEnum;
-
 use crate::args::{Crash, CrashOptions, Disk};
 use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
@@ -31,15 +29,15 @@ fn suite() -> [Crash; 6] {
     ]
 }
 
-/// Returns the name of the step of a crash run.
-fn step_name(crash: Crash) -> &'static str {
+/// Returns the name of the step of a crash run, its arguments, and its options.
+fn describe(crash: Crash) -> (&'static str, &'static str, CrashOptions) {
     match crash {
-        Crash::Jobs { fault: Disk::None, .. } => "crash jobs",
-        Crash::Jobs { fault: Disk::Enospc, .. } => "crash enospc",
-        Crash::Jobs { fault: Disk::Eio, .. } => "crash eio",
-        Crash::Scan(_) => "crash scan",
-        Crash::Import(_) => "crash import",
-        Crash::Consume(_) => "crash consume",
+        Crash::Jobs { options, fault: Disk::None } => ("crash jobs", "run --fault none", options),
+        Crash::Jobs { options, fault: Disk::Enospc } => ("crash enospc", "run --fault enospc", options),
+        Crash::Jobs { options, fault: Disk::Eio } => ("crash eio", "run --fault eio", options),
+        Crash::Scan(options) => ("crash scan", "scan", options),
+        Crash::Import(options) => ("crash import", "import", options),
+        Crash::Consume(options) => ("crash consume", "consume", options),
     }
 }
 
@@ -52,7 +50,7 @@ pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
 }
 
 fn step(workspace: &Workspace, crash: Crash) -> Step<'_> {
-    Step::new(step_name(crash), move || {
+    Step::new(describe(crash).0, move || {
         if !matches!(crash, Crash::Jobs { .. }) {
             // The killed program must be in the same folder as the one that kills.
             let built = program(&mut workspace.cargo(["build", "--quiet", "-p", "gristmill"]))?;
@@ -69,25 +67,8 @@ fn step(workspace: &Workspace, crash: Crash) -> Step<'_> {
 
 fn command(workspace: &Workspace, crash: Crash) -> Command {
     let mut command = workspace.cargo(["run", "--quiet", "-p", "gristmill-crash", "--"]);
-    let options = match crash {
-        Crash::Jobs { options, fault } => {
-            let fault = fault.to_possible_value().map(|value| value.get_name().to_owned());
-            command.args(["run", "--fault"]).args(fault);
-            options
-        }
-        Crash::Scan(options) => {
-            command.arg("scan");
-            options
-        }
-        Crash::Import(options) => {
-            command.arg("import");
-            options
-        }
-        Crash::Consume(options) => {
-            command.arg("consume");
-            options
-        }
-    };
+    let (_, args, options) = describe(crash);
+    command.args(args.split(' '));
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
     }

@@ -83,7 +83,7 @@ pub(crate) fn has_nightly(workspace: &Workspace) -> bool {
 /// The command that runs a target. Inputs that reach new code are kept under the target folder for the next run; an
 /// input that fails is kept under `fuzz/artifacts`.
 fn command(workspace: &Workspace, (target, max_len): (&str, usize), executions: u64) -> Result<Command, Error> {
-    let build = workspace.target().join("fuzz");
+    let build = workspace.target.join("fuzz");
     let corpus = build.join("corpus").join(target);
     std::fs::create_dir_all(&corpus)
         .map_err(|error| Error::System(format!("cannot create {}: {error}", corpus.display())))?;
@@ -98,7 +98,7 @@ fn command(workspace: &Workspace, (target, max_len): (&str, usize), executions: 
 }
 
 fn seeds(workspace: &Workspace, target: &str) -> PathBuf {
-    workspace.root().join("fuzz").join("seeds").join(target)
+    workspace.root.join("fuzz").join("seeds").join(target)
 }
 
 #[derive(Debug, PartialEq, Eq)]

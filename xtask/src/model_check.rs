@@ -95,7 +95,7 @@ fn miri_command(workspace: &Workspace) -> Option<Command> {
 /// Cargo with `--cfg <check>` and a target folder of that name.
 fn cargo_with_cfg(workspace: &Workspace, arguments: &[&str], check: ModelCheck) -> Command {
     let mut command = workspace.cargo(arguments);
-    command.arg("--target-dir").arg(workspace.target().join(check.name()));
+    command.arg("--target-dir").arg(workspace.target.join(check.name()));
     command.env("RUSTFLAGS", rustflags_with(&format!("--cfg {}", check.name())));
     command
 }

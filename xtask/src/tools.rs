@@ -138,7 +138,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 fn install_crate(workspace: &Workspace, name: &str, version: &str) -> Result<(), String> {
     let mut install = workspace.cargo(["install", "--locked", name, "--version", version]);
     install.arg("--root").arg(tools_folder().map_err(|error| error.to_string())?);
-    install.arg("--target-dir").arg(workspace.target().join("tools"));
+    install.arg("--target-dir").arg(workspace.target.join("tools"));
     println!("{}", display(&install));
     match run_program(&mut install) {
         Ok(true) => Ok(()),

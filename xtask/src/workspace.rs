@@ -13,8 +13,8 @@ use crate::error::Error;
 /// The checkout that `cargo xtask` was called in.
 #[derive(Debug)]
 pub(crate) struct Workspace {
-    root: PathBuf,
-    target: PathBuf,
+    pub(crate) root: PathBuf,
+    pub(crate) target: PathBuf,
 }
 
 impl Workspace {
@@ -32,14 +32,6 @@ impl Workspace {
         let target = std::path::absolute(&target)
             .map_err(|error| Error::System(format!("cannot resolve CARGO_TARGET_DIR {}: {error}", target.display())))?;
         Ok(Workspace { root: root.to_path_buf(), target })
-    }
-
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(crate) fn target(&self) -> &Path {
-        &self.target
     }
 
     /// Cargo of the toolchain that built xtask.

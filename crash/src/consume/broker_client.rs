@@ -40,7 +40,7 @@ enum OnNack {
 
 pub(crate) struct BrokerClient {
     uri: String,
-    queue: String,
+    pub(crate) queue: String,
     client: Client,
     runtime: Runtime,
     /// Number of messages that a full queue has refused.

@@ -1,42 +1,12 @@
-//! Consumer processes: starts them and reads their output.
-
-use std::ffi::OsString;
-use std::path::PathBuf;
+//! Consumer processes: reads their output.
 
 use serde_json::Value;
 
-use crate::Error;
-use crate::cli::Cli;
 use crate::faults::Fault;
 use crate::process::Process;
 
 /// Text on standard error that shows that a consumer has started to consume.
 const STARTED_MARKER: &str = "consuming ";
-
-/// Starts the consumers of a round.
-pub(crate) struct ConsumerSpawner<'a> {
-    pub(crate) cli: &'a Cli,
-    pub(crate) folder: PathBuf,
-    pub(crate) uri: String,
-    pub(crate) args: Vec<OsString>,
-    pub(crate) started: u32,
-}
-
-impl ConsumerSpawner<'_> {
-    /// Starts a consumer, which may be killed at a system call.
-    pub(crate) fn start(&mut self, extra: &[&str], fault: Option<Fault>) -> Result<Consumer, Error> {
-        self.started += 1;
-        // The command of `--exec` must be last.
-        let mut args = self.args[..2].to_vec();
-        args.extend(extra.iter().map(OsString::from));
-        args.extend_from_slice(&self.args[2..]);
-        let db = super::results::output_dir(&self.folder).join("own.db");
-        let mut command = self.cli.command(&db, &args, fault);
-        command.env("GRISTMILL_AMQP_URI", &self.uri);
-        let process = Process::start(command, &self.folder, &format!("consumer{}", self.started))?;
-        Ok(Consumer { process, fault })
-    }
-}
 
 /// A consumer process.
 pub(crate) struct Consumer {

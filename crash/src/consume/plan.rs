@@ -173,11 +173,11 @@ impl Plan {
         Fault::KillAtCall(name, rng.u64(1..=max))
     }
 
-    /// Returns the arguments of `gristmill`.
-    pub(crate) fn args(&self, queue: &str, folder: &Path) -> Vec<OsString> {
+    /// Returns the arguments of `gristmill`, with additional options.
+    pub(crate) fn args(&self, queue: &str, extra: &[&str], folder: &Path) -> Vec<OsString> {
         let kind = if self.quorum { "quorum" } else { "classic" };
         let (workers, prefetch, attempts) = (self.workers.to_string(), self.prefetch.to_string(), ATTEMPTS.to_string());
-        let mut args: Vec<OsString> = ["consume", queue].map(OsString::from).to_vec();
+        let mut args: Vec<OsString> = ["consume", queue].iter().chain(extra).map(OsString::from).collect();
         // A bounded queue was declared by the harness.
         if self.max_length.is_none() {
             args.extend(["--declare", kind].map(OsString::from));

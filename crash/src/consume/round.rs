@@ -1,6 +1,7 @@
 //! One round: runs consumers, injects faults, and checks the results.
 
 use std::mem;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gristmill_broker::{Broker, Proxy};
@@ -10,16 +11,16 @@ use rustix::process::Signal;
 use super::Counters;
 use super::audit::{Audit, audit};
 use super::broker_client::{BROKER_TIMEOUT, BrokerClient};
-use super::consumers::{Consumer, ConsumerSpawner};
-use super::hazards;
-use super::hazards::Hazards;
+use super::consumers::Consumer;
+use super::hazards::{self, Hazards};
 use super::messages::{Published, TestMessage, one_of_each, random_messages, slow_messages};
 use super::plan::{Event, Plan};
-use super::results::{Results, progress};
+use super::results::{Results, output_dir, progress};
+use crate::cli::Cli;
 use crate::disk::SmallDisk;
 use crate::faults::Fault;
 use crate::harness::Round;
-use crate::process::{ended_by, pause};
+use crate::process::{Process, ended_by, pause};
 use crate::{Error, ErrorContext};
 
 /// Checks before a missing message is a violation: one that waits for a retry is in no queue for a moment.
@@ -33,7 +34,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct ConsumeRound<'a> {
     pub(crate) plan: Plan,
-    pub(crate) spawner: ConsumerSpawner<'a>,
+    pub(crate) cli: &'a Cli,
+    pub(crate) folder: PathBuf,
+    /// URI that consumers connect to.
+    pub(crate) uri: String,
+    /// Number of consumers that were started; names the files with their output.
+    pub(crate) started: u32,
     pub(crate) broker_client: BrokerClient,
     pub(crate) rng: Rng,
     pub(crate) counters: &'a mut Counters,
@@ -108,7 +114,16 @@ impl ConsumeRound<'_> {
         let is_killed = self.plan.kills_at_calls > 0 && self.rng.percent(60);
         self.plan.kills_at_calls -= u32::from(is_killed);
         let fault = is_killed.then(|| self.plan.kill_at_call(&mut self.rng));
-        self.spawner.start(&[], fault)
+        self.spawn(&[], fault)
+    }
+
+    fn spawn(&mut self, extra: &[&str], fault: Option<Fault>) -> Result<Consumer, Error> {
+        self.started += 1;
+        let args = self.plan.args(&self.broker_client.queue, extra, &self.folder);
+        let mut command = self.cli.command(&output_dir(&self.folder).join("own.db"), &args, fault);
+        command.env("GRISTMILL_AMQP_URI", &self.uri);
+        let process = Process::start(command, &self.folder, &format!("consumer{}", self.started))?;
+        Ok(Consumer { process, fault })
     }
 
     /// Waits, and replaces consumers that end meanwhile.
@@ -213,7 +228,7 @@ impl ConsumeRound<'_> {
                 return Ok(());
             }
             Event::FailSink(time) => {
-                let Some(failing) = hazards::fail_sink(self.plan.action, &self.spawner.folder)? else {
+                let Some(failing) = hazards::fail_sink(self.plan.action, &self.folder)? else {
                     return Ok(());
                 };
                 self.wait(time)?;
@@ -240,8 +255,8 @@ impl ConsumeRound<'_> {
 
     fn was_killed(&mut self, fault: &str) {
         self.cuts += 1;
-        let scratch = self.spawner.folder.join("scratch.db");
-        let done = progress(self.plan.action, self.spawner.cli, &self.spawner.folder, &scratch);
+        let scratch = self.folder.join("scratch.db");
+        let done = progress(self.plan.action, self.cli, &self.folder, &scratch);
         // Number of good messages. Some bad ones of `exec` run more than once.
         let good = self.plan.count * (100 - self.plan.bad_percent as u64) / 100;
         let stage = match done {
@@ -294,7 +309,7 @@ impl ConsumeRound<'_> {
 
     /// Drains the queues without faults and checks all results.
     fn check_results(&mut self, published: &Published) -> Result<(), Error> {
-        let (action, folder) = (self.plan.action, self.spawner.folder.clone());
+        let (action, folder) = (self.plan.action, self.folder.clone());
         // A quorum queue delays acknowledgements when many come at once, and forgets them when their channel is closed.
         // A consumer that stops cleanly cannot know that, and some of its messages are redelivered.
         let cuts = self.cuts + if self.plan.quorum { self.clean_stops } else { 0 };
@@ -330,7 +345,7 @@ impl ConsumeRound<'_> {
     }
 
     fn drain(&mut self) -> Result<(), Error> {
-        let mut consumer = self.spawner.start(&["--drain", "--for", "80s"], None)?;
+        let mut consumer = self.spawn(&["--drain", "--for", "80s"], None)?;
         let status = consumer.process.wait(BROKER_TIMEOUT)?;
         match (status.and_then(|status| status.code()), consumer.summary()) {
             (Some(0), Some(summary)) => {
