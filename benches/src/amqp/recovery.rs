@@ -31,11 +31,8 @@ const HANDLED_BEFORE_KILL: usize = 200;
 const WORKERS: usize = 4;
 const WORK_MS: u64 = 5;
 
-/// Result of one candidate.
-pub(super) struct Outcome {
-    pub(super) name: &'static str,
-    pub(super) result: String,
-}
+/// Name of a candidate and its result.
+pub(super) type Outcome = (&'static str, String);
 
 /// Measures Gristmill and the Rust peers that acknowledge each message; lapin a second time with its automatic
 /// recovery.
@@ -51,7 +48,7 @@ pub(super) fn measure(env: &mut Environment, participants: &[Participant]) -> Re
             outcomes.push(measure_one(env, &participant.with_candidate(&RECOVERING), &queue)?);
         }
     }
-    debug_assert_eq!(outcomes[0].name, GRISTMILL.name);
+    debug_assert_eq!(outcomes[0].0, GRISTMILL.name);
     Ok(outcomes)
 }
 
@@ -77,7 +74,7 @@ fn measure_one(env: &mut Environment, participant: &Participant, queue: &str) ->
         (None, Some(status)) => format!("never: consumer exited ({status}) {last_error}"),
         (None, None) => format!("not within {} s; consumer still runs {last_error}", TIMEOUT.as_secs()),
     };
-    Ok(Outcome { name: participant.candidate.name, result })
+    Ok((participant.candidate.name, result))
 }
 
 /// Kills and restarts the broker. Returns the time from its return to the next handled message.

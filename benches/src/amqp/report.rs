@@ -95,7 +95,7 @@ fn work_cell(benchmark: &Benchmark, row: &Row<Sample>) -> String {
 pub(super) fn print_recovery(outcomes: &[Outcome]) {
     println!("\nkilled broker: time from its return to the next handled message\n");
     println!("| | |\n|---|---|");
-    for Outcome { name, result } in outcomes {
+    for (name, result) in outcomes {
         println!("| {name} | {} |", result.replace('|', " "));
     }
 }

@@ -32,7 +32,6 @@ pub(super) enum Profile {
 
 impl Profile {
     pub(super) fn write(self, spec: &TreeSpec, writer: &mut TreeWriter) -> io::Result<()> {
-        let contents = Contents { seed: spec.seed };
         // The streams of contents are numbered from 0 upwards, those of choices from the maximum downwards.
         let choices = random::stream(spec.seed, u64::MAX - self as u64);
         let write = match self {
@@ -41,22 +40,15 @@ impl Profile {
             Profile::Photos => photos,
             Profile::Million => million,
         };
-        write(&contents, choices, spec.scale, writer)
+        write(spec.seed, choices, spec.scale, writer)
     }
 }
 
-/// Generates the contents of files.
-struct Contents {
-    seed: u64,
-}
-
-impl Contents {
-    /// Returns `size` bytes that are unique to this kind and number.
-    fn bytes(&self, kind: u8, number: u64, size: usize) -> Vec<u8> {
-        let mut bytes = vec![0; size];
-        random::stream(self.seed, u64::from(kind) << 48 | number).fill(&mut bytes);
-        bytes
-    }
+/// Returns `size` bytes that are unique to this kind and number.
+fn content(seed: u64, kind: u8, number: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    random::stream(seed, u64::from(kind) << 48 | number).fill(&mut bytes);
+    bytes
 }
 
 /// Kinds of bytes. Each kind numbers its contents separately.
@@ -101,15 +93,15 @@ const POPULAR_SIZES: [usize; 27] = [
 
 const EXTENSIONS: [&str; 10] = ["txt", "c", "h", "json", "xml", "png", "js", "md", "o", "html"];
 
-fn small(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn small(seed: u64, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(200_000.0, scale);
     let folders = nested(scaled(10_000.0, scale), 3_000, &mut choices, writer)?;
     let families: Vec<Vec<u8>> = (0..FAMILY_SIZES.len() * FAMILIES)
-        .map(|nth| contents.bytes(FAMILY, nth as u64, FAMILY_SIZES[nth / FAMILIES]))
+        .map(|nth| content(seed, FAMILY, nth as u64, FAMILY_SIZES[nth / FAMILIES]))
         .collect();
     let mut number = 0;
     while number < files {
-        let (bytes, recipe) = small_content(contents, &mut choices, &families, number as u64);
+        let (bytes, recipe) = small_content(seed, &mut choices, &families, number as u64);
         let has_copies = number < files * 3 / 10 && !bytes.is_empty();
         let copies = if has_copies { small_copies(&mut choices) } else { 1 }.min(files - number);
         // In half of the groups all files have the same name, as in copied folders.
@@ -127,8 +119,8 @@ fn small(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWri
     Ok(())
 }
 
-fn small_content(contents: &Contents, choices: &mut Rng, families: &[Vec<u8>], number: u64) -> (Vec<u8>, Recipe) {
-    let own = |size| (contents.bytes(OWN, number, size), Recipe("own", [number, 0, 0]));
+fn small_content(seed: u64, choices: &mut Rng, families: &[Vec<u8>], number: u64) -> (Vec<u8>, Recipe) {
+    let own = |size| (content(seed, OWN, number, size), Recipe("own", [number, 0, 0]));
     let kind = choices.f64();
     if kind < 0.005 {
         return own(0);
@@ -146,7 +138,7 @@ fn small_content(contents: &Contents, choices: &mut Rng, families: &[Vec<u8>], n
             return (bytes, Recipe("near", [family as u64, at as u64, change as u64]));
         }
         let shared = size * 3 / 4;
-        bytes[shared..].copy_from_slice(&contents.bytes(TAIL, number, size - shared));
+        bytes[shared..].copy_from_slice(&content(seed, TAIL, number, size - shared));
         return (bytes, Recipe("head", [number, 0, 0]));
     }
     if kind < 0.42 {
@@ -166,7 +158,7 @@ fn small_copies(choices: &mut Rng) -> usize {
 }
 
 /// Below scale 1 the files are smaller; above it there are more of them.
-fn big(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn big(seed: u64, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let shrunk = |bytes: usize| (bytes as f64 * scale.min(1.0)) as usize;
     let mut size = || {
         let mib = 20.0 + 90.0 * choices.f64().powf(2.2);
@@ -182,7 +174,7 @@ fn big(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWrite
     for round in 0..scale.round().max(1.0) as u64 {
         for (nth, copies) in [2, 2, 2, 2, 2, 3, 3, 4].into_iter().enumerate() {
             let number = round << 8 | nth as u64;
-            let bytes = contents.bytes(GROUP, number, if nth == 0 { shrunk(200 * MIB) } else { size() });
+            let bytes = content(seed, GROUP, number, if nth == 0 { shrunk(200 * MIB) } else { size() });
             for folder in &["video/grp", "backup/video/grp", "backup/old/grp", "iso/grp"][..copies] {
                 put(writer, folder, &bytes, Recipe("group", [number, 0, 0]))?;
             }
@@ -190,7 +182,7 @@ fn big(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWrite
         for (nth, mib) in [40, 96, 64].into_iter().enumerate() {
             let number = round << 8 | nth as u64;
             let size = shrunk(mib * MIB) + 123 * nth;
-            let mut bytes = contents.bytes(NEAR, number, size);
+            let mut bytes = content(seed, NEAR, number, size);
             put(writer, "near/base", &bytes, Recipe("base", [number, 0, 0]))?;
             put(writer, "backup/old/base-copy", &bytes, Recipe("base", [number, 0, 0]))?;
             let places = [0, size / 2, size - 1, size * 3 / 4];
@@ -202,12 +194,12 @@ fn big(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWrite
         }
         for nth in 0..6 {
             let number = round << 8 | nth;
-            let bytes = contents.bytes(SAME_SIZE, number, shrunk(50 * MIB));
+            let bytes = content(seed, SAME_SIZE, number, shrunk(50 * MIB));
             put(writer, "iso/samesize", &bytes, Recipe("same size", [number, 0, 0]))?;
         }
         for nth in 0..16 {
             let number = round << 8 | nth;
-            let bytes = contents.bytes(OWN, number, size() + 5_000 + nth as usize);
+            let bytes = content(seed, OWN, number, size() + 5_000 + nth as usize);
             put(writer, "video/uniq", &bytes, Recipe("own", [number, 0, 0]))?;
         }
     }
@@ -218,10 +210,9 @@ fn big(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWrite
 const JPEG: &[u8] = b"\xff\xd8\xff\xe1\x1c\x45Exif\0\0MM\0*\0\0\0\x08";
 const CAMERAS: u64 = 5;
 
-fn photos(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn photos(seed: u64, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(20_000.0, scale);
-    let heads: Vec<Vec<u8>> =
-        (0..CAMERAS).map(|camera| [JPEG, &contents.bytes(HEAD, camera, 1_200)].concat()).collect();
+    let heads: Vec<Vec<u8>> = (0..CAMERAS).map(|camera| [JPEG, &content(seed, HEAD, camera, 1_200)].concat()).collect();
     let years = 2008..2024;
     let taken = years.clone().flat_map(|year| {
         let months = (1..=12).flat_map(move |month| ["camera", "phone"].map(|kind| (month, kind)));
@@ -238,7 +229,7 @@ fn photos(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWr
         if choices.f64() < 0.04 {
             size = 65_536 * choices.usize(1..17);
         }
-        let mut bytes = contents.bytes(OWN, number as u64, size);
+        let mut bytes = content(seed, OWN, number as u64, size);
         let head = &heads[choices.usize(..heads.len())];
         bytes[..head.len()].copy_from_slice(head);
         let copies = if number >= files / 5 { 1 } else { photo_copies(&mut choices) };
@@ -260,12 +251,12 @@ fn photo_copies(choices: &mut Rng) -> usize {
     }
 }
 
-fn million(contents: &Contents, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
+fn million(seed: u64, mut choices: Rng, scale: f64, writer: &mut TreeWriter) -> io::Result<()> {
     let files = scaled(1_000_000.0, scale);
     let folders = nested(scaled(40_000.0, scale), 3_000, &mut choices, writer)?;
     let mut number = 0;
     while number < files {
-        let bytes = contents.bytes(OWN, number as u64, choices.usize(..601));
+        let bytes = content(seed, OWN, number as u64, choices.usize(..601));
         // Duplicates are spread evenly at every scale: one content in ten has two or three files.
         let copies = if choices.f64() < 0.1 { choices.usize(2..4) } else { 1 };
         for nth in (number..files).take(copies) {

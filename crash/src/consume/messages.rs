@@ -77,7 +77,17 @@ pub(crate) struct TestMessage {
 
 /// Creates `count` messages; `bad` is the percentage of bad ones.
 pub(crate) fn random_messages(action: Action, count: u64, bad: usize, rng: &mut Rng) -> Vec<TestMessage> {
-    (0..count).map(|number| random_message(action, number, bad, rng)).collect()
+    let message = |number| {
+        let outcome = match rng.percent(bad) {
+            false => Outcome::Done,
+            true if action == Action::Exec => {
+                [Outcome::SecondAttempt, Outcome::SecondAttempt, Outcome::Rejected, Outcome::Exhausted][rng.usize(..4)]
+            }
+            true => Outcome::Rejected,
+        };
+        build(action, format!("m{number}"), number, outcome, rng)
+    };
+    (0..count).map(message).collect()
 }
 
 /// Creates one message of each outcome that the action allows, except slow ones.
@@ -89,17 +99,6 @@ pub(crate) fn one_of_each(action: Action, rng: &mut Rng) -> Vec<TestMessage> {
 
 pub(crate) fn slow_messages(count: u64, rng: &mut Rng) -> Vec<TestMessage> {
     (0..count).map(|number| build(Action::Exec, format!("slow{number}"), number, Outcome::Slow, rng)).collect()
-}
-
-fn random_message(action: Action, number: u64, bad: usize, rng: &mut Rng) -> TestMessage {
-    let outcome = match rng.percent(bad) {
-        false => Outcome::Done,
-        true if action == Action::Exec => {
-            [Outcome::SecondAttempt, Outcome::SecondAttempt, Outcome::Rejected, Outcome::Exhausted][rng.usize(..4)]
-        }
-        true => Outcome::Rejected,
-    };
-    build(action, format!("m{number}"), number, outcome, rng)
 }
 
 fn build(action: Action, id: String, number: u64, outcome: Outcome, rng: &mut Rng) -> TestMessage {
