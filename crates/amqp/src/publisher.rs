@@ -122,7 +122,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Replies to the publisher, unless that is done. Returns whether it was not.
+    /// Replies to the publisher. Returns false if it has a reply already.
     fn reply(&mut self, result: Result<(), Error>) -> bool {
         self.request.take().map(|request| request.reply.send(result)).is_some()
     }

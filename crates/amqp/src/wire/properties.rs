@@ -31,7 +31,7 @@ pub struct Properties {
     pub(crate) latin: u16,
 }
 
-/// Passes all properties to a macro, each with its bit in the flags word, kind, field and AMQP name, in their order.
+/// Passes all properties to a macro in the order of the protocol: bit in the flags word, kind, field and AMQP name.
 macro_rules! each_property {
     ($visit:ident) => {
         $visit! {
