@@ -52,7 +52,7 @@ const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 const COMMIT_MESSAGES: usize = 200;
 
 /// Time to drop the actions that are left after the shutdown timeout.
-const DROP_TIMEOUT: Duration = Duration::from_millis(100);
+const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// State shared by the actions and the supervisor.
 struct RunControl {

@@ -69,7 +69,21 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     // Before the first claim, so that every signal leads to an orderly end.
     let supervisor = Supervisor::with_forced_stop(context.quiet)?;
     let store = open_or_create(&settings)?;
-    let running = Arc::new(start(&store, &settings)?);
+    let outcome = run_tasks(args, context, &settings, supervisor, &store);
+    // A handler that did not stop still has the store. Unless it is closed, its WAL stays beside a database that has
+    // replaced this one.
+    store.close();
+    outcome
+}
+
+fn run_tasks(
+    args: &Args,
+    context: &Context,
+    settings: &Settings,
+    supervisor: Supervisor,
+    store: &Store,
+) -> Result<Outcome, Error> {
+    let running = Arc::new(start(store, settings)?);
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
         note(&format!("worker {} serves queues {queues} of {}", running.worker(), path(store.path())));
@@ -87,7 +101,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     if args.once {
         claims = store.tasks().claims_of_others(&settings.worker.queues, running.worker())?;
         value.insert("claimed_by_others".to_owned(), json!(claims));
-        let left = left(&store, &settings, &running)?;
+        let left = left(store, settings, &running)?;
         if !context.quiet && !left.is_empty() {
             note(&left_text(&left));
         }

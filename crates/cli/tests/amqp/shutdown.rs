@@ -56,12 +56,14 @@ impl BusyConsumer {
         (self.process.wait().unwrap().code(), value)
     }
 
-    /// Checks that the commands have ended.
+    /// Waits until the commands, which were killed, have ended.
     fn check_commands_ended(&self) {
         for name in ["run-0", "run-1"] {
             let id = std::fs::read_to_string(self.fixture.home.path(name)).unwrap();
-            let alive = Command::new("kill").args(["-s", "0", id.trim()]).stderr(Stdio::null()).status().unwrap();
-            assert!(!alive.success(), "the command of {name} still runs");
+            self.fixture.wait_until("the end of a command", || {
+                let alive = Command::new("kill").args(["-s", "0", id.trim()]).stderr(Stdio::null()).status().unwrap();
+                !alive.success()
+            });
         }
     }
 
