@@ -57,7 +57,7 @@ struct Scenario {
     /// Order of the results, or `None` for a callback.
     result_order: Option<ResultOrder>,
     stop: Stop,
-    /// Waits for an idle pool after every so many submitted tasks.
+    /// Number of submitted tasks after which it waits for an idle pool.
     idle_after: usize,
     roots: Vec<Node>,
 }

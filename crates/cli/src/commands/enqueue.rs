@@ -343,7 +343,7 @@ fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: &SyncSender<Input>) {
             return;
         }
     };
-    // Nobody receives it after a signal.
+    // After a signal there is no receiver.
     drop(inputs.send(Input::End(end)));
 }
 
