@@ -294,7 +294,7 @@ impl PoolBuilder {
     /// thread that cancelled it. It therefore should not block. It runs after the statistics were updated and the
     /// breaker was informed, and outside every lock, so it may use the pool; `submit` does not wait in it, and
     /// waiting for the pool's end returns at once. A panic in it is caught and logged. The pool ends after the last
-    /// callback has returned.
+    /// callback has returned, so one that blocks delays even [`shutdown`](Pool::shutdown).
     ///
     /// ```
     /// use gristmill_pool::{Outcome, Pool};

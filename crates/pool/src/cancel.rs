@@ -207,6 +207,12 @@ pub struct CancelCallback {
 #[derive(Debug)]
 pub struct Cancelled(Registration);
 
+impl Cancelled {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.0.token.is_cancelled()
+    }
+}
+
 impl Future for Cancelled {
     type Output = ();
 
@@ -214,8 +220,12 @@ impl Future for Cancelled {
         let Registration { token, key } = &mut self.0;
         if let Some(key) = key {
             // The earlier waker is replaced, unless the cancellation has taken it.
-            if let Some(Listener::Waker(waker)) = lock(&token.0.listeners).by_key.get_mut(key) {
-                waker.clone_from(cx.waker());
+            let mut listeners = lock(&token.0.listeners);
+            if let Some(Listener::Waker(waker)) = listeners.by_key.get_mut(key) {
+                let replaced = std::mem::replace(waker, cx.waker().clone());
+                // Dropped after the lock is released: a waker may own a future whose drop uses this token.
+                drop(listeners);
+                drop(replaced);
                 return Poll::Pending;
             }
         }

@@ -1,6 +1,7 @@
 //! The context of a running task: cancellation, timeout, heartbeat, attempt, and spawning.
 
 use crate::{
+    breaker::Permit,
     cancel::{CancelToken, Cancelled},
     error::TaskResult,
     sync::Arc,
@@ -69,6 +70,14 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
     /// [`stall_timeout`](crate::PoolBuilder::stall_timeout), by tasks that run longer than it.
     pub fn heartbeat(&self) {
         self.worker.heartbeat(self.run);
+    }
+
+    /// Withdraws this run from the pool's [breaker](crate::PoolBuilder::breaker): its result is no evidence about the
+    /// service. For a task that ends before it has called the service.
+    pub fn withdraw_from_breaker(&self) {
+        if self.worker.current_run().is_some_and(|(run, _)| run == self.run) {
+            self.worker.take_permit().into_iter().for_each(Permit::withdraw);
+        }
     }
 
     /// Time left of the task's timeout, if it has one.

@@ -93,8 +93,8 @@ struct State<T: Send + 'static, W: Worker> {
     next_worker_id: usize,
     /// Callers that wait for the end of the pool.
     joiners: Vec<Waker>,
-    /// Callers that wait until the pool is idle.
-    idle_waiters: Vec<Waker>,
+    /// Callers that wait until the pool is idle, by ticket.
+    idle_waiters: Vec<(u64, Waker)>,
     never_started: Vec<TaskRef>,
     abandoned: Vec<TaskRef>,
     failures: Vec<Failure>,

@@ -294,10 +294,9 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         if self.core().config.breaker.is_some() {
             self.worker.take_permit().into_iter().for_each(|permit| report_to_breaker(permit, &result));
         }
-        let duration = Duration::from_nanos(self.duration);
         match result {
-            Ok(value) => self.complete(task, value, duration),
-            Err(error) => self.retry_or_fail(task, error, duration),
+            Ok(value) => self.complete(task, value),
+            Err(error) => self.retry_or_fail(task, error, Duration::from_nanos(self.duration)),
         }
         true
     }
@@ -323,7 +322,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         panics::discard((task, result));
     }
 
-    /// Classifies a result: a panic becomes an error, and an error after the timeout becomes a timeout.
+    /// Classifies a result: a panic becomes an error, and an error after the timeout becomes a timeout, unless it is
+    /// permanent: then another attempt would fail too.
     fn classify(&self, task: &Task<T, W>, result: Result<TaskResult<T>, Panic>) -> TaskResult<T> {
         let error = match result {
             Ok(Ok(value)) => return Ok(value),
@@ -335,7 +335,8 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
             tracing::error!(worker = self.worker.id, task = %task.task_ref(), message, %backtrace, "task panicked");
             return Err(error);
         }
-        if self.worker.has_expired(self.run) {
+        let is_final = error.class() == ErrorClass::Permanent && !matches!(error.cause(), Cause::Cancelled);
+        if self.worker.has_expired(self.run) && !is_final {
             let timed_out = TaskError::timed_out(self.timeout().unwrap_or_default()).with_details_of(&error);
             panics::discard(error);
             return Err(timed_out);
@@ -343,7 +344,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         Err(error)
     }
 
-    fn complete(&mut self, task: Task<T, W>, value: T, duration: Duration) {
+    fn complete(&mut self, task: Task<T, W>, value: T) {
         // Counted before it is delivered, so that the reader of the result finds it in the statistics.
         self.worker.counters.0.completed.add(1);
         if matches!(self.core().outcomes, Outcomes::Discard) {
@@ -351,6 +352,7 @@ impl<T: Send + 'static, W: Worker> Executor<T, W> {
         }
         let (task_ref, attempts) = (task.task_ref(), task.failed_attempts() + 1);
         panics::discard(task);
+        let duration = Duration::from_nanos(self.duration);
         self.core().deliver(Outcome { task: task_ref, attempts, duration, result: Ok(value) });
     }
 

@@ -82,6 +82,14 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         self.core().stats()
     }
 
+    /// Submits a task without waiting. On a worker of the pool it is spawned.
+    pub(crate) fn submit_now(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+        match panics::current_worker(self.core().address()) {
+            Some(worker_id) => self.core().submit_from_worker(worker_id, task),
+            None => self.core().try_submit(task),
+        }
+    }
+
     /// Whether the caller is a task or the callback of this pool, which cannot wait for the pool. Logs an error if so.
     pub(crate) fn is_called_from_own_task(&self) -> bool {
         let inside = panics::current_worker(self.core().address()).is_some();
@@ -142,11 +150,7 @@ impl<T: Send + 'static> Pool<T> {
     }
 
     fn submit_limited(&self, task: Task<T>, limit: impl FnOnce() -> Limit) -> Result<TaskId, SubmitError<T>> {
-        let core = self.core();
-        if let Some(worker_id) = panics::current_worker(core.address()) {
-            return core.submit_from_worker(worker_id, task);
-        }
-        match core.try_submit(task) {
+        match self.submit_now(task) {
             Err(full) if full.kind == SubmitErrorKind::Full => self.wait_for_room(full.into_task(), limit()),
             done => done,
         }
@@ -155,7 +159,7 @@ impl<T: Send + 'static> Pool<T> {
     #[cold]
     fn wait_for_room(&self, mut task: Task<T>, limit: Limit) -> Result<TaskId, SubmitError<T>> {
         let core = self.core();
-        if core.spin_for_room() {
+        if core.spin_for_room() && !limit.is_cancelled() {
             match core.try_submit(task) {
                 Err(full) if full.kind == SubmitErrorKind::Full => task = full.into_task(),
                 done => return done,
@@ -206,7 +210,7 @@ impl<T: Send + 'static> Pool<T> {
     /// Closes the pool, waits for it to finish, cancels unfinished tasks and reports. Returns within `deadline`,
     /// of which the last tenth (at most one second) is for cancelled tasks to stop. A task that still runs then is
     /// listed in [`Report::abandoned`], and its result is discarded if it ever returns. Workers and the caller drop
-    /// the values that tasks own meanwhile, and a drop that blocks delays the return.
+    /// the values that tasks own meanwhile, and a drop that blocks delays the return, as a callback that blocks does.
     pub fn shutdown(&self, deadline: Duration) -> Report {
         block_on(self.end_within(deadline))
     }

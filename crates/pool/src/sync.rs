@@ -45,6 +45,14 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub(crate) T);
 
+/// Waits for a millisecond at most. A model checker has no time: there the thread yields.
+pub(crate) fn park_briefly() {
+    #[cfg(any(loom, shuttle))]
+    thread::yield_now();
+    #[cfg(not(any(loom, shuttle)))]
+    thread::park_timeout(std::time::Duration::from_millis(1));
+}
+
 /// Puts the calling thread to sleep until its waker is called. A call before that is not lost. Threads and async tasks
 /// wait in the same lists: a thread parks where a task returns `Pending`.
 pub(crate) struct Parker {

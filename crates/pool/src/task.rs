@@ -269,7 +269,7 @@ impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
             SubmitErrorKind::TimedOut => "the pool's queue stayed full for the whole time limit",
             SubmitErrorKind::Closed => "the pool is closed and accepts no new tasks",
             SubmitErrorKind::Cancelled => {
-                "the pool is cancelled and accepts no new tasks, or the wait for room was cancelled"
+                "the pool is cancelled and accepts no new tasks, or the submitter's token is cancelled"
             }
             SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be greater",
         })

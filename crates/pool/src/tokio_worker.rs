@@ -8,7 +8,7 @@ use crate::{
     error::{TaskError, TaskResult},
     executor::Executor,
     outcome::{Outcome, Outcomes},
-    panics::{self, Panic},
+    panics,
     pool::Pool,
     report::Report,
     results::{ResultOrder, Results},
@@ -92,7 +92,8 @@ impl Worker for TokioTasks {
 
     fn join(_handle: Self::Handle) {}
 
-    fn yield_now() -> impl Future<Output = ()> + Send {
+    /// Yields in every case: a callback that blocks also blocks a thread of the runtime.
+    fn pause(_attempt: u32) -> impl Future<Output = ()> + Send {
         runtime::yield_now()
     }
 }
@@ -108,8 +109,8 @@ async fn work<T: Send + 'static>(mut executor: Executor<T, TokioTasks>) {
         if executor.begin(&mut context).is_none() {
             continue;
         }
-        let result = run(&worker, &mut executor, context).await;
-        if !executor.settle(result) {
+        let mut context = Some(context);
+        if !poll_fn(|cx| poll_run(&worker, &mut executor, &mut context, cx)).await {
             break;
         }
         tasks_run += 1;
@@ -119,34 +120,36 @@ async fn work<T: Send + 'static>(mut executor: Executor<T, TokioTasks>) {
     }
 }
 
-/// Polls a task to its end, or drops its future once it has exceeded its timeout.
-async fn run<T: Send + 'static>(
+/// Polls the current task. If it has ended, settles it and returns whether the worker continues. Here and not in the
+/// caller, because its result is large: each move of it would take a hundredth of the time of a trivial task.
+fn poll_run<T: Send + 'static>(
     worker: &WorkerState<T, TokioTasks>,
     executor: &mut Executor<T, TokioTasks>,
-    context: Context<T, TokioTasks>,
-) -> Result<TaskResult<T>, Panic> {
-    let (pool, worker_id, run) = (worker.core.address(), worker.id, executor.run);
-    let mut context = Some(context);
-    let timed = executor.timeout().is_some();
-    poll_fn(|cx| {
-        let body = executor.body().expect("a running task");
-        let _inside = panics::enter_worker(pool, worker_id);
-        if timed {
-            worker.set_timeout_waker(cx.waker());
-            if worker.has_expired(run) {
-                return Poll::Ready(panics::catch(|| {
-                    body.as_mut().project().body.drop_future();
-                    Err(TaskError::cancelled())
-                }));
-            }
+    context: &mut Option<Context<T, TokioTasks>>,
+    cx: &mut task::Context<'_>,
+) -> Poll<bool> {
+    let is_timed = executor.timeout().is_some();
+    if is_timed {
+        worker.set_timeout_waker(cx.waker());
+    }
+    let has_expired = is_timed && worker.has_expired(executor.run);
+    let body = executor.body().expect("a running task");
+    let inside = panics::enter_worker(worker.core.address(), worker.id);
+    let polled = panics::catch(|| {
+        let body = body.as_mut().project().body;
+        if has_expired {
+            body.drop_future();
+            return Poll::Ready(Err(TaskError::cancelled()));
         }
-        match panics::catch(|| body.as_mut().project().body.poll(&mut context, cx)) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
-    .await
+        body.poll(context, cx)
+    });
+    drop(inside);
+    let result = match polled {
+        Ok(Poll::Pending) => return Poll::Pending,
+        Ok(Poll::Ready(result)) => Ok(result),
+        Err(panic) => Err(panic),
+    };
+    Poll::Ready(executor.settle(result))
 }
 
 /// The body of an async task: a closure and the future it creates, in one allocation.
@@ -286,14 +289,14 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        SubmitFuture::new(self.core(), Task::future(body), Limit::default()).await
+        self.submit_limited(Task::future(body), Limit::default).await
     }
 
     /// Submits a task. Waits while the queue is full: submitters are served in order, and released when the pool is
     /// closed or cancelled. Inside one of the pool's own tasks it does not wait but [spawns](Context::spawn_task). If
     /// this future is dropped before it completes, the task was not submitted.
     pub async fn submit_task(&self, task: Task<T, TokioTasks>) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        SubmitFuture::new(self.core(), task, Limit::default()).await
+        self.submit_limited(task, Limit::default).await
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits at most `limit`.
@@ -302,7 +305,7 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         task: Task<T, TokioTasks>,
         limit: Duration,
     ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
-        SubmitFuture::new(self.core(), task, Limit::new(Some(limit), None)).await
+        self.submit_limited(task, || Limit::new(Some(limit), None)).await
     }
 
     /// Submits a task like [`submit_task`](Self::submit_task), but waits until `token` is cancelled. Then the task is
@@ -315,7 +318,20 @@ impl<T: Send + 'static> Pool<T, TokioTasks> {
         if token.is_cancelled() {
             return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
-        SubmitFuture::new(self.core(), task, Limit::new(None, Some(token))).await
+        self.submit_limited(task, || Limit::new(None, Some(token))).await
+    }
+
+    async fn submit_limited(
+        &self,
+        task: Task<T, TokioTasks>,
+        limit: impl FnOnce() -> Limit,
+    ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
+        match self.submit_now(task) {
+            Err(full) if full.kind == SubmitErrorKind::Full => {
+                SubmitFuture::new(self.core(), full.into_task(), limit()).await
+            }
+            done => done,
+        }
     }
 
     /// Waits until at one moment the pool has nothing to do: no task is queued, waits for a retry or runs, and the

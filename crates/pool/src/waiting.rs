@@ -32,6 +32,11 @@ impl Limit {
         Self { timeout, deadline: None, cancelled: token.map(CancelToken::cancelled) }
     }
 
+    /// Whether the token is cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.as_ref().is_some_and(Cancelled::is_cancelled)
+    }
+
     /// Returns why a wait is over, as the error of a submitter. If pending, `cx` is woken when it is.
     fn poll(&mut self, clock: &Clock, cx: &mut Context<'_>) -> Poll<SubmitErrorKind> {
         if self.cancelled.as_mut().is_some_and(|cancelled| Pin::new(cancelled).poll(cx).is_ready()) {
@@ -69,11 +74,14 @@ impl<T: Send + 'static, W: Worker> Future for SubmitFuture<'_, T, W> {
             let task = this.task.take().expect("polled after it was ready");
             return Poll::Ready(this.core.submit_from_worker(worker_id, task));
         }
-        let polled = this.core.poll_submit(&mut this.task, &mut this.ticket, || cx.waker().clone());
-        if polled.is_ready() {
-            return polled;
+        // A cancelled token rejects the task even if there is room.
+        if !this.limit.is_cancelled() {
+            let polled = this.core.poll_submit(&mut this.task, &mut this.ticket, || cx.waker().clone());
+            if polled.is_ready() {
+                return polled;
+            }
+            this.core.check_reader();
         }
-        this.core.check_reader();
         this.limit.poll(this.core.clock(), cx).map(|why| {
             this.ticket.take().into_iter().for_each(|ticket| this.core.cancel_ticket(ticket));
             Err(SubmitError::new(why, this.task.take().expect("a waiting submitter still has its task")))
@@ -87,11 +95,30 @@ impl<T: Send + 'static, W: Worker> Drop for SubmitFuture<'_, T, W> {
     }
 }
 
+/// A caller that waits for an idle pool. Its waker is unregistered on drop.
+struct IdleWaiter<'a, T: Send + 'static, W: Worker> {
+    core: &'a Core<T, W>,
+    ticket: Option<u64>,
+}
+
+impl<T: Send + 'static, W: Worker> IdleWaiter<'_, T, W> {
+    fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        self.core.poll_idle(&mut self.ticket, waker)
+    }
+}
+
+impl<T: Send + 'static, W: Worker> Drop for IdleWaiter<'_, T, W> {
+    fn drop(&mut self) {
+        self.ticket.take().into_iter().for_each(|ticket| self.core.cancel_idle_wait(ticket));
+    }
+}
+
 impl<T: Send + 'static, W: Worker> Pool<T, W> {
     /// Waits until at one moment nothing is queued, delayed, running or being delivered. Returns false if the limit was
     /// reached before.
     pub(crate) async fn until_idle(&self, limit: Limit) -> bool {
-        !self.is_called_from_own_task() && self.wait(limit, |waker| self.core().poll_idle(waker)).await
+        let mut waiter = IdleWaiter { core: self.core(), ticket: None };
+        !self.is_called_from_own_task() && self.wait(limit, |waker| waiter.poll(waker)).await
     }
 
     /// Closes the pool, waits for its end and reports.
@@ -116,9 +143,12 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
             self.cancel();
             if !self.until_ended(Limit::new(Some(stop), None)).await {
                 // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is
-                // abandoned in the next iteration. Both take microseconds, unless a drop blocks.
-                while !self.core().abandon_running() {
-                    W::yield_now().await;
+                // abandoned in the next iteration. Both take microseconds, unless a drop or the callback blocks.
+                for attempt in 1u32.. {
+                    if self.core().abandon_running() {
+                        break;
+                    }
+                    W::pause(attempt).await;
                 }
             }
         }
@@ -135,7 +165,7 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
         ended
     }
 
-    async fn wait(&self, mut limit: Limit, poll: impl Fn(&Waker) -> Poll<()>) -> bool {
+    async fn wait(&self, mut limit: Limit, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
         poll_fn(|cx| {
             if poll(cx.waker()).is_ready() {
                 return Poll::Ready(true);

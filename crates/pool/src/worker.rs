@@ -9,7 +9,7 @@ use crate::{
     core::SearchState,
     executor::Executor,
     panics,
-    sync::{Arc, Parker, thread},
+    sync::{Arc, Parker, park_briefly, thread},
     task::{Blocking, TaskMeta},
     worker_state::WorkerState,
 };
@@ -48,8 +48,9 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[doc(hidden)]
     fn join(handle: Self::Handle);
 
+    /// Waits for a moment, before the caller tries something again for the `attempt`th time.
     #[doc(hidden)]
-    fn yield_now() -> impl Future<Output = ()> + Send;
+    fn pause(attempt: u32) -> impl Future<Output = ()> + Send;
 
     /// Starts a registered worker, or removes it from the pool if it cannot be started.
     #[doc(hidden)]
@@ -100,8 +101,11 @@ impl Worker for Threads {
         let _ = handle.join();
     }
 
-    async fn yield_now() {
-        thread::yield_now();
+    async fn pause(attempt: u32) {
+        match attempt {
+            0..100 => thread::yield_now(),
+            _ => park_briefly(),
+        }
     }
 }
 

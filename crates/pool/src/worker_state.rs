@@ -344,10 +344,9 @@ impl<T: Send + 'static, W: Worker> WorkerState<T, W> {
     /// Registers the waker of the future of a run with a timeout. The caller then checks `has_expired`.
     #[cfg(feature = "tokio")]
     pub(crate) fn set_timeout_waker(&self, waker: &Waker) {
-        match &mut *lock(&self.timeout_waker) {
-            Some(known) => known.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
+        let replaced = lock(&self.timeout_waker).replace(waker.clone());
+        // Dropped after the lock is released.
+        drop(replaced);
     }
 }
 

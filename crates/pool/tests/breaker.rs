@@ -80,6 +80,12 @@ fn breaker_counts_panics_and_partial_but_not_permanent_failures<K: WorkerKind>()
     check(BreakerState::Open, || K::once(async |_| Err(TaskError::partial("upload", "503"))));
     check(BreakerState::Open, || K::once(async |_| panic!("ouch")));
     check(BreakerState::Closed, || fail::<u32, K>("no such file"));
+    check(BreakerState::Closed, || {
+        K::once(async |context: ContextOf<u32, K>| {
+            context.withdraw_from_breaker();
+            Err(TaskError::transient("the service was not called"))
+        })
+    });
     check(BreakerState::Closed, || returning::<u32, K>(1));
 }
 

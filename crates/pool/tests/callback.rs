@@ -57,20 +57,16 @@ fn every_end_of_a_task_has_one_outcome<K: WorkerKind>() {
             }
         })
     };
-    let late = {
-        let clock = clock.clone();
-        K::once(async move |_| {
-            clock.advance(SEC * 3);
-            Err(TaskError::permanent("too late"))
-        })
-    };
-    let cases: [(TaskOf<u32, K>, _, _, Result<_, &str>); 6] = [
+    let cases: [(TaskOf<u32, K>, _, _, Result<_, &str>); 8] = [
         (taking(2, Ok), 1, 2, Ok(2)),
         (taking(0, Ok), 1, 0, Ok(0)),
         (taking(1, |_| Err(TaskError::permanent("no"))), 1, 1, Err("no")),
         (taking(4, |_| Err(TaskError::cancelled())), 1, 4, Err("cancelled")),
         (retried, 3, 3, Ok(7)),
-        (late.timeout(SEC * 2), 1, 3, Err("timed out after 2s")),
+        (taking(3, |_| Err(TaskError::transient("late"))).timeout(SEC * 2), 1, 3, Err("timed out after 2s")),
+        (taking(3, |_| Err(TaskError::cancelled())).timeout(SEC * 2), 1, 3, Err("timed out after 2s")),
+        // Another attempt would fail too.
+        (taking(3, |_| Err(TaskError::permanent("no"))).timeout(SEC * 2), 1, 3, Err("no")),
     ];
     let (fixture, log) = logged::<K>(pool_builder(1, 8).clock(&clock));
     let mut want = Vec::new();
@@ -86,7 +82,7 @@ fn every_end_of_a_task_has_one_outcome<K: WorkerKind>() {
         assert_eq!(log.all(), want);
     }
     let report = fixture.join();
-    assert_eq!((report.finished, report.failed, log.all().len()), (3, 3, 6));
+    assert_eq!((report.finished, report.failed, log.all().len()), (3, 5, 8));
 }
 
 fn panic_of_a_task_is_an_outcome<K: WorkerKind>() {

@@ -103,17 +103,18 @@ fn cancelled_future_wakes_its_last_waker_and_unregisters_on_drop() {
             self.0.fetch_add(1, SeqCst);
         }
     }
-    let wakes = [0, 1].map(|_| Arc::new(Count(AtomicU32::new(0))));
+    let wakes = [0, 1, 2].map(|_| Arc::new(Count(AtomicU32::new(0))));
     let token = CancelToken::new();
     let mut future = token.cancelled();
-    for count in &wakes {
+    for count in &wakes[..2] {
         let waker = Waker::from(Arc::clone(count));
         assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
     }
     let mut dropped = token.cancelled();
-    assert!(Pin::new(&mut dropped).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let waker = Waker::from(Arc::clone(&wakes[2]));
+    assert!(Pin::new(&mut dropped).poll(&mut Context::from_waker(&waker)).is_pending());
     drop(dropped);
     token.cancel();
-    assert_eq!(wakes.map(|count| count.0.load(SeqCst)), [0, 1]);
+    assert_eq!(wakes.map(|count| count.0.load(SeqCst)), [0, 1, 0]);
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_ready());
 }

@@ -179,8 +179,10 @@ fn pool_is_busy_until_the_reader_makes_room<K: WorkerKind>() {
     for n in 0..3 {
         fixture.submit(returning::<u32, K>(n)).unwrap();
     }
+    let cancelled = CancelToken::new();
+    cancelled.cancel();
+    assert!(!fixture.wait_idle_until(&cancelled, SEC));
     let waiter = wait_in_background(&fixture);
-    assert!(!waiter.is_finished());
     let values = [(); 3].map(|()| results.next().unwrap().result.unwrap());
     waiter.join().unwrap();
     assert_eq!(values, [0, 1, 2]);
@@ -215,6 +217,28 @@ fn future_is_woken_when_the_last_worker_parks() {
     gate.open();
     flag.wait();
     assert!(idle.as_mut().poll(&mut Poller::from_waker(&waker)).is_ready());
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn dropped_wait_is_unregistered() {
+    let (fixture, gate) = (build::<OnTokio>(pool_builder(1, 4)), Gate::default());
+    occupy(&fixture, &gate);
+    let flag = Arc::new(WakeFlag::default());
+    let waker = Waker::from(Arc::clone(&flag));
+    for _ in 0..3 {
+        let mut idle = Box::pin(fixture.0.wait_idle());
+        assert!(idle.as_mut().poll(&mut Poller::from_waker(&waker)).is_pending());
+        let mut other = Box::pin(fixture.0.wait_idle());
+        assert!(other.as_mut().poll(&mut Poller::from_waker(&waker)).is_pending());
+        drop(idle);
+        assert_eq!(Arc::strong_count(&flag), 3, "the flag, the waker and the wait that is left");
+        drop(other);
+        assert_eq!(Arc::strong_count(&flag), 2);
+    }
+    gate.open();
+    fixture.wait_idle();
+    assert!(!flag.is_woken());
 }
 
 /// The runtime ends with a task running and another queued.

@@ -441,20 +441,25 @@ fn dropped_reader_does_not_block_the_pool() {
     });
 }
 
+/// Submits two tasks whose first attempts fail.
+fn submit_two_that_are_retried(pool: &Pool) {
+    for _ in 0..2 {
+        let policy = Retry::linear(2, SEC).without_jitter();
+        let body = |context: &Context| match context.attempt() {
+            1 => Err(TaskError::transient("first")),
+            _ => Ok(()),
+        };
+        pool.submit_task(Task::retrying(policy, body)).unwrap();
+    }
+}
+
 #[test]
 fn retries_run_or_are_cancelled() {
     for cancel in [false, true] {
         explore(move || {
             let clock = ManualClock::new();
             let pool = Pool::builder().workers(1).queue_capacity(2).clock(&clock).build().unwrap();
-            for _ in 0..2 {
-                let policy = Retry::linear(2, SEC).without_jitter();
-                let body = |context: &Context| match context.attempt() {
-                    1 => Err(TaskError::transient("first")),
-                    _ => Ok(()),
-                };
-                pool.submit_task(Task::retrying(policy, body)).unwrap();
-            }
+            submit_two_that_are_retried(&pool);
             let driver = drive(&pool, &clock);
             if cancel {
                 pool.cancel();

@@ -82,7 +82,7 @@ fn submit_timeout_does_not_wait_when_there_is_room<K: WorkerKind>() {
     assert_eq!(pending_timers(&clock), 0);
 }
 
-/// The token rejects the task at once, while it waits, or not at all if there is room first.
+/// The token rejects the task at once or while it waits.
 fn submit_until_ends_when_the_token_is_cancelled<K: WorkerKind>() {
     let clock = ManualClock::new();
     let (fixture, gate, _results) = full::<K>(1, &clock);
@@ -388,4 +388,23 @@ mod waiting_submitters {
         second.open();
         assert_eq!(results.count(), 2);
     }
+}
+
+/// Room was granted to the submitter, and its token was cancelled, before it was polled again.
+#[cfg(feature = "tokio")]
+#[test]
+fn cancelled_token_wins_over_room_granted_meanwhile() {
+    let (fixture, gate, _results) = full::<OnTokio>(1, &ManualClock::new());
+    let token = CancelToken::new();
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut waiting = Box::pin(fixture.0.submit_until(returning::<u32, OnTokio>(1), &token));
+    assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    gate.open();
+    fixture.wait_idle();
+    token.cancel();
+    let std::task::Poll::Ready(Err(error)) = waiting.as_mut().poll(&mut cx) else { panic!("accepted") };
+    assert_eq!(error.kind, SubmitErrorKind::Cancelled);
+    // The room that was granted is free again.
+    fixture.try_submit(returning::<u32, OnTokio>(2)).expect("room");
+    assert_eq!(fixture.join().finished, 3);
 }

@@ -152,10 +152,6 @@ fn timeout_keeps_step_hint_and_retry_after_of_late_error() {
         assert_eq!(error.retry_after(), Some(SEC * 7));
     };
     check(
-        || TaskError::permanent("404").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
-        ErrorClass::Transient,
-    );
-    check(
         || TaskError::transient("503").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
         ErrorClass::Transient,
     );

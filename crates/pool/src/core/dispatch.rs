@@ -72,7 +72,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             SearchState::Asleep => {
                 // Polled without being woken: stays asleep, with its new waker.
                 if let Some((_, waiting)) = state.idle.iter_mut().find(|(id, _)| *id == worker.id) {
-                    waiting.clone_from(&waker());
+                    let replaced = std::mem::replace(waiting, waker());
+                    drop(state);
+                    drop(replaced);
                     return Found::Nothing;
                 }
                 state.searching -= 1;
@@ -172,14 +174,33 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.finished
     }
 
-    /// Returns `Ready` if the pool is idle or has ended. If pending, registers `waker` to be woken when it is.
-    pub(crate) fn poll_idle(&self, waker: &Waker) -> Poll<()> {
+    /// Returns `Ready` if the pool is idle or has ended. If pending, registers `waker` to be woken when it is, and sets
+    /// the ticket, with which the caller ends its wait.
+    pub(crate) fn poll_idle(&self, ticket: &mut Option<u64>, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
         if state.ended || is_idle(&state) {
             return Poll::Ready(());
         }
-        register_waker(&mut state.idle_waiters, waker);
+        let known = state.idle_waiters.iter_mut().find(|(known, _)| Some(*known) == *ticket);
+        let replaced = known.map(|(_, known)| std::mem::replace(known, waker.clone()));
+        if replaced.is_none() {
+            state.last_ticket += 1;
+            let entry = (state.last_ticket, waker.clone());
+            *ticket = Some(entry.0);
+            state.idle_waiters.push(entry);
+        }
+        // Dropped after the lock: a waker may own a future that uses this pool.
+        drop(state);
         Poll::Pending
+    }
+
+    /// Ends a wait for an idle pool.
+    pub(crate) fn cancel_idle_wait(&self, ticket: u64) {
+        let mut state = self.lock();
+        let place = state.idle_waiters.iter().position(|(known, _)| *known == ticket);
+        let removed = place.map(|place| state.idle_waiters.swap_remove(place));
+        drop(state);
+        drop(removed);
     }
 
     /// Takes every sleeping worker, for the caller to wake so that it sees the end of the pool.
@@ -203,7 +224,7 @@ pub(super) fn take_idle_waiters<T: Send + 'static, W: Worker>(state: &mut State<
     if state.idle_waiters.is_empty() || !(state.ended || is_idle(state)) {
         return WakeList::default();
     }
-    WakeList(std::mem::take(&mut state.idle_waiters))
+    WakeList(std::mem::take(&mut state.idle_waiters).into_iter().map(|(_, waker)| waker).collect())
 }
 
 /// Registers a waker once.

@@ -122,7 +122,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             Some(mine) => match state.submitters.iter_mut().find(|(ticket, _)| *ticket == mine) {
                 // Still waiting: a spurious wake-up, or a poll from another task.
                 Some((_, waiting)) => {
-                    waiting.clone_from(&waker());
+                    let replaced = std::mem::replace(waiting, waker());
+                    drop(state);
+                    drop(replaced);
                     return Poll::Pending;
                 }
                 None => {
@@ -164,12 +166,12 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         if state.closed {
             return;
         }
-        match state.submitters.iter().position(|(waiting, _)| *waiting == ticket) {
-            Some(place) => drop(state.submitters.remove(place)),
-            None => state.reserved -= 1,
-        }
+        let place = state.submitters.iter().position(|(waiting, _)| *waiting == ticket);
+        let removed = place.and_then(|place| state.submitters.remove(place));
+        state.reserved -= usize::from(removed.is_none());
         let wakes = self.grant_room(&mut state);
         drop(state);
+        drop(removed);
         wakes.wake();
     }
 

@@ -1,10 +1,9 @@
 //! The waiting points of callers: for an idle pool, for room until a token is cancelled, for a token, and the callback
 //! for outcomes.
 
-use super::{Counter, Gate, SEC, assert_reports_each_task_once, drive, explore};
+use super::{Counter, Gate, SEC, assert_reports_each_task_once, drive, explore, submit_two_that_are_retried};
 use gristmill_pool::{
-    AsyncContext, AsyncPool, CancelToken, Context, Outcome, Pool, Retry, Task, TaskError, clock::ManualClock,
-    error::SubmitErrorKind,
+    AsyncContext, AsyncPool, CancelToken, Outcome, Pool, Task, TaskError, clock::ManualClock, error::SubmitErrorKind,
 };
 use shuttle::{
     future::{block_on, yield_now},
@@ -41,14 +40,7 @@ fn idle_pool_has_no_task_between_two_attempts() {
     explore(|| {
         let clock = ManualClock::new();
         let pool = Pool::builder().workers(2).queue_capacity(2).clock(&clock).build().unwrap();
-        for _ in 0..2 {
-            let policy = Retry::linear(2, SEC).without_jitter();
-            let body = |context: &Context| match context.attempt() {
-                1 => Err(TaskError::transient("first")),
-                _ => Ok(()),
-            };
-            pool.submit_task(Task::retrying(policy, body)).unwrap();
-        }
+        submit_two_that_are_retried(&pool);
         let driver = drive(&pool, &clock);
         pool.wait_idle();
         assert_eq!(pool.stats().completed, 2);
