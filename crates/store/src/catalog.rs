@@ -1,9 +1,9 @@
 //! The catalog: every folder and file that scans have recorded, with metadata and hashes.
 //!
-//! Owns the tables `folders` and `library_files`. The entries that a walk finds in a folder are written as one
-//! [`Listing`], together with the mark that the folder was walked, so a killed scan resumes exactly after its last
-//! commit. A present file was last seen when its folder was: a scan that finds nothing new writes one row for each
-//! folder and none for a file. The row of a missing file keeps the last scan that saw it.
+//! Owns the tables `folders` and `library_files`. The entries that a walk finds in a folder are written as a
+//! [`Listing`], in parts if there are many. The last part also marks the folder as walked, in the same transaction. A
+//! resumed scan walks every folder again. A present file was last seen when its folder was: a scan that finds nothing
+//! new writes one row for each folder and none for a file. The row of a missing file keeps the last scan that saw it.
 //!
 //! This module does not read the disk: the walk decides which entries are missing, changed or excluded by filters.
 //! Every write that changes a file's row also clears the settled mark of the last scan, in the same transaction.

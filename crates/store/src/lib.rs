@@ -48,6 +48,7 @@ mod protocol;
 mod queue;
 mod rows;
 pub mod sqlite;
+pub mod text;
 pub mod time;
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The SQLite file: connections, the writer thread, the schema, and everything else that depends on SQLite.
 //!
-//! Also offers tools for SQLite files that other crates write: [`publish`] and [`Draft`], [`retry_while_busy`],
-//! [`OpenedFiles`], [`table_exists`], [`is_store`].
+//! Also offers tools for SQLite files that other crates write: [`publish`] and [`Draft`], [`remove_database`],
+//! [`nonempty_log`], [`retry_while_busy`], [`OpenedFiles`], [`table_exists`], [`is_store`].
 //!
 //! Owns every use of the SQLite library. The other modules of the crate write SQL through the types that this module
 //! re-exports, so that another database can stand beside this one behind the same methods.
@@ -26,9 +26,9 @@ pub(crate) mod writer;
 pub use self::busy::retry_while_busy;
 pub use self::change_watcher::ChangeWatcher;
 pub(crate) use self::db::Db;
-pub use self::db::Durability;
+pub use self::db::{Durability, nonempty_log};
 pub use self::opened_files::{FileState, OpenedFiles};
-pub use self::publish::{Draft, ExistingFile, PublishError, folder_of, publish};
+pub use self::publish::{Draft, ExistingFile, PublishError, folder_of, publish, remove_database};
 pub use self::tables::{is_store, table_exists};
 pub use self::writer::WriteHandle;
 pub(crate) use self::writer::WriteKind;

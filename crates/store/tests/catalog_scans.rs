@@ -56,6 +56,11 @@ impl Fixture {
         self.store.scans().finish(vec![finished], "alive", settled)
     }
 
+    /// Moves the clock, so that a scan that begins now is later than those that have finished.
+    fn tick(&self) {
+        self.clock.advance(Duration::from_micros(1));
+    }
+
     fn sessions(&self) -> Vec<String> {
         let conn = rusqlite::Connection::open(self.folder.path().join("s.db")).expect("a connection");
         let sql = "SELECT status || ' ' || coalesce(holder, '-') || ' ' || coalesce(error_message, '-')
@@ -209,6 +214,7 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     let settled =
         |method: &str, own: &[i64]| fixture.store.scans().last_full_comparison(method, own).expect("a result");
     let finish = |settled| {
+        fixture.tick();
         let scan = fixture.begin("alive").expect("a new scan");
         fixture.finish(&scan, ScanTotals::default(), settled).expect("finished");
     };
@@ -223,14 +229,13 @@ fn full_comparison_is_reused_until_the_catalog_changes() {
     let third = fixture.begin("alive").expect("a new scan");
     assert_eq!(settled("blake3", &[]), None);
     assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
-    // The scan that ended last counts.
+    // Nor after two concurrent scans: the one that ended last may not have compared files that the other added.
     let other = fixture.store.roots().register(Path::new("/other")).expect("a root").id;
     let fourth =
         fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("alive") }).expect("a new scan");
-    let more = Duplicates { groups: 2, ..duplicates };
     fixture.finish(&fourth, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
-    fixture.finish(&third, ScanTotals::default(), Some(("blake3", more))).expect("finished");
-    assert_eq!(settled("blake3", &[]), Some(more));
+    fixture.finish(&third, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
+    assert_eq!(settled("blake3", &[]), None);
     // Moved, repaired or deleted rows clear the settled mark.
     let undo: [&dyn Fn(); 3] = [
         &|| drop(fixture.store.roots().register(Path::new("/r/in")).expect("a root")),
@@ -255,6 +260,8 @@ fn scan_that_ends_while_another_is_unfinished_is_not_settled() {
     let second =
         fixture.store.scans().begin(ScanRequest { root: other, ..fixture.request("alive") }).expect("a new scan");
     fixture.finish(&second, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
+    fixture.tick();
+    // It replaces the killed scan, which is marked as failed at the time when this one begins.
     let third =
         fixture.store.scans().begin(ScanRequest { restart: true, ..fixture.request("alive") }).expect("a new scan");
     assert_eq!(fixture.store.scans().last_full_comparison("blake3", &[third.id]).expect("a result"), None);
@@ -268,6 +275,7 @@ fn scan_that_ends_while_another_is_unfinished_is_not_settled() {
 fn every_write_that_changes_a_file_clears_the_settled_mark() {
     let fixture = Fixture::new();
     let settle = || {
+        fixture.tick();
         let scan = fixture.begin("alive").expect("a new scan");
         fixture.finish(&scan, ScanTotals::default(), Some(("blake3", Duplicates::default()))).expect("finished");
     };

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -271,6 +271,24 @@ fn panicking_callback_fails_its_own_write_only() {
     drop(release);
     assert_eq!(first.wait(), Err(Error::Internal("the callback of a write panicked".to_owned())));
     assert_eq!(second.wait(), Ok(1));
+}
+
+#[test]
+fn every_caller_of_close_waits_for_the_queued_writes() {
+    let fixture = Fixture::new();
+    let release = fixture.hold_writer();
+    let (ended, is_ended) = mpsc::channel();
+    for ended in [ended.clone(), ended] {
+        let store = fixture.store.clone();
+        thread::spawn(move || {
+            store.close();
+            ended.send(()).unwrap();
+        });
+    }
+    // Neither returns while the writer is held.
+    assert_eq!(is_ended.recv_timeout(Duration::from_millis(20)), Err(RecvTimeoutError::Timeout));
+    drop(release);
+    assert_eq!(is_ended.iter().count(), 2);
 }
 
 #[test]

@@ -144,15 +144,17 @@ impl Scans<'_> {
     }
 
     /// Completes scans in one transaction and stores their totals in the roots. `settled`: the method with which every
-    /// possible duplicate in the catalog was compared, and the duplicates; ignored while another scan is unfinished.
-    /// Fails if another process has taken one of the scans over.
+    /// possible duplicate in the catalog was compared, and the duplicates; ignored if another scan is unfinished or has
+    /// finished since these began, because it may have added files that were not compared. Fails if another process has
+    /// taken one of the scans over.
     pub fn finish(self, finished: Vec<FinishedScan>, holder: &str, settled: Option<(&str, Duplicates)>) -> Result<()> {
         let holder = holder.to_owned();
         let settled = settled.map(|(method, duplicates)| (method.to_owned(), duplicates));
         self.0.write(WriteKind::Compound, move |db| {
             clear_settled(db)?;
             let own: Vec<i64> = finished.iter().map(|scan| scan.id).collect();
-            let settled = if has_other_running(db, &own)? { None } else { settled.as_ref() };
+            let is_concurrent = has_other_running(db, &own)? || has_finished_since_start(db, &own)?;
+            let settled = settled.as_ref().filter(|_| !is_concurrent);
             finished.iter().try_for_each(|scan| finish(db, scan, &holder, settled))
         })
     }
@@ -212,6 +214,20 @@ fn finish(db: &Db<'_>, scan: &FinishedScan, holder: &str, settled: Option<&(Stri
 fn has_other_running(db: &Db<'_>, own: &[i64]) -> Result<bool> {
     let running: Vec<i64> = db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
     Ok(running.iter().any(|id| !own.contains(id)))
+}
+
+/// Returns whether a scan has finished since the first of these unfinished scans began. A scan that was replaced does
+/// not count: its successor does.
+fn has_finished_since_start(db: &Db<'_>, unfinished: &[i64]) -> Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions own JOIN scan_sessions other
+        ON other.status = 'succeeded' AND (other.id > own.id OR other.finished_at >= own.started_at)
+        WHERE own.id = ?1)";
+    for id in unfinished {
+        if db.number(sql, [id])? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Clears the settled mark, because a file's row changes.

@@ -62,7 +62,7 @@ pub(crate) struct DbFile {
 }
 
 /// Returns the first file that is not empty among the WAL or journal files with these endings.
-pub(crate) fn nonempty_log(database: &Path, endings: &[&str]) -> Option<PathBuf> {
+pub fn nonempty_log(database: &Path, endings: &[&str]) -> Option<PathBuf> {
     let mut logs = endings.iter().map(|ending| with_suffix(database, ending));
     logs.find(|log| std::fs::metadata(log).is_ok_and(|found| found.len() > 0))
 }

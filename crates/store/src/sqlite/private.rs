@@ -31,7 +31,16 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-fn options() -> OpenOptions {
+/// Creates a file in `folder` and removes its name. The system deletes it when it is closed.
+pub fn create_unnamed(folder: &Path) -> io::Result<File> {
+    let path = folder.join(format!(".gristmill-{}", uuid::Uuid::new_v4().simple()));
+    let file = options().read(true).create_new(true).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Options that open a file for writing, and create it for its owner only.
+pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]

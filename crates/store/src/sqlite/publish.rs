@@ -66,10 +66,15 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // A published draft no longer exists; other errors leave it behind.
-        for ending in ["", "-journal", "-wal", "-shm"] {
-            let _ = fs::remove_file(with_suffix(&self.path, ending));
-        }
+        // A published draft no longer exists.
+        remove_database(&self.path);
+    }
+}
+
+/// Removes a database with its journal, WAL and WAL index. Files that cannot be removed are left behind.
+pub fn remove_database(path: &Path) {
+    for ending in ["", "-journal", "-wal", "-shm"] {
+        let _ = fs::remove_file(with_suffix(path, ending));
     }
 }
 

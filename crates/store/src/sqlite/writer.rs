@@ -10,7 +10,7 @@ mod queue;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -22,7 +22,7 @@ use crate::sqlite::db::{CHECKPOINT_PAGES, Db, DbFile};
 use crate::sqlite::opened_files::OpenedFiles;
 
 pub use self::queue::WriteHandle;
-use self::queue::{Latch, PendingWrite, Request, Slot, WriteQueue, lock};
+use self::queue::{PendingWrite, Request, Slot, WriteQueue, lock};
 
 /// Number of statements in a write, which decides how it is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub(crate) enum WriteKind {
 pub(crate) struct Writer {
     queue: Arc<WriteQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
 }
 
 impl Writer {
@@ -62,7 +63,7 @@ impl Writer {
             move || writer.run_loop(&queue)
         });
         let thread = thread.map_err(|error| Error::Internal(format!("cannot start the writer thread: {error}")))?;
-        Ok(Writer { queue, thread: Mutex::new(Some(thread)) })
+        Ok(Writer { queue, thread_id: thread.thread().id(), thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs `body` in a transaction and returns after the commit. `notifies`: wake the watchers of this store.
@@ -72,9 +73,9 @@ impl Writer {
         notifies: bool,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (latch, slot) = self.push(kind, notifies, Duration::ZERO, body, |result| result)?;
-        latch.wait();
-        slot.take()
+        let handle = self.queue(kind, notifies, Duration::ZERO, body, |result| result)?;
+        handle.latch.wait();
+        handle.slot.take()
     }
 
     /// Queues `body` and returns at once; blocks only while the queue is full. Its transaction waits up to `linger` for
@@ -88,31 +89,23 @@ impl Writer {
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
         then: impl FnOnce(Result<T>) -> Result<R> + Send + 'static,
     ) -> Result<WriteHandle<R>> {
-        let (latch, slot) = self.push(kind, notifies, linger, body, then)?;
-        Ok(WriteHandle { queue: self.queue.clone(), latch, slot })
-    }
-
-    fn push<T: Send + 'static, R: Send + 'static>(
-        &self,
-        kind: WriteKind,
-        notifies: bool,
-        linger: Duration,
-        body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
-        then: impl FnOnce(Result<T>) -> Result<R> + Send + 'static,
-    ) -> Result<(Arc<Latch>, Arc<Slot<R>>)> {
         let slot = Slot::new();
         let reply = slot.clone();
         let deliver = move |result| reply.put(then(result));
         let latch = self.queue.push(Box::new(Request { body, result: None, kind, notifies, deliver }), linger)?;
-        Ok((latch, slot))
+        Ok(WriteHandle { queue: self.queue.clone(), latch, slot })
     }
 
     /// Refuses further writes, finishes queued ones and closes the connection.
     pub(crate) fn close(&self) {
         self.queue.close();
-        let thread = lock(&self.thread).take();
         // A callback on the writer thread may drop the last store; the thread then ends by itself.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        if std::thread::current().id() == self.thread_id {
+            return;
+        }
+        // Locked until the thread has ended, so that every caller waits for the queued writes.
+        let mut thread = lock(&self.thread);
+        if let Some(thread) = thread.take() {
             let ended = thread.join();
             debug_assert!(ended.is_ok(), "the writer thread catches panics of its writes");
         }
