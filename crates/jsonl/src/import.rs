@@ -38,6 +38,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use gristmill_store::private;
+
 use self::discover::{Discovered, Source};
 use self::handle::{ImportHandle, ImportPhase, add};
 use self::options::{ImportOptions, MAX_LINE_BYTES, MAX_WORKERS, Target};
@@ -45,7 +47,6 @@ use self::output_db::OutputDb;
 use self::path_text::path_text;
 use self::pipeline::{FileJob, ReadStop};
 use self::preflight::Preflight;
-use self::rejects::owner_only;
 use self::summary::{FileOutcome, FileSummary, ImportSummary};
 use self::transaction::ImportTx;
 use self::writer::{Writer, quoted_list};
@@ -272,12 +273,7 @@ fn run_passes(
     if handle.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
-/// Creates a temporary file without a name; the system deletes it when it is closed.
 fn unnamed_file(folder: Option<&Path>) -> Result<File> {
     let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
-    let path = folder.join(format!(".gristmill-import-input-{}", std::process::id()));
-    let failed = |error: std::io::Error| Error::io("write", &path, error);
-    let file = owner_only().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
-    std::fs::remove_file(&path).map_err(failed)?;
-    Ok(file)
+    private::create_unnamed(&folder).map_err(|error| Error::io("create a temporary file in", &folder, error))
 }

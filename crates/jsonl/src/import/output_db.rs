@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gristmill_pool::CancelToken;
-use gristmill_store::sqlite::{ExistingFile, PublishError, folder_of, publish, with_suffix};
+use gristmill_store::sqlite::{ExistingFile, PublishError, folder_of, nonempty_log, publish, remove_database};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::database::{Database, check_format, connect};
@@ -64,21 +64,18 @@ impl OutputDb {
         };
         if !is_new {
             // An import that was killed after it published the database may have left its draft.
-            remove_draft(&hidden(".import"));
+            remove_database(&hidden(".import"));
         }
         let draft = is_new.then(|| hidden(".import"));
         let output = OutputDb { target: target.to_owned(), draft, lock, keep_draft: resume };
         if let Some(draft) = &output.draft {
             // SQLite would apply the journal of a deleted database to the new one.
-            for ending in ["-journal", "-wal"] {
-                let log = with_suffix(target, ending);
-                if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
-                    let problem = "is left from a database that was deleted; move it away, or name another file";
-                    return Err(Error::path(&log, problem));
-                }
+            if let Some(log) = nonempty_log(target, &["-journal", "-wal"]) {
+                let problem = "is left from a database that was deleted; move it away, or name another file";
+                return Err(Error::path(&log, problem));
             }
             if !resume {
-                remove_draft(draft);
+                remove_database(draft);
             }
         }
         Ok(output)
@@ -149,7 +146,7 @@ impl OutputDb {
 impl Drop for OutputDb {
     fn drop(&mut self) {
         if let Some(draft) = self.draft.as_ref().filter(|_| !self.keep_draft) {
-            remove_draft(draft);
+            remove_database(draft);
         }
         self.lock.release();
     }
@@ -186,12 +183,5 @@ impl Lock {
     fn release(&self) {
         // Removes the file while the lock is still held.
         let _ = fs::remove_file(&self.path);
-    }
-}
-
-fn remove_draft(draft: &Path) {
-    for ending in ["", "-journal", "-wal", "-shm"] {
-        // A missing file is no error. SQLite reports a file that cannot be removed.
-        let _ = fs::remove_file(with_suffix(draft, ending));
     }
 }

@@ -1,9 +1,10 @@
 //! Counts rejected lines, keeps the first ones for the summary, and writes all to a file if the user names one.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use gristmill_store::private;
 use serde::Serialize;
 
 use super::summary::RejectedLine;
@@ -52,14 +53,6 @@ struct RejectRecord<'a> {
     truncated: bool,
 }
 
-/// Options that create a file with access for its owner only (mode 0600, which the umask can only restrict).
-pub(super) fn owner_only() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-}
-
 /// First bytes of a file of rejects.
 const FIRST_BYTES: &[u8] = b"{\"file\":";
 
@@ -69,11 +62,11 @@ impl Rejects {
         let Some(path) = path else { return Ok(Rejects::default()) };
         let failed = |error: io::Error| Error::io("write the rejects to", path, error);
         // Rejected lines are user data, so only the owner may read a new file.
-        let file = owner_only().read(true).append(true).create(true).open(path);
+        let file = private::options().read(true).append(true).create(true).open(path);
         let mut file = match file {
             // A terminal or a pipe can be written, but not read.
             Err(error) if path.exists() && !path.is_file() => {
-                OpenOptions::new().append(true).open(path).map_err(|_| failed(error))?
+                File::options().append(true).open(path).map_err(|_| failed(error))?
             }
             file => file.map_err(failed)?,
         };
