@@ -57,7 +57,7 @@ pub(crate) struct Claims {
     prune_at: usize,
     /// Number of placeholders in the pool's queue.
     placeholders: usize,
-    /// Number of placeholders that found no task, because it had been released.
+    /// Number of placeholders that a worker has reached and that started no handler.
     unused_placeholders: u64,
 }
 
@@ -83,15 +83,14 @@ impl Claims {
         self.waiting.back().map(|(urgency, _)| *urgency)
     }
 
-    /// Adds a claimed task. `rank`: position of its queue among those that are served.
-    pub(crate) fn add(&mut self, rank: usize, claim: &Arc<InFlight>) {
+    /// Adds a claimed task. `rank`: position of its queue among those that are served. Returns an earlier claim of the
+    /// task, which is lost: the caller cancels it without the lock, because nothing else refers to it any more.
+    #[must_use]
+    pub(crate) fn add(&mut self, rank: usize, claim: &Arc<InFlight>) -> Option<Arc<InFlight>> {
         let task = &claim.task;
         self.crash_counts.add(claim);
-        if let Some(lost) = self.all.insert(task.id, claim.clone()) {
-            self.crash_counts.remove(&lost);
-            // The earlier claim is lost. Cancel its run here, because nothing else refers to it any more.
-            lost.cancel_token.cancel();
-        }
+        let lost = self.all.insert(task.id, claim.clone());
+        lost.iter().for_each(|lost| self.crash_counts.remove(lost));
         let urgency = (rank, Reverse(task.priority), task.id);
         let index = match self.waiting.back() {
             Some((last, _)) if *last >= urgency => self.waiting.partition_point(|(other, _)| *other < urgency),
@@ -102,6 +101,7 @@ impl Claims {
             Some((other, lost)) if *other == urgency => *lost = claim.clone(),
             _ => self.waiting.insert(index, (urgency, claim.clone())),
         }
+        lost
     }
 
     /// Number of placeholders to submit, so that the pool has one for each waiting task. Counts them as submitted.
@@ -115,7 +115,7 @@ impl Claims {
     pub(crate) fn next(&mut self) -> Option<Arc<InFlight>> {
         self.placeholders = self.placeholders.saturating_sub(1);
         let Some((_, claim)) = self.waiting.pop_front() else {
-            self.unused_placeholders += 1;
+            self.count_unused_placeholder();
             return None;
         };
         if self.dispatched.len() >= self.prune_at {
@@ -126,7 +126,12 @@ impl Claims {
         Some(claim)
     }
 
-    /// Number of placeholders that found no task, and of those that will find none.
+    /// Counts a placeholder whose task is not started.
+    pub(crate) fn count_unused_placeholder(&mut self) {
+        self.unused_placeholders += 1;
+    }
+
+    /// Number of placeholders that started no handler, and of those that will find no task.
     pub(crate) fn unused_placeholders(&self) -> (u64, u64) {
         (self.unused_placeholders, self.placeholders.saturating_sub(self.waiting.len()) as u64)
     }
@@ -217,7 +222,7 @@ mod tests {
         let mut claims = Claims::new(ClaimAhead::new(2, true));
         let now = Instant::now();
         for (rank, priority, id) in [(1, 9, 1), (0, 0, 2), (0, 5, 4), (0, 5, 3)] {
-            claims.add(rank, &claimed(id, priority, now));
+            assert!(claims.add(rank, &claimed(id, priority, now)).is_none());
         }
         assert_eq!(claims.missing_placeholders(), 4);
         assert_eq!(claims.next().map(|claim| claim.task.id), Some(3));
@@ -229,9 +234,9 @@ mod tests {
     fn has_waited_when_any_task_was_claimed_long_enough_ago() {
         let mut claims = Claims::new(ClaimAhead::new(2, true));
         let (now, second) = (Instant::now(), Duration::from_secs(1));
-        claims.add(0, &claimed(1, 0, now));
+        let _ = claims.add(0, &claimed(1, 0, now));
         assert!(!claims.has_waited(second * 60));
-        claims.add(0, &claimed(2, -1, now.checked_sub(second).expect("a clock that has run for a second")));
+        let _ = claims.add(0, &claimed(2, -1, now.checked_sub(second).expect("a clock that has run for a second")));
         assert!(claims.has_waited(second));
     }
 
@@ -240,12 +245,12 @@ mod tests {
         let mut claims = Claims::new(ClaimAhead::new(2, true));
         let now = Instant::now();
         let held: Vec<_> = (0..4).map(|id| claimed(id, 0, now)).collect();
-        held.iter().for_each(|claim| claims.add(0, claim));
+        assert!(held.iter().all(|claim| claims.add(0, claim).is_none()));
         assert_eq!(claims.crash_counts(), CrashCounts { crashed_once: 1, crashed_often: 2 });
         // The same task is claimed again, then the lost claim is settled.
         let again = claimed(3, 0, now);
-        claims.add(0, &again);
-        assert!(held[3].cancel_token.is_cancelled() && !again.cancel_token.is_cancelled());
+        let lost = claims.add(0, &again).expect("the earlier claim");
+        assert!(Arc::ptr_eq(&lost, &held[3]));
         claims.remove(&held[3]);
         assert_eq!(claims.crash_counts(), CrashCounts { crashed_once: 1, crashed_often: 2 });
         [&held[1], &held[2], &again].into_iter().for_each(|claim| claims.remove(claim));

@@ -15,13 +15,14 @@ use gristmill_store::tasks::ClaimedTask;
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) task: ClaimedTask,
-    pub(crate) cancel_token: CancelToken,
+    /// Created when it is needed: most tasks end without it, and the dispatcher would allocate one for each.
+    cancel_token: OnceLock<CancelToken>,
     pub(crate) claimed_at: Instant,
     /// When the lease began or was last renewed, by both clocks.
     renewed: Mutex<(Instant, UtcTime)>,
     started: OnceLock<Instant>,
-    /// Run time of the handler, once it has ended or will not be started.
-    ended: OnceLock<Duration>,
+    /// Whether the handler has ended or will not be started.
+    ended: AtomicBool,
     /// Whether the start is recorded in the store.
     pub(crate) recorded: AtomicBool,
     /// Whether the task may have checkpoints.
@@ -36,11 +37,11 @@ impl InFlight {
         InFlight {
             checkpointed: AtomicBool::new(task.was_started()),
             task,
-            cancel_token: CancelToken::new(),
+            cancel_token: OnceLock::new(),
             claimed_at: now.0,
             renewed: Mutex::new(now),
             started: OnceLock::new(),
-            ended: OnceLock::new(),
+            ended: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             cancel_requested: AtomicBool::new(false),
         }
@@ -55,8 +56,21 @@ impl InFlight {
     pub(crate) fn request_cancel(&self) {
         if !self.cancel_requested.swap(true, SeqCst) {
             tracing::info!(task = self.task.id, "cancellation was requested; the handler is cancelled");
-            self.cancel_token.cancel();
+            self.cancel();
         }
+    }
+
+    /// Asks the handler to stop. If it was not started, it will not be.
+    pub(crate) fn cancel(&self) {
+        self.cancel_token().cancel();
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel_token.get().is_some_and(CancelToken::is_cancelled)
+    }
+
+    pub(crate) fn cancel_token(&self) -> &CancelToken {
+        self.cancel_token.get_or_init(CancelToken::new)
     }
 
     /// Time since the lease was last renewed, by the clock that shows more.
@@ -69,17 +83,16 @@ impl InFlight {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    pub(crate) fn start(&self) {
-        self.started.get_or_init(Instant::now);
+    pub(crate) fn start(&self, now: Instant) {
+        self.started.get_or_init(|| now);
     }
 
-    /// Records that the handler has ended or will not be started. Returns its run time.
-    pub(crate) fn end(&self) -> Duration {
-        *self.ended.get_or_init(|| self.started().map_or(Duration::ZERO, |start| start.elapsed()))
+    pub(crate) fn end(&self) {
+        self.ended.store(true, SeqCst);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.get().is_some()
+        self.ended.load(SeqCst)
     }
 
     pub(crate) fn started(&self) -> Option<Instant> {

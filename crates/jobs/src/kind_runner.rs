@@ -35,7 +35,7 @@ pub(crate) struct PendingUpdate {
     pub(crate) runner: usize,
     pub(crate) claim: Arc<InFlight>,
     pub(crate) update: TaskUpdate,
-    /// How long the handler ran; `None` if it was not started or was cancelled.
+    /// How long the pool ran the task, with the check before its start; `None` if it was not started or was cancelled.
     pub(crate) run_time: Option<Duration>,
 }
 
@@ -68,17 +68,20 @@ impl KindRunner {
     pub(crate) fn run_next(&self, context: &Context<Option<String>>) -> TaskResult<Option<String>> {
         let _inside = self.signals.enter();
         let Some(claim) = self.claims().next() else { return Err(TaskError::cancelled()) };
-        if let Some(disposition) = self.refuse_start(&claim) {
-            self.complete(claim, disposition);
-            return Err(TaskError::cancelled());
+        match self.may_start(&claim) {
+            Ok(now) => claim.start(now),
+            Err(disposition) => {
+                self.claims().count_unused_placeholder();
+                self.complete(claim, disposition, Duration::ZERO);
+                // The check may have taken longer than the timeout: that is no failure of the service either.
+                context.withdraw_from_breaker();
+                return Err(TaskError::cancelled());
+            }
         }
-        claim.start();
         TAKEN.set(Some(claim.clone()));
         let (task_result, linked) = (RefCell::default(), OnceCell::new());
         let task = TaskContext { claim: &claim, context, signals: &self.signals, task_result, linked };
-        let result = (self.kind.handler)(&task);
-        claim.end();
-        result.map(|()| task.task_result.take())
+        (self.kind.handler)(&task).map(|()| task.task_result.take())
     }
 
     /// Callback of the pool: queues the outcome of a placeholder's task.
@@ -88,11 +91,14 @@ impl KindRunner {
         // The open breaker rejects a placeholder before it takes a task.
         let claim = if is_rejected { self.claims().next() } else { TAKEN.take() };
         let Some(claim) = claim else { return };
+        if is_rejected {
+            self.claims().count_unused_placeholder();
+        }
         let now = || self.signals.store.now();
         let disposition = match outcome.result {
             Ok(task_result) => Disposition::Completed(task_result),
             // An error after cancellation does not count as an attempt.
-            Err(_) if claim.cancel_token.is_cancelled() => Disposition::Released,
+            Err(_) if claim.is_cancelled() => Disposition::Released,
             Err(_) if is_rejected && self.signals.is_stopping() => Disposition::Released,
             Err(failure) if is_rejected => {
                 let delay = failure.error.retry_after().unwrap_or_default().max(MIN_BREAKER_DELAY);
@@ -100,7 +106,7 @@ impl KindRunner {
             }
             Err(failure) => self.kind.classify(&claim.task, &failure.error, now()),
         };
-        self.complete(claim, disposition);
+        self.complete(claim, disposition, outcome.duration);
     }
 
     fn pending(&self, claim: Arc<InFlight>, disposition: Disposition) -> PendingUpdate {
@@ -115,8 +121,8 @@ impl KindRunner {
         self.pending(claim, Disposition::Released)
     }
 
-    fn complete(&self, claim: Arc<InFlight>, disposition: Disposition) {
-        let run_time = claim.end();
+    fn complete(&self, claim: Arc<InFlight>, disposition: Disposition, run_time: Duration) {
+        claim.end();
         // A cancelled run does not show how long handlers take.
         let is_complete = claim.started().is_some() && disposition != Disposition::Released;
         let pending = self.pending(claim, disposition);
@@ -125,12 +131,12 @@ impl KindRunner {
         }
     }
 
-    /// The disposition of a task that must not be started. Checks the claim in the store if the lease is more than half
-    /// over, because this process may have been suspended. Writes the start to the start log if it must be known before
-    /// the handler runs.
-    fn refuse_start(&self, claim: &InFlight) -> Option<Disposition> {
-        if self.signals.is_stopping() || claim.cancel_token.is_cancelled() {
-            return Some(Disposition::Released);
+    /// Returns the time of the start, or the disposition of a task that must not be started. Checks the claim in the
+    /// store if the lease is more than half over, because this process may have been suspended. Writes the start to the
+    /// start log if it must be known before the handler runs.
+    fn may_start(&self, claim: &InFlight) -> Result<Instant, Disposition> {
+        if self.signals.is_stopping() || claim.is_cancelled() {
+            return Err(Disposition::Released);
         }
         let store = &self.signals.store;
         let ClaimedTask { id, token, .. } = &claim.task;
@@ -138,18 +144,18 @@ impl KindRunner {
         let logs = self.kind.logs_starts || claim.may_have_crashed();
         let is_fresh = claim.lease_age(now) < self.lease / 2;
         if is_fresh && (!logs || self.start_log.write(*id, token).is_ok()) {
-            return None;
+            return Ok(now.0);
         }
         match store.tasks().start(*id, token) {
             Ok(true) => {
                 claim.recorded.store(true, SeqCst);
-                None
+                Ok(now.0)
             }
             // The claim is lost: the store refuses this outcome, and the task is counted as lost then.
-            Ok(false) => Some(Disposition::Released),
+            Ok(false) => Err(Disposition::Released),
             Err(error) => {
                 tracing::warn!(task = id, %error, "cannot record the start of a task; retrying in 1 s");
-                Some(Disposition::Postponed(now.1.plus(Duration::from_secs(1))))
+                Err(Disposition::Postponed(now.1.plus(Duration::from_secs(1))))
             }
         }
     }

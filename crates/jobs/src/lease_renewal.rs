@@ -39,8 +39,7 @@ impl LeaseRenewer {
 }
 
 /// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due, until the dispatcher has
-/// ended. Neither a handler that
-/// never yields nor a dispatcher that waits for the disk can delay it.
+/// ended. Neither a handler that never yields nor a dispatcher that waits for the disk can delay it.
 pub(crate) fn renew_until_ended(mut renewers: Vec<LeaseRenewer>, ended: &CancelToken) {
     while let Some(next) = renewers.iter().map(|renewer| renewer.due).min()
         && !ended.wait_deadline(next)
@@ -82,7 +81,7 @@ pub(crate) fn renew_leases(
         let is_held = runner.claims().all().get(&claim.task.id).is_some_and(|other| Arc::ptr_eq(other, claim));
         if is_held {
             tracing::warn!(task = claim.task.id, ?result, "the lease is lost; the handler is cancelled");
-            claim.cancel_token.cancel();
+            claim.cancel();
         }
     }
     Ok(())
@@ -109,7 +108,7 @@ impl Presence {
         if registered { Ok(()) } else { self.renew() }
     }
 
-    /// Writes a heartbeat, unless the last one is less than half an interval of heartbeats old.
+    /// Writes a heartbeat, unless the last one is younger than a twentieth of the lease.
     pub(crate) fn renew(&self) -> Result<(), Error> {
         let now = Instant::now();
         let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);

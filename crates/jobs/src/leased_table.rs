@@ -287,7 +287,9 @@ impl<R: Send + Sync + 'static, M: Send + Sync + 'static> WorkSource for LeasedTa
     }
 
     fn cancel_all(&mut self) {
-        lock(&self.in_flight).iter().for_each(|claim| claim.cancel_token.cancel());
+        // Without the lock, because callbacks of the handlers run.
+        let claims = lock(&self.in_flight).clone();
+        claims.iter().for_each(|claim| claim.cancel_token.cancel());
     }
 
     fn release_all(&mut self) -> Result<(), Error> {
@@ -317,7 +319,9 @@ impl<R: Send + Sync + 'static, M: Send + Sync + 'static> WorkSource for LeasedTa
                     Err(Error::NotFound(_)) => HeartbeatResult::Lost,
                     result => result?,
                 };
-                if result != HeartbeatResult::Kept {
+                // A row that was settled meanwhile is not lost.
+                let is_held = || lock(&in_flight).iter().any(|other| Arc::ptr_eq(other, &claim));
+                if result != HeartbeatResult::Kept && is_held() {
                     tracing::warn!(table, ?result, "the lease is lost; the handler is cancelled");
                     claim.cancel_token.cancel();
                 }

@@ -92,7 +92,7 @@ impl DispatcherSignals {
         }
     }
 
-    /// Called by the dispatcher before it sleeps, from when on it must be woken, and when it is awake.
+    /// Sets whether the dispatcher sleeps. While it does, `wake` notifies it.
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }

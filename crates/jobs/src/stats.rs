@@ -71,7 +71,7 @@ pub struct TaskKindStats {
     pub kind: String,
     /// Tasks of the kind, by outcome.
     pub tasks: RunSummary,
-    /// Counters of the kind's pool, without placeholders that had or will have no task.
+    /// Counters of the kind's pool, without placeholders that started or will start no handler.
     pub pool: PoolStats,
 }
 

@@ -85,13 +85,13 @@ impl TaskContext<'_> {
     /// Whether the handler should return: the lease is lost, the timeout has expired, the task was cancelled, or the
     /// worker stops.
     pub fn is_cancelled(&self) -> bool {
-        self.claim.cancel_token.is_cancelled() || self.context.is_cancelled()
+        self.claim.is_cancelled() || self.context.is_cancelled()
     }
 
     /// Token that is cancelled when the handler should return, for work that waits or runs elsewhere.
     pub fn cancel_token(&self) -> CancelToken {
         let (token, _) = self.linked.get_or_init(|| {
-            let token = self.claim.cancel_token.child();
+            let token = self.claim.cancel_token().child();
             let of_handler = token.clone();
             (token, self.context.cancel_token().on_cancel(move || of_handler.cancel()))
         });
@@ -149,7 +149,7 @@ impl TaskContext<'_> {
         match error {
             // The claim is lost: the store will refuse the outcome of this attempt.
             gristmill_store::Error::Conflict(_) => {
-                self.claim.cancel_token.cancel();
+                self.claim.cancel();
                 TaskError::cancelled()
             }
             error => TaskError::transient(error),

@@ -136,7 +136,7 @@ impl TaskSource {
             claim.recorded.store(true, SeqCst);
             if !is_held && !claim.has_ended() {
                 tracing::warn!(task = claim.task.id, "the claim is lost; the handler is cancelled");
-                claim.cancel_token.cancel();
+                claim.cancel();
             }
         }
         Ok(batch)
@@ -210,9 +210,10 @@ impl TaskSource {
                 held.push((rank.unwrap_or(usize::MAX), Arc::new(InFlight::new(task, claimed_at))));
             }
             let mut claims = runner.claims();
-            held.iter().for_each(|(rank, claim)| claims.add(*rank, claim));
+            let lost: Vec<_> = held.iter().filter_map(|(rank, claim)| claims.add(*rank, claim)).collect();
             let missing = claims.missing_placeholders();
             drop(claims);
+            lost.iter().for_each(|claim| claim.cancel());
             for _ in 0..missing {
                 let (pool, runner) = (&self.pools[runner.index], runner.clone());
                 // Fails only if the pool is closed, after the runner has ended. It is never full, because no more tasks
@@ -222,14 +223,15 @@ impl TaskSource {
         }
     }
 
+    fn all_claims(&self) -> Vec<Arc<InFlight>> {
+        let of_kind = |runner: &Arc<KindRunner>| runner.claims().all().values().cloned().collect::<Vec<_>>();
+        self.runners.iter().flat_map(of_kind).collect()
+    }
+
     /// The leases of this worker, which recovery does not release. Only the dispatcher claims and settles, so they do
     /// not change during recovery.
     fn held_leases(&self) -> HeldLeases {
-        let held = self.runners.iter().flat_map(|runner| {
-            let claims = runner.claims();
-            claims.all().values().cloned().collect::<Vec<_>>()
-        });
-        let held: Vec<Arc<InFlight>> = held.collect();
+        let held = self.all_claims();
         HeldLeases::new(&self.worker, held.iter().map(|claim| (claim.task.id, &claim.task.token)))
     }
 
@@ -334,11 +336,13 @@ impl WorkSource for TaskSource {
                     continue;
                 };
                 let claim = claim.clone();
-                claim.request_cancel();
                 // A task that was not started is settled without waiting for a worker.
                 if claims.remove_waiting(&claim) {
-                    released.push(runner.released(claim));
+                    released.push(runner.released(claim.clone()));
                 }
+                // Without the lock, because callbacks of the handler run.
+                drop(claims);
+                claim.request_cancel();
             }
         }
         self.ended.put_back(released);
@@ -366,9 +370,8 @@ impl WorkSource for TaskSource {
     }
 
     fn cancel_all(&mut self) {
-        for runner in &self.runners {
-            runner.claims().all().values().for_each(|claim| claim.cancel_token.cancel());
-        }
+        // Without the lock, because callbacks of the handlers run.
+        self.all_claims().iter().for_each(|claim| claim.cancel());
     }
 
     fn release_all(&mut self) -> Result<(), Error> {

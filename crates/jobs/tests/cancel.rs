@@ -1,8 +1,8 @@
 //! Cancelling tasks that a runner holds: a task is cancelled when its run has ended, and not before. Leases are a day
 //! long, so the runner does not learn of the cancellation from a heartbeat.
 
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use gristmill_jobs::{Runner, RunnerHandle, TaskContext, TaskKind};
@@ -121,6 +121,33 @@ fn task_that_waits_for_a_worker_is_cancelled_without_being_started() {
     running.wait_idle().unwrap();
     assert!(reports.try_recv().is_err(), "the second one was not started");
     assert_eq!(fixture.store.tasks().get(second).unwrap().starts, 0);
+}
+
+#[test]
+fn callback_of_a_cancelled_handler_may_use_the_runner() {
+    let fixture = Fixture::new();
+    let id = fixture.put().id;
+    let runner: Arc<OnceLock<RunnerHandle>> = Arc::default();
+    let of_handler = runner.clone();
+    let (sender, reports) = channel();
+    let sender = Mutex::new(sender);
+    let running = fixture.run(move |task| {
+        let (runner, counted) = (of_handler.clone(), sender.lock().unwrap().clone());
+        let token = task.cancel_token();
+        let _callback = token.on_cancel(move || {
+            let stats = runner.get().expect("set before the cancellation").stats();
+            counted.send(stats.kinds[0].tasks.unfinished).unwrap();
+        });
+        sender.lock().unwrap().send(0).unwrap();
+        token.wait();
+        Err(TaskError::cancelled())
+    });
+    assert!(runner.set(running).is_ok());
+    assert_eq!(wait_for(&reports), 0, "started");
+    fixture.other().tasks().cancel(id).unwrap();
+    assert_eq!(wait_for(&reports), 1);
+    fixture.wait_until(id, TaskStatus::Cancelled);
+    runner.get().unwrap().stop(LONG).unwrap();
 }
 
 #[test]

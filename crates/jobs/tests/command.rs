@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use std::fs::File;
-use std::future::{pending, ready};
+use std::future::pending;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gristmill_jobs::ProcessGroups;
 use gristmill_jobs::exec::{CommandEnd, CommandError, CommandOutput, CommandRun, ExitClass, OutputLimit};
-use tokio::process::Command;
+use tokio::{process::Command, time::sleep};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -44,7 +44,7 @@ enum Event {
 
 fn end_of(script: &str, event: Event, limit: Duration, grace: Duration) -> CommandOutput {
     let folder = tempfile::tempdir().unwrap();
-    let cancelled = async move { if event == Event::Cancel { ready(()).await } else { pending().await } };
+    let cancelled = async move { if event == Event::Cancel { sleep(limit).await } else { pending().await } };
     let limit = (event == Event::Timeout).then_some(limit);
     let run = CommandRun::new(shell(script), Some(b"input"), limit, OutputLimit::last(100));
     let output = run.run_blocking(&groups(folder.path()), "a test", cancelled, |_| grace).unwrap();
@@ -69,10 +69,11 @@ fn end_and_output_follow_from_the_state_of_the_command_and_the_event() {
         ("echo a; exec sleep 600", Timeout, LONG, CommandEnd::TimedOut, "a\n"),
         (writes_after_term, Timeout, LONG, CommandEnd::TimedOut, "b\n"),
         (ignores_term, Timeout, Duration::ZERO, CommandEnd::TimedOut, "a\n"),
-        ("exec sleep 600", Cancel, LONG, CommandEnd::Cancelled, ""),
-        (ignores_term, Cancel, Duration::ZERO, CommandEnd::Cancelled, ""),
+        ("echo a; exec sleep 600", Cancel, LONG, CommandEnd::Cancelled, "a\n"),
+        (writes_after_term, Cancel, LONG, CommandEnd::Cancelled, "b\n"),
+        (ignores_term, Cancel, Duration::ZERO, CommandEnd::Cancelled, "a\n"),
     ] {
-        // A slow machine needs a longer timeout to reach the state.
+        // A slow machine needs a later event to reach the state.
         let limits = [Duration::from_millis(100), Duration::from_secs(2), Duration::from_secs(60)];
         let outputs = limits.map(|limit| move || end_of(script, event, limit, grace));
         let is_expected = |output: &CommandOutput| (output.end, output.stdout.ends_with(stdout)) == (end, true);

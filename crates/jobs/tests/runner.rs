@@ -288,6 +288,19 @@ fn task_that_exceeds_its_timeout_is_retried() {
     assert_eq!((task.attempts, task.error_message.as_deref()), (1, Some("exceeded the timeout of 20ms")));
 }
 
+#[test]
+fn permanent_error_after_the_timeout_is_not_retried() {
+    let handler = |task: &TaskContext<'_>| {
+        assert!(task.wait_cancelled(LONG));
+        Err(TaskError::permanent("no such file"))
+    };
+    let fixture = Fixture::new();
+    fixture.enqueue("k", "1");
+    fixture.run_once(TaskKind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
+    let task = fixture.task(1);
+    assert_eq!((task.status, task.error_message.as_deref()), (TaskStatus::Failed, Some("no such file")));
+}
+
 /// A kind whose handler reports its start and then waits for a message on `ends`, or for its cancellation.
 fn waiting_kind(started: Sender<i64>, ends: Receiver<()>) -> TaskKind {
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));

@@ -83,10 +83,8 @@ impl<'a> CommandRun<'a> {
             CommandEnd::Exited(_) => group.disarm(),
             CommandEnd::TimedOut | CommandEnd::Cancelled => group.terminate(&mut child, grace(end)).await,
         }
-        if end != CommandEnd::Cancelled {
-            // A child of the command may keep the outputs open for longer.
-            let _ = tokio::time::timeout(OUTPUT_TIMEOUT, join(&mut readers)).await;
-        }
+        // A child of the command may keep the outputs open for longer. A killed group has closed them.
+        let _ = tokio::time::timeout(OUTPUT_TIMEOUT, join(&mut readers)).await;
         let [stdout, stderr] = [stdout, stderr].map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).text());
         Ok(CommandOutput { end, stdout, stderr, readers })
     }
@@ -260,11 +258,7 @@ fn anonymous_file() -> io::Result<File> {
 
 #[cfg(not(target_os = "linux"))]
 fn anonymous_file() -> io::Result<File> {
-    let path =
-        std::env::temp_dir().join(format!("gristmill-{}", gristmill_store::lease::WorkerId::new("stdin").name()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
+    gristmill_store::private::create_unnamed(&std::env::temp_dir())
 }
 
 /// Kills the process group of a command when dropped, unless disarmed.
