@@ -255,8 +255,9 @@ impl Consumer {
         self
     }
 
-    /// Sets how long a message waits while all workers are busy with [batches](Self::handle_batch). After that the sink
-    /// counts as unavailable: consuming pauses with the error `why`.
+    /// Sets how long a message waits while all workers are busy and none becomes free. After that the sink counts as
+    /// unavailable: consuming pauses with the error `why`. Applies to [batch](Self::handle_batch) and
+    /// [blocking](Self::handle_blocking) handlers.
     pub fn start_timeout(mut self, limit: Duration, why: impl Into<String>) -> Self {
         self.start_timeout = Some((limit, why.into()));
         self

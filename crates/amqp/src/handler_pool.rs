@@ -134,7 +134,7 @@ pub(crate) struct RunContext {
 }
 
 /// Outcomes of the messages of a batch that were not passed to the handler; not set if all were.
-pub(crate) type Decided = Arc<OnceLock<Vec<Option<HandlerOutcome>>>>;
+pub(crate) type Decided = OnceLock<Vec<Option<HandlerOutcome>>>;
 
 impl RunContext {
     /// Builds the pool task that runs an async handler for one message.
@@ -166,6 +166,17 @@ impl RunContext {
         }))
     }
 
+    /// Builds the pool task that runs a batch handler for one message.
+    pub(crate) fn blocking_job(self, handler: Arc<BatchHandler>, run: Run) -> HandlerTask {
+        HandlerTask::Thread(Task::new(move |context| {
+            let _span = message_span(&self.config, &run.delivery, context.worker()).entered();
+            let (runs, decided) = ((std::slice::from_ref(&run), context.task_id().get()), Decided::new());
+            let results = self.run_batch(&*handler, runs, &decided, || context.is_cancelled())?;
+            let decided = decided.into_inner().into_iter().flatten().flatten().map(Ok);
+            decided.chain(results).next().unwrap_or(Ok(HandlerOutcome::Skipped)).map(JobOutput::One)
+        }))
+    }
+
     /// Builds the pool task that runs a batch handler. Messages that are not passed to the handler are in `decided`.
     /// The first message has the number `first`, by which the sink gate knows it.
     pub(crate) fn batch_job(
@@ -173,7 +184,7 @@ impl RunContext {
         handler: Arc<BatchHandler>,
         runs: Vec<Run>,
         first: u64,
-        decided: Decided,
+        decided: Arc<Decided>,
     ) -> HandlerTask {
         HandlerTask::Thread(Task::new(move |context| {
             let _span = match &*runs {
@@ -215,15 +226,15 @@ impl RunContext {
                 let text = format!("the handler returned {found} results for a batch of {expected} messages");
                 return Err(TaskError::permanent(text));
             }
-            let handled = passed.iter().zip(&results).filter(|(_, result)| result.is_ok());
-            let handled: Vec<usize> = handled.map(|(at, _)| *at).collect();
-            if let Some(Err(error)) = claims.map(|mut claims| claims.complete(&handled)) {
+            let handled = passed.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(at, _)| *at);
+            if let Some(Err(error)) = claims.map(|mut claims| claims.complete(&handled.collect::<Vec<_>>())) {
                 let handled = results.iter_mut().filter(|result| result.is_ok());
                 handled.for_each(|result| *result = Err(TaskError::unavailable(error.to_string())));
             }
             Ok(results)
         });
-        // Results of runs that the pool has ended are made by the pool.
+        // After its timeout the pool replaces an error of the whole batch. Errors of single messages stay; their failures
+        // end when the dispatcher reads them.
         if !is_cancelled() {
             let error = |at: usize| results.as_ref().map_or_else(Some, |results| results[at].as_ref().err());
             let failed = || passed.iter().enumerate().filter_map(|(at, place)| Some((*place, error(at)?)));
@@ -265,7 +276,7 @@ fn outcome_of_claim(claim: Claim) -> Option<HandlerOutcome> {
     }
 }
 
-/// Records when a run failed because of the sink. Not called for a run that the pool ended: the pool makes its result.
+/// Records when a run failed because of the sink. Not called for a run that was cancelled or timed out.
 fn record_sink_failure(gate: &SinkGate, number: u64, error: &TaskError) {
     if error.dependency().is_some() {
         gate.record(number);

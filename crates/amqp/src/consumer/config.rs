@@ -150,6 +150,12 @@ pub(crate) struct ConsumerConfig {
 }
 
 impl ConsumerConfig {
+    /// Whether a batch handler runs batches, also of one message, that start only while a worker is free. Otherwise
+    /// single messages are queued in the pool, where the start timeout does not apply.
+    pub(crate) fn is_batched(&self) -> bool {
+        self.sizing.batch > 1 || self.declared.start_timeout.is_some()
+    }
+
     /// Whether messages are handled in order: those of one key, or all.
     pub(crate) fn is_ordered(&self) -> bool {
         self.declared.order.is_some() || self.sizing.messages() == 1

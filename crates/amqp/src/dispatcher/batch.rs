@@ -1,4 +1,4 @@
-//! Gathers messages into batches for a handler on threads, and runs them. A blocking handler has batches of one.
+//! Gathers messages into batches for a handler of several messages, and runs them.
 //!
 //! Messages stay in the queue of the dispatcher until a worker is free, so a batch has everything that arrived while
 //! the workers were busy.
@@ -9,7 +9,7 @@
 //! | free   | a message is ready that failed or may have crashed| it runs alone at once; gathering continues        |
 //! | free   | the batch is full, or the linger time is over     | the batch runs                                    |
 //! | busy   | a message is ready                                | it waits in the queue                             |
-//! | busy   | a message waits for the start timeout             | consuming pauses; the message waits for the sink  |
+//! | busy   | a message waits for the start timeout             | consuming pauses                                  |
 //! | any    | the sink fails                                    | gathered messages go back to the queue            |
 //! | any    | the channel is lost, or the consumer stops        | gathered messages are dropped: they are redelivered |
 
@@ -31,13 +31,13 @@ pub(super) struct Batches {
     in_pool: HashMap<u64, RunningBatch>,
     /// Number of the last run. Messages of one batch have consecutive numbers.
     last_run: u64,
-    /// Since when messages wait and all workers are busy.
+    /// Since when messages wait, all workers are busy and no batch has started.
     busy_since: Option<Instant>,
 }
 
 pub(super) struct RunningBatch {
     runs: Range<u64>,
-    decided: Decided,
+    decided: Arc<Decided>,
 }
 
 /// Messages of the next batch.
@@ -75,6 +75,17 @@ impl<T> Gathered<T> {
     }
 }
 
+impl Batches {
+    /// When a batch or the start timeout is due. While consuming is paused neither is, because only probes start.
+    fn due(&self, is_paused: bool, has_room: bool, start_timeout: Option<Duration>) -> Option<Instant> {
+        if is_paused {
+            return None;
+        }
+        let start_due = self.busy_since.zip(start_timeout).and_then(|(since, limit)| since.checked_add(limit));
+        self.next.due.filter(|_| has_room).or(start_due)
+    }
+}
+
 impl Dispatcher {
     /// Submits batches that are full or due, while workers are free.
     pub(super) fn dispatch_batches(&mut self, handler: &Arc<BatchHandler>) {
@@ -100,10 +111,9 @@ impl Dispatcher {
         self.check_start_timeout();
     }
 
-    /// Whether a worker is free for a batch. Single messages are queued in the pool, ahead of a free worker.
+    /// Whether a worker is free.
     fn has_room(&self) -> bool {
-        let sizing = &self.config.sizing;
-        sizing.batch == 1 || self.batches.in_pool.len() < sizing.workers
+        self.batches.in_pool.len() < self.config.sizing.workers
     }
 
     /// Submits a batch and returns the number of its first run; none if it was not submitted.
@@ -115,12 +125,13 @@ impl Dispatcher {
     ) -> Option<u64> {
         let first = self.batches.last_run + 1;
         let runs: Vec<Run> = batch.iter_mut().map(|message| self.run_of(message)).collect();
-        let decided = Decided::default();
+        let decided = Arc::<Decided>::default();
         let job = self.run_context(gate).batch_job(Arc::clone(handler), runs, first, Arc::clone(&decided));
         let id = match self.pool.submit(job) {
             Ok(id) => id,
             Err(kind) => return self.not_submitted(kind, batch),
         };
+        self.batches.busy_since = None;
         self.batches.last_run += batch.len() as u64;
         self.batches.in_pool.insert(id, RunningBatch { runs: first..self.batches.last_run + 1, decided });
         for (number, message) in (first..).zip(batch) {
@@ -156,8 +167,9 @@ impl Dispatcher {
         None
     }
 
-    /// Puts gathered messages back to the front of the queue.
+    /// Puts gathered messages back to the front of the queue and ends the start timeout, because consuming is paused.
     pub(super) fn ungather(&mut self) {
+        self.batches.busy_since = None;
         for message in self.batches.next.take().into_iter().rev() {
             self.keyed_queue.push_front(message);
         }
@@ -166,27 +178,20 @@ impl Dispatcher {
     /// When a batch or the start timeout is due.
     pub(super) fn batch_due(&self) -> Option<Instant> {
         let timeout = self.config.declared.start_timeout.as_ref().map(|(limit, _)| *limit);
-        let start_due = self.batches.busy_since.zip(timeout).and_then(|(since, limit)| since.checked_add(limit));
-        self.batches.next.due.filter(|_| self.has_room() && !self.pause.is_paused()).or(start_due)
+        self.batches.due(self.pause.is_paused(), self.has_room(), timeout)
     }
 
     /// Pauses consuming when a message has waited for the start timeout while all workers are busy: the sink hangs.
     fn check_start_timeout(&mut self) {
-        let is_busy = self.keyed_queue.len() > 0 && !self.has_room();
+        let is_busy = self.waiting() > 0 && !self.has_room();
         let Some((limit, why)) = self.config.declared.start_timeout.clone().filter(|_| is_busy) else {
             self.batches.busy_since = None;
             return;
         };
         let since = *self.batches.busy_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < limit {
-            return;
-        }
-        self.batches.busy_since = None;
-        if let Some(message) = self.keyed_queue.pop() {
-            self.batches.last_run += 1;
-            let number = self.batches.last_run;
-            self.submitted(number, message);
-            self.settle_run(number, Err(Arc::new(TaskError::unavailable(why))));
+        if since.elapsed() >= limit {
+            self.batches.busy_since = None;
+            self.sink_hangs(&TaskError::unavailable(why));
         }
     }
 }
@@ -201,6 +206,26 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batch_or_start_timeout_is_due_unless_consuming_is_paused() {
+        let (now, limit) = (Instant::now(), Duration::from_secs(5));
+        let (batch, start) = (now + Duration::from_secs(1), now + limit);
+        let gathering = || Batches { next: Gathered { due: Some(batch), ..Gathered::default() }, ..Batches::default() };
+        let busy = || Batches { busy_since: Some(now), ..gathering() };
+        // Batches, whether consuming is paused, whether a worker is free, and what is due.
+        for (batches, is_paused, has_room, expected) in [
+            (Batches::default(), false, true, None),
+            (gathering(), false, true, Some(batch)),
+            (gathering(), false, false, None),
+            (gathering(), true, true, None),
+            (busy(), false, false, Some(start)),
+            (busy(), true, false, None),
+        ] {
+            assert_eq!(batches.due(is_paused, has_room, Some(limit)), expected, "{is_paused} {has_room}");
+        }
+        assert_eq!(busy().due(false, false, None), None);
+    }
 
     enum Event {
         Ready(u8),

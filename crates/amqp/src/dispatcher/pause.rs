@@ -6,6 +6,7 @@
 //! | state   | event                                                    | next                                     |
 //! |---------|----------------------------------------------------------|------------------------------------------|
 //! | running | the sink is unavailable                                  | paused; the message waits                |
+//! | running | no worker becomes free within the start timeout          | paused; messages stay in the queue       |
 //! | running | the sink fails, [`PAUSE_AFTER_FAILURES`] times in a row  | paused; the message waits                |
 //! | running | the sink fails for a message, fewer times in a row       | running; the message waits for evidence  |
 //! | running | a message is handled that was started after the failures | running; waiting messages run again      |
@@ -289,13 +290,27 @@ impl<T> Pause<T> {
         if !is_certain && self.consecutive_failures.len() < PAUSE_AFTER_FAILURES {
             return (Fault::Sink, Change::None);
         }
+        self.pause(error);
+        (Fault::Sink, Change::Paused)
+    }
+
+    /// Pauses because the sink is unavailable, though no run has failed. Runs that have started are no evidence that it
+    /// works again.
+    pub(super) fn unavailable(&mut self, error: &TaskError) {
+        let now = self.gate.advance();
+        self.others_failed = now;
+        self.count(now, true);
+        self.pause(error);
+    }
+
+    fn pause(&mut self, error: &TaskError) {
+        let now = Instant::now();
         self.gate.close();
         self.since = Some(now);
         if let Ok(permit) = self.breaker.acquire() {
             permit.failure_with_delay(error.retry_after().unwrap_or_default());
         }
         self.due = Some(now);
-        (Fault::Sink, Change::Paused)
     }
 
     /// Counts a failure of one message and returns whether it is the message's fault. The next then needs new evidence.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// Place of a delivery whose channel was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPlace {
-    /// In the pool, by its number there.
+    /// In the pool, by the number of its run.
     Worker(u64),
     /// In a follow-up after its handler, by its number.
     FollowUp(u64),

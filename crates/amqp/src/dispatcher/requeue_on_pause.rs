@@ -36,11 +36,6 @@ impl Dispatcher {
         let is_long = self.pause.since.is_some_and(|since| since.elapsed() >= self.config.declared.probe_delay.1);
         is_long && !self.config.is_stream && !self.config.has_fixed_prefetch()
     }
-
-    /// Number of messages that wait for a worker or for the sink.
-    pub(super) fn waiting(&self) -> usize {
-        self.keyed_queue.len() + self.suspects.waiting.len() + self.batches.next.items.len() + self.pause.waiting.len()
-    }
 }
 
 impl Session {

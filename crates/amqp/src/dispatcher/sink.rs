@@ -1,17 +1,15 @@
 //! Applies run results to the pause, and chooses the message that probes a failing sink.
 
 use super::{
-    Dispatcher, InFlight, error_text,
+    Dispatcher, InFlight,
+    errors::error_text,
     follow_up::FollowUp,
     pause::{Change, FailedMessage, Fault, SinkFailures},
     redelivery::RunPlace,
 };
-use crate::{consumer::Handler, delivery::now};
+use crate::delivery::now;
 use gristmill_pool::{Dependency, TaskError, error::Cause};
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 impl InFlight {
     /// When the sink began to fail for the message, in milliseconds since 1970.
@@ -35,19 +33,15 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches one message as a probe of the sink, when it is due.
+    /// Dispatches one message as a probe of the sink, when it is due. While all workers are busy it waits in the pool's
+    /// queue, behind runs from before the pause.
     pub(super) fn dispatch_probe(&mut self) {
         self.ungather();
         let (keyed_queue, suspects) = (&mut self.keyed_queue, &mut self.suspects);
         let Some((message, permit)) = self.pause.take_probe(|| suspects.next(keyed_queue)) else { return };
-        let (config, gate) = (Arc::clone(&self.config), self.pause.gate.for_probe());
-        let submitted = match &config.handler {
-            Handler::Async(handler) => self.submit_task(handler, message, gate),
-            Handler::Batch(handler) => self.submit_batch(handler, vec![message], gate),
-        };
-        match submitted {
+        match self.submit(message, self.pause.gate.for_probe()) {
             Some(number) => self.pause.probe = Some((number, permit)),
-            // All workers are busy with runs from before the pause.
+            // The pool's queue is full with runs from before the pause, or the pool is closed.
             None => permit.withdraw(),
         }
     }
@@ -85,15 +79,7 @@ impl Dispatcher {
         self.counters.sink_failures.fetch_add(1, Relaxed);
         match change {
             Change::None => {}
-            Change::Paused => {
-                let why = error_text(error);
-                tracing::warn!(
-                    consumer = self.config.name,
-                    error = why,
-                    "the sink fails; consuming is paused, and one message at a time probes it"
-                );
-                self.counters.set_paused(Some(why));
-            }
+            Change::Paused => self.report_pause(error),
             Change::Resumed => {
                 self.counters.set_paused(None);
                 tracing::warn!(
@@ -103,6 +89,22 @@ impl Dispatcher {
             }
         }
         (fault != Fault::Message).then_some(fault)
+    }
+
+    /// Pauses consuming because messages wait and no worker becomes free. The messages stay where they are.
+    pub(super) fn sink_hangs(&mut self, error: &TaskError) {
+        self.pause.unavailable(error);
+        self.report_pause(error);
+    }
+
+    fn report_pause(&self, error: &TaskError) {
+        let why = error_text(error);
+        tracing::warn!(
+            consumer = self.config.name,
+            error = why,
+            "the sink fails; consuming is paused, and one message at a time probes it"
+        );
+        self.counters.set_paused(Some(why));
     }
 
     /// Makes a message wait for the sink. It keeps its attempts, and its start is undone because its run has ended.

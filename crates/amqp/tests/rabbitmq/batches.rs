@@ -57,7 +57,7 @@ async fn each_message_of_a_batch_is_settled_by_its_own_result() {
         ("all handled", all_ok, [1; 5], (5, 0, 0, 0)),
         ("one permanent", |batch| fail(batch, |_| TaskError::permanent("bad")), [1; 5], (4, 0, 0, 1)),
         ("one transient", |batch| fail(batch, |_| TaskError::transient("busy")), [1, 1, 3, 1, 1], (4, 0, 2, 1)),
-        ("once transient", once(|| TaskError::transient("busy")), [1, 1, 2, 1, 1], (5, 0, 1, 0)),
+        ("once transient", fail_once, [1, 1, 2, 1, 1], (5, 0, 1, 0)),
         ("one duplicate", duplicate, [1; 5], (4, 1, 0, 0)),
         ("error of the batch", |_| Err(TaskError::permanent("no batch")), [1; 5], (0, 0, 0, 5)),
         ("too few results", |batch| Ok(batch.iter().skip(1).map(|_| Ok(())).collect()), [1; 5], (0, 0, 0, 5)),
@@ -91,14 +91,12 @@ fn fail(batch: &[Delivery], error: fn(&Delivery) -> TaskError) -> TaskResult<Vec
 }
 
 /// Fails message 2 in its first attempt.
-fn once(_: fn() -> TaskError) -> fn(&[Delivery]) -> TaskResult<Vec<TaskResult<()>>> {
-    |batch| {
-        let result = |delivery: &Delivery| match (number(delivery), delivery.attempt()) {
-            (2, 1) => Err(TaskError::transient("busy")),
-            _ => Ok(()),
-        };
-        Ok(batch.iter().map(result).collect())
-    }
+fn fail_once(batch: &[Delivery]) -> TaskResult<Vec<TaskResult<()>>> {
+    let result = |delivery: &Delivery| match (number(delivery), delivery.attempt()) {
+        (2, 1) => Err(TaskError::transient("busy")),
+        _ => Ok(()),
+    };
+    Ok(batch.iter().map(result).collect())
 }
 
 /// Reports message 2 as handled before.
@@ -110,9 +108,11 @@ fn duplicate(batch: &[Delivery]) -> TaskResult<Vec<TaskResult<()>>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_runs_when_it_is_full_or_has_lingered() {
     // Messages, maximum, linger and sizes of the batches; none where they depend on time.
-    for (count, max, linger, expected) in
-        [(10, 5, AN_HOUR, Some(vec![5, 5])), (3, 5, Duration::from_millis(300), None), (40, 7, Duration::ZERO, None)]
-    {
+    for (count, max, linger, expected) in [
+        (10, 5, AN_HOUR, Some(vec![5, 5])),
+        (3, 5, Duration::from_secs(1), Some(vec![3])),
+        (40, 7, Duration::ZERO, None),
+    ] {
         let (orders, log) = (name("gathered"), Log::default());
         let queue = Queue::new(&orders);
         fill(&queue, &orders, count).await;
@@ -296,20 +296,69 @@ async fn unavailable_sink_pauses_and_messages_keep_their_attempts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_that_waits_for_the_start_timeout_pauses_consuming() {
-    let (orders, log, (open, handler)) = (name("hangs"), Log::default(), at_gate());
-    let queue = Queue::new(&orders);
-    fill(&queue, &orders, 1).await;
-    let consumer = consumer(&orders, (10, Duration::ZERO), &log, handler);
-    let consumer = consumer.start_timeout(Duration::from_millis(50), "no transaction began");
-    let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
-    log.reaches(1).await;
-    fill(&queue, &orders, 5).await;
+    // Maximum of a batch, and order. Batches of one keep the order of the queue. With an order all messages have the
+    // same key, so none is ready while the first is handled.
+    for (max, order) in [(10, None), (10, Some(OrderBy::RoutingKey)), (1, None)] {
+        let (orders, log, (open, handler)) = (name("hangs"), Log::default(), at_gate());
+        let queue = Queue::new(&orders);
+        fill(&queue, &orders, 1).await;
+        let consumer = consumer(&orders, (max, Duration::ZERO), &log, handler).workers(1);
+        let consumer = consumer.start_timeout(Duration::from_millis(50), "no transaction began");
+        let is_ordered = max == 1 || order.is_some();
+        let consumer = order.into_iter().fold(consumer, Consumer::order_by);
+        let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
+        log.reaches(1).await;
+        fill(&queue, &orders, 5).await;
+        is_paused(&client).await;
+        (0..6).for_each(|_| open.send(()).unwrap());
+        is_acknowledged(&client, 6).await;
+        let stats = client.shutdown(SECONDS).await.consumers.remove(0);
+        assert_eq!((stats.handled, stats.retried, stats.dead_lettered), (6, 0, 0));
+        let seen = log.all().concat();
+        assert!(!is_ordered || seen == [0, 0, 1, 2, 3, 4], "{seen:?}");
+    }
+}
+
+async fn is_paused(client: &Client) {
     until("a pause", async || {
         client.stats().consumers[0].paused.as_deref().is_some_and(|why| why.contains("no transaction began"))
     })
     .await;
-    (0..6).for_each(|_| open.send(()).unwrap());
-    is_acknowledged(&client, 6).await;
+}
+
+/// One worker has a full batch, the other a message that failed before, and message 4 is gathered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gathered_message_that_waits_for_the_start_timeout_pauses_consuming() {
+    let (orders, log, (open, at_gate)) = (name("gathered-hangs"), Log::default(), at_gate());
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 5).await;
+    let handler = move |batch: &[Delivery]| match (number(&batch[0]), batch[0].attempt()) {
+        (2, 1) => fail_once(batch),
+        _ => at_gate(batch),
+    };
+    let consumer = consumer(&orders, (2, AN_HOUR), &log, handler).workers(2).prefetch(5);
+    let consumer = consumer.start_timeout(Duration::from_millis(50), "no transaction began");
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    is_paused(&client).await;
+    (0..5).for_each(|_| open.send(()).unwrap());
+    until("all handled", async || client.stats().consumers[0].handled == 5).await;
+    client.shutdown(SECONDS).await;
+}
+
+/// The backlog takes longer than the start timeout, and each batch is shorter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backlog_longer_than_the_start_timeout_does_not_pause_consuming() {
+    let (orders, log) = (name("backlog"), Log::default());
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 50).await;
+    let handler = |batch: &[Delivery]| {
+        block_for(Duration::from_millis(100));
+        all_ok(batch)
+    };
+    let consumer = consumer(&orders, (2, Duration::ZERO), &log, handler);
+    let consumer = consumer.prefetch(50).start_timeout(Duration::from_secs(2), "no transaction began");
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    is_acknowledged(&client, 50).await;
     let stats = client.shutdown(SECONDS).await.consumers.remove(0);
-    assert_eq!((stats.handled, stats.retried, stats.dead_lettered), (6, 0, 0));
+    assert_eq!((stats.handled, stats.pauses), (50, 0));
 }

@@ -82,6 +82,19 @@ fn unavailable_sink_pauses_at_once_and_one_probe_at_a_time_runs() {
 }
 
 #[test]
+fn pause_without_a_failed_message_ends_with_a_probe() {
+    let mut fixture = Fixture::new();
+    let hanging = fixture.start();
+    fixture.pause.unavailable(&TaskError::unavailable("x"));
+    assert!(fixture.pause.is_paused() && fixture.pause.since.is_some());
+    assert_eq!(fixture.probe(None), None, "nothing to probe with");
+    // It started before the pause.
+    assert_eq!(fixture.worked(hanging), Change::None);
+    let (message, run) = fixture.probe(Some("a")).expect("a probe");
+    assert_eq!((message, fixture.worked(run)), ("a", Change::Resumed));
+}
+
+#[test]
 fn skipped_probe_is_replaced_by_another() {
     let mut fixture = Fixture::new();
     fixture.fail_new("a", Dependency::Unavailable);
