@@ -164,9 +164,11 @@ impl Counters {
     }
 }
 
+/// Maximum number of errors or links that are kept with their paths.
+pub(crate) const MAX_SAMPLES: usize = 20;
+
 /// Keeps only the first samples, because a broken disk has many errors.
 fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
-    const MAX_SAMPLES: usize = 20;
     tracing::info!(path = %display_path(path), "{reason}");
     let mut samples = lock(samples);
     if samples.len() < MAX_SAMPLES {

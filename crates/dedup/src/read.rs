@@ -27,9 +27,9 @@ const SAMPLE_SIZE: usize = 16 << 10;
 /// Files from this size on have five samples instead of two: disk images and databases often differ only in the middle.
 const MIN_FIVE_SAMPLES_SIZE: u64 = 1 << 20;
 
-/// Block size for reading large files, which is also enough for a small one. Up to 4 MiB no difference could be measured on a disk. From the page cache, with
-/// several workers per core, blocks four times as large take a tenth longer because they no longer fit in the CPU
-/// cache.
+/// Block size for reading large files, which is also enough for a small one. Up to 4 MiB no difference could be
+/// measured on a disk. From the page cache, with several workers per core, blocks four times as large take a tenth
+/// longer because they no longer fit in the CPU cache.
 const READ_BLOCK_SIZE: usize = 64 << 10;
 
 /// Number of times that a file is read if it keeps changing.

@@ -1,7 +1,8 @@
 //! Renders the catalog as one HTML page.
 //!
-//! Owns the content of the page; the templates have its order and markup. The page is a single file that runs no script and loads nothing, as its
-//! content security policy enforces, so it can be mailed and archived. The same catalog and time give the same bytes.
+//! Owns the content of the page; the templates have its order and markup. The page is a single file that runs no script
+//! and loads nothing, as its content security policy enforces, so it can be mailed and archived. The same catalog and
+//! time give the same bytes.
 
 mod html;
 mod stats;
@@ -13,9 +14,10 @@ use std::path::Path;
 use askama::Template;
 use gristmill_store::catalog::{GroupQuery, Groups};
 use gristmill_store::roots::Root;
+use gristmill_store::text::{bytes, count_of, thousands};
 use gristmill_store::{Store, UtcTime, display_path};
 
-use self::html::{Length, bytes, count, counted, percent};
+use self::html::{Length, percent};
 use self::stats::{Stats, TypeStats};
 use self::svg::{FolderMap, SizeColumn, UsagePart, radius};
 use crate::coverage::coverage;
@@ -97,16 +99,16 @@ fn tiles(roots: &[Root], stats: &Stats, groups: &Groups) -> [Tile; 6] {
     let (day, hour) = last.split_once(' ').unwrap_or(("never", ""));
     let hour = if hour.is_empty() { String::new() } else { format!("{hour} UTC") };
     let unreadable = match stats.unreadable {
-        0 => format!("in {}", counted(stats.folders, "folder", "folders")),
-        number => format!("{} unreadable", count(number)),
+        0 => format!("in {}", count_of(stats.folders, "folder")),
+        number => format!("{} unreadable", thousands(number)),
     };
     let share = format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
     [
         ("main", "Reclaimable", bytes(groups.reclaimable), share),
-        ("", "Duplicate groups", count(groups.total), counted(groups.files, "file", "files")),
-        ("", "Files", count(stats.files), unreadable),
-        ("", "Size", bytes(stats.bytes), format!("{} bytes", count(stats.bytes))),
-        ("", "Roots", count(roots.len() as u64), String::new()),
+        ("", "Duplicate groups", thousands(groups.total), count_of(groups.files, "file")),
+        ("", "Files", thousands(stats.files), unreadable),
+        ("", "Size", bytes(stats.bytes), format!("{} bytes", thousands(stats.bytes))),
+        ("", "Roots", thousands(roots.len() as u64), String::new()),
         ("", "Last scan", day.to_owned(), hour),
     ]
 }
@@ -126,7 +128,8 @@ struct GroupItem {
     of: &'static str,
     copies: String,
     bar: Option<Length>,
-    /// The listed paths, with the kind of link if it is one. The first one is the title, the others are in a collapsed list.
+    /// The listed paths, with the kind of link if it is one. The first one is the title, the others are in a collapsed
+    /// list.
     paths: Vec<(String, Option<&'static str>)>,
     others: String,
     /// Number of paths that are not listed.
@@ -142,7 +145,7 @@ impl Lists<'_> {
     fn all(&self, groups: &Groups, folder_groups: &[FolderGroup]) -> Vec<GroupList> {
         let most = groups.groups.first().map_or(0, |group| group.reclaimable);
         let files = groups.groups.iter().map(|group| {
-            let copies = format!("{} × {}", count(group.copies), bytes(group.size));
+            let copies = format!("{} × {}", thousands(group.copies), bytes(group.size));
             let members = group.members.iter().map(|file| (file.root, file.path.as_path(), file.link()));
             let bar = Some(svg::bar(group.reclaimable, most));
             self.item(members, (bytes(group.reclaimable), "of", copies), bar)
@@ -167,8 +170,8 @@ impl Lists<'_> {
         let listed = &groups[..groups.len().min(self.options.groups.div_ceil(2))];
         let showing = showing(listed.len(), groups.len());
         let listed = listed.iter().map(|group| {
-            let files = counted(group.files, "file", "files");
-            let copies = format!("{} × {} ({files})", count(group.folders.len() as u64), bytes(group.bytes));
+            let files = count_of(group.files, "file");
+            let copies = format!("{} × {} ({files})", thousands(group.folders.len() as u64), bytes(group.bytes));
             let folders = group.folders.iter().map(|folder| (folder.root, folder.path.as_path(), None));
             match group.identical {
                 true => {
@@ -196,8 +199,8 @@ impl Lists<'_> {
             (display_path(&path), link)
         };
         let paths = members.take(1 + self.options.paths).map(location).collect();
-        let others = counted(others as u64, "other location", "other locations");
-        GroupItem { value, of, copies, bar, paths, others, more: (more > 0).then(|| count(more)) }
+        let others = count_of(others as u64, "other location");
+        GroupItem { value, of, copies, bar, paths, others, more: (more > 0).then(|| thousands(more)) }
     }
 }
 
@@ -207,13 +210,13 @@ fn root_row(root: &Root) -> [String; 4] {
         number.and_then(|number| u64::try_from(number).ok()).map(format).unwrap_or_default()
     };
     let last_scan = root.last_scanned_at.map_or("never".to_owned(), minute);
-    [display_path(&root.path), text(root.files, count), text(root.bytes, bytes), last_scan]
+    [display_path(&root.path), text(root.files, thousands), text(root.bytes, bytes), last_scan]
 }
 
 /// Describes how many entries of a group's folders were not scanned.
 fn unscanned(group: &FolderGroup) -> String {
     match group.unscanned() {
-        Some(entries) => format!("{} not scanned", counted(entries, "entry", "entries")),
+        Some(entries) => format!("{} not scanned", count_of(entries, "entry")),
         None => "Scan again to compare the entries not scanned".to_owned(),
     }
 }
@@ -222,7 +225,7 @@ fn unscanned(group: &FolderGroup) -> String {
 fn showing(listed: usize, total: usize) -> String {
     match total {
         0 => " None found.".to_owned(),
-        _ if listed < total => format!(" Showing {} of {}.", count(listed as u64), count(total as u64)),
+        _ if listed < total => format!(" Showing {} of {}.", thousands(listed as u64), thousands(total as u64)),
         _ => String::new(),
     }
 }

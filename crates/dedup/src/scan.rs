@@ -1,7 +1,8 @@
 //! Scans roots and summarizes the result.
 //!
 //! Owns the state that a cancelled or killed scan leaves. The catalog is the only state: a resumed scan walks every
-//! folder again and reads the files that were not read yet. `run` has the order of the stages, each of which is a module:
+//! folder again and reads the files that were not read yet. `run` has the order of the stages, each of which is a
+//! module:
 //!
 //! | stage | module |
 //! |---|---|
@@ -27,8 +28,7 @@ mod run;
 mod samples;
 mod walk;
 
-use std::cell::{Cell, OnceCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -40,8 +40,6 @@ use gristmill_store::{Store, process};
 use serde::Serialize;
 
 use self::by_size::RootTotals;
-use self::catalog_queue::CatalogQueue;
-use self::reader::Reader;
 use self::run::ScanRun;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -135,35 +133,13 @@ pub fn scan(store: &Store, roots: &[Root], options: &ScanOptions, handle: &Arc<S
     let within = |root: &&Root| roots.iter().any(|outer| root.path.starts_with(&outer.path));
     let chosen: Vec<Root> = all.iter().filter(within).cloned().collect();
     options.filter.check()?;
-    let workers = options.workers.unwrap_or_else(default_workers).max(1);
-    handle.workers.store(workers as u64, Ordering::Relaxed);
     let mut had_files = false;
     for root in &all {
         had_files |= store.catalog().has_files(root.id)?;
     }
     let scans = begin_scans(store, &chosen, options)?;
-    let mut run = ScanRun {
-        store,
-        options,
-        handle,
-        workers,
-        all: &all,
-        chosen: &chosen,
-        scans: &scans,
-        queue: Arc::new(CatalogQueue::new(store, handle, options.every_file)),
-        reader: Arc::new(Reader::new(handle.clone(), options.io_limit, workers)),
-        had_files,
-        absent: HashSet::new(),
-        open_roots: Arc::default(),
-        walked: HashMap::new(),
-        early: None,
-        unchanged: None,
-        summary: ScanSummary::default(),
-        totals: HashMap::new(),
-        cancelled_at: OnceCell::new(),
-        last_heartbeat: Cell::new(Instant::now()),
-        files_read: Cell::new(0),
-    };
+    let mut run = ScanRun::new(store, options, handle, (&all, &chosen), &scans);
+    run.had_files = had_files;
     let run_result = run.run();
     handle.set_phase(ScanPhase::Finishing);
     // An error of a write is the cause of the workers' errors, so it is returned first.
@@ -186,13 +162,15 @@ fn finish(run: &mut ScanRun<'_>) -> Result<()> {
         return Ok(());
     }
     let duplicates = groups::count(run)?;
+    let has_unread_files = has_failed_files_elsewhere(run)?;
     let ScanRun { store, options, scans, absent, walked, totals, summary, .. } = run;
     // A resumed scan does not retry files that failed before it was stopped, so its error count is not reliable.
     let is_whole = summary.errors == 0
         && !summary.resumed
         && absent.is_empty()
         && run.handle.changed_during_scan.load(Ordering::Relaxed) == 0
-        && summary.uncompared_files == 0;
+        && summary.uncompared_files == 0
+        && !has_unread_files;
     let name = comparison_name(options);
     let comparison = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
     let mut finished = Vec::new();
@@ -203,6 +181,17 @@ fn finish(run: &mut ScanRun<'_>) -> Result<()> {
         finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
     }
     Ok(store.scans().finish(finished, &process::tag(), comparison)?)
+}
+
+/// Whether a file of another root could not be read. Only a scan of its root reads it again, and counts the error.
+fn has_failed_files_elsewhere(run: &ScanRun<'_>) -> Result<bool> {
+    let is_chosen = |root: &&Root| run.chosen.iter().any(|chosen| chosen.id == root.id);
+    for root in run.all.iter().filter(|root| !is_chosen(root)) {
+        if run.store.catalog().count_failed(root.id)? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The filters stored with a root, as JSON. `None` if all files are included.
@@ -255,13 +244,6 @@ fn fill_summary(run: &mut ScanRun<'_>) {
     summary.repeated_links = get(&counters.repeated_links);
     summary.link_samples = std::mem::take(&mut lock(&counters.link_samples));
     summary.error_samples = std::mem::take(&mut lock(&counters.error_samples));
-}
-
-/// Four workers per core, 16 to 64: a worker that waits for a disk needs no core. On a cold tree of small files, 16
-/// workers read three times as fast as 2; on a warm tree they cost nothing.
-fn default_workers() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores * 4).clamp(16, 64)
 }
 
 /// Begins a scan of every root. If one cannot begin, releases those that have begun.

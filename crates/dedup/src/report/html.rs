@@ -37,40 +37,6 @@ impl Display for Length {
     }
 }
 
-/// Formats a size with its unit, such as "1.2 GiB".
-pub(super) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // A value that would be rounded up to 1024 is shown in the next unit.
-    while value >= 1023.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
-}
-
-/// Formats a count with thousands separators: 12,345.
-pub(super) fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats a count with the singular or plural of a noun.
-pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", count(number), if number == 1 { one } else { many })
-}
-
 /// Formats a percentage. "0 %" and "100 %" are exact.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     match part as f64 * 100.0 / whole.max(1) as f64 {
@@ -121,19 +87,7 @@ mod tests {
     use askama::filters::Escaper;
 
     #[test]
-    fn numbers_are_formatted_for_reading() {
-        for (size, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (10_240, "10 KiB"),
-            (1_048_575, "1.0 MiB"),
-            (1_288_490_189, "1.2 GiB"),
-            (u64::MAX, "16 EiB"),
-        ] {
-            assert_eq!(bytes(size), text);
-        }
-        assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+    fn percentages_are_exact_at_both_ends() {
         assert_eq!(
             [(0, 0), (1, 999), (1, 3), (999, 1_000), (5, 5)].map(|(a, b)| percent(a, b)),
             ["0 %", "< 1 %", "33 %", "> 99 %", "100 %"]

@@ -2,7 +2,9 @@
 //!
 //! Owns how numbers become lengths; the template `svg.html` draws them.
 
-use super::html::{Length, bytes, fit, percent};
+use gristmill_store::text::bytes;
+
+use super::html::{Length, fit, percent};
 use super::stats::{Area, SizeStats};
 use super::treemap::{Rect, squarify};
 

@@ -17,6 +17,8 @@ pub(super) struct SameSize {
     /// Number of large files in the catalog that may be read.
     pub(crate) large_files: u64,
     pub(crate) roots: HashMap<i64, RootTotals>,
+    /// Row ids of files that could not be read before the scan was resumed, and are not tried again.
+    pub(crate) tried: Vec<i64>,
     /// Algorithms that files of the catalog were hashed with.
     pub(crate) algorithms: BTreeSet<Algorithm>,
 }
@@ -41,6 +43,9 @@ pub(super) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> C
         let has_one_name = matches!(links, LinkKind::Single | LinkKind::Unknown);
         if has_one_name || counted.insert((row.root, device, inode)) {
             root.bytes += size;
+        }
+        if request.was_tried(row) {
+            found.tried.push(row.id);
         }
         if request.is_eligible(row) {
             let is_large = size > MAX_SMALL_SIZE;

@@ -25,8 +25,8 @@ pub(crate) struct HashRule {
 }
 
 impl HashRule {
-    /// The part of a file that is compared with files of the same size. `None` for an empty file, and for a large one if
-    /// every file is read in full anyway.
+    /// The part of a file that is compared with files of the same size. `None` for an empty file, and for a large one
+    /// if every file is read in full anyway.
     pub(crate) fn first_scope(self, size: u64) -> Option<HashScope> {
         match size {
             0 => None,
@@ -45,8 +45,9 @@ pub(super) struct PlanRequest {
     pub(crate) rule: HashRule,
     /// Roots of the scan.
     pub(crate) roots: HashSet<i64>,
-    /// Start of the scan that is resumed. Files that could not be read since then are not tried again.
-    pub(crate) resumed_from: Option<UtcTime>,
+    /// Start of each scan that is resumed, by its root. Files of the root that could not be read since then are not
+    /// tried again.
+    pub(crate) resumed_from: HashMap<i64, UtcTime>,
     pub(super) open_roots: Arc<OpenRoots>,
 }
 
@@ -54,8 +55,13 @@ impl PlanRequest {
     /// Whether a file may be read. Files of other roots are read too if they can be duplicates of files of this scan,
     /// but not if they failed before: they are retried by a scan of their root.
     pub(crate) fn is_eligible(&self, row: &FileRow) -> bool {
-        let was_tried = self.resumed_from.is_some_and(|since| row.failed_at.is_some_and(|at| at >= since));
-        row.stat.size > 0 && (!row.failed || (self.roots.contains(&row.root) && !was_tried))
+        row.stat.size > 0 && (!row.failed || (self.roots.contains(&row.root) && !self.was_tried(row)))
+    }
+
+    /// Whether a file could not be read since the start of the scan that is resumed.
+    pub(crate) fn was_tried(&self, row: &FileRow) -> bool {
+        let failed_since = |start: &UtcTime| row.failed_at.is_some_and(|at| at >= *start);
+        row.failed && self.resumed_from.get(&row.root).is_some_and(failed_since)
     }
 
     pub(crate) fn candidate(&self, row: &FileRow, key: (u64, i64)) -> Candidate {

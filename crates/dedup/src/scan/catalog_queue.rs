@@ -1,8 +1,8 @@
 //! Collects the rows of a scan and queues them with the store.
 //!
 //! Owns the batches. Workers add rows, and the store's writer thread takes all that were added when its next
-//! transaction begins. When too many rows wait for that, the workers wait too. A scan that is killed loses the rows that
-//! were not committed yet, a fraction of a second of work.
+//! transaction begins. When too many rows wait for that, the workers wait too. A scan that is killed loses the rows
+//! that were not committed yet, a fraction of a second of work.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

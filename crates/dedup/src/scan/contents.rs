@@ -59,7 +59,8 @@ pub(super) fn find(store: &Store, request: &PlanRequest, proceed: impl Fn() -> C
 pub(super) fn read(run: &mut ScanRun<'_>, plan: Plan) -> Result<()> {
     run.handle.set_phase(ScanPhase::Contents);
     let pages = planned::pages(run.store, plan.ids.clone(), run.open_roots.clone());
-    let mut rows = pages.collect::<Result<Vec<_>, _>>()?.concat();
+    let renewed = pages.inspect(|_| run.renew_heartbeat());
+    let mut rows = renewed.collect::<Result<Vec<_>, _>>()?.concat();
     rows.sort_by_key(|row| Reverse(row.stat.size));
     let scope = run.rule().full_scope();
     PlannedReads::run(run, plan, rows.into_iter().map(|row| Ok(vec![row])), move |_| Some(scope))

@@ -92,7 +92,7 @@ pub(super) fn mark(run: &mut ScanRun<'_>) -> Result<()> {
 
 /// Compares all hashes of an algorithm, and marks the shared ones.
 pub(super) fn mark_hashes(run: &ScanRun<'_>, algorithm: Algorithm) -> Result<()> {
-    mark_until(run, algorithm, SHARED_BATCH, || run.handle.is_cancelled())
+    mark_until(run, algorithm, SHARED_BATCH, || run.proceed().is_break())
 }
 
 /// Marks shared files that were read before the scan was cancelled, within `CANCELLED_SHARE_TIMEOUT`.
@@ -108,6 +108,7 @@ pub(super) fn mark_after_cancel(run: &ScanRun<'_>) -> Result<()> {
 
 fn mark_until(run: &ScanRun<'_>, algorithm: Algorithm, batch: usize, is_over: impl Fn() -> bool) -> Result<()> {
     for ids in newly_shared(run.store, (algorithm, run.options.every_file), &is_over)?.chunks(batch) {
+        run.renew_heartbeat();
         if is_over() || run.queue.add_shared(ids).is_err() || !run.queue.flush() {
             break;
         }

@@ -35,12 +35,12 @@ pub(super) struct OpenRoot {
     pub(super) is_scanned: bool,
 }
 
-/// Rows of one folder, or the error of the store.
-pub(super) type Batch = Result<Vec<FileRow>, gristmill_store::Error>;
+/// Rows of a page or of one folder, or the error of the store.
+pub(super) type Rows = Result<Vec<FileRow>, gristmill_store::Error>;
 
 /// The reads of one stage.
 pub(super) struct PlannedReads {
-    batches: Mutex<Box<dyn Iterator<Item = Batch> + Send>>,
+    batches: Mutex<Box<dyn Iterator<Item = Rows> + Send>>,
     /// The part of a file that is read, by its size.
     scope: Box<dyn Fn(u64) -> Option<HashScope> + Send + Sync>,
     links: HashMap<i64, Vec<i64>>,
@@ -54,7 +54,7 @@ impl PlannedReads {
     pub(super) fn run(
         run: &mut ScanRun<'_>,
         plan: Plan,
-        batches: impl Iterator<Item = Batch> + Send + 'static,
+        batches: impl Iterator<Item = Rows> + Send + 'static,
         scope: impl Fn(u64) -> Option<HashScope> + Send + Sync + 'static,
     ) -> Result<()> {
         run.summary.rehashed_files += plan.rehashed;
@@ -139,7 +139,7 @@ pub(super) fn pages(
     store: &Store,
     ids: Arc<Vec<i64>>,
     roots: Arc<OpenRoots>,
-) -> impl Iterator<Item = Batch> + Send + 'static {
+) -> impl Iterator<Item = Rows> + Send + 'static {
     let store = store.clone();
     let (mut after, mut position) = (Some(0), 0);
     std::iter::from_fn(move || {

@@ -54,9 +54,9 @@ impl Reader {
         self.handle().is_cancelled()
     }
 
-    /// Reads files of a folder, each in the part that `scope` selects by size. Cached files are read at once; the others
-    /// are requested together and then awaited. Omits files that `scope` does not select, and those that were not read
-    /// when the scan was cancelled.
+    /// Reads files of a folder, each in the part that `scope` selects by size. Cached files are read at once; the
+    /// others are requested together and then awaited. Omits files that `scope` does not select, and those that were
+    /// not read when the scan was cancelled.
     pub(super) fn read_all<T: ListedFile>(
         &self,
         folder: &Folder,

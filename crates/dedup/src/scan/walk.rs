@@ -1,8 +1,9 @@
 //! Walks a root and compares each folder with the catalog.
 //!
-//! Owns which files are new, changed, missing or returned. Each folder is a task, and its listing records that it was
-//! walked. Subfolders are spawned after the listing is added to the catalog queue, so a parent's row is always written
-//! before its children's. A folder that cannot be read keeps its error, and nothing in or below it is marked missing.
+//! Owns the order of folders; `visit` compares their entries. Each folder is a task, and its listing records that it
+//! was walked. Subfolders are spawned after the listing is added to the catalog queue, so a parent's row is always
+//! written before its children's. A folder that cannot be read keeps its error, and nothing in or below it is marked
+//! missing.
 
 mod links;
 mod mounts;
@@ -67,11 +68,7 @@ pub(super) fn run(run: &mut ScanRun<'_>) -> Result<bool> {
         walk.begin(&pool)?;
     }
     run.wait(&pool);
-    for walk in &walks {
-        while !run.handle.is_cancelled() && walk.follow_next(&pool) {
-            run.wait(&pool);
-        }
-    }
+    links::follow_all(run, &walks, &pool);
     run.finish(&pool)?;
     for walk in walks.iter().filter(|walk| walk.has_failed.load(Ordering::Relaxed)) {
         run.walked.remove(&walk.root.id);

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::{ScanMode, ScanSummary};
+use gristmill_dedup::{ScanMode, ScanSummary, roots};
 use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
 
 use crate::catalog::{self, Rows};
 use crate::model::{self, Files};
 use crate::ops::ScanOp;
-use crate::round::{Check, Known, Registered, Round, fail};
+use crate::round::{Check, Failure, Known, Registered, Round, fail};
 use crate::scans::{self, Child};
 
 /// State of the catalog and the roots before a scan.
@@ -22,7 +22,8 @@ pub(crate) struct Before {
     pub(crate) chosen: Vec<Root>,
     rows: BTreeMap<PathBuf, Rows>,
     hashed: BTreeMap<PathBuf, Algorithm>,
-    /// Roots that the scan must refuse: the folder is missing, or is empty and had files.
+    /// Roots that the scan must refuse: the folder is missing, or is empty and had files. A scan that does not walk
+    /// also refuses one on another disk than before.
     refused: BTreeSet<PathBuf>,
 }
 
@@ -82,8 +83,7 @@ impl Round {
         }
         before.refused.extend(ended.map(|ended| self.unmounted(op, ended)).unwrap_or_default());
         let emptied = ended.map(|ended| self.emptied(ended)).unwrap_or_default();
-        let refused = if op.mode == ScanMode::Hash { 0 } else { before.refused.len() };
-        let errors = (refused + emptied.len()) as u64;
+        let errors = (before.refused.len() + emptied.len()) as u64;
         if let Some(ended) = ended
             && ended.errors != errors
         {
@@ -153,7 +153,13 @@ impl Round {
             rows.insert(root.path.clone(), catalog::rows(self.store(), root.id)?);
         }
         let mut refused = BTreeSet::new();
-        for root in &chosen {
+        if op.mode == ScanMode::Hash {
+            let absent = roots::absent(self.store())
+                .map_err(|error| Failure { kind: "roots cannot be checked", text: error.to_string() })?;
+            let is_chosen = |root: &Root| chosen.iter().any(|chosen| chosen.id == root.id);
+            refused.extend(absent.into_iter().filter(is_chosen).map(|root| root.path));
+        }
+        for root in chosen.iter().filter(|_| op.mode != ScanMode::Hash) {
             let is_empty = fs::read_dir(&root.path).is_ok_and(|mut entries| entries.next().is_none());
             let was_filled = catalog::has_entries(self.store(), root.id)?;
             if !root.path.is_dir() || is_empty && was_filled && !op.allow_empty {

@@ -1,7 +1,7 @@
 //! Tests how rows reach the catalog while a scan runs: batches, waiting workers, and errors of writes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gristmill_dedup::{Error, ScanHandle, ScanOptions};
 use gristmill_store::catalog::Batch;
@@ -19,15 +19,19 @@ fn no_row_is_lost_when_workers_wait_for_the_writer() {
         fixture.write(format!("{}/{number}", number % FOLDERS), &bytes(number / 2, 8));
     }
     let (release, released) = std::sync::mpsc::channel::<()>();
+    let handle = Arc::new(ScanHandle::default());
+    let (holding, files_when_held) = std::sync::mpsc::channel();
+    let progress = handle.clone();
     let hold = move || {
+        let _ = holding.send(progress.progress().files);
         let _ = released.recv();
         Batch::default()
     };
-    let handle = Arc::new(ScanHandle::default());
+    // Few workers, because each one that waits has counted the files of a folder that are in no batch.
+    let options = options!(ScanOptions { workers: Some(2) });
     let summary = std::thread::scope(|scope| {
-        let scan = scope.spawn(|| {
-            fixture.try_scan(std::slice::from_ref(&fixture.root), &ScanOptions::default(), &handle).expect("a scan")
-        });
+        let scan =
+            scope.spawn(|| fixture.try_scan(std::slice::from_ref(&fixture.root), &options, &handle).expect("a scan"));
         let wait_for_files = |files| {
             while handle.progress().files < files && !scan.is_finished() {
                 std::thread::yield_now();
@@ -35,9 +39,17 @@ fn no_row_is_lost_when_workers_wait_for_the_writer() {
         };
         wait_for_files(1);
         let held = fixture.store.catalog().queue(Duration::ZERO, hold, |written| written.map(drop)).expect("queued");
-        // One batch is full with fewer files, so workers wait now, or the walk was faster than this thread.
+        // The batch is full with 66 folders of 500 files. Then each worker visits one more folder and waits.
         wait_for_files(33_500);
+        // Workers that did not wait would find more files within this time.
+        let until = Instant::now() + Duration::from_millis(200);
+        while handle.progress().files < FOLDERS * FILES && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let (before, now) = (files_when_held.recv().expect("held"), handle.progress().files);
+        // Before the check, because a failed one waits for the scan.
         drop(release);
+        assert!(now < before + 34_500, "{now} files were found, {before} before the writer was held up");
         held.wait().expect("written");
         scan.join().expect("no panic")
     });

@@ -166,6 +166,26 @@ fn scan_of_an_unmounted_root_marks_nothing_missing_even_if_files_were_unread() {
 }
 
 #[test]
+fn unreachable_root_is_an_error_of_a_scan_that_only_reads() {
+    for is_folder_missing in [false, true] {
+        let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50)]);
+        let other = fixture.register(&fixture.outside("other"));
+        fixture.scan_with(&mode(ScanMode::Walk));
+        fixture.move_away("a");
+        fixture.move_away("b");
+        if is_folder_missing {
+            fs::remove_dir(&fixture.root.path).expect("removed");
+        }
+        let summary = fixture.scan_with(&mode(ScanMode::Hash));
+        assert_eq!((summary.errors, summary.failed_roots, summary.read_files), (1, 1, 0), "{summary:?}");
+        assert!(summary.error_samples[0].contains("tree: cannot be reached"), "{summary:?}");
+        // It is no error of a scan of another root.
+        let summary = fixture.scan_all(&[other], &mode(ScanMode::Hash));
+        assert_eq!((summary.errors, summary.failed_roots), (0, 0), "{summary:?}");
+    }
+}
+
+#[test]
 fn removed_or_changed_file_of_another_root_is_left_to_a_scan_of_that_root() {
     let fixture = Fixture::new();
     let other = fixture.register(&fixture.outside("other"));
@@ -424,7 +444,7 @@ fn empty_folder_of_a_replacement_disk_is_accepted() {
     assert_eq!(missing(&fixture, root.id), 1);
 }
 
-/// A file that failed before the cancellation is not retried, but still counts as unread.
+/// A file that failed before the cancellation is not retried, but still counts as unread and as an error.
 #[test]
 fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50)]);
@@ -441,7 +461,9 @@ fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
         .catalog()
         .write(Batch { hashes: vec![unreadable("a".into())], ..Batch::default() })
         .expect("recorded");
-    assert!(fixture.scan().resumed);
+    let summary = fixture.scan();
+    assert_eq!((summary.resumed, summary.errors), (true, 1), "{summary:?}");
+    assert!(summary.error_samples[0].contains("tree/a: could not be read"), "{summary:?}");
     let coverage = fixture.coverage();
     assert_eq!((coverage.complete, coverage.unreadable_files), (false, 1), "{coverage:?}");
 }

@@ -5,11 +5,11 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gristmill_dedup::{ScanHandle, ScanOptions, roots};
+use gristmill_dedup::{ScanHandle, ScanMode, ScanOptions, roots};
 use gristmill_store::catalog::{Algorithm, FolderRef, GroupQuery, Listing, Stat};
 use gristmill_store::roots::{RemovedRoot, Root};
 
-use crate::fixture::{Fixture, bytes, set, sets, write};
+use crate::fixture::{Fixture, bytes, mode, set, sets, write};
 
 fn paths(fixture: &Fixture, root: &Root) -> std::collections::BTreeSet<PathBuf> {
     fixture.files_of(root.id).into_keys().collect()
@@ -154,7 +154,7 @@ fn file_of_another_root_is_read_when_it_becomes_a_candidate() {
     // Files of a root that cannot be reached are not read.
     write(&fixture.outside("other/c"), &bytes(4, 70));
     fixture.write("d", &bytes(4, 70));
-    fixture.scan_with(&crate::fixture::mode(gristmill_dedup::ScanMode::Walk));
+    fixture.scan_with(&mode(ScanMode::Walk));
     std::fs::rename(&fixture.root.path, fixture.outside("elsewhere")).expect("moved");
     let summary = fixture.scan_all(&[other], &ScanOptions::default());
     assert_eq!((summary.errors, summary.removed_files, summary.read_files), (0, 0, 1));
@@ -266,6 +266,30 @@ fn root_scanned_at_the_same_time_is_compared() {
     });
     let groups = sets(&[&["tree/slow", "tree/slow too"], &["tree/here", "other/there"]]);
     assert_eq!(fixture.groups_under(&fixture.outside("")), groups);
+}
+
+/// The first scan has chosen the files to read when the other one adds its files.
+#[test]
+fn files_recorded_by_another_scan_meanwhile_are_compared_by_the_next_scan() {
+    for is_registered_before in [true, false] {
+        let fixture = Fixture::of(&[("slow", 1, 100), ("slow too", 1, 100)]);
+        for name in ["other/x", "other/y"] {
+            write(&fixture.outside(name), &bytes(2, 70));
+        }
+        fixture.scan_with(&mode(ScanMode::Walk));
+        if is_registered_before {
+            fixture.register(&fixture.outside("other"));
+        }
+        while_scanning(&fixture, || {
+            let other = fixture.register(&fixture.outside("other"));
+            drop(fixture.scan_all(&[other], &mode(ScanMode::Walk)));
+        });
+        assert!(!fixture.coverage().complete);
+        fixture.scan();
+        let groups = sets(&[&["tree/slow", "tree/slow too"], &["other/x", "other/y"]]);
+        assert_eq!(fixture.groups_under(&fixture.outside("")), groups);
+        assert!(fixture.coverage().complete);
+    }
 }
 
 /// The result for a file whose row another program has written meanwhile is kept.

@@ -4,10 +4,13 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::Arc;
 
+use gristmill_dedup::{ScanHandle, ScanMode, ScanOptions};
 use gristmill_store::catalog::{Content, Node};
+use gristmill_store::roots::Root;
 
-use crate::fixture::{Fixture, MIB, bytes};
+use crate::fixture::{Fixture, MIB, bytes, mode, write};
 
 const CHILD: &str = "GRISTMILL_TEST_AS_NOBODY";
 
@@ -42,6 +45,16 @@ fn without_rights(name: &str, body: impl FnOnce()) {
 
 fn set_mode(fixture: &Fixture, path: &str, mode: u32) {
     fs::set_permissions(fixture.at(path), Permissions::from_mode(mode)).expect("its mode");
+}
+
+/// Registers a root with two equal files, one of which cannot be read.
+fn other_root_with_unreadable_file(fixture: &Fixture) -> Root {
+    let root = fixture.register(&fixture.outside("other"));
+    for name in ["p", "q"] {
+        write(&root.path.join(name), &bytes(2, 50));
+    }
+    fs::set_permissions(root.path.join("q"), Permissions::from_mode(0o000)).expect("its mode");
+    root
 }
 
 fn unreadable(fixture: &Fixture) -> Vec<(String, String)> {
@@ -157,13 +170,45 @@ fn unreadable_file_is_not_counted_as_sampled() {
     });
 }
 
+/// A scan without errors does not read the files of another root that failed, so it has not compared all files.
+#[test]
+fn unreadable_file_of_another_root_is_tried_again_by_a_scan_of_that_root() {
+    without_rights("unreadable::unreadable_file_of_another_root_is_tried_again_by_a_scan_of_that_root", || {
+        let fixture = Fixture::of(&[("a", 1, 70), ("b", 1, 70)]);
+        let other = other_root_with_unreadable_file(&fixture);
+        for _ in 0..2 {
+            let summary = fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
+            assert_eq!(summary.errors, 1, "{summary:?}");
+            assert_eq!(fixture.scan().errors, 0);
+            let coverage = fixture.coverage();
+            assert_eq!((coverage.complete, coverage.unreadable_files), (false, 1), "{coverage:?}");
+        }
+    });
+}
+
+/// Only the files of the resumed root were tried already.
+#[test]
+fn unreadable_file_is_tried_by_a_new_scan_that_runs_with_a_resumed_one() {
+    without_rights("unreadable::unreadable_file_is_tried_by_a_new_scan_that_runs_with_a_resumed_one", || {
+        let fixture = Fixture::of(&[("a", 1, 70), ("b", 1, 70)]);
+        let handle = Arc::new(ScanHandle::default());
+        handle.cancel();
+        let roots = std::slice::from_ref(&fixture.root);
+        fixture.try_scan(roots, &ScanOptions::default(), &handle).expect("a scan");
+        let other = other_root_with_unreadable_file(&fixture);
+        assert_eq!(fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default()).errors, 1);
+        let summary = fixture.scan_all(&[fixture.root.clone(), other], &ScanOptions::default());
+        assert_eq!((summary.resumed, summary.errors), (true, 1), "{summary:?}");
+    });
+}
+
 /// Another name of the inode has the same permissions, but one in a readable folder can be read when the first cannot.
 #[test]
 fn hard_link_in_an_unreadable_folder_does_not_hide_the_other_name() {
     without_rights("unreadable::hard_link_in_an_unreadable_folder_does_not_hide_the_other_name", || {
         let fixture = Fixture::of(&[("closed/a", 1, 50), ("c", 1, 50)]);
         fixture.link("closed/a", "b");
-        fixture.scan_with(&crate::fixture::mode(gristmill_dedup::ScanMode::Walk));
+        fixture.scan_with(&mode(ScanMode::Walk));
         set_mode(&fixture, "closed", 0);
         fixture.scan();
         set_mode(&fixture, "closed", 0o755);

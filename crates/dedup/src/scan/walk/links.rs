@@ -15,6 +15,7 @@ use super::visit::{add_file, add_folder, exclude_file};
 use super::{Walk, skipped};
 use crate::lock;
 use crate::progress::add;
+use crate::scan::run::ScanRun;
 use crate::sys::{EntryKind, Folder};
 
 /// A symbolic link to follow later, and the rows that the catalog has for its path.
@@ -23,6 +24,15 @@ pub(super) struct DeferredLink {
     pub(super) parent: Option<i64>,
     pub(super) file: Option<KnownFile>,
     pub(super) folder: Option<KnownFolder>,
+}
+
+/// Follows the links that were found, one after another, so that the same tree is always walked in the same way.
+pub(super) fn follow_all(run: &ScanRun<'_>, walks: &[Arc<Walk>], pool: &Pool) {
+    for walk in walks {
+        while !run.handle.is_cancelled() && walk.follow_next(pool) {
+            run.wait(pool);
+        }
+    }
 }
 
 impl Walk {
@@ -42,9 +52,8 @@ impl Walk {
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
     }
 
-    /// Follows the next link on the pool. Returns false if none is left. Links are followed in the order of their paths,
-    /// one after another, so that the same tree is always walked in the same way.
-    pub(super) fn follow_next(self: &Arc<Self>, pool: &Pool) -> bool {
+    /// Follows the next link, in the order of their paths, on the pool. Returns false if none is left.
+    fn follow_next(self: &Arc<Self>, pool: &Pool) -> bool {
         let Some((path, link)) = lock(&self.links).pop_first() else { return false };
         let walk = self.clone();
         pool.submit(move |ctx| walk.follow_link(ctx, path, link)).is_ok()
@@ -119,5 +128,30 @@ impl Walk {
             Some(folder_task) => self.walk_folder(ctx, folder_task),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::scan::ScanMode;
+    use crate::scan::run::tests::{assert_renews_heartbeat, with_run};
+
+    #[test]
+    fn heartbeat_is_renewed_while_links_are_followed() {
+        with_run(ScanMode::Walk, |mut run, clock| {
+            let path = &run.chosen[0].path;
+            let target = path.with_file_name("target");
+            std::fs::create_dir(&target).expect("a folder");
+            std::os::unix::fs::symlink(&target, path.join("link")).expect("a link");
+            let roots = Arc::new(vec![path.clone()]);
+            let walk = Walk::new(&run, (&run.chosen[0], run.scans[0].id), &roots, &roots).expect("a walk");
+            let pool = run.pool("walk").expect("a pool");
+            walk.begin(&pool).expect("begun");
+            run.wait(&pool);
+            let walks = [walk];
+            assert_renews_heartbeat(&mut run, clock, |run| follow_all(run, &walks, &pool));
+            assert_eq!(run.handle.progress().folders, 2, "the link was followed");
+        });
     }
 }
