@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::Args;
 use crate::error::Error;
-use crate::output::sanitize;
+use crate::output::{CLEAR_LINE, sanitize};
 
 const VARIABLE: &str = "GRISTMILL_LOG";
 
@@ -36,7 +36,7 @@ pub(crate) fn start(args: &Args) -> Result<(), Error> {
 
 /// Formats events as messages for people, without time and target.
 struct PlainFormat {
-    /// Whether a progress line may have to be cleared. It is drawn again afterwards.
+    /// Whether a progress line may have to be cleared.
     terminal: bool,
 }
 
@@ -54,7 +54,7 @@ where
         let mut message = Message::default();
         event.record(&mut message);
         if self.terminal {
-            writer.write_str("\r\u{1b}[K")?;
+            writer.write_str(CLEAR_LINE)?;
         }
         writeln!(writer, "gristmill: {level}: {}", sanitize(&message.into_text()))
     }

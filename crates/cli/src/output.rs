@@ -1,7 +1,7 @@
 //! Output of commands: text for people, one JSON object for programs.
 //!
-//! Owns standard output, the layout of tables, the format of numbers, sizes and times, and the escaping of characters
-//! that could control a terminal. Each command decides what it prints.
+//! Owns standard output, the layout of tables, and the escaping of characters that could control a terminal. `units`
+//! formats numbers, sizes and times; each command decides what it prints.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -192,10 +192,15 @@ pub(crate) fn ignore_broken_pipe(result: io::Result<()>) -> Result<(), Error> {
     }
 }
 
+/// Clears the line of the cursor on a terminal. A progress line, which this clears, is drawn again later.
+pub(crate) const CLEAR_LINE: &str = "\r\u{1b}[K";
+
 /// Prints a message for a person on standard error.
 pub(crate) fn note(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let clear = if stderr.is_terminal() { CLEAR_LINE } else { "" };
     // A message that cannot be printed does not change the exit status.
-    let _ = writeln!(io::stderr(), "{}", sanitize(text));
+    let _ = writeln!(stderr, "{clear}{}", sanitize(text));
 }
 
 #[cfg(test)]

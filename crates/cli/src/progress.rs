@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::output::note;
+use crate::output::{CLEAR_LINE, note};
 use crate::units::{bytes, format_seconds};
 
 /// Interval at which the line is redrawn on a terminal.
@@ -157,5 +157,5 @@ fn bar_text(percent: u64, cells: usize) -> String {
 
 fn draw(line: &str) {
     let mut stderr = io::stderr().lock();
-    let _ = write!(stderr, "\r\u{1b}[K{line}").and_then(|()| stderr.flush());
+    let _ = write!(stderr, "{CLEAR_LINE}{line}").and_then(|()| stderr.flush());
 }

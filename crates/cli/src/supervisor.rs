@@ -1,14 +1,18 @@
 //! Supervision of running work: signals, stopping and progress.
 //!
 //! Owns the thread that counts SIGINT (Ctrl-C), SIGTERM and SIGHUP. The first signal asks the work of a command to stop,
-//! the second to stop at once, if the command distinguishes the two; the next one ends the process.
+//! the second to stop at once, if the command distinguishes the two; the next one ends the process. After the work has
+//! ended, each of them ends the process.
 
 use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gristmill_pool::CancelToken;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::error::{Error, Outcome};
@@ -19,7 +23,17 @@ use crate::units::show_duration;
 /// Time until the end of work that is asked to stop at once.
 pub(crate) const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Receives signals until it is dropped.
+/// Set after the supervised work has ended: SIGINT and SIGTERM then end the process. signal-hook does not restore the
+/// default actions, so the signals would be ignored otherwise.
+static EXIT_ON_SIGNAL: AtomicBool = AtomicBool::new(false);
+
+/// The same for SIGHUP.
+static EXIT_ON_SIGHUP: AtomicBool = AtomicBool::new(false);
+
+/// Set when SIGHUP is received. Further ones are ignored.
+static HUNG_UP: AtomicBool = AtomicBool::new(false);
+
+/// Receives signals until it is dropped. A process has at most one at a time.
 pub(crate) struct Supervisor {
     /// Cancelled by the first signal.
     pub(crate) stop: CancelToken,
@@ -49,23 +63,27 @@ impl Supervisor {
     fn start(max: usize, quiet: bool) -> Result<Self, Error> {
         let (stop, force) = (CancelToken::new(), CancelToken::new());
         let tokens = [stop.clone(), force.clone()];
+        let interrupted = i32::from(Outcome::Interrupted.exit_status());
         let failed = |error: io::Error| Error::System(format!("cannot listen for signals: {error}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
-        if !is_ignored(SIGHUP) {
-            signals.add_signal(SIGHUP).map_err(failed)?;
+        let mut signals = Signals::new([] as [i32; 0]).map_err(failed)?;
+        for (signal, exit) in [(SIGINT, &EXIT_ON_SIGNAL), (SIGTERM, &EXIT_ON_SIGNAL), (SIGHUP, &EXIT_ON_SIGHUP)] {
+            if signal != SIGHUP || !is_ignored(SIGHUP) {
+                signals.add_signal(signal).map_err(failed)?;
+                register_conditional_shutdown(signal, interrupted, exit).map_err(failed)?;
+            }
+            exit.store(false, SeqCst);
         }
         let handle = signals.handle();
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut tokens = tokens.into_iter().take(max);
-            let mut hung_up = false;
             for signal in signals.forever() {
-                if signal == SIGHUP && std::mem::replace(&mut hung_up, true) {
+                if signal == SIGHUP && HUNG_UP.swap(true, SeqCst) {
                     continue;
                 }
                 match tokens.next() {
                     Some(token) => token.cancel(),
                     // Destructors do not run.
-                    None => signal_hook::low_level::exit(i32::from(Outcome::Interrupted.exit_status())),
+                    None => signal_hook::low_level::exit(interrupted),
                 }
             }
         });
@@ -99,6 +117,8 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
+        EXIT_ON_SIGNAL.store(true, SeqCst);
+        EXIT_ON_SIGHUP.store(!HUNG_UP.load(SeqCst), SeqCst);
         self.handle.close();
         // A panic of the thread would not change the result of the run.
         drop(self.thread.take().map(JoinHandle::join));

@@ -1,11 +1,12 @@
 //! Numbers, sizes, durations and times as people read and write them.
 //!
-//! Owns their syntax in settings and arguments, such as `30s` and `64KiB`, and their text in output, such as `8.3 MiB`.
-//! Each setting checks its own range.
+//! Owns their syntax in settings and arguments, such as `30s` and `64KiB`, and the text of durations and times in
+//! output. Each setting checks its own range.
 
 use std::time::Duration;
 
 use gristmill_store::UtcTime;
+pub(crate) use gristmill_store::text::{bytes, count_of, plural, thousands};
 
 const TIMES: &[(&str, u64)] = &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
@@ -101,40 +102,6 @@ pub(crate) fn file_time(nanoseconds: i64) -> UtcTime {
     UtcTime::from_micros(nanoseconds.div_euclid(1_000))
 }
 
-/// Formats a number with its noun: `1 file`, `2 files`.
-pub(crate) fn plural(count: u64, noun: &str) -> String {
-    format!("{count} {}", noun_for(count, noun))
-}
-
-/// Formats a number that may be large with its noun: `1,234 files`.
-pub(crate) fn count_of(count: u64, noun: &str) -> String {
-    format!("{} {}", thousands(count), noun_for(count, noun))
-}
-
-fn noun_for(count: u64, noun: &str) -> String {
-    match noun.strip_suffix('y') {
-        _ if count == 1 => noun.to_owned(),
-        Some(stem) if !stem.ends_with(['a', 'e', 'o']) => format!("{stem}ies"),
-        _ => format!("{noun}s"),
-    }
-}
-
-/// Formats a number of bytes with one decimal: `8.3 MiB`.
-pub(crate) fn bytes(number: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if number < 1_024 {
-        return format!("{number} B");
-    }
-    let mut value = number as f64 / 1_024.0;
-    let mut unit = 0;
-    // 1,023.95 and more would be rounded to 1024.0.
-    while value >= 1_023.95 && unit + 1 < UNITS.len() {
-        value /= 1_024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"EiB"))
-}
-
 /// Formats a duration with tenths of a second below a minute: `3.2 s`, `4:05 min`, `2:10 h`.
 pub(crate) fn format_duration(seconds: f64) -> String {
     if seconds < 60.0 { format!("{seconds:.1} s") } else { format_seconds(seconds as u64) }
@@ -165,31 +132,9 @@ pub(crate) fn format_seconds(seconds: u64) -> String {
     }
 }
 
-/// Formats a number with commas between thousands: `1,234,567`.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nouns_follow_their_number() {
-        for (count, noun, expected) in
-            [(0, "copy", "0 copies"), (1, "copy", "1 copy"), (2, "day", "2 days"), (1_234, "file", "1,234 files")]
-        {
-            assert_eq!(count_of(count, noun), expected);
-        }
-    }
 
     #[test]
     fn durations_have_the_largest_fitting_unit() {

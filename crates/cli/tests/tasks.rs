@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Home, assert_shape};
+use common::{Home, assert_shape, becomes_true, end_of, signal};
 use gristmill_pool::clock::ManualClock;
 use gristmill_store::Store;
 use gristmill_store::jobs::JobKind;
@@ -201,6 +201,34 @@ fn interrupted_enqueue_reports_the_number_of_queued_lines() {
         assert_eq!(home.store().tasks().count_due().unwrap(), [("default".into(), "k".into(), 1_500)]);
         drop(input);
     }
+}
+
+#[test]
+#[cfg(unix)]
+fn interrupted_enqueue_ends_when_the_database_fails_and_lines_wait() {
+    use std::io::Seek;
+    use std::process::Stdio;
+    // The size of a read buffer: the position in the file shows how many lines have been read.
+    const LINE: u64 = 8 << 10;
+    // 512 lines are a batch of 4 MiB, 1,000 wait in the channel, and one waits for a place.
+    const READ: u64 = 512 + 1_000 + 1;
+    let home = Home::new();
+    drop(home.store());
+    let line = format!("\"{}\"\n", "x".repeat(LINE as usize - 3));
+    let lines = home.write("lines", &line.repeat(READ as usize + 100));
+    let mut position = std::fs::File::open(lines).unwrap();
+    let other = rusqlite::Connection::open(home.database()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut command = home.command(&["enqueue", "k", "--lines", "-"]);
+    command.stdin(position.try_clone().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    assert!(becomes_true(|| position.stream_position().unwrap() >= READ * LINE), "the lines were not read");
+    signal(&child, "INT");
+    // The batch fails, as it would after 10 s of a locked database.
+    other.execute_batch("DROP TABLE tasks; COMMIT").unwrap();
+    let output = end_of(child);
+    assert_eq!(output.code, Some(2), "{output:?}");
+    assert!(output.err.contains("queued 0 tasks before this"), "{output:?}");
 }
 
 #[test]

@@ -73,11 +73,13 @@ fn progress_line_fits_the_terminal_and_is_cleared_at_the_end() {
         let home = library();
         let mut session = Session::start(home.command(&["scan", "--yes", "--io-limit", "1B/s", "a"]), columns);
         // All segments are shown only on the widest terminal.
-        session.wait_for(if columns == 200 { " busy · " } else { "\r\u{1b}[K" });
+        session.wait_for(if columns == 200 { " busy · " } else { "\r\n\r\u{1b}[K" });
         signal(&session.process, "INT");
         let (code, shown) = session.end();
         assert_eq!(code, Some(130), "{shown}");
-        let lines = shown.split("\r\u{1b}[K").skip(1).collect::<Vec<_>>();
+        let lines = shown.split("\r\u{1b}[K").skip(1);
+        // The note about the folder ends its line.
+        let lines = lines.filter(|line| !line.starts_with("registered ")).collect::<Vec<_>>();
         let (after, drawn) = lines.split_last().unwrap();
         assert!(after.starts_with("stopped; what was found is saved"), "{shown:?}");
         for line in drawn {
@@ -85,4 +87,29 @@ fn progress_line_fits_the_terminal_and_is_cleared_at_the_end() {
         }
         assert!(columns > 30 || !drawn.iter().any(|line| line.contains("busy")), "{columns}: {drawn:?}");
     }
+}
+
+#[test]
+fn notes_clear_the_progress_line() {
+    let home = Home::new();
+    home.write("lines", "1\nx\n");
+    let (code, shown) = Session::start(home.command(&["enqueue", "k", "--lines", "lines"]), 80).end();
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.starts_with("\r\u{1b}[Kerror: line 2 is not JSON"), "{shown:?}");
+}
+
+#[test]
+fn export_to_a_terminal_shows_only_rows() {
+    const ROWS: u32 = 200_000;
+    let home = Home::new();
+    let database = rusqlite::Connection::open(home.path("x.db")).unwrap();
+    let rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?1) \
+                INSERT INTO t SELECT i, 'some text of this row' FROM n";
+    database.execute_batch("CREATE TABLE t (i INTEGER, text TEXT)").unwrap();
+    database.execute(rows, [ROWS]).unwrap();
+    drop(database);
+    let (code, shown) = Session::start(home.command(&["export", "t", "--from", "x.db"]), 80).end();
+    assert_eq!(code, Some(0));
+    let other = shown.lines().find(|line| !line.starts_with("{\"i\":"));
+    assert_eq!((shown.lines().count(), other), (ROWS as usize, None));
 }

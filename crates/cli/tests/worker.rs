@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Home, assert_shape};
+use common::{Home, assert_shape, end_of, signal};
+use gristmill_store::Store;
+use gristmill_store::jobs::JobKind;
 use gristmill_store::lease::WorkerId;
 use gristmill_store::tasks::{ClaimRequest, NewTask};
 use serde_json::{Value, json};
@@ -26,6 +28,26 @@ fn once_runs_due_tasks_and_exits() {
     assert_eq!(home.json(&["jobs", "show", "2"])["status"], "failed");
     assert_eq!(home.json(&["jobs", "show", "3"])["status"], "scheduled");
     home.check(&["worker", "--once"], 0, "0 tasks completed\n", "serves");
+}
+
+#[test]
+fn job_fails_when_a_root_cannot_be_reached() {
+    let home = Home::new();
+    home.write("present/one", "same");
+    home.write("absent/two", "same");
+    assert_eq!(home.run(&["scan", "present", "absent"]).code, Some(0));
+    // As when the disk is not mounted.
+    std::fs::remove_file(home.path("absent/two")).unwrap();
+    for kind in [JobKind::Scan, JobKind::Hash] {
+        let store = Store::open(home.database()).unwrap();
+        let job = store.jobs().create(kind, "{}", true).unwrap().id;
+        drop(store);
+        home.run(&["worker", "--once"]);
+        let job = home.json(&["jobs", "show", &job]);
+        let error = job["error_message"].as_str().unwrap_or_default();
+        assert!(job["status"] == "failed" && error.starts_with("1 of 2 roots could not be scanned"), "{job}");
+        assert!(error.contains(&home.real("absent")), "{job}");
+    }
 }
 
 #[test]
@@ -185,6 +207,40 @@ fn first_signal_stops_the_worker_and_releases_its_task() {
             let task = busy.task();
             assert_eq!((&task["status"], &task["attempts"]), (&json!("pending"), &json!(0)), "{task}");
         }
+    }
+}
+
+/// Returns the write end of a pipe that is full, and its read end.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4_096]).is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn signal_after_the_work_has_ended_ends_the_process() {
+    for name in ["INT", "TERM", "HUP"] {
+        let home = Home::new();
+        home.check(&["enqueue", "square", "--payload", "1"], 0, "task 1", "");
+        // Writing the summary blocks.
+        let (reader, writer) = full_pipe();
+        let mut command = home.with_default_sighup(&home.command(&["worker", "--once"]));
+        let mut worker = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let mut stderr = BufReader::new(worker.stderr.take().unwrap());
+        let mut line = String::new();
+        // The supervisor was dropped before this line.
+        while !line.contains("left in the queue") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "no task is left");
+        }
+        signal(&worker, name);
+        assert_eq!(end_of(worker).code, Some(130), "{name}");
+        drop(reader);
     }
 }
 

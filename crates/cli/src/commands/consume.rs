@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 pub(crate) use self::args::Args;
 use self::batch_writer::{BatchResult, WriterPanic};
 use self::end::{Check, Consuming};
-use self::exec::Exec;
+use self::exec::{Exec, RunningCommands};
 use self::http::Http;
 pub(super) use self::metadata::is_message_variable;
 use self::open_databases::SinkTable;
@@ -58,6 +58,7 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 struct RunControl {
     /// Cancelled when running actions must end at once.
     abort: CancelToken,
+    running: RunningCommands,
     /// Consuming stops when one of these fails.
     checks: Mutex<Vec<Check>>,
 }
@@ -72,11 +73,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     args.apply(context);
     let settings = context.settings()?;
     let chosen = args.choose(&settings)?;
-    let limits = args.limits()?;
+    let limits = args.limits();
     let supervisor = Supervisor::with_forced_stop(context.quiet)?;
-    let control = RunControl { abort: supervisor.force.child(), checks: Mutex::default() };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = amqp_common::runtime(cores.clamp(2, 4))?;
+    let control =
+        RunControl { abort: supervisor.force.child(), running: RunningCommands::default(), checks: Mutex::default() };
+    let runtime = amqp_common::runtime(keys::cores().clamp(2, 4))?;
     // Pools and stores start tasks, which requires a runtime.
     let _guard = runtime.enter();
     let limit = limits.limit.into_iter().chain(limits.drain).min();
@@ -111,6 +112,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         let mut consuming = Consuming {
             supervisor: &supervisor,
             abort: control.abort.clone(),
+            running: control.running.clone(),
             quiet: context.quiet,
             shutdown: settings.amqp.shutdown,
             limit: limits.limit,
@@ -127,8 +129,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             None => Ok(Some((stats.map_err(amqp_common::failed)?, consuming.unfinished))),
         }
     });
-    // The shutdown timeout of actions that still run is over. Dropping them kills their commands; requests that block
-    // are not waited for.
+    // The shutdown timeout of actions that still run is over. Their commands have ended; requests that block are not
+    // waited for.
     runtime.shutdown_timeout(DROP_TIMEOUT);
     let Some((stats, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
     let has_end = limits.drain.is_some() || limits.limit.is_some();
@@ -292,7 +294,7 @@ fn with_action(
             // Without the folder commands are not recorded, which is logged.
             let _ = create_data_folder(settings);
             let groups = ProcessGroups::for_database(&settings.database);
-            let exec = Exec::new(words.clone(), timeout, control.abort.clone(), groups);
+            let exec = Exec::new(words.clone(), timeout, control, groups);
             if let Some(limits) = one.batch() {
                 let runtime = Handle::current();
                 let run = move |batch: &[Delivery], lines: Vec<u8>| runtime.block_on(exec.run_batch(batch, &lines));

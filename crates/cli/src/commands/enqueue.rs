@@ -289,14 +289,18 @@ fn enqueue_lines(
     template: &NewTask,
     source: Box<dyn BufRead + Send>,
 ) -> Result<Outcome, Error> {
-    let (inputs, input) = mpsc::sync_channel(MAX_BATCH_TASKS);
     let supervisor = Supervisor::with_stop(context.quiet)?;
+    let (inputs, input) = mpsc::sync_channel(MAX_BATCH_TASKS);
     let signalled = inputs.clone();
-    let stop = supervisor.stop.on_cancel(move || drop(signalled.send(Input::Signal)));
+    // Wakes a receiver that waits. If the channel is full, none waits.
+    let _wake = supervisor.stop.on_cancel(move || drop(signalled.try_send(Input::Signal)));
     lines::spawn(move || read_lines(source, &inputs))?;
     let mut batches = Batches { store, batch: Vec::new(), bytes: 0, queued: 0, lines: 0 };
     let (mut refused, mut lines) = (0, 0u64);
     let end = loop {
+        if supervisor.stop.is_cancelled() {
+            break Ok(Outcome::Interrupted);
+        }
         let line = match input.recv() {
             Ok(Input::Line(line)) => line,
             Ok(Input::End(result)) => break result.map(|()| Outcome::Done),
@@ -313,8 +317,6 @@ fn enqueue_lines(
         }
     };
     batches.flush(lines)?;
-    // Unblocks the threads that still send.
-    drop((stop, input, supervisor));
     let queued = batches.queued;
     let outcome = end.inspect_err(|_| batches.report_progress())?;
     let value = json!({"queued": queued, "refused": refused, "lines": lines});

@@ -2,7 +2,7 @@
 //!
 //! Owns the target of the lines. `gristmill_jsonl::export` converts values to JSON.
 
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,8 +68,10 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let control = Arc::new(ImportHandle::default());
     let is_file = args.output.as_os_str() != "-";
     let cancelled = control.clone();
+    // A progress line would be drawn into the rows.
+    let shares_terminal = !is_file && io::stdout().is_terminal() && io::stderr().is_terminal();
     let result = with_progress(
-        context.quiet,
+        context.quiet || shares_terminal,
         move || cancelled.cancel(),
         progress_lines(&control),
         || match is_file {

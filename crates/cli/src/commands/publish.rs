@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{Exchange, Message, Queue};
+use gristmill_amqp::{Exchange, Message};
 use serde_json::json;
 
 use self::sender::{MAX_REPORTED, MessageSender, PublishCounts, PublishEnd};
@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::note;
 use crate::progress::{ProgressLine, ProgressReporter, RateMeter};
-use crate::settings::consumers::{ARGUMENTS, DECLARE, QUEUE_KINDS};
+use crate::settings::consumers::{ARGUMENTS, DECLARE, QUEUE_KINDS, QueueKind};
 use crate::settings::typed::{self, Typed};
 use crate::supervisor::Supervisor;
 use crate::units::{self, count_of, in_seconds, thousands};
@@ -134,8 +134,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerArgs,
 
-    #[arg(long, value_name = "KIND", requires = "queue", help = DECLARE.help, help_heading = "Broker options")]
-    declare: Option<String>,
+    #[arg(long, value_name = "KIND", requires = "queue", value_parser = queue_kind, help = DECLARE.help,
+          help_heading = "Broker options")]
+    declare: Option<QueueKind>,
 
     #[arg(long, value_name = "NAME=VALUE", requires = "declare", value_parser = typed::argument,
           help = ARGUMENTS.help, help_heading = "Broker options")]
@@ -149,6 +150,11 @@ pub(crate) struct Args {
     /// Stop if the broker does not confirm a message within this time; includes restarts of the broker
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = positive_duration, help_heading = "Broker options")]
     confirm_timeout: Duration,
+}
+
+fn queue_kind(text: &str) -> Result<QueueKind, String> {
+    let found = QUEUE_KINDS.iter().find(|(word, _)| *word == text);
+    found.map(|(_, kind)| *kind).ok_or_else(|| format!("expected: {}", DECLARE.expected))
 }
 
 fn timestamp(text: &str) -> Result<u64, String> {
@@ -166,7 +172,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         .max_in_flight(args.max_in_flight.try_into().unwrap_or(1))
         .confirm_timeout(args.confirm_timeout);
     if let Some(queue) = &args.queue {
-        builder = builder.queue(args.declared(queue)?);
+        builder = builder.queue(amqp_common::queue(queue, args.declare, &args.argument));
     }
     if let Some(exchange) = args.exchange.as_ref().filter(|exchange| !exchange.is_empty()) {
         builder = builder.exchange(Exchange::existing(exchange));
@@ -225,17 +231,6 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 }
 
 impl Args {
-    fn declared(&self, queue: &str) -> Result<Queue, Error> {
-        let Some(text) = &self.declare else { return Ok(Queue::existing(queue)) };
-        match QUEUE_KINDS.iter().find(|(word, _)| word == text) {
-            Some((_, kind)) => Ok(amqp_common::queue(queue, Some(*kind), &self.argument)),
-            None => {
-                let expected = DECLARE.expected;
-                Err(Error::Setting(format!("--declare is {text:?}, which is not allowed\n\nexpected: {expected}")))
-            }
-        }
-    }
-
     fn splitting(&self) -> Splitting {
         Splitting { lines_of_files: self.lines, whole_input: self.whole }
     }

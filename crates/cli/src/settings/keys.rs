@@ -205,8 +205,12 @@ fn absolute_path() -> Format<PathBuf> {
     text(|text| Some(PathBuf::from(text)).filter(|path| path.is_absolute()), |path| path.display().to_string())
 }
 
+/// Number of cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 fn cores_or(range: std::ops::RangeInclusive<usize>) -> Format<usize> {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let read = move |text: &str| match text {
         "cores" => Some(cores()),
         text => text.parse().ok().filter(|count| range.contains(count)),

@@ -31,7 +31,10 @@ fn invalid_consume_arguments_are_rejected() {
     fails(&["consume", "q", "--declare", "lazy", "--exec", "true"], "expected: quorum, classic or stream");
     fails(&["consume", "q", "--bind", "shop", "--exec", "true"], "expected: a list of EXCHANGE:KEY");
     fails(&["consume", "q", "--offset", "-3", "--exec", "true"], "expected: first, last, next or the offset");
-    fails(&["consume", "q", "--for", "0s", "--exec", "true"], "--for is \"0s\"");
+    fails(
+        &["consume", "q", "--for", "0s", "--exec", "true"],
+        "invalid value '0s' for '--for <DURATION>': expected: more than 0s",
+    );
     fails(&["consume", "q", "--shutdown", "long", "--exec", "true"], "amqp.shutdown is \"long\" (--shutdown)");
     fails(&["consume", "q", "--metrics", "here", "--exec", "true"], "amqp.metrics is \"here\" (--metrics)");
     fails(&["consume", "q", "--into", "/", "--table", "t"], "is a folder");

@@ -224,7 +224,9 @@ fn database_locked_beyond_timeout_pauses_and_gets_each_message_once() {
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         fixture.publish((0..COUNT).map(|number| format!("{{\"id\":{number}}}")));
         let has_dead_letters = || fixture.depth(".dead").is_some_and(|messages| messages > 0);
-        fixture.wait_until("a pause", || process.log().contains("consuming is paused") || has_dead_letters());
+        // The transaction itself fails only after 10 s.
+        let is_late = || process.log().contains("no transaction began within 200ms (--timeout)");
+        fixture.wait_until("a pause", || is_late() || has_dead_letters());
         other.execute_batch("COMMIT").unwrap();
         let rows =
             || other.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap_or(0);
@@ -235,6 +237,21 @@ fn database_locked_beyond_timeout_pauses_and_gets_each_message_once() {
         assert_eq!(found, [Some(COUNT), Some(0), Some(0)], "{action:?} {stats} {log}");
         assert_eq!((rows(), fixture.depth(".dead")), (COUNT, Some(0)), "{action:?} {log}");
     }
+}
+
+#[test]
+fn drain_fails_when_consuming_is_paused_and_a_command_hangs() {
+    let fixture = Fixture::new("hangs");
+    fixture.publish(["hang", "fail", "fail", "fail", "fail", "fail"]);
+    let script =
+        "test $(cat) = fail || { touch hangs; exec sleep 600; }; until test -e hangs; do sleep 0.02; done; exit 69";
+    let words = ["--drain", "--drain-timeout", "1s", "--shutdown", "100ms", "--workers", "2", "--exec", "sh", "-c"];
+    let mut process = ConsumerProcess::consume(&fixture, &[&words[..], &[script]].concat());
+    fixture.wait_until("the end of the drain", || process.has_ended());
+    let (output, log) = process.wait();
+    assert_eq!(output.code, Some(2), "{output:?} {log}");
+    assert!(log.contains("no message was finished for 1s") && log.contains("6 messages unhandled"), "{log}");
+    fixture.wait_for_depth("", 6);
 }
 
 #[test]

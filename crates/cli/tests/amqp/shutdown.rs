@@ -19,21 +19,28 @@ struct BusyConsumer {
 
 const COUNT: u32 = 20;
 
+/// Returns the process ids of commands that were started.
+fn command_ids(fixture: &Fixture) -> Vec<String> {
+    let files = std::fs::read_dir(fixture.home.path(".")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_prefix("run-").map(str::to_owned)).collect()
+}
+
 impl BusyConsumer {
     /// Starts the consumer: two messages are with commands, the others wait.
     fn start(what: &str, words: &[&str]) -> Self {
         let fixture = Fixture::new(what);
         fixture.publish((0..COUNT).map(|number| number.to_string()));
         // Creates a file when it runs, and ends when the file `go` exists.
-        let script = "n=$(cat); echo $$ > new-$n; mv new-$n run-$n; until test -e go; do sleep 0.02; done";
+        let script = "cat > new-$$; mv new-$$ run-$$; until test -e go; do sleep 0.02; done";
         let fixed = ["consume", &fixture.queue, "--json", "--workers", "2", "--prefetch", "10"];
         let plain = fixture.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
         let mut command = fixture.home.with_default_sighup(&plain);
+        // Only the end of the consumer ends the commands.
+        command.env("GRISTMILL_EXEC_TIMEOUT", "none");
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(process.stderr.take().unwrap());
-        fixture.wait_until("two running commands", || {
-            fixture.home.path("run-0").exists() && fixture.home.path("run-1").exists()
-        });
+        fixture.wait_until("two running commands", || command_ids(&fixture).len() == 2);
         BusyConsumer { fixture, process, stderr, stderr_text: String::new() }
     }
 
@@ -58,10 +65,9 @@ impl BusyConsumer {
 
     /// Waits until the commands, which were killed, have ended.
     fn check_commands_ended(&self) {
-        for name in ["run-0", "run-1"] {
-            let id = std::fs::read_to_string(self.fixture.home.path(name)).unwrap();
+        for id in command_ids(&self.fixture) {
             self.fixture.wait_until("the end of a command", || {
-                let alive = Command::new("kill").args(["-s", "0", id.trim()]).stderr(Stdio::null()).status().unwrap();
+                let alive = Command::new("kill").args(["-s", "0", &id]).stderr(Stdio::null()).status().unwrap();
                 !alive.success()
             });
         }
@@ -92,13 +98,15 @@ fn first_signal_finishes_running_handlers_and_returns_the_rest() {
 
 #[test]
 fn messages_unfinished_at_shutdown_timeout_return_to_queue() {
-    let mut consumer = BusyConsumer::start("no-time", &["--shutdown", "100ms"]);
-    signal(&consumer.process, "TERM");
-    let (code, value) = consumer.end();
-    assert_eq!(code, Some(0), "{value} {}", consumer.stderr_text);
-    assert_eq!(value["consumers"][0]["acknowledged"], 0, "{value}");
-    consumer.check_commands_ended();
-    consumer.fixture.wait_for_depth("", COUNT);
+    for words in [&[][..], &["--batch", "5", "--linger", "1h"]] {
+        let mut consumer = BusyConsumer::start("no-time", &[&["--shutdown", "100ms"], words].concat());
+        signal(&consumer.process, "TERM");
+        let (code, value) = consumer.end();
+        assert_eq!(code, Some(0), "{words:?}: {value} {}", consumer.stderr_text);
+        assert_eq!(value["consumers"][0]["acknowledged"], 0, "{words:?}: {value}");
+        consumer.check_commands_ended();
+        consumer.fixture.wait_for_depth("", COUNT);
+    }
 }
 
 #[test]
@@ -122,10 +130,10 @@ fn orphaned_commands_are_killed_before_their_messages_run_again() {
     consumer.process.kill().unwrap();
     consumer.process.wait().unwrap();
     consumer.fixture.wait_for_depth("", COUNT);
-    let ids = ["run-0", "run-1"].map(|name| std::fs::read_to_string(consumer.fixture.home.path(name)).unwrap());
+    let ids = command_ids(&consumer.fixture);
     let script = format!(
         "for id in {}; do test -d /proc/$id && ! grep -q 'State:.Z' /proc/$id/status && touch overlap; done; true",
-        ids.join(" ").replace('\n', "")
+        ids.join(" ")
     );
     consumer.fixture.drain(&["--exec", "sh", "-c", &script]);
     assert!(!consumer.fixture.home.path("overlap").exists());

@@ -9,6 +9,7 @@ pub(crate) mod terminal;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use gristmill_store::Store;
 use serde_json::Value;
@@ -260,6 +261,29 @@ pub(crate) fn shape(value: &Value) -> Value {
 pub(crate) fn signal(process: &Child, name: &str) {
     let id = process.id().to_string();
     assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+}
+
+/// Waits until the condition is true, and returns false if it is not within a minute.
+#[must_use]
+pub(crate) fn becomes_true(mut condition: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !condition() {
+        if started.elapsed() > Duration::from_secs(60) {
+            return false;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Returns the output of a process that has to end by itself. Kills it if it does not.
+#[track_caller]
+pub(crate) fn end_of(mut process: Child) -> RunOutput {
+    let has_ended = becomes_true(|| process.try_wait().unwrap().is_some());
+    process.kill().unwrap();
+    let output = RunOutput::of(&process.wait_with_output().unwrap());
+    assert!(has_ended, "the process does not end: {output:?}");
+    output
 }
 
 /// A running scan that reads too slowly to finish.

@@ -127,12 +127,12 @@ pub(crate) struct Args {
     drain: bool,
 
     /// With --drain: exit with status 2 if messages are left and nothing changes for this long [default: 5m]
-    #[arg(long, value_name = "DURATION", requires = "drain")]
-    drain_timeout: Option<String>,
+    #[arg(long, value_name = "DURATION", requires = "drain", value_parser = positive_duration)]
+    drain_timeout: Option<Duration>,
 
     /// Exit after this time
-    #[arg(long = "for", value_name = "DURATION")]
-    limit: Option<String>,
+    #[arg(long = "for", value_name = "DURATION", value_parser = positive_duration)]
+    limit: Option<Duration>,
 
     /// Wait this long for running actions after a signal [default: setting amqp.shutdown, 30s]
     #[arg(long, value_name = "DURATION")]
@@ -162,15 +162,9 @@ impl Args {
         context.flags.add(&keys::AMQP_METRICS, "--metrics", self.metrics.as_ref());
     }
 
-    pub(super) fn limits(&self) -> Result<RunLimits, Error> {
-        let read = |flag: &str, text: &Option<String>| {
-            let Some(text) = text else { return Ok(None) };
-            positive_duration(text)
-                .map(Some)
-                .map_err(|expected| Error::Setting(format!("{flag} is {text:?}, which is not allowed\n\n{expected}")))
-        };
-        let timeout = read("--drain-timeout", &self.drain_timeout)?.unwrap_or(DEFAULT_DRAIN_TIMEOUT);
-        Ok(RunLimits { drain: self.drain.then_some(timeout), limit: read("--for", &self.limit)? })
+    pub(super) fn limits(&self) -> RunLimits {
+        let timeout = self.drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT);
+        RunLimits { drain: self.drain.then_some(timeout), limit: self.limit }
     }
 
     pub(super) fn choose(&self, settings: &Settings) -> Result<Vec<Consumer>, Error> {

@@ -75,8 +75,8 @@ struct DrainDetector {
     timeout: Duration,
     /// Time since which nothing has happened, and the counts at that time.
     idle: Option<(Instant, ProgressCounts)>,
-    /// For each paused consumer: time since which it finished no message, and how many it had finished before.
-    paused: Vec<Option<(Instant, u64)>>,
+    /// State of each consumer that is paused.
+    paused: Vec<Option<PausedConsumer>>,
     /// Time since which no action runs and there is no connection.
     disconnected: Option<Instant>,
     /// Existing retry queues, looked up once: the broker logs an error for each lookup of a missing queue.
@@ -91,12 +91,24 @@ struct ProgressCounts {
     postponed: u64,
 }
 
+/// A paused consumer that finishes no message.
+#[derive(Clone, Copy, Debug)]
+struct PausedConsumer {
+    /// Time since which it finished no message.
+    since: Instant,
+    /// Number of messages that it had finished before.
+    finished: u64,
+    /// Time since which a handler always runs, if one does.
+    handling_since: Option<Instant>,
+}
+
 /// Part of a consumer's state that shows whether it is blocked.
 #[derive(Clone, Copy, Debug)]
 struct ConsumerActivity {
     is_paused: bool,
-    /// A handler runs (a probe, or one started before the pause), or there is no connection.
-    is_busy: bool,
+    /// A handler runs: a probe, or one started before the pause.
+    is_handling: bool,
+    is_connected: bool,
     /// Number of finished messages and failed attempts.
     finished: u64,
 }
@@ -105,7 +117,8 @@ impl ConsumerActivity {
     fn of(one: &ConsumerStats) -> Self {
         ConsumerActivity {
             is_paused: one.paused.is_some(),
-            is_busy: one.in_flight > 0 || !one.consuming,
+            is_handling: one.in_flight > 0,
+            is_connected: one.consuming,
             finished: one.handled + one.retried + one.dead_lettered + one.skipped + one.expired,
         }
     }
@@ -157,17 +170,22 @@ impl DrainDetector {
         })
     }
 
-    /// Returns the indexes of consumers that are paused and finished no message within the timeout.
+    /// Returns the indexes of consumers that are paused and finished no message within the timeout. A handler that runs
+    /// may finish one, unless it has run for as long.
     fn blocked(&mut self, now: Instant, consumers: &[ConsumerActivity]) -> Vec<usize> {
         self.paused.resize(consumers.len(), None);
+        let is_over = |since: Instant| now.duration_since(since) >= self.timeout;
         let mut blocked = Vec::new();
-        for (at, (since, one)) in self.paused.iter_mut().zip(consumers).enumerate() {
-            let before = since.take().filter(|(_, finished)| *finished == one.finished);
+        for (at, (paused, one)) in self.paused.iter_mut().zip(consumers).enumerate() {
+            let before = paused.take().filter(|before| before.finished == one.finished);
             if one.is_paused {
-                let (begun, _) = *since.insert(before.unwrap_or((now, one.finished)));
-                if !one.is_busy && now.duration_since(begun) >= self.timeout {
+                let mut state =
+                    before.unwrap_or(PausedConsumer { since: now, finished: one.finished, handling_since: None });
+                state.handling_since = one.is_handling.then(|| state.handling_since.unwrap_or(now));
+                if one.is_connected && is_over(state.since) && state.handling_since.is_none_or(is_over) {
                     blocked.push(at);
                 }
+                *paused = Some(state);
             }
         }
         blocked
@@ -354,8 +372,9 @@ mod tests {
     fn paused_consumer_without_progress_is_blocked_after_timeout() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let paused = |finished| ConsumerActivity { is_paused: true, is_busy: false, finished };
-        let probing = |finished| ConsumerActivity { is_busy: true, ..paused(finished) };
+        let paused = |finished| ConsumerActivity { is_paused: true, is_handling: false, is_connected: true, finished };
+        let probing = |finished| ConsumerActivity { is_handling: true, ..paused(finished) };
+        let disconnected = |finished| ConsumerActivity { is_connected: false, ..paused(finished) };
         let working = |finished| ConsumerActivity { is_paused: false, ..paused(finished) };
         for (steps, expected) in [
             (vec![(0, paused(3)), (299, paused(3))], false),
@@ -363,6 +382,14 @@ mod tests {
             // A running probe may succeed, and so may a handler started before the pause.
             (vec![(0, paused(3)), (300, probing(3))], false),
             (vec![(0, paused(3)), (250, probing(3)), (300, paused(3))], true),
+            (vec![(0, probing(3)), (299, probing(3))], false),
+            // A handler hangs.
+            (vec![(0, probing(3)), (300, probing(3))], true),
+            (vec![(0, paused(3)), (250, probing(3)), (549, probing(3))], false),
+            (vec![(0, paused(3)), (250, probing(3)), (550, probing(3))], true),
+            (vec![(0, probing(3)), (250, probing(4)), (300, probing(4))], false),
+            (vec![(0, probing(3)), (250, paused(3)), (251, probing(3)), (300, probing(3))], false),
+            (vec![(0, paused(3)), (900, disconnected(3))], false),
             // A message was finished, or the consumer was not paused, meanwhile.
             (vec![(0, paused(3)), (250, paused(4)), (300, paused(4))], false),
             (vec![(0, paused(3)), (250, working(3)), (251, paused(3)), (300, paused(3))], false),

@@ -7,6 +7,7 @@ use gristmill_pool::CancelToken;
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use super::drain;
+use super::exec::RunningCommands;
 use super::returning_counter::ReturningCounter;
 use crate::commands::amqp_common;
 use crate::error::Error;
@@ -26,6 +27,8 @@ pub(super) struct Consuming<'a> {
     pub(super) supervisor: &'a Supervisor,
     /// Cancelled when running actions must end at once: by the second signal, or here.
     pub(super) abort: CancelToken,
+    /// Commands that run.
+    pub(super) running: RunningCommands,
     pub(super) quiet: bool,
     pub(super) shutdown: Duration,
     pub(super) limit: Option<Duration>,
@@ -41,7 +44,7 @@ pub(super) struct Consuming<'a> {
     pub(super) failure: Option<Error>,
 }
 
-/// Fails if consuming cannot continue: a database was deleted, moved or replaced, or a writer thread has ended.
+/// Fails if consuming cannot continue: a database was deleted, moved or replaced, or a writer has panicked.
 pub(super) type Check = Box<dyn Fn() -> Result<(), Error> + Send>;
 
 impl Consuming<'_> {
@@ -55,8 +58,15 @@ impl Consuming<'_> {
                 None => std::future::pending().await,
             }
         };
-        self.until_end(&client, drained).await?;
-        Ok(self.stop(client).await)
+        let stopped = match self.until_end(&client, drained).await {
+            Ok(()) => Ok(self.stop(client).await),
+            Err(error) => {
+                drop(client);
+                Err(error)
+            }
+        };
+        self.end_commands().await;
+        stopped
     }
 
     /// Waits for the first event that ends consuming.
@@ -115,6 +125,13 @@ impl Consuming<'_> {
             false if !self.quiet => note(&format!("warning: {uncounted}; no other message is left")),
             false => {}
         }
+    }
+
+    /// Ends the commands that still run, because their messages return to the queue. The end of the runtime drops other
+    /// actions, but not a batch, which runs on a thread.
+    async fn end_commands(&self) {
+        self.abort.cancel();
+        drop(tokio::time::timeout(FORCED_SHUTDOWN_TIMEOUT, self.running.ended()).await);
     }
 
     async fn stop(&self, client: Client) -> ClientStats {

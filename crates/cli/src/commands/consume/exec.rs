@@ -16,7 +16,9 @@ use gristmill_jobs::ProcessGroups;
 use gristmill_jobs::exec::{CommandEnd, CommandError, CommandRun, ExitClass, OutputLimit};
 use gristmill_pool::{CancelToken, TaskError, TaskResult};
 use tokio::process::Command;
+use tokio::sync::watch;
 
+use super::RunControl;
 use super::metadata::{FieldLimits, MessageField, message_fields, normalize_name, trace_headers};
 use crate::commands::environment::{HEADER_PREFIX, withheld};
 use crate::error::Error;
@@ -34,11 +36,38 @@ const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Variable with the number of lines in a batch.
 const BATCH_VARIABLE: &str = "GRISTMILL_BATCH";
 
+/// Counts the commands that run.
+#[derive(Clone, Default)]
+pub(super) struct RunningCommands(watch::Sender<usize>);
+
+impl RunningCommands {
+    fn start(&self) -> RunningCommand<'_> {
+        self.0.send_modify(|count| *count += 1);
+        RunningCommand(&self.0)
+    }
+
+    /// Waits until no command runs.
+    pub(super) async fn ended(&self) {
+        // The sender exists, so the result is no error.
+        drop(self.0.subscribe().wait_for(|count| *count == 0).await);
+    }
+}
+
+/// Counts a command until it is dropped.
+struct RunningCommand<'a>(&'a watch::Sender<usize>);
+
+impl Drop for RunningCommand<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 pub(super) struct Exec {
     command: Vec<String>,
     timeout: Option<Duration>,
     /// Cancelled when running commands must end at once.
     abort: CancelToken,
+    running: RunningCommands,
     /// Names of variables that commands do not inherit.
     withheld: Vec<OsString>,
     /// Records running commands, so that a later run can kill orphans.
@@ -49,11 +78,12 @@ impl Exec {
     pub(super) fn new(
         command: Vec<String>,
         timeout: Option<Duration>,
-        abort: CancelToken,
+        control: &RunControl,
         groups: ProcessGroups,
     ) -> Arc<Self> {
         groups.kill_orphans(None);
-        Arc::new(Exec { command, timeout, abort, withheld: withheld(), groups })
+        let (abort, running) = (control.abort.clone(), control.running.clone());
+        Arc::new(Exec { command, timeout, abort, running, withheld: withheld(), groups })
     }
 
     /// Kills the commands of killed consumers if one of these messages was delivered before.
@@ -81,6 +111,11 @@ impl Exec {
     }
 
     async fn run_with(&self, variables: Vec<(String, String)>, input: &[u8]) -> TaskResult<()> {
+        let _running = self.running.start();
+        // After a batch was cancelled, none of its messages is tried alone.
+        if self.abort.is_cancelled() {
+            return Err(TaskError::cancelled());
+        }
         let (program, arguments) =
             self.command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Command::new(program);

@@ -29,7 +29,8 @@ struct Payload {
     algorithm: Option<String>,
 }
 
-/// Runs a scan or hash job until it ends or is cancelled.
+/// Runs a scan or hash job until it ends or is cancelled. Files that cannot be read do not fail it; a root that cannot
+/// be reached does.
 pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
     let job = call.row();
     let payload: Payload = serde_json::from_str(&job.payload)
@@ -63,6 +64,10 @@ pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<
     .map_err(TaskError::permanent)?;
     if summary.interrupted {
         return Err(TaskError::cancelled());
+    }
+    if summary.failed_roots > 0 {
+        let (failed, roots, errors) = (summary.failed_roots, summary.roots.len(), summary.error_samples.join("; "));
+        return Err(TaskError::permanent(format!("{failed} of {roots} roots could not be scanned: {errors}")));
     }
     Ok(())
 }
