@@ -3,7 +3,10 @@
 //! Owns the order of the runs and the validity of results. A benchmark defines its candidates, its samples and its
 //! tables.
 
+use std::path::Path;
+
 use crate::{
+    options::CompareTaskOptions,
     process::Run,
     threshold::{Limit, Threshold},
 };
@@ -11,8 +14,9 @@ use crate::{
 /// Suffix of the names of candidates from an earlier build.
 pub(crate) const BEFORE: &str = ", before";
 
-/// Maximum slowdown against an earlier build.
-const MAX_SLOWDOWN: f64 = 0.03;
+/// Limits of the ratio to an earlier build: at most 3 % slower.
+pub(crate) const MAX_TIME_RATIO: Limit = Limit::AtMost(1.03);
+pub(crate) const MIN_RATE_RATIO: Limit = Limit::AtLeast(0.97);
 
 /// Measurements of one candidate.
 pub(crate) struct Row<S> {
@@ -55,6 +59,32 @@ impl<S> Row<S> {
             Err(error) => self.error = Some(error),
         }
     }
+}
+
+/// A candidate of the pool and jobs benchmarks, and the program that measures it: this one, or an earlier build of it.
+pub(crate) struct Entry<'a> {
+    pub(crate) candidate: &'static str,
+    pub(crate) before: Option<&'a Path>,
+}
+
+impl Entry<'_> {
+    pub(crate) fn name(&self) -> String {
+        let suffix = if self.before.is_some() { BEFORE } else { "" };
+        format!("{}{suffix}", self.candidate)
+    }
+}
+
+/// Returns the chosen candidates. Each of Gristmill's is followed by the same candidate of the earlier build.
+pub(crate) fn entries(
+    candidates: impl Iterator<Item = &'static str>,
+    options: &CompareTaskOptions,
+) -> impl Iterator<Item = Entry<'_>> {
+    let chosen = candidates.filter(|candidate| candidate.contains(&options.common.only));
+    chosen.flat_map(|candidate| {
+        let before = options.before.as_deref().filter(|_| candidate.starts_with("gristmill"));
+        let earlier = before.map(|program| Entry { candidate, before: Some(program) });
+        std::iter::once(Entry { candidate, before: None }).chain(earlier)
+    })
 }
 
 /// Measures all candidates alternately, `reps` times. `measure` gets the index of a candidate and the repetition;
@@ -104,18 +134,13 @@ pub(crate) fn ratio(samples: &[f64], base: &[f64]) -> f64 {
     median(&pairs)
 }
 
-/// Compares each candidate with that of the earlier build: at most 3 % slower. `limit` is [`Limit::AtMost`] for times
-/// and [`Limit::AtLeast`] for rates.
+/// Compares each candidate with that of the earlier build. `limit`: [`MAX_TIME_RATIO`] or [`MIN_RATE_RATIO`].
 pub(crate) fn before_thresholds<S>(
     rows: &[Row<S>],
     what: &str,
     value: impl Fn(&S) -> f64,
-    limit: fn(f64) -> Limit,
+    limit: Limit,
 ) -> Vec<Threshold> {
-    let limit = match limit(0.0) {
-        Limit::AtMost(_) => Limit::AtMost(1.0 + MAX_SLOWDOWN),
-        Limit::AtLeast(_) => Limit::AtLeast(1.0 - MAX_SLOWDOWN),
-    };
     let compared = rows.iter().filter(|row| row.is_valid()).filter_map(|before| {
         let name = before.name.strip_suffix(BEFORE)?;
         let ratio = ratio(&valid(rows, name)?.values(&value), &before.values(&value));
@@ -193,8 +218,8 @@ mod tests {
             let rows = [row("base", 9.0), row("x", now), row("x, before", 100.0)];
             before_thresholds(&rows, "", |value| *value, limit).iter().map(Threshold::status).collect::<Vec<_>>()
         };
-        assert_eq!((statuses(97.0, Limit::AtLeast), statuses(96.0, Limit::AtLeast)), (vec!["met"], vec!["NOT MET"]));
-        assert_eq!((statuses(103.0, Limit::AtMost), statuses(104.0, Limit::AtMost)), (vec!["met"], vec!["NOT MET"]));
-        assert!(before_thresholds(&[row("x", 1.0)], "", |value| *value, Limit::AtMost).is_empty());
+        assert_eq!((statuses(97.0, MIN_RATE_RATIO), statuses(96.0, MIN_RATE_RATIO)), (vec!["met"], vec!["NOT MET"]));
+        assert_eq!((statuses(103.0, MAX_TIME_RATIO), statuses(104.0, MAX_TIME_RATIO)), (vec!["met"], vec!["NOT MET"]));
+        assert!(before_thresholds(&[row("x", 1.0)], "", |value| *value, MAX_TIME_RATIO).is_empty());
     }
 }

@@ -11,32 +11,19 @@ mod handwritten;
 mod peer;
 
 use crate::{
-    comparison::{self, Row, median, print_table, ratio},
-    options::TaskOptions,
+    comparison::{self, Entry, MIN_RATE_RATIO, Row, entries, median, print_table, ratio},
+    options::{CompareTaskOptions, TaskOptions},
     process,
     scratch::Scratch,
-    threshold::{self, Limit::AtLeast, Threshold},
+    threshold::{self, Threshold},
 };
-use clap::Args;
+use gristmill_store::text::thousands;
 use handwritten::Synchronous::{Full, Normal};
-use std::{
-    error::Error,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 /// Default number of repetitions, and of tasks in each.
 const REPS: usize = 3;
 const TASKS: u64 = 10_000;
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    common: TaskOptions,
-    /// Also measure the gristmill of an earlier build of gristmill-benches, alternating with this one
-    #[arg(long, value_name = "FILE")]
-    before: Option<PathBuf>,
-}
 
 type BoxError = Box<dyn Error>;
 
@@ -100,17 +87,16 @@ fn candidates() -> impl Iterator<Item = &'static Candidate> {
     HANDWRITTEN.iter().take(1).chain(gristmill::CANDIDATES).chain(&HANDWRITTEN[1..]).chain(peer::CANDIDATES)
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+pub(crate) fn run(options: &CompareTaskOptions) -> Result<(), String> {
     let common = &options.common;
-    let chosen: Vec<_> = candidates().filter(|candidate| candidate.name.contains(&common.only)).collect();
-    if chosen.iter().any(|candidate| peer::is_peer(candidate)) {
+    let entries: Vec<Entry<'_>> = entries(candidates().map(|candidate| candidate.name), options).collect();
+    if entries.iter().any(|entry| peer::is_peer(entry.candidate)) {
         peer::build()?;
     }
     let synced = disk::median_sync_time(&common.dir)?;
-    let entries: Vec<Entry<'_>> = chosen.iter().flat_map(|candidate| entries(candidate, options)).collect();
     let rows = entries.iter().map(|entry| Row::new(&entry.name())).collect();
     let (reps, tasks) = (common.reps(REPS), common.tasks(TASKS));
-    let rows = comparison::alternate(rows, reps, |nth, _| Some(entries[nth].measure(0, common)));
+    let rows = comparison::alternate(rows, reps, |nth, _| Some(measure_in_new_process(&entries[nth], 0, common)));
     println!("{tasks} tasks, {reps} repetitions; 4 KiB appended and synced in {:.0} us\n", synced.as_secs_f64() * 1e6);
     print(&rows);
     let thresholds = before_thresholds(&rows);
@@ -123,38 +109,22 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 /// Tasks enqueued and drained per second.
 type Rates = [f64; 2];
 
-/// A candidate and the program that measures it: this one, or an earlier build of it.
-struct Entry<'a> {
-    candidate: &'static Candidate,
-    before: Option<&'a Path>,
-}
-
-impl Entry<'_> {
-    fn name(&self) -> String {
-        let suffix = if self.before.is_some() { comparison::BEFORE } else { "" };
-        format!("{}{suffix}", self.candidate.name)
-    }
-
-    /// Measures the candidate once, in a new process and a new database.
-    fn measure(&self, finished: u64, options: &TaskOptions) -> Result<(Rates, Option<String>), String> {
-        let mut command = process::benchmark_command(self.before, "jobs-one")?;
-        command.args(["--only", self.candidate.name, "--tasks", &options.tasks(TASKS).to_string()]);
-        command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
-        Ok((process::numbers(&mut command)?, None))
-    }
-}
-
-/// Returns the candidate and, if it is one of Gristmill's, right after it the same candidate of the earlier build.
-fn entries<'a>(candidate: &'static Candidate, options: &'a Options) -> impl Iterator<Item = Entry<'a>> {
-    let is_gristmill = gristmill::CANDIDATES.iter().any(|gristmill| gristmill.name == candidate.name);
-    let before = options.before.as_deref().filter(|_| is_gristmill);
-    let earlier = before.map(|program| Entry { candidate, before: Some(program) });
-    std::iter::once(Entry { candidate, before: None }).chain(earlier)
+/// Measures a candidate once, in a new process and a new database.
+fn measure_in_new_process(
+    entry: &Entry<'_>,
+    finished: u64,
+    options: &TaskOptions,
+) -> Result<(Rates, Option<String>), String> {
+    let mut command = process::benchmark_command(entry.before, "jobs-one")?;
+    command.args(["--only", entry.candidate, "--tasks", &options.tasks(TASKS).to_string()]);
+    command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
+    Ok((process::numbers(&mut command)?, None))
 }
 
 /// Compares each rate of Gristmill with the rate of the earlier build.
 fn before_thresholds(rows: &[Row<Rates>]) -> Vec<Threshold> {
-    let of = |column: usize, what: &str| comparison::before_thresholds(rows, what, |rates| rates[column], AtLeast);
+    let of =
+        |column: usize, what: &str| comparison::before_thresholds(rows, what, |rates| rates[column], MIN_RATE_RATIO);
     of(0, "enqueue: ").into_iter().chain(of(1, "drain: ")).collect()
 }
 
@@ -169,8 +139,8 @@ fn print(rows: &[Row<Rates>]) {
     let cells = rows.iter().filter(|row| row.is_valid()).map(|row| {
         let columns = [0, 1].into_iter().flat_map(|column| {
             let samples = row.values(|rates| rates[column]);
-            let ratio = base.map_or(f64::NAN, |base| ratio(&samples, &base.values(|rates| rates[column])));
-            [thousands(median(&samples)), format!("{ratio:.3}")]
+            let ratio = base.map(|base| format!("{:.3}", ratio(&samples, &base.values(|rates| rates[column]))));
+            [thousands(median(&samples) as u64), ratio.unwrap_or_default()]
         });
         std::iter::once(row.name.clone()).chain(columns).collect()
     });
@@ -182,7 +152,7 @@ fn print(rows: &[Row<Rates>]) {
 pub(crate) fn growth(options: &TaskOptions) -> Result<(), String> {
     let chosen: Vec<Entry<'_>> = candidates()
         .filter(|candidate| candidate.growth && candidate.name.contains(&options.only))
-        .map(|candidate| Entry { candidate, before: None })
+        .map(|candidate| Entry { candidate: candidate.name, before: None })
         .collect();
     let reps = options.reps(REPS);
     println!("{} tasks, {reps} repetitions\n", options.tasks(TASKS));
@@ -192,11 +162,13 @@ pub(crate) fn growth(options: &TaskOptions) -> Result<(), String> {
     let mut lines = Vec::new();
     for finished in [0, 10_000, 100_000, 1_000_000] {
         let rows = chosen.iter().map(|entry| Row::new(&entry.name())).collect();
-        let rows = comparison::alternate(rows, reps, |nth, _| Some(chosen[nth].measure(finished, options)));
+        let rows =
+            comparison::alternate(rows, reps, |nth, _| Some(measure_in_new_process(&chosen[nth], finished, options)));
         failure(&rows)?;
-        let cells =
-            rows.iter().flat_map(|row| [0, 1].map(|column| thousands(median(&row.values(|rates| rates[column])))));
-        lines.push(std::iter::once(thousands(finished as f64)).chain(cells).collect());
+        let cells = rows
+            .iter()
+            .flat_map(|row| [0, 1].map(|column| thousands(median(&row.values(|rates| rates[column])) as u64)));
+        lines.push(std::iter::once(thousands(finished)).chain(cells).collect());
     }
     print_table(&heads.iter().map(String::as_str).collect::<Vec<_>>(), lines);
     Ok(())
@@ -234,19 +206,6 @@ fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
     if got == want { Ok(()) } else { Err(format!("{got} completed rows instead of {want}")) }
 }
 
-/// Formats a rounded number with commas between thousands.
-fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut grouped = String::new();
-    for (nth, digit) in digits.chars().enumerate() {
-        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,7 +213,7 @@ mod tests {
     #[test]
     fn check_accepts_every_candidate_and_rejects_wrong_sums_and_counts() {
         let folder = Scratch::new(&std::env::temp_dir()).unwrap();
-        for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate)).enumerate() {
+        for (nth, candidate) in candidates().filter(|candidate| !peer::is_peer(candidate.name)).enumerate() {
             let database = folder.path().join(nth.to_string());
             // A multiple of neither the batch size nor the number of threads.
             let plan = Plan { database, tasks: 250, finished: if candidate.growth { 30 } else { 0 } };
@@ -274,14 +233,5 @@ mod tests {
         let statuses: Vec<_> = before_thresholds(&rows).iter().map(Threshold::status).collect();
         assert_eq!(statuses, ["met", "NOT MET"]);
         assert!(before_thresholds(&rows[..2]).is_empty());
-    }
-
-    #[test]
-    fn thousands_puts_a_comma_between_groups() {
-        for (number, expected) in
-            [(0.0, "0"), (999.4, "999"), (1_000.0, "1,000"), (123_456.0, "123,456"), (1e6, "1,000,000")]
-        {
-            assert_eq!(thousands(number), expected);
-        }
     }
 }

@@ -21,20 +21,20 @@ mod threshold;
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser};
-use options::TaskOptions;
+use options::{CompareTaskOptions, TaskOptions};
 
 /// Measure Gristmill against named peers
 #[derive(Debug, Parser)]
 #[command(name = "gristmill-benches", bin_name = "cargo xtask bench")]
 enum Benchmark {
     /// trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others
-    Pool(TaskOptions),
+    Pool(CompareTaskOptions),
     /// measure one candidate of `pool` once; started by `pool`
     PoolOne(TaskOptions),
     /// time per task and memory from 10^3 to 10^7 tasks
     PoolGrowth(TaskOptions),
     /// tasks through a durable queue on SQLite, against handwritten rusqlite, effectum and apalis
-    Jobs(jobs::Options),
+    Jobs(CompareTaskOptions),
     /// measure one candidate of `jobs` once; started by `jobs`
     JobsOne(TaskOptions),
     /// rates of `jobs` with 10^4 to 10^6 finished tasks in the table

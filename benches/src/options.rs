@@ -70,6 +70,16 @@ impl TaskOptions {
     }
 }
 
+/// Options of the pool and jobs benchmarks that compare candidates.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CompareTaskOptions {
+    #[command(flatten)]
+    pub(crate) common: TaskOptions,
+    /// Also measure the gristmill of an earlier build of gristmill-benches, alternating with this one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) before: Option<PathBuf>,
+}
+
 /// Options for generated data.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DataOptions {

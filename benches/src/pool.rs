@@ -3,10 +3,11 @@
 //! isolation, cancellation.
 
 use crate::{
-    comparison::{self, Row, median, print_table, ratio},
-    options::TaskOptions,
+    comparison::{self, Entry, MAX_TIME_RATIO, Row, entries, median, print_table, ratio},
+    options::{CompareTaskOptions, TaskOptions},
     process,
     task_sum::{add, check},
+    threshold::{self, Limit::AtMost, Threshold},
 };
 use gristmill_pool::{Pool, Priority, QueueOrder, Task};
 use std::{
@@ -53,15 +54,14 @@ const TASKS: u64 = 500_000;
 /// Nanoseconds per task, with one producer and with four.
 type Costs = [f64; PRODUCERS.len()];
 
-pub(crate) fn run(options: &TaskOptions) -> Result<(), String> {
-    let names: Vec<&str> =
-        CANDIDATES.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only)).collect();
-    let rows = names.iter().map(|name| Row::new(name)).collect();
-    let (reps, tasks) = (options.reps(REPS), options.tasks(TASKS));
+pub(crate) fn run(options: &CompareTaskOptions) -> Result<(), String> {
+    let entries: Vec<Entry<'_>> = entries(CANDIDATES.iter().map(|(name, _)| *name), options).collect();
+    let rows = entries.iter().map(|entry| Row::new(&entry.name())).collect();
+    let (reps, tasks) = (options.common.reps(REPS), options.common.tasks(TASKS));
     let rows = comparison::alternate(rows, reps, |nth, _| {
         let mut costs = [0.0; PRODUCERS.len()];
         for (cost, producers) in costs.iter_mut().zip(PRODUCERS) {
-            match measure_in_new_process(names[nth], producers, tasks) {
+            match measure_in_new_process(&entries[nth], producers, tasks) {
                 Ok([measured]) => *cost = measured,
                 Err(error) => return Some(Err(error)),
             }
@@ -74,9 +74,12 @@ pub(crate) fn run(options: &TaskOptions) -> Result<(), String> {
     println!("{tasks} tasks, {reps} repetitions, {WORKERS} workers, queue {QUEUE}\n");
     print(&rows);
     println!();
-    if options.only.is_empty() {
-        print_thresholds(&rows);
-    }
+    threshold::print(PRODUCERS.into_iter().enumerate().flat_map(|(column, producers)| {
+        let what = format!("{producers} producers: ");
+        let mut of_column = thresholds(&rows, &what, column);
+        of_column.extend(comparison::before_thresholds(&rows, &what, |costs| costs[column], MAX_TIME_RATIO));
+        of_column
+    }));
     Ok(())
 }
 
@@ -89,40 +92,35 @@ fn ratios(row: &Row<Costs>, base: &Row<Costs>) -> Costs {
 fn print(rows: &[Row<Costs>]) {
     let base = comparison::valid(rows, BASE);
     let lines = rows.iter().map(|row| {
-        let ratios = base.map_or([f64::NAN; PRODUCERS.len()], |base| ratios(row, base));
-        let columns = ratios.into_iter().enumerate().flat_map(|(column, ratio)| {
-            [format!("{:.0}", median(&row.values(|costs| costs[column]))), format!("{ratio:.2}")]
+        let ratios = base.map(|base| ratios(row, base));
+        let columns = (0..PRODUCERS.len()).flat_map(|column| {
+            let ratio = ratios.map(|ratios| format!("{:.2}", ratios[column]));
+            [format!("{:.0}", median(&row.values(|costs| costs[column]))), ratio.unwrap_or_default()]
         });
         std::iter::once(row.name.clone()).chain(columns).collect()
     });
     print_table(&["ns per task", "1 producer", "× crossbeam", "4 producers", "× crossbeam"], lines);
 }
 
-fn print_thresholds(rows: &[Row<Costs>]) {
-    let ratios = |name: &str, peer: &str| {
-        let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a known candidate");
-        ratios(find(name), find(peer))
-    };
-    for (name, peer, threshold) in THRESHOLDS {
-        let ratios = ratios(name, peer);
-        let met = if ratios.iter().all(|ratio| ratio <= threshold) { "met" } else { "MISSED" };
-        let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
-        println!("{name} / {peer}: {} (threshold {threshold}): {met}", ratios.join(" and "));
-    }
-    for name in THRESHOLDS.iter().map(|(name, _, _)| name) {
-        for peer in ["rayon spawn", "threadpool", "tokio + semaphore"] {
-            let ahead = ratios(name, peer).iter().all(|ratio| *ratio < 1.0);
-            println!("{name} faster than {peer}: {}", if ahead { "met" } else { "MISSED" });
-        }
-    }
+/// Compares the candidates of Gristmill with the peers that were measured too.
+fn thresholds(rows: &[Row<Costs>], what: &str, column: usize) -> Vec<Threshold> {
+    let others = ["rayon spawn", "threadpool", "tokio + semaphore"].map(|peer| (peer, 1.0));
+    let compared = THRESHOLDS.iter().flat_map(|(name, peer, max)| {
+        let peers = std::iter::once((*peer, *max)).chain(others);
+        peers.filter_map(move |(peer, max)| {
+            let ratio = ratios(comparison::valid(rows, name)?, comparison::valid(rows, peer)?)[column];
+            Some(Threshold { what: format!("{what}{name} × {peer}"), value: Some(ratio), limit: AtMost(max) })
+        })
+    });
+    compared.collect()
 }
 
 /// Measures one candidate once, in a new process, so that the state left by other candidates has no effect. (In one
 /// process some times were a quarter higher and others a third lower: see benches/README.md.)
-fn measure_in_new_process(name: &str, producers: u64, tasks: u64) -> Result<[f64; 1], String> {
-    let mut command = process::benchmark_command(None, "pool-one")?;
-    command.args(["--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()]);
-    process::numbers(&mut command).map_err(|error| format!("{name}: {error}"))
+fn measure_in_new_process(entry: &Entry<'_>, producers: u64, tasks: u64) -> Result<[f64; 1], String> {
+    let mut command = process::benchmark_command(entry.before, "pool-one")?;
+    command.args(["--only", entry.candidate, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()]);
+    process::numbers(&mut command).map_err(|error| format!("{}: {error}", entry.name()))
 }
 
 /// Measures one candidate once in this process, after a warm-up, and prints nanoseconds per task.

@@ -8,7 +8,7 @@ use super::{
     recovery::Outcome,
 };
 use crate::{
-    comparison::{self, Row, maximum, median, minimum, print_rows, print_table, ratio},
+    comparison::{self, MIN_RATE_RATIO, Row, maximum, median, minimum, print_rows, print_table, ratio},
     options::value_name,
     threshold::{self, Limit::AtLeast, Threshold},
 };
@@ -104,7 +104,7 @@ pub(super) fn print_recovery(outcomes: &[Outcome]) {
 pub(super) fn print_thresholds(rates: &[Benchmark], works: &[Benchmark]) {
     let compared = rates.iter().chain(works).flat_map(|benchmark| {
         let what = format!("{}, workers {}: ", benchmark.name(), benchmark.workers);
-        comparison::before_thresholds(&benchmark.rows, &what, |sample| sample.rate, AtLeast)
+        comparison::before_thresholds(&benchmark.rows, &what, |sample| sample.rate, MIN_RATE_RATIO)
     });
     let thresholds: Vec<Threshold> =
         rates.iter().flat_map(rate_thresholds).chain(works.iter().map(work_threshold)).chain(compared).collect();

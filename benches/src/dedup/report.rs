@@ -7,7 +7,7 @@ use super::{
     profile::Profile,
 };
 use crate::{
-    comparison::{self, Row, median, minimum, print_rows, ratio},
+    comparison::{self, MAX_TIME_RATIO, Row, median, minimum, print_rows, ratio},
     process::Run,
     threshold::{self, Limit::AtMost, Threshold},
 };
@@ -54,7 +54,7 @@ impl Benchmark {
 pub(super) fn print_thresholds(benchmarks: &[Benchmark]) {
     let before = benchmarks.iter().flat_map(|benchmark| {
         let what = format!("{}: ", benchmark.setting);
-        comparison::before_thresholds(&benchmark.rows, &what, |run| run.seconds, AtMost)
+        comparison::before_thresholds(&benchmark.rows, &what, |run| run.seconds, MAX_TIME_RATIO)
     });
     threshold::print(benchmarks.iter().flat_map(thresholds).chain(growth(benchmarks)).chain(before));
 }

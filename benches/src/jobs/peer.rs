@@ -18,8 +18,8 @@ pub(super) const CANDIDATES: &[Candidate] = &[
 
 const PROGRAMS: &[&str] = &["effectum", "apalis"];
 
-pub(super) fn is_peer(candidate: &Candidate) -> bool {
-    CANDIDATES.iter().any(|peer| peer.name == candidate.name)
+pub(super) fn is_peer(candidate: &str) -> bool {
+    CANDIDATES.iter().any(|peer| peer.name == candidate)
 }
 
 /// Builds all peers, which takes minutes the first time.
