@@ -170,8 +170,8 @@ pub(crate) enum Crash {
     },
     /// Kill scans of generated trees, first scans and later ones, up to four times each, and resume them
     ///
-    /// Afterwards the catalog equals that of an undisturbed scan, row for row, and nothing that was committed before a
-    /// kill was walked or read again.
+    /// Afterwards the catalog equals that of an undisturbed scan, row for row, and no file that was read before a
+    /// kill is read again.
     Scan(CrashOptions),
     /// Kill and interrupt imports, let calls fail and disks fill up, run imports concurrently, and resume them
     ///
