@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 
 use common::Fixture;
-use gristmill_jsonl::Result;
 use gristmill_jsonl::import::handle::{ImportHandle, ImportPhase};
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
-use gristmill_jsonl::import::summary::ImportSummary;
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
+use gristmill_jsonl::{Error, Result};
 use rusqlite::Connection;
 
 #[test]
@@ -40,6 +40,19 @@ fn replace_cancelled_during_an_index_rolls_back_table_and_record() {
     // The next import loads the file if this one did not.
     fixture.load(&options! { resume: true, ..options });
     assert_eq!(fixture.one("SELECT min(a) FROM t"), "100000");
+}
+
+#[test]
+fn resume_cancelled_while_a_file_is_compared_is_interrupted() {
+    let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    let options = options! { resume: true, ..ImportOptions::default() };
+    fixture.load(&options);
+    // The file was written just before it was loaded, so its content is compared.
+    let handle = Arc::new(ImportHandle::default());
+    handle.cancel();
+    let stopped = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &handle);
+    assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
+    assert_eq!(fixture.load(&options).files[0].outcome, FileOutcome::Unchanged);
 }
 
 /// Imports into a new table, runs this SQL on it, and replaces it by these lines.

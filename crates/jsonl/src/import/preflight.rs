@@ -164,7 +164,7 @@ impl Preflight<'_> {
     }
 
     /// Returns the log entry of a file if the file has not changed since that load.
-    fn unchanged_entry(&self, index: usize, source: &Source) -> Sql<Option<import_log::LogEntry>> {
+    fn unchanged_entry(&self, index: usize, source: &Source) -> Result<Option<import_log::LogEntry>, Failure> {
         let file = &self.files[index];
         let Some(path) = source.path.as_ref().filter(|_| source.is_file) else { return Ok(None) };
         let Some(entry) = import_log::last_load(self.conn, &file.table, &file.source)? else {
@@ -175,9 +175,15 @@ impl Preflight<'_> {
         if entry.options != self.options.layout_key() || entry.fingerprint.bytes != bytes {
             return Ok(None);
         }
-        let same = (entry.fingerprint.modified == modified && !entry.is_racy())
-            || source::hash_file(path, self.handle).is_ok_and(|hash| hash == entry.fingerprint.hash);
-        Ok(same.then_some(entry))
+        if entry.fingerprint.modified == modified && !entry.is_racy() {
+            return Ok(Some(entry));
+        }
+        let hash = source::hash_file(path, self.handle);
+        // A file whose comparison was cancelled may be unchanged.
+        if self.handle.is_cancelled() {
+            return Err(Error::Cancelled.into());
+        }
+        Ok(hash.is_ok_and(|hash| hash == entry.fingerprint.hash).then_some(entry))
     }
 
     /// Returns the state of an existing table that gets more rows.
