@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::Fixture;
 use gristmill_jsonl::import::handle::{ImportHandle, ImportPhase};
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, OnError, Target};
 use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 use gristmill_jsonl::{Error, Result};
 use rusqlite::Connection;
@@ -44,15 +44,20 @@ fn replace_cancelled_during_an_index_rolls_back_table_and_record() {
 
 #[test]
 fn resume_cancelled_while_a_file_is_compared_is_interrupted() {
-    let fixture = Fixture::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    let options = options! { resume: true, ..ImportOptions::default() };
-    fixture.load(&options);
-    // The file was written just before it was loaded, so its content is compared.
-    let handle = Arc::new(ImportHandle::default());
-    handle.cancel();
-    let stopped = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &handle);
-    assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
-    assert_eq!(fixture.load(&options).files[0].outcome, FileOutcome::Unchanged);
+    // With the bad line the first import stops, and leaves a draft with the table of the first file.
+    for (has_draft, line) in [(false, "{\"b\":1}\n"), (true, "bad\n")] {
+        let fixture = Fixture::with(&[("a.jsonl", "{\"a\":1}\n"), ("b.jsonl", line)]);
+        let options = options! { resume: true, on_error: OnError::Fail, ..ImportOptions::default() };
+        fixture.import(&options).unwrap();
+        assert_eq!(fixture.database().exists(), !has_draft);
+        fixture.write("b.jsonl", b"{\"b\":1}\n");
+        // The file was written just before it was loaded, so its content is compared.
+        let handle = Arc::new(ImportHandle::default());
+        handle.cancel();
+        let stopped = import(&[fixture.data()], &Target::Database(fixture.database()), &options, &handle);
+        assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
+        assert_eq!(fixture.load(&options).files[0].outcome, FileOutcome::Unchanged);
+    }
 }
 
 /// Imports into a new table, runs this SQL on it, and replaces it by these lines.
