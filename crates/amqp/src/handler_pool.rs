@@ -233,8 +233,8 @@ impl RunContext {
             }
             Ok(results)
         });
-        // After its timeout the pool replaces an error of the whole batch. Errors of single messages stay; their failures
-        // end when the dispatcher reads them.
+        // After its timeout the pool replaces an error of the whole batch, unless it is permanent. Errors of single
+        // messages stay; the dispatcher sets the end time of such failures when it reads them.
         if !is_cancelled() {
             let error = |at: usize| results.as_ref().map_or_else(Some, |results| results[at].as_ref().err());
             let failed = || passed.iter().enumerate().filter_map(|(at, place)| Some((*place, error(at)?)));

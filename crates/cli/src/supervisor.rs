@@ -118,10 +118,11 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         EXIT_ON_SIGNAL.store(true, SeqCst);
-        EXIT_ON_SIGHUP.store(!HUNG_UP.load(SeqCst), SeqCst);
         self.handle.close();
         // A panic of the thread would not change the result of the run.
         drop(self.thread.take().map(JoinHandle::join));
+        // The thread has recorded every signal that it received.
+        EXIT_ON_SIGHUP.store(!HUNG_UP.load(SeqCst), SeqCst);
     }
 }
 

@@ -193,9 +193,9 @@ fn tasks_are_not_claimed_while_the_breaker_is_open() {
     let kind = kind.workers(1).breaker(Breaker::new(1, LONG)).retry(Retry::linear(9, LONG));
     let running = run(&store, kind);
     running.wait_no_due_tasks().unwrap();
+    let summary = running.stop(LONG).unwrap();
     let pool = &running.stats().kinds[0].pool;
     assert_eq!((pool.completed, pool.failed), (0, 1), "only the task that ran");
-    let summary = running.stop(LONG).unwrap();
     assert_eq!(summary.retried, 1);
     assert!(summary.released < 100, "{summary:?}");
 }

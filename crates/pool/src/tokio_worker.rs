@@ -92,7 +92,7 @@ impl Worker for TokioTasks {
 
     fn join(_handle: Self::Handle) {}
 
-    /// Yields in every case: a callback that blocks also blocks a thread of the runtime.
+    /// Yields in every case, because the runtime need not have a timer.
     fn pause(_attempt: u32) -> impl Future<Output = ()> + Send {
         runtime::yield_now()
     }

@@ -144,11 +144,10 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
             if !self.until_ended(Limit::new(Some(stop), None)).await {
                 // A worker between two tasks exits or, if it saw the cancel too late, starts one more task and is
                 // abandoned in the next iteration. Both take microseconds, unless a drop or the callback blocks.
-                for attempt in 1u32.. {
-                    if self.core().abandon_running() {
-                        break;
-                    }
+                let mut attempt = 1_u32;
+                while !self.core().abandon_running() {
                     W::pause(attempt).await;
+                    attempt = attempt.saturating_add(1);
                 }
             }
         }

@@ -48,7 +48,7 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[doc(hidden)]
     fn join(handle: Self::Handle);
 
-    /// Waits for a moment, before the caller tries something again for the `attempt`th time.
+    /// Waits briefly after an attempt, whose number grows.
     #[doc(hidden)]
     fn pause(attempt: u32) -> impl Future<Output = ()> + Send;
 

@@ -150,8 +150,8 @@ pub(crate) struct ConsumerConfig {
 }
 
 impl ConsumerConfig {
-    /// Whether a batch handler runs batches, also of one message, that start only while a worker is free. Otherwise
-    /// single messages are queued in the pool, where the start timeout does not apply.
+    /// For a batch handler: whether it runs batches, also of one message, that start only while a worker is free.
+    /// Otherwise single messages are queued in the pool, where the start timeout does not apply.
     pub(crate) fn is_batched(&self) -> bool {
         self.sizing.batch > 1 || self.declared.start_timeout.is_some()
     }

@@ -1,4 +1,5 @@
-//! Settles messages whose run has ended: acknowledges, retries, dead-letters or rejects them, or leaves them to the broker.
+//! Settles messages whose run has ended: acknowledges, retries, dead-letters or rejects them, or leaves them to the
+//! broker.
 
 use super::{
     Dispatcher, InFlight,

@@ -129,8 +129,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             None => Ok(Some((stats.map_err(amqp_common::failed)?, consuming.unfinished))),
         }
     });
-    // The shutdown timeout of actions that still run is over. Their commands have ended; requests that block are not
-    // waited for.
+    // The shutdown timeout of actions that still run is over. Their commands were terminated; requests that block are
+    // not waited for.
     runtime.shutdown_timeout(DROP_TIMEOUT);
     let Some((stats, unfinished)) = ended? else { return Ok(Outcome::Interrupted) };
     let has_end = limits.drain.is_some() || limits.limit.is_some();

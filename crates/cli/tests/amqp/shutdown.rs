@@ -27,14 +27,19 @@ fn command_ids(fixture: &Fixture) -> Vec<String> {
 }
 
 impl BusyConsumer {
-    /// Starts the consumer: two messages are with commands, the others wait.
+    /// Starts the consumer: two commands run, the other messages wait.
     fn start(what: &str, words: &[&str]) -> Self {
+        Self::start_with(what, words, "")
+    }
+
+    /// Starts the consumer with commands that begin with these shell commands.
+    fn start_with(what: &str, words: &[&str], prelude: &str) -> Self {
         let fixture = Fixture::new(what);
         fixture.publish((0..COUNT).map(|number| number.to_string()));
         // Creates a file when it runs, and ends when the file `go` exists.
-        let script = "cat > new-$$; mv new-$$ run-$$; until test -e go; do sleep 0.02; done";
+        let script = format!("{prelude} cat > new-$$; mv new-$$ run-$$; until test -e go; do sleep 0.02; done");
         let fixed = ["consume", &fixture.queue, "--json", "--workers", "2", "--prefetch", "10"];
-        let plain = fixture.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
+        let plain = fixture.command(&[&fixed, words, &["--exec", "sh", "-c", &script]].concat());
         let mut command = fixture.home.with_default_sighup(&plain);
         // Only the end of the consumer ends the commands.
         command.env("GRISTMILL_EXEC_TIMEOUT", "none");
@@ -109,6 +114,37 @@ fn messages_unfinished_at_shutdown_timeout_return_to_queue() {
     }
 }
 
+/// Returns a script that creates the file `overlap` if one of these processes runs.
+#[cfg(target_os = "linux")]
+fn overlap_script(ids: &[String]) -> String {
+    let ids = ids.join(" ");
+    format!(
+        "for id in {ids}; do test -d /proc/$id && ! grep -q 'State:.Z' /proc/$id/status && touch overlap; done; true"
+    )
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn commands_of_a_batch_end_before_their_messages_are_redelivered() {
+    // They are killed half a second after SIGTERM.
+    let words = ["--shutdown", "10s", "--batch", "5", "--linger", "1h"];
+    let mut consumer = BusyConsumer::start_with("batch-order", &words, "trap '' TERM;");
+    let overlap = overlap_script(&command_ids(&consumer.fixture));
+    let script = format!("test $GRISTMILL_REDELIVERED = 0 || {{ {overlap}; touch again-$$; }}");
+    let other = ConsumerProcess::consume(&consumer.fixture, &["--exec", "sh", "-c", &script]);
+    signal(&consumer.process, "TERM");
+    let (code, value) = consumer.end();
+    assert_eq!((code, &value["consumers"][0]["acknowledged"]), (Some(0), &json!(0)), "{value}");
+    let has_again = |name: &str| name.starts_with("again-");
+    consumer.fixture.wait_until("redelivered messages", || {
+        let mut files = std::fs::read_dir(consumer.fixture.home.path(".")).unwrap();
+        files.any(|file| has_again(&file.unwrap().file_name().into_string().unwrap()))
+    });
+    assert!(!consumer.fixture.home.path("overlap").exists());
+    consumer.fixture.wait_for_depth("", 0);
+    other.end();
+}
+
 #[test]
 fn second_signal_kills_commands() {
     let mut consumer = BusyConsumer::start("second-signal", &["--shutdown", "1d"]);
@@ -130,11 +166,7 @@ fn orphaned_commands_are_killed_before_their_messages_run_again() {
     consumer.process.kill().unwrap();
     consumer.process.wait().unwrap();
     consumer.fixture.wait_for_depth("", COUNT);
-    let ids = command_ids(&consumer.fixture);
-    let script = format!(
-        "for id in {}; do test -d /proc/$id && ! grep -q 'State:.Z' /proc/$id/status && touch overlap; done; true",
-        ids.join(" ")
-    );
+    let script = overlap_script(&command_ids(&consumer.fixture));
     consumer.fixture.drain(&["--exec", "sh", "-c", &script]);
     assert!(!consumer.fixture.home.path("overlap").exists());
 }

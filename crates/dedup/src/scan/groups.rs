@@ -143,6 +143,7 @@ pub(super) fn count(run: &mut ScanRun<'_>) -> Result<Option<Duplicates>> {
         return Ok(None);
     }
     let begun = Instant::now();
+    run.renew_heartbeat();
     let (store, summary) = (run.store, &mut run.summary);
     let duplicates = match run.unchanged.take() {
         Some(unchanged) if run.options.top == 0 => unchanged,

@@ -278,8 +278,8 @@ impl<'a> ScanRun<'a> {
         if self.handle.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Renews the heartbeat if the interval has passed. Every stage calls this repeatedly: without a heartbeat the root
-    /// could be removed during the scan.
+    /// Renews the heartbeat if the interval has passed. Stages that take long call this repeatedly: without a heartbeat
+    /// the root could be removed during the scan.
     pub(super) fn renew_heartbeat(&self) {
         if self.last_heartbeat.get().elapsed() >= self.heartbeat_interval {
             self.last_heartbeat.set(Instant::now());

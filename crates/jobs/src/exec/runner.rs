@@ -83,8 +83,10 @@ impl<'a> CommandRun<'a> {
             CommandEnd::Exited(_) => group.disarm(),
             CommandEnd::TimedOut | CommandEnd::Cancelled => group.terminate(&mut child, grace(end)).await,
         }
-        // A child of the command may keep the outputs open for longer. A killed group has closed them.
-        let _ = tokio::time::timeout(OUTPUT_TIMEOUT, join(&mut readers)).await;
+        // The output of a cancelled command is not used. A child of the command may keep the outputs open for longer.
+        if end != CommandEnd::Cancelled {
+            let _ = tokio::time::timeout(OUTPUT_TIMEOUT, join(&mut readers)).await;
+        }
         let [stdout, stderr] = [stdout, stderr].map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).text());
         Ok(CommandOutput { end, stdout, stderr, readers })
     }
@@ -133,9 +135,9 @@ pub enum CommandEnd {
 pub struct CommandOutput {
     /// How the command ended.
     pub end: CommandEnd,
-    /// The kept part of the standard output.
+    /// The kept part of the standard output; of a cancelled command, what was read until then.
     pub stdout: String,
-    /// The kept part of the standard error.
+    /// The kept part of the standard error; of a cancelled command, what was read until then.
     pub stderr: String,
     /// The tasks that read the outputs, which children of the command may hold open.
     readers: Vec<JoinHandle<()>>,

@@ -98,7 +98,7 @@ struct PausedConsumer {
     since: Instant,
     /// Number of messages that it had finished before.
     finished: u64,
-    /// Time since which a handler always runs, if one does.
+    /// Time since which at least one handler has run without a gap.
     handling_since: Option<Instant>,
 }
 

@@ -1,5 +1,6 @@
 //! Waits until consuming ends: by a signal, a time limit, a drained queue or a failed check. Then shuts down.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use gristmill_amqp::{Client, ClientStats, Error as AmqpError};
@@ -27,7 +28,6 @@ pub(super) struct Consuming<'a> {
     pub(super) supervisor: &'a Supervisor,
     /// Cancelled when running actions must end at once: by the second signal, or here.
     pub(super) abort: CancelToken,
-    /// Commands that run.
     pub(super) running: RunningCommands,
     pub(super) quiet: bool,
     pub(super) shutdown: Duration,
@@ -127,8 +127,8 @@ impl Consuming<'_> {
         }
     }
 
-    /// Ends the commands that still run, because their messages return to the queue. The end of the runtime drops other
-    /// actions, but not a batch, which runs on a thread.
+    /// Ends the commands that still run after the client has stopped. The end of the runtime drops other actions, but
+    /// not a batch, which runs on a thread.
     async fn end_commands(&self) {
         self.abort.cancel();
         drop(tokio::time::timeout(FORCED_SHUTDOWN_TIMEOUT, self.running.ended()).await);
@@ -142,8 +142,16 @@ impl Consuming<'_> {
             self.supervisor.note_forced("actions are cancelled and their messages");
             tokio::time::sleep(FORCED_SHUTDOWN_TIMEOUT).await;
         };
+        // The last part of the timeout is for commands to end, so that none runs when its messages are redelivered.
+        let terminated = async {
+            let grace = (self.shutdown / 10).min(FORCED_SHUTDOWN_TIMEOUT);
+            tokio::time::sleep(self.shutdown.saturating_sub(grace)).await;
+            self.abort.cancel();
+            std::future::pending::<Infallible>().await
+        };
         tokio::select! {
             stats = client.shutdown(self.shutdown) => stats,
+            never = terminated => match never {},
             // The broker redelivers unacknowledged messages after the connection is closed.
             () = forced => stats.stats(),
         }

@@ -112,7 +112,7 @@ impl Exec {
 
     async fn run_with(&self, variables: Vec<(String, String)>, input: &[u8]) -> TaskResult<()> {
         let _running = self.running.start();
-        // After a batch was cancelled, none of its messages is tried alone.
+        // The remaining messages of a batch that runs one by one are not started.
         if self.abort.is_cancelled() {
             return Err(TaskError::cancelled());
         }
